@@ -162,7 +162,7 @@ def found(result: dict[str, Any]) -> Table:
     runs = [result["runs"][engine][0] for engine in ("local", "ray") if result["runs"][engine]]
     rates = [run["corpus"]["tokens"] / run["processor"] for run in runs]
     rows: list[tuple[str, ...]] = [
-        (f"{stage}, s", *(thousands(run["stages"][key], 1) for run in runs))
+        (f"{stage}, s", *(thousands(run["stages"][key], 1) if key in run["stages"] else "" for run in runs))
         for key, stage in (
             ("scan", "looking at all documents"),
             ("decide", "which are copies"),

@@ -44,7 +44,7 @@ def _found_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_a_worker_that_dies_is_replaced_and_its_task_done_again(tmp_path, name):
+def test_a_worker_that_dies_is_replaced_and_its_task_done_again(tmp_path, name, capsys):
     said: list[str] = []
     with engine(name, 2, said.append) as two:
         assert two.workers == 2
@@ -57,6 +57,7 @@ def test_a_worker_that_dies_is_replaced_and_its_task_done_again(tmp_path, name):
         with pytest.raises(Ended, match="has ended 4 times at the same work"):
             list(two.run(HERE, str(tmp_path), [4]))
         assert [i for i, _ in two.run(HERE, str(tmp_path), [])] == []
+    assert capsys.readouterr().out == ""  # results of --json stand there, alone
 
 
 @pytest.mark.skipif(not RAY, reason="no ray")

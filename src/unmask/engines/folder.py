@@ -151,9 +151,14 @@ def begun(
         there = {"key": key}
     for name in folders:
         (out / name).mkdir(exist_ok=True)
-        for rest in (out / name).glob(".*.new"):  # of workers that were killed
-            rest.unlink(missing_ok=True)
+        remove_halves(out / name)
     return dict(there)
+
+
+def remove_halves(folder: Path) -> None:
+    """What workers that were killed had begun to write."""
+    for rest in folder.glob(".*.new"):
+        rest.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

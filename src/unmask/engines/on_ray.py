@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -31,9 +33,12 @@ class RayEngine(Engine):
         self._ray: Any = ray
         self._asked, self._say = workers, say
         self._began = False
+        self._aside = contextlib.ExitStack()
 
     def __enter__(self) -> RayEngine:
         ray, address = self._ray, os.environ.get("RAY_ADDRESS")
+        # Ray tells of workers that died on stdout, where results belong.
+        self._aside.enter_context(contextlib.redirect_stdout(sys.stderr))
         if not ray.is_initialized():
             self._began = True
             try:
@@ -61,6 +66,7 @@ class RayEngine(Engine):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._began:
             self._ray.shutdown()
+        self._aside.close()
 
     def run(self, function: str, common: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         ray = self._ray

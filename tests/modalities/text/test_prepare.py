@@ -277,6 +277,19 @@ def test_a_store_whose_package_is_missing_is_named(tmp_path, monkeypatch):
         text.prepare("s3://bucket/a.jsonl", tmp_path / "p", workers=1)
 
 
+def test_a_worker_that_was_killed_leaves_no_half_of_a_shard(corpus, tmp_path, monkeypatch):
+    """It is not the run that goes on which finds it, but the one whose worker it was."""
+
+    def with_half(self, *given):
+        (tmp_path / "p" / "shards" / ".000000.tokens.bin.host.1.new").write_bytes(b"half")
+        return sharded(self, *given)
+
+    sharded = preparing.Preparation.sharded
+    monkeypatch.setattr(preparing.Preparation, "sharded", with_half)
+    text.prepare(corpus / "a.txt", tmp_path / "p", settings=SMALL, workers=1)
+    assert not list((tmp_path / "p" / "shards").glob(".*"))
+
+
 def test_data_that_changes_meanwhile_is_refused(tmp_path, monkeypatch):
     data = tmp_path / "a.txt"
     data.write_text("\n\n".join(f"{' '.join(WORDS * 3)} {i}" for i in range(60)))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from unmask.engines import engine as engine_of
-from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing, remove
+from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing, remove, remove_halves
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option
 from unmask.files import check_room, fsync, read_json, replace_json
@@ -325,6 +325,7 @@ def _finish(made: Preparation, scanned: Scanned, tokenizer: Tokenizer, shards: l
     check_unknown(TokenCache.open(out), made.say)
     for line in told(meta):
         made.say(line)
+    remove_halves(out / "shards")
     about = {"kind": "text", "key": made.key, "settings": settled(s)}
     replace_json(out / ABOUT, about)
     for name in WORK:
