@@ -180,7 +180,7 @@ def found(result: dict[str, Any]) -> Table:
     if len(runs) > 1:
         rows += [
             ("workers killed on the way", *(str(run["killed"]) for run in runs)),
-            ("tokens/s over the local ones", "1", f"{result['ratio']:.2f}"),
+            *([("tokens/s over the local ones", "1", f"{result['ratio']:.2f}")] if result["ratio"] else []),
             ("the same, per processor time", "1", f"{rates[1] / rates[0]:.2f}"),
             ("the same bytes", "", "yes" if result["same"] else "NO"),
         ]
