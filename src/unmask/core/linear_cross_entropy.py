@@ -195,7 +195,6 @@ class _ValueByValue(torch.autograd.Function):
         single = len(h) <= CHUNK
         grad_w = None if single else h.new_zeros(table.shape, dtype=torch.float32)
         total, correct = torch.zeros(()), torch.zeros(())
-        ctx.grads = ()
         for start in range(0, len(h), CHUNK):
             part, y = h[start : start + CHUNK], target[start : start + CHUNK]
             p = (KEPT.lend if single else KEPT.take)("logits", (len(table), len(part)), h)

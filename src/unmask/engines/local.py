@@ -71,7 +71,7 @@ class LocalEngine(Engine):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = cores if workers is None else workers
         self.alone = self.workers == 1
-        self._all: list[subprocess.Popen[bytes]] = []
+        self._aside = contextlib.ExitStack()
 
     def run(self, function: str, common: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         if self.alone:
@@ -79,14 +79,14 @@ class LocalEngine(Engine):
             with _one_thread():
                 yield from ((i, call(common, task)) for i, task in enumerate(tasks))
             return
-        shared, own = pickle.dumps((function, common, flags_are_named())), threading.local()
-        threads = ThreadPoolExecutor(self.workers, thread_name_prefix="worker")
-        try:
+        with contextlib.ExitStack() as stack:
+            pool = stack.enter_context(Pool(function, common, self.workers))
+            self._aside.callback(stack.close)
             rest = iter(enumerate(tasks))
             waiting: dict[Future[Any], int] = {}
             while True:
                 for i, task in rest:
-                    waiting[threads.submit(self._done, own, shared, task)] = i
+                    waiting[pool.submit(task)] = i
                     if len(waiting) >= 2 * self.workers:
                         break
                 if not waiting:
@@ -94,13 +94,38 @@ class LocalEngine(Engine):
                 ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in sorted(ready, key=lambda f: waiting[f]):
                     yield waiting.pop(future), future.result()
-        finally:
-            self._end()  # first, so that threads that wait for an answer get none
-            threads.shutdown(cancel_futures=True)
-            self._end()  # also one that a thread began meanwhile
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._end()
+        self._aside.close()
+
+
+class Pool:
+    """Processes that do tasks, each led by a thread. A context manager: none is left running.
+
+    Args:
+        function, common: as of `Engine.run`.
+        count: how many.
+        fewer: what to say for fewer of them, where one dies again and again.
+    """
+
+    def __init__(self, function: str, common: Any, count: int, *, fewer: str = "fewer workers") -> None:
+        self._shared = pickle.dumps((function, common, flags_are_named()))
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="worker")
+        self._own = threading.local()
+        self._all: list[subprocess.Popen[bytes]] = []
+        self._fewer = fewer
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()  # first, so that threads that wait for an answer get none
+        self._threads.shutdown(cancel_futures=True)
+        self._end()  # also one that a thread began meanwhile
+
+    def submit(self, task: Any) -> Future[Any]:
+        """What a worker will make of the task."""
+        return self._threads.submit(self._done, task)
 
     def _end(self) -> None:
         for process in self._all:
@@ -112,30 +137,30 @@ class LocalEngine(Engine):
                         pipe.close()
         self._all.clear()
 
-    def _done(self, own: threading.local, shared: bytes, task: Any) -> Any:
+    def _done(self, task: Any) -> Any:
         """What a worker makes of the task; a worker that dies is replaced."""
         told = -1
         for _ in range(ATTEMPTS):
-            process = getattr(own, "process", None)
+            process = getattr(self._own, "process", None)
             try:
                 if process is None:
-                    process = own.process = self._begun(shared)
+                    process = self._own.process = self._begun()
                 _send(process.stdin, pickle.dumps(task))
                 kind, found = pickle.loads(_receive(process.stdout))
             except (EOFError, OSError, ValueError):  # a pipe that is closed is a ValueError
                 told = -1 if process is None else process.wait()
-                own.process = None
+                self._own.process = None
                 continue
             if kind == "error":
                 raise found
             return found
         raise Ended(
             f"a worker has ended {ATTEMPTS} times at the same work ({told})",
-            hint="Is there too little memory? What was done is kept: run the same command again to go on, with fewer "
-            "workers.",
+            hint="Is there too little memory? What was done is kept: run the same command again to go on, with "
+            f"{self._fewer}.",
         )
 
-    def _begun(self, shared: bytes) -> subprocess.Popen[bytes]:
+    def _begun(self) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
@@ -148,7 +173,7 @@ class LocalEngine(Engine):
             env=environment,
         )
         self._all.append(process)
-        _send(process.stdin, shared)
+        _send(process.stdin, self._shared)
         return process
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from text_corpus import tokenizer, write_corpus
+from unmask.engines.local import Pool
 from unmask.errors import UserError
 from unmask.modalities.text import building, tokenising
 from unmask.modalities.text.cache import TokenCache
@@ -54,7 +55,7 @@ def test_processes_side_by_side_give_the_same_cache(tmp_path, small_groups, monk
 def test_a_process_that_is_killed_is_said_and_what_was_done_is_kept(tmp_path, small_groups, monkeypatch):
     write_corpus(tmp_path / "corpus.txt", copies=400)
     monkeypatch.setenv("RAYON_NUM_THREADS", "2")
-    begun = tokenising._Workers._begun
+    begun = Pool._begun
 
     def killed(self):
         process = begun(self)
@@ -62,8 +63,8 @@ def test_a_process_that_is_killed_is_said_and_what_was_done_is_kept(tmp_path, sm
         return process
 
     with monkeypatch.context() as patch:
-        patch.setattr(tokenising._Workers, "_begun", killed)
-        with pytest.raises(UserError, match="a process that tokenised has ended"):
+        patch.setattr(Pool, "_begun", killed)
+        with pytest.raises(UserError, match="a worker has ended 4 times at the same work"):
             build(tmp_path, "cache")
     done = json.loads((tmp_path / "cache.part" / building.PROGRESS).read_text())["counts"]["documents"]
     assert 0 < done < 400

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.engines.local import Ended
 from unmask.errors import UserError
 from unmask.files import fsync, locked
 from unmask.modalities.text.building import FILES, MIN_TOKENS, PROGRESS, build_files, told
@@ -28,7 +29,7 @@ from unmask.modalities.text.documents import opened
 from unmask.modalities.text.plain import Parting
 from unmask.modalities.text.shards import Joined
 from unmask.modalities.text.sources import expand, on_hub
-from unmask.modalities.text.tokenising import Ended, cut, is_held_out
+from unmask.modalities.text.tokenising import cut, is_held_out
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.remote import Remote
 

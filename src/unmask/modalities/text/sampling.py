@@ -27,9 +27,7 @@ def sampled(texts: Iterable[str], most: int) -> list[str]:
     size, threshold = 0, 1 << 64
     for text in texts:
         for piece in pieces(text, PIECE):
-            number = int.from_bytes(
-                hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
-            )
+            number = number_of(piece)
             if number >= threshold:
                 continue
             kept.append((number, piece))
@@ -39,3 +37,8 @@ def sampled(texts: Iterable[str], most: int) -> list[str]:
                 kept = [k for k in kept if k[0] < threshold]
                 size = sum(len(piece) for _, piece in kept)
     return [piece for _, piece in sorted(kept)]
+
+
+def number_of(piece: str) -> int:
+    """What decides whether a piece is kept: 64 bits of a hash of it."""
+    return int.from_bytes(hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

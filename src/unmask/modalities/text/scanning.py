@@ -28,7 +28,7 @@ from unmask.modalities.text.portions import (
     portion_documents,
     relined,
 )
-from unmask.modalities.text.sampling import PIECE
+from unmask.modalities.text.sampling import PIECE, number_of
 from unmask.modalities.text.sources import sound_documents
 from unmask.modalities.text.tokenising import is_held_out
 
@@ -69,8 +69,7 @@ def scan(reading: Reading, task: tuple[int, Portion]) -> int:
     for d, encoded in sound_documents(stream, report):
         if reading.threshold and not is_held_out(d.text, reading.holdout, reading.seed):
             for piece in pieces(d.text, PIECE):
-                drawn = hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-                if (low := int.from_bytes(drawn, "little")) < reading.threshold:
+                if (low := number_of(piece)) < reading.threshold:
                     sampled.append((low, len(marks), piece))
         marks.append(mark_of(encoded))
         sizes.append(len(d.text))

@@ -1,31 +1,20 @@
 """Documents into token arrays, group by group: in this process, or side by side in processes of their own.
 
-    python -m unmask.modalities.text.tokenising
-
-is such a process: it reads pickled work from its parent on stdin (first the `Recipe`, then groups of documents), and
-writes what came of each to stdout. It ends with its parent. Results come in the order of the groups, so the number of
-processes changes nothing but the time.
+Results come in the order of the groups, so the number of processes changes nothing but the time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import pickle
-import signal
-import subprocess
-import sys
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import IO, Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.engines.local import Pool
 from unmask.modalities.text.documents import Document, moved, pieces
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.modalities.text.units import entity_units
@@ -182,10 +171,6 @@ def is_held_out(text: str, holdout: float, seed: int) -> bool:
     return int.from_bytes(digest.digest(), "little") < holdout * 2**64
 
 
-class Ended(UserError):
-    """A process that tokenised has ended; what was done before is whole."""
-
-
 def processes() -> int:
     """How many processes tokenise: the cores this one may use, or RAYON_NUM_THREADS; one where TOKENIZERS_PARALLELISM
     is false."""
@@ -198,18 +183,21 @@ def processes() -> int:
     return min(cores, MOST_PROCESSES)
 
 
+_GROUP = "unmask.modalities.text.tokenising:tokenised_group"
+
+
 def tokenised(stream: Iterable[Document], recipe: Recipe, workers: int) -> Iterator[Tokenised]:
     """What comes of the stream's documents, in their order.
 
     Raises:
-        Ended: a process was killed, for want of memory most likely.
+        Ended: processes died at the same group again and again, for want of memory most likely.
     """
     source = groups(stream)
     for number, group in enumerate(source):
         yield tokenise(group, recipe)
         if workers > 1 and number + 1 >= ALONE:
             break
-    with _Workers(recipe, workers) as pool:
+    with Pool(_GROUP, recipe, workers, fewer="RAYON_NUM_THREADS=1 for one process") as pool:
         waiting: deque[Future[Tokenised]] = deque()
         for group in source:
             waiting.append(pool.submit(group))
@@ -220,103 +208,6 @@ def tokenised(stream: Iterable[Document], recipe: Recipe, workers: int) -> Itera
             yield waiting.popleft().result()
 
 
-class _Workers:
-    """Processes that tokenise, each led by a thread. They are no forks, and they import nothing of the program that
-    called: a script without a main guard is safe."""
-
-    def __init__(self, recipe: Recipe, count: int) -> None:
-        self._recipe = pickle.dumps(recipe)
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix="tokenise")
-        self._own = threading.local()
-        self._all: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._all:  # first, so that threads that wait for an answer get none
-            process.kill()
-        self._threads.shutdown(cancel_futures=True)
-        for process in self._all:
-            process.kill()  # also one that a thread began meanwhile
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    if pipe is not None:
-                        pipe.close()
-
-    def submit(self, group: list[Document]) -> Future[Tokenised]:
-        return self._threads.submit(self._work, group)
-
-    def _work(self, group: list[Document]) -> Tokenised:
-        process = getattr(self._own, "process", None)
-        if process is None:
-            process = self._own.process = self._begun()
-        try:
-            _send(process.stdin, pickle.dumps(group))
-            kind, found = pickle.loads(_receive(process.stdout))
-        except (EOFError, OSError):
-            raise Ended(
-                f"a process that tokenised has ended ({process.wait()})",
-                hint="Is there too little memory? What was done is kept: run the same command again to go on, with "
-                "RAYON_NUM_THREADS=1 for one process.",
-            ) from None
-        if kind == "error":
-            raise found
-        return found
-
-    def _begun(self) -> subprocess.Popen[bytes]:
-        shared = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "unmask.modalities.text.tokenising"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=shared,
-        )
-        self._all.append(process)
-        _send(process.stdin, self._recipe)
-        return process
-
-
-def _send(pipe: IO[bytes] | None, data: bytes) -> None:
-    assert pipe is not None
-    pipe.write(len(data).to_bytes(8, "little"))
-    pipe.write(data)
-    pipe.flush()
-
-
-def _receive(pipe: IO[bytes] | None) -> bytes:
-    assert pipe is not None
-    head = pipe.read(8)
-    data = pipe.read(int.from_bytes(head, "little")) if len(head) == 8 else b""
-    if len(head) < 8 or len(data) < int.from_bytes(head, "little"):
-        raise EOFError
-    return data
-
-
-def serve(work: IO[bytes], results: IO[bytes]) -> None:
-    """Tokenise what the parent sends, until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    try:
-        recipe: Recipe = pickle.loads(_receive(work))
-        while True:
-            group = pickle.loads(_receive(work))
-            answer: tuple[str, Any]
-            try:
-                answer = ("done", tokenise(group, recipe))
-            except Exception as error:
-                answer = ("error", error)
-            _send(results, pickle.dumps(answer))
-    except (EOFError, OSError):
-        return
-
-
-if __name__ == "__main__":
-    # What is pickled here must be of the module that the parent imports, not of __main__.
-    from unmask.modalities.text import tokenising
-
-    tokenising.serve(sys.stdin.buffer, sys.stdout.buffer)
+def tokenised_group(recipe: Recipe, group: list[Document]) -> Tokenised:
+    """`tokenise`, as workers call it."""
+    return tokenise(group, recipe)
