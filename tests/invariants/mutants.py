@@ -43,6 +43,7 @@ def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
 
 
 MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
+DENSITY = "core/density.py"
 LINEAR = "core/linear_cross_entropy.py"
 PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "core/token_codec.py"
 CELLS, TABLE_CELLS = "modalities/table/distribution/codec.py", "modalities/table/distribution/cells.py"
@@ -319,7 +320,7 @@ MUTANTS = [
         (
             PRETRAIN,
             "batch, gone, context, divisor)",
-            "batch, gone, context, max(len(gone), 1) * len(batches))",
+            "batch, gone, context, max(gone.total_weight, 1) * len(batches))",
         ),
     ),
     mutant(
@@ -334,13 +335,44 @@ MUTANTS = [
     mutant(
         7,
         "micro-batches counted by the first alone",
-        (PRETRAIN, "_scale_gradients(model, divisor / max(hidden, 1))", "pass"),
+        (PRETRAIN, "_scale_gradients(model, divisor / (weight or 1.0))", "pass"),
     ),
     mutant(7, "averaging over processes forgotten", (PRETRAIN, "(loss * (context.processes / ", "(loss * (1 / ")),
     mutant(7, "only the last chunk's gradient", (LINEAR, "grad_w += partial", "grad_w = partial.clone()")),
     mutant(7, "buffer shared by two losses", (LINEAR, "(KEPT.lend if grad_w is None else KEPT.take)", "KEPT.take")),
     mutant(7, "exponentials shared by two losses", (LINEAR, "(KEPT.lend if single else KEPT.take)", "KEPT.take")),
-    mutant(7, "a slot's weight is its sum", (LINEAR, "part[:n] / self.sum[:, None]", "part[:n]")),
+    mutant(7, "a slot's weight is its sum", (LINEAR, "part[:n] / self.sum[:, None] if", "part[:n] if")),
+    mutant(
+        7,
+        "weighted slots, divided by their number",
+        (CORRUPTION, "return float(len(self)) if self.weight is None else", "return float(len(self)) if True else"),
+    ),
+    mutant(7, "weights reach the loss, not the gradient", (LINEAR, "part = part * ones_of_part.t()", "pass")),
+    mutant(7, "weights reach the weights' gradient, not the states'", (LINEAR, "*= ones_of_part.t()", "*= 1")),
+    mutant(7, "in bf16 weights reach the loss alone", (LINEAR, "else counts / self.sum", "else 1 / self.sum")),
+    mutant(
+        5,
+        "counts of a density rounded down",
+        (CORRUPTION, "np.ceil(share * size)", "np.floor(share * size)"),
+    ),
+    mutant(5, "examples draw alike", (DENSITY, "view(np.uint64) * _STEPS[0]", "view(np.uint64) * np.uint64(1)")),
+    mutant(
+        5,
+        "weights of whole batches",
+        (CORRUPTION, "return weigh(hidden, maskable, progress)", "return weigh(hidden * 0 + 3, maskable, progress)"),
+    ),
+    mutant(5, "the bound forgets the density", (DENSITY, "/ np.maximum((high - low) * n, 1e-6)", "")),
+    mutant(
+        6,
+        "a density's draws ignore the epoch",
+        (DENSITY, "np.asarray(epoch).astype(np.int64)", "np.asarray(0).astype(np.int64)"),
+        (CORRUPTION, "uniform(*key, slots.identity, slots.slot, Salt.SLOT_ORDER)", "uniform(slots.slot)"),
+    ),
+    mutant(
+        6,
+        "a density's draws by place in the batch",
+        (CORRUPTION, "spread_evenly(*key, identity)", "spread_evenly(*key, np.arange(slots.examples))"),
+    ),
     mutant(
         9,
         "normals are drawn too wide",

@@ -35,6 +35,6 @@ MUTANTS = [
     mutant(
         7,
         "images: mean over the patches of a micro-batch",
-        (CODEC, "return error.mean(-1).sum() + extra", "return error.mean() + extra"),
+        (CODEC, "return weighted_sum(error.mean(-1), weight) + extra", "return error.mean() + extra"),
     ),
 ]

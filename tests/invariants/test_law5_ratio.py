@@ -22,6 +22,7 @@ from unmask.core.corruption import (
     Units,
     maskable_slots,
 )
+from unmask.core.density import BellDensity, ByBound, UniformDensity, by_ratio, spread_evenly
 from unmask.core.model import corrupt
 from unmask.errors import UserError
 from unmask.modalities.table.distribution.cells import CellMasks
@@ -234,3 +235,63 @@ def test_a_mixture_is_one_or_the_other_in_each_example(modality, seed: int):
 def test_a_batch_with_nothing_to_hide(select):
     empty = Example(values={"token": np.arange(5)}, identity=1, observed=np.zeros(5, bool))
     assert len(Corruption(select=select).draw(pack([empty], slots=8), seed=0)) == 0
+
+
+@pytest.mark.parametrize("select", [Uniform, Spans])
+def test_uniform_ratios_make_every_count_equally_likely(modality, select, seed: int):
+    """Of n slots k = 1..n are hidden, each as often as any other: over the epochs, and over the examples."""
+    batch = batch_of(modality, seed, count=30)
+    draw = Corruption(select=select(ratio=UniformDensity())).draw
+    runs = np.array([counts(batch, draw(batch, seed=seed, epoch=e))[0] for e in range(240)])
+    have = counts(batch, draw(batch, seed=seed))[1]
+    for found, n in zip(runs.T, have, strict=True):
+        assert set(np.unique(found)) <= set(range(1, n + 1))
+        share = np.bincount(found, minlength=n + 1)[1:] / len(found)
+        assert np.abs(np.cumsum(share) - np.arange(1, n + 1) / n).max() < 0.04  # independent draws: about .09
+
+
+def test_ratios_of_a_density_are_spread_over_examples_and_epochs(seed: int):
+    """Every quarter of (0, 1) is drawn alike among 64 examples that follow each other, and in 64 epochs of one."""
+    for identity, epoch in ((np.arange(1000, 1064), 3), (np.full(64, 77), np.arange(64))):
+        quarter = np.bincount((spread_evenly(seed, epoch, identity) * 4).astype(int), minlength=4)
+        assert (np.abs(quarter - 16) <= 3).all()
+
+
+@pytest.mark.parametrize("density", [UniformDensity(), BellDensity(median=0.4, deviation=0.7)])
+def test_a_density_draws_what_its_distribution_says(density):
+    drawn = np.sort(density.ratio((np.arange(1000) + 0.5) / 1000, 0.0))
+    np.testing.assert_allclose(density.cumulative(drawn, 0.0), (np.arange(1000) + 0.5) / 1000, atol=2e-3)
+    assert density.cumulative(np.array([0.0, 1.0]), 0.0).tolist() == [0.0, 1.0]
+
+
+def test_a_bell_lies_around_its_median_and_follows_a_schedule():
+    bell = BellDensity(median=lambda done: 0.6 - 0.4 * done, deviation=0.5, even=0.0)
+    for done, median in ((0.0, 0.6), (1.0, 0.2)):
+        found = bell.ratio(np.array([0.025, 0.5, 0.975]), done)
+        assert found[1] == pytest.approx(median)
+        assert found[2] - found[0] < 0.5
+    with pytest.raises(UserError, match="bell-shaped"):
+        BellDensity(median=1.0).ratio(np.array([0.5]), 0.0)
+
+
+def test_weights_by_ratio_make_examples_count_by_their_slots(modality, seed: int):
+    batch = batch_of(modality, seed)
+    hidden = Corruption(select=Uniform(ratio=UniformDensity()), weigh=by_ratio).draw(batch, seed=seed)
+    index = batch.index.flatten()
+    have = torch.bincount(index[batch.maskable.flatten()])
+    found = torch.zeros(len(have)).index_add(0, index[hidden.flat], hidden.weight)
+    torch.testing.assert_close(found, have.float())
+    assert hidden.total_weight == pytest.approx(float(have.sum()))
+
+
+@pytest.mark.parametrize("density", [UniformDensity(), BellDensity(median=0.4, deviation=0.8)])
+def test_weights_by_the_bound_undo_the_density(density, seed: int):
+    """Weighted means over draws are those of uniform ratios: of the hidden share, (n + 1) / 2n."""
+    n = 20
+    batch = pack([Example(values={"token": np.arange(n) + 9}, identity=i) for i in range(600)], slots=n)
+    draw = Corruption(select=Uniform(ratio=density), weigh=ByBound(density=density)).draw
+    drawn = [draw(batch, seed=seed, epoch=e) for e in range(5)]
+    weight = np.concatenate([h.weight.numpy() for h in drawn])
+    of = np.concatenate([torch.bincount(h.flat // n, minlength=600)[h.flat // n].numpy() for h in drawn])
+    assert weight.sum() / (5 * 600 * n) == pytest.approx(1.0, abs=0.03)
+    assert (weight * of / n).sum() / (5 * 600 * n) == pytest.approx((n + 1) / (2 * n), abs=0.02)

@@ -13,25 +13,30 @@ import pytest
 from tiny import MODALITIES
 from unmask.core.batch import PackedBatch, pack
 from unmask.core.corruption import Corruption, Mixture, Spans, Uniform, Units
+from unmask.core.density import BellDensity, UniformDensity, by_ratio
 from unmask.modalities.table.distribution.cells import CellMasks
 
 SELECTORS = {"uniform": Uniform(ratio=(0.1, 0.6)), "units": Units(ratio=0.3), "spans": Spans(ratio=0.3)}
 SELECTORS["mixture"] = Mixture(first=Units(ratio=0.3), second=Uniform(ratio=0.5))
+SELECTORS["density"] = Uniform(ratio=UniformDensity())
+SELECTORS["bell"] = Spans(ratio=BellDensity(median=0.5, deviation=0.8))
 SELECTORS["cells"] = CellMasks(patterns=np.random.default_rng(5).random((7, 64)) < 0.3)
-Masks = dict[int, list[tuple[int, int, int]]]
+Masks = dict[int, list[tuple[int, int, int, float]]]
 
 
 def masks(batch: PackedBatch, corruption: Corruption, seed: int, epoch: int = 0) -> Masks:
-    """identity -> (position, action, noise bits) of its hidden slots."""
+    """identity -> (position, action, noise bits, weight) of its hidden slots."""
     hidden = corruption.draw(batch, seed=seed, epoch=epoch)
     out: Masks = {}
     identity, position = batch.identity.flatten()[hidden.flat], batch.position.flatten()[hidden.flat]
-    for i, *what in zip(*(t.tolist() for t in (identity, position, hidden.action, hidden.bits)), strict=True):
+    for i, *what in zip(
+        *(t.tolist() for t in (identity, position, hidden.action, hidden.bits, hidden.weight)), strict=True
+    ):
         out.setdefault(i, []).append(tuple(what))
     return out
 
 
-def places(hidden: list[tuple[int, int, int]]) -> list[int]:
+def places(hidden: list[tuple[int, int, int, float]]) -> list[int]:
     return [position for position, *_ in hidden]
 
 
@@ -42,7 +47,7 @@ def examples(modality, seed: int, count: int = 24):
 
 @pytest.fixture(params=SELECTORS)
 def corruption(request) -> Corruption:
-    return Corruption(select=SELECTORS[request.param])
+    return Corruption(select=SELECTORS[request.param], weigh=by_ratio)
 
 
 def test_packing_order_and_company_do_not_matter(modality, corruption, seed: int, rng):
@@ -70,21 +75,23 @@ def test_another_epoch_or_seed_is_another_mask_and_static_the_same(modality, cor
         assert np.mean([other.get(i) == first[i] for i in first]) < 0.2
         # Where they are, noise bits left aside: those differ anyway. Short examples may agree by chance.
         assert np.mean([places(other.get(i, [])) == places(first[i]) for i in first]) < 0.4
-    static = Corruption(select=corruption.select, static=True)
+    static = Corruption(select=corruption.select, static=True, weigh=by_ratio)
     assert masks(batch, static, seed, epoch=5) == masks(batch, static, seed, epoch=0)
 
 
 def test_examples_with_equal_values_have_masks_of_their_own(modality, seed: int):
     same = modality.repeated(30)
     batch = pack([type(same)(values=same.values, identity=i) for i in range(20)], slots=30)
-    found = masks(batch, Corruption(select=Uniform(ratio=0.3)), seed)
+    found = masks(batch, Corruption(select=Uniform(ratio=0.3), weigh=by_ratio), seed)
     assert len({tuple(p for p, *_ in m) for m in found.values()}) > 15
 
 
 def report(seed: int) -> str:
     modality = MODALITIES["text"]
     batch = pack(examples(modality, seed), slots=64)
-    return repr([sorted(masks(batch, Corruption(select=s), seed, epoch=3).items()) for s in SELECTORS.values()])
+    return repr(
+        [sorted(masks(batch, Corruption(select=s, weigh=by_ratio), seed, epoch=3).items()) for s in SELECTORS.values()]
+    )
 
 
 def test_another_process_draws_the_same(seed: int):

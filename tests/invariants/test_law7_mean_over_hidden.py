@@ -13,21 +13,26 @@ from torch import Tensor
 from tiny import Setup, Text, ratio_corruption
 from unmask.core import linear_cross_entropy, prediction
 from unmask.core.batch import Example, PackedBatch, pack
-from unmask.core.corruption import hide
+from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
+from unmask.core.density import UniformDensity, by_ratio
+from unmask.core.model import codec_of
 from unmask.core.prediction import Categorical
 from unmask.core.pretrain import StepContext, StepReport, pretrain
 
 CORRUPTION = ratio_corruption(0.35)
+WEIGHTED = Corruption(select=Uniform(ratio=UniformDensity()), replace=ALL_MASK, weigh=by_ratio)
 
 
-def one_step(setup: Setup, batches: list[PackedBatch], **machine) -> tuple[list[Tensor], StepReport]:
+def one_step(
+    setup: Setup, batches: list[PackedBatch], corruption: Corruption = CORRUPTION, **machine
+) -> tuple[list[Tensor], StepReport]:
     """Gradients and report of one step over `batches`."""
     model = copy.deepcopy(setup.model)
     steps = iter([(0, batches)])
     (report,) = pretrain(
         model,
         steps,
-        CORRUPTION,
+        corruption,
         StepContext(update=lambda progress: (0.0, True), **machine),
         seed=setup.seed,
         progress=lambda step: 0.0,
@@ -48,12 +53,13 @@ def close(a: list[Tensor], b: list[Tensor]) -> None:
         torch.testing.assert_close(x, y, atol=1e-6, rtol=1e-5)
 
 
-def test_micro_batches_equal_one_big_batch(setup: Setup):
+@pytest.mark.parametrize("corruption", [CORRUPTION, WEIGHTED], ids=["equal", "weighted"])
+def test_micro_batches_equal_one_big_batch(setup: Setup, corruption: Corruption):
     big, small = packs(setup)
-    counts = [len(CORRUPTION.draw(b, seed=setup.seed)) for b in small]
+    counts = [len(corruption.draw(b, seed=setup.seed)) for b in small]
     assert max(counts) > 1.5 * min(counts)
-    expected, whole = one_step(setup, [big])
-    found, split = one_step(setup, small)
+    expected, whole = one_step(setup, [big], corruption)
+    found, split = one_step(setup, small, corruption)
     assert any(g.abs().max() > 1e-3 for g in expected)
     close(found, expected)
     assert split.hidden == whole.hidden == sum(counts)
@@ -72,16 +78,35 @@ def test_a_micro_batch_with_nothing_hidden_changes_nothing(setup: Setup):
     assert report.loss == report.loss
 
 
-def test_processes_equal_one_big_batch(setup: Setup):
+def test_the_loss_is_the_weighted_mean_of_the_slots(setup: Setup):
+    """A slot at a time, by hand."""
+    big, _ = packs(setup)
+    _, report = one_step(setup, [big], WEIGHTED)
+    hidden = WEIGHTED.draw(big, seed=setup.seed)
+    prediction, true = setup.model(big, hidden), codec_of(setup.model).targets(big.values, hidden.flat)
+    alone = []
+    for i in range(len(hidden)):
+        one = torch.zeros(len(hidden))
+        one[i] = 1
+        with torch.no_grad():
+            alone.append(prediction.loss(true, one).item())
+    weight = hidden.weight.numpy()
+    assert weight.max() > 2 * weight.min()
+    assert report.loss == pytest.approx(float((np.array(alone) * weight).sum() / weight.sum()), rel=1e-4)
+    assert report.weight == pytest.approx(float(big.maskable.sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize("corruption", [CORRUPTION, WEIGHTED], ids=["equal", "weighted"])
+def test_processes_equal_one_big_batch(setup: Setup, corruption: Corruption):
     """Engines average gradients over processes; the loss makes up for it."""
     big, small = packs(setup)
-    expected, whole = one_step(setup, [big])
-    hidden, slots = whole.hidden, whole.slots
+    expected, whole = one_step(setup, [big], corruption)
+    hidden, slots, weight = whole.hidden, whole.slots, whole.weight
 
     def total(x: Tensor) -> Tensor:
-        return torch.tensor([hidden, slots]) if x.shape == (2,) else x
+        return torch.tensor([hidden, slots, weight], dtype=torch.float64) if x.shape == (3,) else x
 
-    parts = [one_step(setup, [b], processes=len(small), total=total) for b in small]
+    parts = [one_step(setup, [b], corruption, processes=len(small), total=total) for b in small]
     close([sum(g) / len(small) for g in zip(*(grads for grads, _ in parts), strict=True)], expected)
     assert sum(report.loss for _, report in parts) == pytest.approx(whole.loss, rel=1e-5)
 
@@ -110,6 +135,23 @@ def test_the_fused_cross_entropy_equals_autograd(monkeypatch, seed: int, chunk: 
     assert found.correct(y) == (F.linear(h, w, bias).argmax(-1) == y).sum()
     for a, e in zip(gradients(loss / 7, *leaves), gradients(expected / 7, *leaves), strict=True):
         torch.testing.assert_close(a, e, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1024, 8])
+@pytest.mark.parametrize("half", [False, True])
+def test_the_fused_cross_entropy_weighs_its_slots(monkeypatch, seed: int, chunk: int, half: bool):
+    monkeypatch.setattr(linear_cross_entropy, "CHUNK", chunk)
+    h, w, b, y = linear_case(seed)
+    counts = torch.linspace(0.2, 5, len(y))
+    leaves = [t.requires_grad_() for t in (h.bfloat16() if half else h, w, b)]
+    exact = [t.detach().double().requires_grad_() for t in leaves]
+    expected = (F.cross_entropy(F.linear(*exact), y, reduction="none") * counts).sum()
+    more = torch.cat([leaves[0], torch.randn(3, h.shape[1], dtype=leaves[0].dtype)])  # only rounds the shape
+    loss = Categorical(more, *leaves[1:], count=len(y)).loss(y, counts)
+    assert float(loss) == pytest.approx(float(expected), rel=0.02 if half else 1e-5)
+    for a, e in zip(gradients(loss / 7, *leaves), gradients(expected / 7, *exact), strict=True):
+        far = 0.03 if half else 1e-5
+        torch.testing.assert_close(a.double(), e, rtol=0, atol=far * float(e.abs().max()))
 
 
 @pytest.mark.parametrize("chunk", [1024, 8])

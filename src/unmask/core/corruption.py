@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
+from unmask.core.density import Density, Weigh, spread_evenly
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
@@ -79,21 +80,26 @@ def maskable_slots(batch: PackedBatch) -> Slots:
     )
 
 
-Ratio = float | tuple[float, float] | Callable[[float], float]
-"""A number, a range drawn per example (MCM: (0.1, 0.9)), or a schedule over training progress in [0, 1]."""
+Ratio = float | tuple[float, float] | Callable[[float], float] | Density
+"""A number, a range drawn per example (MCM: (0.1, 0.9)), a schedule over training progress in [0, 1], or a density that
+each example's is drawn from."""
 
 
 def draw_counts(ratio: Ratio, slots: Slots, key: tuple[int, int], progress: float, at_least: int) -> np.ndarray:
     """How many slots to hide in each example: ratio x maskable slots, rounded up or down at random so that the
-    long-run frequency is exact, then held between `at_least` and all of them."""
+    long-run frequency is exact, then held between `at_least` and all of them. Of a density: rounded up, so that uniform
+    ratios make every number from 1 to all of them equally likely."""
+    size = np.bincount(slots.example, minlength=slots.examples)
+    identity = np.zeros(slots.examples, np.int64)
+    identity[slots.example] = slots.identity
+    if isinstance(ratio, Density):
+        share = ratio.ratio(spread_evenly(*key, identity), progress)
+        return np.minimum(np.maximum(np.ceil(share * size).astype(np.int64), at_least), size)
     if callable(ratio):
         ratio = float(ratio(progress))
     low, high = ratio if isinstance(ratio, tuple) else (ratio, ratio)
     if not 0.0 <= low <= high <= 1.0:
         raise UserError(f"hidden ratio {ratio!r} is not within 0 to 1", hint="Give e.g. 0.15, or a range 0.1,0.9.")
-    size = np.bincount(slots.example, minlength=slots.examples)
-    identity = np.zeros(slots.examples, np.int64)
-    identity[slots.example] = slots.identity
     share = low + (high - low) * uniform(*key, identity, Salt.HIDDEN_SHARE)
     count = np.floor(share * size + uniform(*key, identity, Salt.HIDDEN_COUNT)).astype(np.int64)
     return np.minimum(np.maximum(count, at_least if high > 0 else 0), size)
@@ -320,14 +326,21 @@ class Hidden:
         flat: index into the flattened (rows x slots) grid.
         action: MASK, RANDOM or KEEP.
         bits: 64 random bits as int64, for the codec's noise.
+        weight: what each counts in the loss, fp32; None where all count 1.
     """
 
     flat: Tensor
     action: Tensor
     bits: Tensor
+    weight: Tensor | None = None
 
     def __len__(self) -> int:
         return int(self.flat.shape[0])
+
+    @functools.cached_property
+    def total_weight(self) -> float:
+        """The sum of the weights; their number where all count 1."""
+        return float(len(self)) if self.weight is None else float(self.weight.sum(dtype=torch.float64))
 
     @functools.cached_property
     def masked(self) -> Tensor:
@@ -343,6 +356,8 @@ class Hidden:
     def to(self, device: torch.device | str) -> Hidden:
         """The same on another device; which slots get what is worked out before they are moved."""
         moved = Hidden(**{name: to_device(getattr(self, name), device) for name in ("flat", "action", "bits")})
+        if self.weight is not None:
+            moved = replace(moved, weight=to_device(self.weight, device))
         if moved.flat.device != self.flat.device:
             flat, bits = self.random
             moved.__dict__["masked"] = to_device(self.masked, device)
@@ -358,12 +373,17 @@ class Hidden:
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """A selector and a replacement; `draw` is a pure function of (seed, epoch, example identities)."""
+    """A selector and a replacement; `draw` is a pure function of (seed, epoch, example identities).
+
+    Attributes:
+        weigh: what the hidden slots of an example count in the loss, from how many they are; default each alike.
+    """
 
     select: Selector = field(default_factory=Uniform)
     replace: Replacement = field(default_factory=Replacement)
     static: bool = False
     """Static masks are the same in every epoch (the original BERT data preparation); dynamic is the default."""
+    weigh: Weigh | None = None
 
     def draw(self, batch: PackedBatch, *, seed: int, epoch: int = 0, progress: float = 0.0) -> Hidden:
         """Draw the hidden slots of a batch and what replaces them."""
@@ -373,11 +393,20 @@ class Corruption:
         order = np.argsort(slots.flat[chosen], kind="stable")
         action = self.replace(slots, chosen, key=key)[order]
         bits = hash_keys(*key, slots.identity[chosen], slots.slot[chosen], Salt.NOISE)[order].view(np.int64)
+        weight = None if self.weigh is None else self._weights(slots, chosen, self.weigh, progress)[order]
         return Hidden(
             flat=torch.from_numpy(slots.flat[chosen][order]),
             action=torch.from_numpy(action),
             bits=torch.from_numpy(bits.copy()),
+            weight=None if weight is None else torch.from_numpy(weight),
         )
+
+    @staticmethod
+    def _weights(slots: Slots, chosen: np.ndarray, weigh: Weigh, progress: float) -> np.ndarray:
+        """The weight of every chosen slot."""
+        example = slots.example[chosen]
+        hidden, maskable = (np.bincount(e, minlength=slots.examples) for e in (example, slots.example))
+        return weigh(hidden, maskable, progress).astype(np.float32)[example]
 
 
 def hide(flat: Tensor) -> Hidden:

@@ -50,12 +50,13 @@ class Detection:
         total = F.binary_cross_entropy_with_logits(self.logits.float(), self.replaced.float(), reduction="sum")
         return total / max(len(self.logits), 1)
 
-    def loss(self, target: Tensor) -> Tensor:
-        """Generator loss summed over hidden slots, plus weight x detection loss x hidden slots.
+    def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
+        """Generator loss summed over hidden slots, plus weight x detection loss x hidden slots (or their weights' sum).
 
         The loop divides by the hidden slots, which leaves means of both, as in the paper (section 2).
         """
-        return self.generator.loss(target) + self.weight * self.detection_loss() * len(target)
+        count = len(target) if weight is None else weight.sum()
+        return self.generator.loss(target, weight) + self.weight * self.detection_loss() * count
 
     def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
         return self.generator.log_prob(value)

@@ -29,6 +29,7 @@ class Salt(IntEnum):
     NOISE = 5
     MIXTURE = 6
     UNIT_FITS = 7
+    HIDDEN_DENSITY = 14
     HIDDEN_SHARE = 11
     HIDDEN_COUNT = 12
     # The order of training

@@ -30,10 +30,14 @@ class Prediction(Protocol):
         """How many slots."""
         ...
 
-    def loss(self, target: Tensor) -> Tensor:
-        """What training minimises, summed over slots; the loop divides by the number of hidden slots of the whole step.
+    def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
+        """What training minimises, summed over slots; the loop divides by the number of hidden slots of the whole step,
+        or by the sum of their weights.
 
         The negative log-likelihood, or an error that stands for it (squared error of normalised patches).
+
+        Args:
+            weight: what each slot counts; default 1.
         """
         ...
 
@@ -93,6 +97,11 @@ def no_probabilities(what: str) -> UserError:
     return UserError(f"{what} have a density, not probabilities", hint="Use log_prob(), mean() or sample().")
 
 
+def weighted_sum(values: Float[Tensor, " hidden"], weight: Float[Tensor, " hidden"] | None) -> Float[Tensor, ""]:
+    """The sum of the slots' values, each times its weight where there are weights."""
+    return values.sum() if weight is None else (values * weight).sum()
+
+
 class Categorical:
     """A distribution over a vocabulary, held as features and the output projection; logits are made when asked for.
 
@@ -134,12 +143,12 @@ class Categorical:
             self._log_probs = self.logits.log_softmax(-1)
         return self._log_probs
 
-    def loss(self, target: Int[Tensor, " hidden"]) -> Tensor:
-        """Sum of the cross-entropies, in nats."""
+    def loss(self, target: Int[Tensor, " hidden"], weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
+        """Sum of the cross-entropies, in nats, each times its weight."""
         if torch.is_grad_enabled() and self.features.requires_grad and len(self.features):
-            total, self._correct = linear_cross_entropy(self.rounded, self.weight, self.bias, target)
+            total, self._correct = linear_cross_entropy(self.rounded, self.weight, self.bias, target, weight)
             return total
-        return -self.log_prob(target).sum()
+        return -weighted_sum(self.log_prob(target), weight)
 
     def log_prob(self, value: Int[Tensor, " hidden"]) -> Float[Tensor, " hidden"]:
         """Log-probability of each value, in nats."""
@@ -216,11 +225,11 @@ class Gaussian:
     def __len__(self) -> int:
         return len(self.location)
 
-    def loss(self, target: Float[Tensor, "hidden features"]) -> Tensor:
+    def loss(self, target: Float[Tensor, "hidden features"], weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
         """Sum over slots: the mean squared error of the numbers of each; with variances minus the log-density."""
         if self.log_variance is None:
-            return ((self.location - target) ** 2).mean(-1).sum()
-        return -self.log_prob(target).sum()
+            return weighted_sum(((self.location - target) ** 2).mean(-1), weight)
+        return -weighted_sum(self.log_prob(target), weight)
 
     def log_prob(self, value: Float[Tensor, "hidden features"]) -> Float[Tensor, " hidden"]:
         """Log-density of each value, in nats; of variance 1 where none is predicted."""

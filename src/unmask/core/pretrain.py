@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,9 @@ class StepReport:
     batches included.
 
     Args:
-        measured: loss (summed over hidden slots), how many of them were predicted right, the gradient's norm, and
+        weight: sum of the hidden slots' weights; their number where all count 1.
+        measured: loss (summed over hidden slots, each times its weight), how many of them were predicted right, the
+            gradient's norm, and
             whether the update was applied. Reading one of them waits until a GPU has done the step.
         accurate: whether the prediction says what is right.
     """
@@ -36,6 +38,7 @@ class StepReport:
     epoch: int
     progress: float
     hidden: int
+    weight: float
     slots: int
     padding_waste: float
     seconds: float
@@ -44,8 +47,8 @@ class StepReport:
 
     @property
     def loss(self) -> float:
-        """Nats per hidden slot."""
-        return self.measured.values[0] / max(self.hidden, 1)
+        """Nats per hidden slot, a weighted mean where they have weights."""
+        return self.measured.values[0] / (self.weight or 1.0)
 
     @property
     def accuracy(self) -> float | None:
@@ -91,10 +94,12 @@ class MaskedLoss(nn.Module):
         self.model = model
 
     def forward(self, batch: PackedBatch, hidden: Hidden) -> tuple[Tensor, Callable[[], Any]]:
-        """(loss summed over hidden slots, what gives the number of them that are predicted right, or None)."""
+        """(loss, summed over hidden slots by their weights; what gives the number of them that are predicted right, or
+        None)."""
         prediction = self.model(batch, hidden)
         target = codec_of(self.model).targets(batch.values, hidden.flat)
-        return prediction.loss(target), lambda: prediction.correct(target)
+        loss = prediction.loss(target) if hidden.weight is None else prediction.loss(target, hidden.weight)
+        return loss, lambda: prediction.correct(target)
 
 
 def with_loss(model: nn.Module) -> nn.Module:
@@ -132,16 +137,17 @@ def pretrain(
         epoch, batches = following
         loss_sum = torch.zeros((), device=context.device)
         correct: Tensor | None = torch.zeros((), dtype=torch.float64, device=context.device)
-        mine, hidden, slots, divisor, cells, number = torch.zeros(2, dtype=torch.int64), 0, 0, 1, 0, 0
+        mine, hidden, slots, divisor, cells, number = torch.zeros(3, dtype=torch.float64), 0, 0, 1.0, 0, 0
+        weight = 0.0
         for batch in batches:
             number += 1  # noqa: SIM113 - enumerate would hold on to the batch while the next one is made
             gone = corruption.draw(batch, seed=seed, epoch=epoch, progress=done)  # 2. draw hidden slots
-            mine += torch.tensor([len(gone), batch.real_slots])
+            mine += torch.tensor([len(gone), batch.real_slots, gone.total_weight], dtype=torch.float64)
             if number == 1:
                 # What the first micro-batch says of the step: exact where it is the only one, corrected below
                 # elsewhere.
-                hidden, slots = _counted(context, mine)
-                divisor = max(hidden * len(batches), 1)
+                hidden, slots, weight = _counted(context, mine)
+                divisor = weight * len(batches) or 1.0
             cells += batch.segment.numel() * context.processes
             batch, gone = batch.to(context.device), gone.to(context.device)
             with contextlib.nullcontext() if number == len(batches) else context.no_sync():
@@ -149,9 +155,9 @@ def pretrain(
             del batch, gone  # a batch is not kept while the next one is made, nor while the caller looks at the report
             loss_sum += loss
             correct = None if right is None or correct is None else correct + right
-        hidden, slots = _counted(context, mine) if len(batches) > 1 else (hidden, slots)
-        if divisor != max(hidden, 1):
-            _scale_gradients(model, divisor / max(hidden, 1))
+        hidden, slots, weight = _counted(context, mine) if len(batches) > 1 else (hidden, slots, weight)
+        if divisor != (weight or 1.0):
+            _scale_gradients(model, divisor / (weight or 1.0))
         norm, applied = context.update(done)  # 5. ... and update
         loss_sum = context.total(loss_sum)
         accurate = correct is not None
@@ -162,6 +168,7 @@ def pretrain(
             epoch=epoch,
             progress=done,
             hidden=hidden,
+            weight=weight,
             slots=slots,
             padding_waste=max(0.0, 1.0 - slots / max(cells, 1)),
             seconds=time.perf_counter() - start,
@@ -171,7 +178,7 @@ def pretrain(
 
 
 def _backward(
-    losses: nn.Module, batch: PackedBatch, gone: Hidden, context: StepContext, divisor: int
+    losses: nn.Module, batch: PackedBatch, gone: Hidden, context: StepContext, divisor: float
 ) -> tuple[Tensor, Any]:
     """Gradients of one micro-batch; (its loss, summed over hidden slots, how many of them are predicted right).
 
@@ -179,18 +186,19 @@ def _backward(
     """
     with context.autocast():
         loss, right = losses(batch, gone)  # 3. predict, 4. loss, summed over hidden slots ...
-    # ... and divided by all hidden slots of the step. Data-parallel engines average gradients over processes, hence the
+    # ... and divided by all hidden slots of the step, or by their weights. Data-parallel engines average gradients over
+    # processes, hence the
     # factor.
     (loss * (context.processes / divisor)).backward()  # 5. backward
     return loss.detach(), right()
 
 
-def _counted(context: StepContext, counts: Tensor) -> tuple[int, int]:
-    """(hidden slots, real slots) of all processes."""
+def _counted(context: StepContext, counts: Tensor) -> tuple[int, int, float]:
+    """(hidden slots, real slots, the hidden ones' weights) of all processes."""
     if context.processes > 1:
         counts = context.total(counts.to(context.device)).cpu()
-    hidden, slots = counts.tolist()
-    return hidden, slots
+    hidden, slots, weight = counts.tolist()
+    return round(hidden), round(slots), weight
 
 
 def _scale_gradients(model: nn.Module, factor: float) -> None:
@@ -210,6 +218,7 @@ def validate(
     without_gradients: Callable[[], contextlib.AbstractContextManager[Any]] = torch.inference_mode,
 ) -> dict[str, float]:
     """Loss (per hidden slot) and accuracy, where the prediction has one, with masks that are the same at every call.
+    Every hidden slot counts 1.
 
     Args:
         without_gradients: the context it takes place in.
@@ -232,7 +241,7 @@ def _validated(
     total, hidden = 0.0, 0
     right: float | None = 0.0
     for batch in batches:
-        gone = corruption.draw(batch, seed=seed, epoch=0).to(device)
+        gone = replace(corruption.draw(batch, seed=seed, epoch=0), weight=None).to(device)
         loss, correct = _looked(losses, batch.to(device), gone, autocast)
         total += loss
         right = None if correct is None or right is None else right + correct

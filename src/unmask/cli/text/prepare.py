@@ -17,7 +17,7 @@ def prepare(
     engine: options.Engine = "local",
     config: options.Config = None,
     set_: options.Set = [],
-    recipe: str = typer.Option(None, help="bert, roberta, electra or modern: which tokenizer is trained."),
+    recipe: str = typer.Option(None, help="bert, roberta, electra, modern or diffusion: which tokenizer is trained."),
     seed: options.RunSeed = None,
     json_: options.Json = False,
 ) -> None:

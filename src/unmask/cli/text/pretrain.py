@@ -15,7 +15,7 @@ def pretrain(
     out: str = typer.Option(..., help="Run folder."),
     config: options.Config = None,
     set_: options.Set = [],
-    recipe: str = typer.Option(None, help="bert, roberta, electra or modern (published settings)."),
+    recipe: str = typer.Option(None, help="bert, roberta, electra, modern or diffusion (published settings)."),
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     minutes: options.Minutes = None,

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.core.model import WantedSlots
-from unmask.core.prediction import Categorical, no_mean, no_probabilities
+from unmask.core.prediction import Categorical, no_mean, no_probabilities, weighted_sum
 from unmask.encoder.fused_linear import round_up
 from unmask.modalities.events.clock import Clock, squash, stretch
 from unmask.modalities.events.evidence import Evidence
@@ -120,12 +120,12 @@ class EventPrediction:
         found = log_density(squash(target[:, 3]), self.time[:, 0], self.time[:, 1].clamp(-8, 4), tempered)
         return found * (target[:, 3] > 0)
 
-    def loss(self, target: Tensor) -> Tensor:
+    def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
         code, value, time = self.weights
-        total = self.code.loss(target[:, 0].long()) * code
+        total = self.code.loss(target[:, 0].long(), weight) * code
         if value:
-            total = total - value * self._value(target, tempered=True).sum()
-        return total - time * self._time(target, tempered=True).sum() if time else total
+            total = total - value * weighted_sum(self._value(target, tempered=True), weight)
+        return total - time * weighted_sum(self._time(target, tempered=True), weight) if time else total
 
     def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
         return torch.stack([part for _, part in self.parts(value)]).sum(0)

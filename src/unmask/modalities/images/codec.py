@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from unmask.core.hashing import hash_keys
 from unmask.core.model import WantedSlots
-from unmask.core.prediction import Gaussian
+from unmask.core.prediction import Gaussian, weighted_sum
 from unmask.errors import UserError, setting
 
 Loss = Literal["mse", "l1"]
@@ -174,7 +174,7 @@ class PatchPrediction(Gaussian):
             log_variance = (2 * scale.log()).expand_as(pattern)
         super().__init__(location, log_variance)
 
-    def loss(self, target: Float[Tensor, "wanted features"]) -> Tensor:
+    def loss(self, target: Float[Tensor, "wanted features"], weight: Float[Tensor, " wanted"] | None = None) -> Tensor:
         """Error per patch (mean over its numbers, missing ones (NaN) left out), summed over patches; targets are raw
         patches."""
         target = target.float()
@@ -183,14 +183,14 @@ class PatchPrediction(Gaussian):
             target, mean, deviation = standardise(target)
             if self.statistics is not None:
                 true = torch.cat([mean, deviation], -1)
-                extra = self.config.statistics * ((self.statistics - true) ** 2).mean(-1).sum()
+                extra = self.config.statistics * weighted_sum(((self.statistics - true) ** 2).mean(-1), weight)
         gone = target.isnan()
         partly = gone.is_cuda or bool(gone.any())  # the same where none is; a GPU is not asked
         error = self.pattern - (torch.where(gone, self.pattern.detach(), target) if partly else target)
         error = error.abs() if self.config.loss == "l1" else error**2
         if partly:  # the mean over the numbers that there are
             error = error * (gone.shape[-1] / (~gone).sum(-1, keepdim=True).clamp_min(1))
-        return error.mean(-1).sum() + extra
+        return weighted_sum(error.mean(-1), weight) + extra
 
     def log_prob(self, value: Float[Tensor, "wanted features"]) -> Float[Tensor, " wanted"]:
         """Of the numbers of a patch that are not missing (NaN)."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from unmask.core.batch import Example, PackedBatch, packer, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption, Ratio, Replacement, Selector, Spans, Uniform, Units
+from unmask.core.density import density_of, weigh_of
 from unmask.core.own_selector import own_selector
 
 if TYPE_CHECKING:  # a model in use needs none of these, and starts sooner without
@@ -63,7 +64,9 @@ def corruption_of(settings: TextSettings) -> Corruption:
     """The training corruption the settings ask for."""
     from unmask.training.schedule import Ramp
 
-    ratio: Ratio = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
+    fixed = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
+    density = density_of(settings.density, fixed, settings.spread)
+    ratio: Ratio = fixed if density is None else density
     kinds: dict[str, Callable[[Ratio], Selector]] = {
         "token": lambda r: Uniform(ratio=r),
         "word": lambda r: Units(ratio=r),
@@ -72,7 +75,9 @@ def corruption_of(settings: TextSettings) -> Corruption:
     }
     replacement = Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
     select = own_selector(settings.select, ratio) if settings.select is not None else kinds[settings.hide](ratio)
-    return Corruption(select=select, replace=replacement, static=settings.static)
+    return Corruption(
+        select=select, replace=replacement, static=settings.static, weigh=weigh_of(settings.loss_weight, density)
+    )
 
 
 def measuring_corruption(ratio: float = 0.15) -> Corruption:

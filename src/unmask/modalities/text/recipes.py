@@ -42,6 +42,13 @@ class TextSettings:
         lowercase: for WordPiece.
         ratio: share of the slots to hide.
         ratio_end: the share at the run's end, reached linearly; None keeps `ratio`.
+        density: 'fixed': every example hides the share `ratio`. 'uniform': each draws its own, of all of (0, 1), anew
+            in every epoch (masked diffusion; `ratio` has no say). 'bell': drawn around `ratio`, which half of them lie
+            below (logit-normal, and a tenth of the draws uniform; the idea is that of arXiv 2605.13026).
+        spread: standard deviation of the logit of the share ('bell').
+        loss_weight: what a hidden slot counts in the loss: 'slot': 1. 'ratio': 1 / the share that its example hides, so
+            that examples count alike. 'bound': so that the expected loss is the bound on the likelihood, whatever the
+            density; the same as 'ratio' for 'uniform'.
         hide: 'token', 'word' (whole words), 'span' (geometric lengths) or 'entity' (whole words, and whole entities
             where .jsonl rows mark them: "entities", a list of {"start", "end"} in characters).
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
@@ -70,6 +77,9 @@ class TextSettings:
     lowercase: bool = True
     ratio: float = 0.3
     ratio_end: float | None = 0.15
+    density: Literal["fixed", "uniform", "bell"] = "fixed"
+    spread: float = 1.0
+    loss_weight: Literal["slot", "ratio", "bound"] = "slot"
     hide: Literal["token", "word", "span", "entity"] = "token"
     select: str | None = None
     mask: float = 0.8
@@ -88,6 +98,13 @@ class TextSettings:
         require_shares(self, "holdout", "dropout")
         require(self, lambda v: 0 < v < 1, "a share between 0 and 1, neither included", "ratio", "ratio_end")
         require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "generator")
+        require(self, lambda v: v > 0, "a number above 0", "spread")
+        if self.loss_weight == "bound" and (self.density == "fixed" or self.hide != "token" or self.select is not None):
+            raise UserError(
+                f"loss_weight=bound with density={self.density}, hide={self.hide}, select={self.select}",
+                hint=f"The bound needs {setting('density', 'uniform')} or bell, and tokens hidden one by one "
+                f"({setting('hide', 'token')}, no select).",
+            )
         if self.objective == "detection" and (self.recipe, self.architecture) != ("bert", "in_place"):
             raise UserError(
                 f"objective=detection with recipe={self.recipe}, architecture={self.architecture}",
@@ -109,7 +126,21 @@ ELECTRA = {**BERT, "objective": "detection", "mask": 1.0, "random": 0.0, "keep":
 MODERN = {"recipe": "modern", "ratio": 0.3, "ratio_end": None, "mask": 1.0, "random": 0.0, "keep": 0.0}
 """Warner et al. 2024 (ratio 0.3) and Wettig et al. 2023 (mask alone does as well as 80/10/10 at higher ratios)."""
 
-RECIPES: dict[str, Mapping[str, Any]] = {"bert": BERT, "roberta": ROBERTA, "electra": ELECTRA, "modern": MODERN}
+DIFFUSION = {
+    **MODERN,
+    "density": "uniform",
+    "loss_weight": "ratio",
+}
+"""Masked diffusion: shares of all of (0, 1), loss weighted by 1 / share, every hidden token behind [MASK] (Sahoo et al.
+2024, MDLM, section 3; Nie et al. 2025, LLaDA, section 2.1). What `unmask generate` draws from."""
+
+RECIPES: dict[str, Mapping[str, Any]] = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "electra": ELECTRA,
+    "modern": MODERN,
+    "diffusion": DIFFUSION,
+}
 
 
 def with_overrides(settings: TextSettings, overrides: Mapping[str, Any]) -> TextSettings:

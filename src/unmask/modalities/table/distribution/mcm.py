@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import corrupt
-from unmask.core.prediction import no_mean
+from unmask.core.prediction import no_mean, weighted_sum
 from unmask.errors import UserError, option
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
 from unmask.modalities.table.distribution.table_network import TableNetwork
@@ -63,8 +63,8 @@ class PointPrediction:
         gap = self.scaled - truth
         return gap.abs() if self.kind == "l1" else gap**2
 
-    def loss(self, target: Float[Tensor, "wanted 2"]) -> Tensor:
-        return self._gap(target).sum()
+    def loss(self, target: Float[Tensor, "wanted 2"], weight: Float[Tensor, " wanted"] | None = None) -> Tensor:
+        return weighted_sum(self._gap(target), weight)
 
     def log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, " wanted"]:
         """Minus the error: a normal's log-density but for its unknown width."""

@@ -379,11 +379,11 @@ class CellPrediction:
     def member_log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, "wanted members"]:
         return self._gathered([d.member_log_prob(value[p]).t() for p, d in self.pieces])
 
-    def loss(self, target: Float[Tensor, "wanted 2"]) -> Tensor:
+    def loss(self, target: Float[Tensor, "wanted 2"], weight: Float[Tensor, " wanted"] | None = None) -> Tensor:
         """Summed over cells; over the members that train on a cell, the mean: each member learns for itself."""
         log_prob = self.member_log_prob(target)
-        weight = 1.0 / max(1, self.members) if self.weight is None else self.weight
-        return -(log_prob * weight).sum()
+        of_member = 1.0 / max(1, self.members) if self.weight is None else self.weight
+        return -(log_prob * of_member).sum() if weight is None else -((log_prob * of_member).sum(-1) * weight).sum()
 
     def log_prob(self, value: Float[Tensor, "wanted 2"]) -> Float[Tensor, " wanted"]:
         """Of the members' mixture."""
