@@ -9,6 +9,7 @@ from unmask.lazy import lazily
 
 if TYPE_CHECKING:
     from unmask.modalities.text.adapt import adapt as adapt
+    from unmask.modalities.text.adapt_embedding import adapt_embedding as adapt_embedding
     from unmask.modalities.text.model import TextModel as TextModel
     from unmask.modalities.text.model import load as load
     from unmask.modalities.text.prepare import prepare as prepare
@@ -39,6 +40,7 @@ __getattr__, __dir__, __all__ = lazily(
         "prepare": "unmask.modalities.text.prepare:prepare",
         "pretrain": "unmask.modalities.text.pretrain:pretrain",
         "adapt": "unmask.modalities.text.adapt:adapt",
+        "adapt_embedding": "unmask.modalities.text.adapt_embedding:adapt_embedding",
         "finetune": "unmask.modalities.text.tasks.finetune:finetune",
         "predict": "unmask.modalities.text.tasks.finetune:predict",
         "evaluate": "unmask.modalities.text.tasks.finetune:evaluate",

@@ -32,6 +32,8 @@ class Salt(IntEnum):
     HIDDEN_DENSITY = 14
     HIDDEN_SHARE = 11
     HIDDEN_COUNT = 12
+    SEEN_SHARE = 13
+    SEEN_START = 14
     # The order of training
     PLAN_EXAMPLES = 21
     PLAN_ROWS = 22

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch, place_best_fit
+from unmask.errors import UserError, setting
 from unmask.training.budget import MemoryPlan, fit, measure
 from unmask.training.checkpoint import Checkpoint
 from unmask.training.job import Job
@@ -148,6 +149,13 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
         unit=job.unit,
         fixed=None if found is None else found.extra.get("parts", settings.accumulate),
     )
+    if job.whole_batch and fitted.parts * processes > 1:
+        split = f"{processes} processes" if processes > 1 else f"{fitted.parts} micro-batches of {fitted.rows} {job.unit}"
+        raise UserError(
+            f"a step of {plan.rows} {job.unit} in {split}, but {job.whole_batch} compares all of a step with each other",
+            hint=f"Run one process, leave {setting('accumulate', 1)}, and take a smaller {setting('batch')} where "
+            "memory asks for it: the loss is then one over fewer.",
+        )
     if processes == 1:
         return fitted
     parts = int(compute.from_first(float(fitted.parts)))

@@ -33,6 +33,8 @@ class Job:
         stop_when: called with the validation metrics; True ends the run (the forgetting guard).
         fingerprint: what must be the same when the run is resumed, as JSON (`check_same_run`).
         unit: what a row is called, in the plural.
+        whole_batch: what the loss is called where it compares the examples of a batch with each other, so that a step
+            cannot be taken in micro-batches or shared out to processes; '' where it can.
         look_ahead: micro-batches that a thread makes ahead of the loop; 0 makes them when they are needed. Ahead of a
             GPU two are made in any case.
     """
@@ -49,6 +51,7 @@ class Job:
     by_epoch: bool = False
     measure: Callable[[nn.Module], dict[str, float]] | None = None
     unit: str = "rows"
+    whole_batch: str = ""
     look_ahead: int = 0
 
 

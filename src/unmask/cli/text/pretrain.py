@@ -53,6 +53,9 @@ def adapt(
     model: options.Model,
     data: list[str] = typer.Argument(..., help="Domain text: files, folders, globs."),
     out: str = typer.Option(..., help="Folder of the adapted model."),
+    for_: str = typer.Option(
+        "filling", "--for", help="filling: hidden tokens, as before; embedding: vectors of texts, without labels."
+    ),
     general: list[str] = typer.Option([], help="General text to guard against forgetting; may be repeated."),
     config: options.Config = None,
     set_: options.Set = [],
@@ -67,13 +70,21 @@ def adapt(
 ) -> None:
     """Continue pretraining on your own text; stops early, watches for forgetting."""
     from unmask.cli.common import Output, run_overrides
+    from unmask.errors import check_choice
     from unmask.modalities.text.adapt import adapt as run
     from unmask.modalities.text.adapt import adapt_settings
+    from unmask.modalities.text.adapt_embedding import adapt_embedding, embedding_settings
 
-    given = run_overrides(context)
-    settings = adapt_settings(given)
-    output = Output(json_, settings.train.seed)
-    found = run(model, data, out, settings=settings, general=general or None, resume=resume)
+    check_choice("for", for_, ("filling", "embedding"))
+    given, held = run_overrides(context), general or None
+    if for_ == "embedding":
+        chosen = embedding_settings(given)
+        output = Output(json_, chosen.train.seed)
+        found = adapt_embedding(model, data, out, settings=chosen, general=held, resume=resume)
+    else:
+        settings = adapt_settings(given)
+        output = Output(json_, settings.train.seed)
+        found = run(model, data, out, settings=settings, general=held, resume=resume)
     lines = [f"{'':24}{'before':>10}{'after':>10}"]
     lines += [f"{name:24}{before:>10}{after:>10}" for name, before, after in found.table()]
     lines += [f"model:  {out}", f"report: {out}/report.html"]

@@ -94,7 +94,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         settings: TextSettings,
         *,
         general: str | Sequence[str] | None,
-        most_forgetting: float,
+        most_forgetting: float = 0.2,
     ) -> None:
         self.data, self.general, self.most_forgetting = data, general, most_forgetting
         torch.manual_seed(settings.train.seed)  # of a head that the model lacks, and must be the same in every process
@@ -105,6 +105,7 @@ class TextAdaptation(Pretrainable[Adapted]):
             settings = with_overrides(settings, {"slots": longest, "batch_slots": batch})
         self.loaded.tokenizer.require_mask()
         self.settings = settings
+        self._digest = _digest(self.loaded.model)
 
     @property
     def train(self) -> TrainSettings:
@@ -113,6 +114,10 @@ class TextAdaptation(Pretrainable[Adapted]):
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         if why := self.loaded.why_not_masked():
             say(f"{self.origin}: {why}; what is missing is learnt from scratch")
+        self._caches(out, say)
+
+    def _caches(self, out: Path, say: Callable[[str], None]) -> None:
+        """Tokenise the domain's text, and the general one where it is given."""
         self.cache, self.held = self._cache(self.data, out / "cache", self.settings, say), None
         if self.general is not None:
             only_held_out = dataclasses.replace(self.settings, holdout=0.999, hide="token")
@@ -127,22 +132,30 @@ class TextAdaptation(Pretrainable[Adapted]):
         return build_cache(source, self.loaded.tokenizer, folder, settings, say)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
-        check_unknown(self.cache, say)
-        loaded, settings, extra = self.loaded, self.settings, {}
-        if self.held is not None:
-            extra["general"] = validation_batches(
-                self.held,
-                np.asarray(self.held.validation),
-                slots=settings.slots,
-                special_ids=loaded.tokenizer.special_ids,
-                batch_slots=settings.train.batch_slots,
-            )
+        loaded, settings = self.loaded, self.settings
+        sets = self._held_out(say)
+        extra = {"general": sets["general_"]} if "general_" in sets else {}
         stop = self._forgot if extra else None
         job = make_job(loaded.model, self.cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=stop)
-        job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": _digest(loaded.model)})
-        self.before = _measure(loaded.model, {"": job.validation, **{f"{k}_": v for k, v in extra.items()}}, settings)
+        job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": self._digest})
+        self.before = _measure(loaded.model, sets, settings)
         say(f"before: {self.before}")
         return job
+
+    def _held_out(self, say: Callable[[str], None]) -> dict[str, Sequence[PackedBatch]]:
+        """Held-out batches of the domain, under '', and of general text, where given, under 'general_'."""
+        check_unknown(self.cache, say)
+        caches = {"": self.cache} | ({} if self.held is None else {"general_": self.held})
+        return {
+            name: validation_batches(
+                cache,
+                np.asarray(cache.validation),
+                slots=self.settings.slots,
+                special_ids=self.loaded.tokenizer.special_ids,
+                batch_slots=self.settings.train.batch_slots,
+            )
+            for name, cache in caches.items()
+        }
 
     def _forgot(self, metrics: dict[str, float]) -> bool:
         return metrics["general_loss"] > (self.before["general_loss"] or 0.0) + self.most_forgetting
@@ -169,9 +182,12 @@ class TextAdaptation(Pretrainable[Adapted]):
 
     def finished(self, out: Path, result: RunResult) -> Adapted:
         run = TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))
+        return Adapted(run=run, before=self.before, after=self.after(result))
+
+    def after(self, result: RunResult) -> dict[str, float | None]:
+        """What `before` holds, of the trained model."""
         found = result.validation
-        after = {name: found.get(f"validation_{name}", found.get(name)) for name in self.before}
-        return Adapted(run=run, before=self.before, after=after)
+        return {name: found.get(f"validation_{name}", found.get(name)) for name in self.before}
 
     def report(self, finished: Adapted) -> None:
         write_report(finished.run)
@@ -200,14 +216,38 @@ def adapt(
         UserError: `out` is the model's own folder; anything wrong with model, data or settings; nothing is held out
             though `general` or patience asks for it.
     """
+    settings = settings or adapt_settings({})
+    return adapted(
+        TextAdaptation,
+        model,
+        data,
+        out,
+        settings=settings,
+        general=general,
+        most_forgetting=most_forgetting,
+        resume=resume,
+        console=console,
+    )
+
+
+def adapted(
+    kind: type[TextAdaptation],
+    model: str | Path,
+    data: str | Sequence[str],
+    out: str | Path,
+    *,
+    settings: TextSettings,
+    resume: bool,
+    console: bool,
+    **more: Any,
+) -> Adapted:
+    """Adapt in the way of `kind`; the folder is looked at before the model is loaded."""
     out = Path(out)
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UserError(f"{out} is the model to adapt", hint=f"Choose another {option('out')}; the original is kept.")
-    settings = settings or adapt_settings({})
     again = goes_on(out, cpu=resolve_device(settings.train.device).type == "cpu")
-    check_run_folder(out, resume=again or resume)  # before the model is loaded
-    kind = TextAdaptation(model, data, settings, general=general, most_forgetting=most_forgetting)
-    return pretrained(kind, out, resume=resume, console=console)
+    check_run_folder(out, resume=again or resume)
+    return pretrained(kind(model, data, settings, **more), out, resume=resume, console=console)
 
 
 def _digest(model: torch.nn.Module) -> str:

@@ -49,7 +49,7 @@ def add_mean_layer(text: TextFolder) -> None:
     """Put the layer on top, in place. The masked-LM head, which was made for the states below, is left out
     on saving."""
     encoder = text.model.encoder
-    before = set(published_state(text.family, text.model))
+    leave_masked_head_out(text)
     layer = Layer(encoder.config, encoder.config.layers, encoder.attention)
     layer.apply(encoder._initialise)
     width = encoder.config.width
@@ -60,14 +60,20 @@ def add_mean_layer(text: TextFolder) -> None:
         layer.feedforward.down.weight.zero_()
     encoder.layers.append(layer.to(next(encoder.parameters()).device))
     encoder.config = dataclasses.replace(encoder.config, layers=encoder.config.layers + 1)
-    head = [f"codec.{part}" for part in _MASKED_HEAD]
-    rules = text.family.rules(encoder.config.layers, tied=text.model.codec.config.tied)
-    lost = {name for names, ours in rules if ours.startswith(tuple(head)) for name in names}
-    text.random = sorted({*text.random, *(lost & before)})
     text.hf_config = {
         key: value + 1 if key in _LAYERS and isinstance(value, int) else value for key, value in text.hf_config.items()
     }
     text.settings = {**text.settings, "mean_layer": True}
+
+
+def leave_masked_head_out(text: TextFolder) -> None:
+    """Count the masked-LM head among what was never read: states have become others than those it was made for. It is
+    left out on saving, and `fill` of the folder says why it cannot."""
+    before = set(published_state(text.family, text.model))
+    head = [f"codec.{part}" for part in _MASKED_HEAD]
+    rules = text.family.rules(text.model.encoder.config.layers, tied=text.model.codec.config.tied)
+    lost = {name for names, ours in rules if ours.startswith(tuple(head)) for name in names}
+    text.random = sorted({*text.random, *(lost & before)})
 
 
 def through_mean_layer(first: Tensor, mean: Tensor, epsilon: float) -> Tensor:

@@ -1,0 +1,144 @@
+"""One vector per example from masked learning, without labels: what is seen of an example must tell the rest of it.
+
+Two losses on one hidden share. *Reconstruction*: the encoder sees the visible slots alone, their states are pooled to
+one vector, and a shallow decoder, which is thrown away afterwards, predicts the hidden slots from that vector and the
+embeddings of the visible values (RetroMAE, Xiao et al. 2022, section 3.1, with hidden slots dropped before the encoder
+as in MAE, He et al. 2022, section 3). *Contrast*: the vector of the visible part must be nearer to the vector of the
+whole example than to those of the other examples in the batch (the loss of SimCSE, Gao et al. 2021, section 3, whose
+two views differ by dropout; here they differ by what is hidden as well).
+
+Shape letters: rows, slots, hidden, examples, width.
+"""
+
+from __future__ import annotations
+
+from typing import Generic
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Hidden
+from unmask.core.embed import pool_states
+from unmask.core.model import CodecT, MaskedModel, WantedSlots, corrupt
+from unmask.core.prediction import Prediction
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import EncoderConfig
+from unmask.encoder.fused_linear import round_up
+from unmask.encoder.on_host import on_host, to_device
+
+
+class PooledPrediction:
+    """Prediction of the hidden slots from one vector per example, and how the vectors compare.
+
+    All methods but `loss` are those of the reconstruction.
+
+    Attributes:
+        reconstruction: of the hidden slots.
+        contrast: mean over examples of the cross-entropy of finding an example's whole by its visible part, and its
+            part by the whole.
+    """
+
+    def __init__(self, reconstruction: Prediction, contrast: Tensor, weights: tuple[float, float]) -> None:
+        self.reconstruction, self.contrast, self.weights = reconstruction, contrast, weights
+
+    def __len__(self) -> int:
+        return len(self.reconstruction)
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Both losses by their weights, times the hidden slots: the loop divides by those, which leaves means."""
+        reconstruct, contrast = self.weights
+        total = contrast * self.contrast * len(target)
+        return total + reconstruct * self.reconstruction.loss(target) if reconstruct else total
+
+    def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
+        return self.reconstruction.log_prob(value)
+
+    def correct(self, target: Tensor) -> Tensor | None:
+        return self.reconstruction.correct(target)
+
+
+class PooledReconstruction(nn.Module, Generic[CodecT]):
+    """A masked model that learns to make vectors; see the module.
+
+    Args:
+        masked: its encoder and codec are trained; used in place afterwards.
+        decoder: of the codec's width, shallow (one layer is RetroMAE's), with positions that a bare embedding needs.
+        reconstruct: weight of the reconstruction, per hidden slot.
+        contrast: weight of the contrast, per example.
+        temperature: that cosines are divided by; .05 is SimCSE's.
+
+    Raises:
+        ValueError: neither loss has a weight.
+    """
+
+    def __init__(
+        self,
+        masked: MaskedModel[CodecT],
+        decoder: EncoderConfig,
+        *,
+        reconstruct: float = 1.0,
+        contrast: float = 1.0,
+        temperature: float = 0.05,
+    ) -> None:
+        super().__init__()
+        if not (reconstruct or contrast):
+            raise ValueError("neither reconstruct nor contrast has a weight")
+        self.masked = masked
+        width: int = masked.encoder.config.width
+        self.vector_in = nn.Linear(width, decoder.width)
+        self.context_in = nn.Linear(width, decoder.width)
+        self.decoder = make_encoder(decoder)
+        self.decoder_out = nn.Linear(decoder.width, width)
+        self.reconstruct, self.contrast, self.temperature = reconstruct, contrast, temperature
+
+    @property
+    def codec(self) -> CodecT:
+        """The masked model's: values go in and come out through it."""
+        return self.masked.codec
+
+    def forward(
+        self, batch: PackedBatch, hidden: Hidden, wanted: Int[Tensor, " wanted"] | None = None
+    ) -> PooledPrediction:
+        """Predict hidden slots from the vector of the visible ones, and compare vectors of parts and wholes."""
+        wanted = hidden.flat if wanted is None else wanted
+        count = int(on_host(batch.index).max()) + 1
+        part = self.part(batch, hidden, count)
+        states = self._decoded(batch, hidden, part, wanted)
+        reconstruction = self.codec.predict(states, WantedSlots(batch, hidden, wanted))
+        contrast = part.new_zeros(())
+        if self.contrast:
+            contrast = between(part, self.whole(batch, count), self.temperature)
+        return PooledPrediction(reconstruction, contrast, (self.reconstruct, self.contrast))
+
+    def part(self, batch: PackedBatch, hidden: Hidden, count: int) -> Float[Tensor, "examples width"]:
+        """Mean state of each example's visible slots, special ones too; the encoder sees no others."""
+        there = on_host(batch.segment) != 0
+        visible = there.flatten().index_fill(0, on_host(hidden.flat), False).nonzero().flatten()
+        states, kept = self.masked._encoded(batch, visible)
+        index = to_device(on_host(batch.index).flatten()[visible], states.device)
+        states = states.flatten(0, 1).index_select(0, kept).float()
+        total = states.new_zeros(count, states.shape[-1]).index_add(0, index, states)
+        return total / torch.bincount(index, minlength=count).clamp(min=1)[:, None]
+
+    def whole(self, batch: PackedBatch, count: int) -> Float[Tensor, "examples width"]:
+        """Mean state of each example with nothing hidden, as `embed` makes it."""
+        return pool_states(self.masked.states(batch), batch, count, "mean", True)
+
+    def _decoded(self, batch: PackedBatch, hidden: Hidden, vectors: Tensor, wanted: Tensor) -> Tensor:
+        gone = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
+        gone[hidden.flat] = True
+        context = self.codec.embed(corrupt(self.codec, batch.values, hidden), gone.view(batch.shape))
+        told = self.vector_in(vectors.to(context.dtype))[batch.index.clamp(min=0)]
+        x = self.context_in(context) + told
+        states = self.decoder(x, segment=batch.segment, position=batch.position, wanted=wanted)
+        return self.decoder_out(round_up(states))[: len(wanted)]
+
+
+def between(part: Float[Tensor, "n width"], whole: Float[Tensor, "n width"], temperature: float) -> Tensor:
+    """Cross-entropy of finding each whole by its part and each part by its whole, among the n of the batch; mean."""
+    near = F.normalize(part, dim=-1) @ F.normalize(whole, dim=-1).t() / temperature
+    same = torch.arange(len(near), device=near.device)
+    return (F.cross_entropy(near, same) + F.cross_entropy(near.t(), same)) / 2

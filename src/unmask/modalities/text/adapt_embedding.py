@@ -1,0 +1,227 @@
+"""`unmask adapt --for embedding`: vectors for your own texts, learnt from the texts alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import ALL_MASK, Corruption, Uniform
+from unmask.core.crop import AllButCrop
+from unmask.core.pooled import PooledReconstruction
+from unmask.encoder.config import MLP, EncoderConfig, SinCos
+from unmask.encoder.on_host import on_host
+from unmask.errors import UserError
+from unmask.evaluation.card import source_name
+from unmask.modalities.text.adapt import OF_A_NEW_MODEL, TextAdaptation, adapted
+from unmask.modalities.text.pretrain import make_job
+from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
+from unmask.training.job import Job, RunResult
+from unmask.training.precision import computing, resolve_device, resolve_precision
+from unmask.training.settings import require
+
+COMPARED = 1024
+"""Held-out texts at most among which a part must find its whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingSettings(TextSettings):
+    """What `adapt --for embedding` is trained with, beside what it has in common with pretraining.
+
+    Attributes:
+        view: what is seen of a text in training: 'crop', one run of it (as a query is to a passage), or 'token', a share
+            1 - `ratio` of its tokens, drawn one by one.
+        seen: shortest and longest share of a text that a crop shows.
+        reconstruct: weight of predicting the hidden tokens from the vector, per token; 0 for none.
+        contrast: weight of telling a text's whole from the other texts of a step, per text; 0 for none.
+        temperature: that cosines are divided by in the contrast.
+    """
+
+    view: Literal["crop", "token"] = "crop"
+    seen: tuple[float, float] = (0.1, 0.5)
+    reconstruct: float = 1.0
+    contrast: float = 1.0
+    temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, lambda v: v >= 0, "a number, 0 or more", "reconstruct", "contrast")
+        require(self, lambda v: v > 0, "a number above 0", "temperature")
+        AllButCrop(seen=self.seen)
+        if not (self.reconstruct or self.contrast):
+            raise UserError("reconstruct=0 and contrast=0: nothing is left to learn", hint="Give one of them a weight.")
+
+
+EMBEDDING = {"ratio": 0.5, "ratio_end": None, "learning_rate": 1e-4, "epochs": 1.0, "patience": 4}
+"""Half of the tokens hidden where `view` is 'token' (RetroMAE hides 50 to 70 % from its decoder)."""
+
+
+def embedding_settings(given: Mapping[str, Any]) -> EmbeddingSettings:
+    """The usual settings, and what was given on top of them.
+
+    Raises:
+        UserError: an unknown setting, or one that only a new model has.
+    """
+    for key in OF_A_NEW_MODEL:
+        if key in given:
+            raise UserError(f"{key}={given[key]}: the model to adapt has its own", hint="Leave it out.")
+    settings = with_overrides(with_overrides(EmbeddingSettings(), EMBEDDING), given)
+    assert isinstance(settings, EmbeddingSettings)
+    return settings
+
+
+class EmbeddingAdaptation(TextAdaptation):
+    """A text model that learns to make vectors of domain text; see `adapt_embedding`."""
+
+    settings: EmbeddingSettings
+
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        if self.loaded.why_not_masked() and self.settings.reconstruct:
+            say(f"{self.origin}: no masked-LM head; the decoder's is learnt from scratch and not kept")
+        self._caches(out, say)
+
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        settings, loaded = self.settings, self.loaded
+        torch.manual_seed(settings.train.seed)
+        self.pooled = PooledReconstruction(
+            loaded.model,
+            decoder_config(loaded.model.encoder.config),
+            reconstruct=settings.reconstruct,
+            contrast=settings.contrast,
+            temperature=settings.temperature,
+        )
+        corruption = Corruption(
+            select=AllButCrop(seen=settings.seen) if settings.view == "crop" else Uniform(ratio=settings.ratio),
+            replace=ALL_MASK,
+        )
+        sets = self._held_out(say)
+        self.looked = {name: batches for name, batches in sets.items() if batches}
+        job = make_job(self.pooled, self.cache, loaded.tokenizer, settings)
+        job = dataclasses.replace(
+            job,
+            corruption=corruption,
+            validation_corruption=dataclasses.replace(corruption, static=True),
+            whole_batch="the contrast" if settings.contrast else "",
+            measure=self._found,
+            fingerprint={**job.fingerprint, "the model": self._digest},
+        )
+        self.before: dict[str, float | None] = dict.fromkeys(found_names(sets))
+        self.before |= self._found(self.pooled)
+        say(f"before: {self.before}")
+        return job
+
+    def _found(self, model: torch.nn.Module) -> dict[str, float]:
+        """Share of held-out texts that a crop of theirs finds, first of all held-out ones; per set."""
+        device = resolve_device(self.train.device)
+        precision = resolve_precision(self.train.precision, device)
+        pooled: PooledReconstruction[Any] = model  # type: ignore[assignment]
+        pooled.to(device)
+        measured = {}
+        with computing(precision.name, device):
+            for name, batches in self.looked.items():
+                measured[f"{name}found"] = found(pooled, batches, AllButCrop(), device)
+        return measured
+
+    def save(self, out: Path, model: Any) -> None:
+        from unmask.modalities.text.tasks import model as tasks
+        from unmask.modalities.text.tasks.pooling import leave_masked_head_out
+        from unmask.modalities.text.tasks.task_model import TaskModel
+
+        loaded, settings = self.loaded, self.settings
+        leave_masked_head_out(loaded)  # it has learnt to read the decoder's states
+        about = {"name": "similarity", "slots": settings.slots, "pooling": "mean", "loss": "unlabelled"}
+        loaded.settings |= {
+            "text": {k: v for k, v in as_dict(settings).items() if k not in OF_A_NEW_MODEL},
+            "adapted_from": self.origin,
+            "before": self.before,
+            "source": source_name(self.data),
+        }
+        tasks.save(
+            out,
+            loaded,
+            TaskModel(model.masked, None),
+            kind=None,
+            about=about,
+            config={"architectures": [loaded.family.architecture.removesuffix("ForMaskedLM") + "Model"]},
+        )
+
+    def after(self, result: RunResult) -> dict[str, float | None]:
+        return dict.fromkeys(self.before) | self._found(self.pooled)
+
+
+def adapt_embedding(
+    model: str | Path,
+    data: str | Sequence[str],
+    out: str | Path,
+    *,
+    settings: EmbeddingSettings | None = None,
+    general: str | Sequence[str] | None = None,
+    resume: bool = False,
+    console: bool = True,
+) -> Any:
+    """Teach a model to make vectors of texts like yours, without labels.
+
+    What is seen of a text must find the whole text among others, and tell its hidden tokens through one vector; see
+    `unmask.core.pooled`. The result is a folder as of `finetune similarity`: `embed`, `predict`, `evaluate` take it.
+
+    Args:
+        settings: default `embedding_settings({})`.
+        general: other text, to see beside it what is forgotten; nothing is stopped by it.
+
+    Returns:
+        `Adapted`, whose `before` and `after` hold `found`: the share of held-out texts (at most `COMPARED`) that rank
+        first, by cosine, for a crop of themselves. Chance is one by their number.
+
+    Raises:
+        UserError: as `adapt`.
+    """
+    settings = settings or embedding_settings({})
+    return adapted(
+        EmbeddingAdaptation, model, data, out, settings=settings, general=general, resume=resume, console=console
+    )
+
+
+def decoder_config(encoder: EncoderConfig) -> EncoderConfig:
+    """One layer of the encoder's width, with positions of its own."""
+    return EncoderConfig(
+        width=encoder.width,
+        layers=1,
+        heads=encoder.heads,
+        positions=SinCos(),
+        feedforward=MLP(inner=2 * encoder.width),
+    )
+
+
+def found_names(sets: Mapping[str, Any]) -> list[str]:
+    """What the measured shares are called."""
+    return [f"{name}found" for name in sets]
+
+
+def found(
+    model: PooledReconstruction[Any], batches: Sequence[PackedBatch], select: Any, device: torch.device
+) -> float:
+    """Share of the examples of all batches (`COMPARED` at most) that rank first, by cosine, for a part of themselves."""
+    corruption = Corruption(select=select, replace=ALL_MASK, static=True)
+    was_training = model.training
+    model.eval()
+    parts, wholes, count = [], [], 0
+    with torch.inference_mode():
+        for batch in batches:
+            if count >= COMPARED:
+                break
+            hidden, size = corruption.draw(batch, seed=0), int(on_host(batch.index).max()) + 1
+            batch = batch.to(device)
+            parts.append(model.part(batch, hidden.to(device), size))
+            wholes.append(model.whole(batch, size))
+            count += size
+    model.train(was_training)
+    near = F.normalize(torch.cat(parts).float(), dim=-1) @ F.normalize(torch.cat(wholes).float(), dim=-1).t()
+    own = near.diagonal()[:, None]
+    return float(np.mean(((near >= own).sum(1) == 1).cpu().numpy()))

@@ -1,0 +1,81 @@
+"""Minimal pairs: what counts as right, how paradigms are averaged, and what is refused."""
+
+import json
+import zipfile
+
+import pytest
+
+from unmask.errors import UserError
+from unmask.modalities.text.minimal_pairs import (
+    MinimalPair,
+    evaluate_minimal_pairs,
+    is_minimal_pairs,
+    read_minimal_pairs,
+    some_of_each,
+)
+
+
+class ByTable:
+    """Scores that are looked up; slots are words."""
+
+    def __init__(self, scores):
+        self.scores, self.asked = scores, []
+
+    def score(self, texts, *, mode):
+        self.asked += texts
+        return [{"score": self.scores[t], "slots": len(t.split())} for t in texts]
+
+
+def pair(good, bad, paradigm="p", field="f"):
+    return MinimalPair(good=good, bad=bad, paradigm=paradigm, field=field)
+
+
+def test_paradigms_count_alike_and_ties_half():
+    model = ByTable({"a": 1.0, "b": 0.0, "c": 0.0, "d d": 0.5})
+    pairs = [pair("a", "b"), pair("a", "c"), pair("b", "a"), pair("b", "c"), pair("d d", "b", "q", "g")]
+    found = evaluate_minimal_pairs(model, pairs)
+    assert found["by_paradigm"] == {"p": 2.5 / 4, "q": 1.0} and found["by_field"] == {"f": 2.5 / 4, "g": 1.0}
+    assert found["accuracy"] == (2.5 / 4 + 1) / 2 and found["ties"] == 1
+    assert found["shorter"] == (0.5 + 0) / 2  # equally long in p, longer in q
+    assert found["low"] <= found["accuracy"] <= found["high"]
+    assert sorted(model.asked) == ["a", "b", "c", "d d"]  # each sentence once
+
+
+def row(good, bad, **more):
+    return json.dumps({"sentence_good": good, "sentence_bad": bad, **more})
+
+
+def test_files_folders_and_archives_are_read_alike(tmp_path):
+    one, two = row("The cat sleeps.", "The cat sleep.", UID="agreement", linguistics_term="verbs"), row("x y", "y x")
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(one + "\n\n")
+    (folder / "order.jsonl").write_text(two)
+    with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
+        for file in folder.iterdir():
+            archive.write(file, file.name)
+    wanted = [
+        MinimalPair(good="The cat sleeps.", bad="The cat sleep.", paradigm="agreement", field="verbs"),
+        MinimalPair(good="x y", bad="y x", paradigm="order", field="order"),
+    ]
+    for source in (folder, tmp_path / "pairs.zip"):
+        assert is_minimal_pairs(source) and read_minimal_pairs(source) == wanted
+    assert read_minimal_pairs(folder / "a.jsonl") == wanted[:1]
+    (tmp_path / "text.jsonl").write_text('{"text": "no pair"}')
+    (tmp_path / "text.txt").write_text(one)
+    assert not is_minimal_pairs(tmp_path / "text.jsonl") and not is_minimal_pairs(tmp_path / "text.txt")
+
+
+def test_all_broken_rows_are_named_at_once(tmp_path):
+    lines = [row("a", "b"), row("a", "a"), "{", row("", "b"), "[]"]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    with pytest.raises(UserError) as caught:
+        read_minimal_pairs(tmp_path / "p.jsonl")
+    assert [f"p.jsonl:{n}" in str(caught.value) for n in (1, 2, 3, 4, 5)] == [False, True, True, True, True]
+
+
+def test_some_of_each_paradigm_are_drawn_by_the_seed():
+    pairs = [pair(str(i), f"{i} x", f"p{i % 3}") for i in range(60)]
+    some = some_of_each(pairs, 4)
+    assert len(some) == 12 and some == some_of_each(pairs, 4) and some != some_of_each(pairs, 4, seed=1)
+    assert some_of_each(pairs, 100) == pairs
