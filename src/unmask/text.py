@@ -10,6 +10,8 @@ from unmask.lazy import lazily
 if TYPE_CHECKING:
     from unmask.modalities.text.adapt import adapt as adapt
     from unmask.modalities.text.adapt_embedding import adapt_embedding as adapt_embedding
+    from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs as evaluate_minimal_pairs
+    from unmask.modalities.text.minimal_pairs import read_minimal_pairs as read_minimal_pairs
     from unmask.modalities.text.model import TextModel as TextModel
     from unmask.modalities.text.model import load as load
     from unmask.modalities.text.prepare import prepare as prepare
@@ -44,6 +46,8 @@ __getattr__, __dir__, __all__ = lazily(
         "finetune": "unmask.modalities.text.tasks.finetune:finetune",
         "predict": "unmask.modalities.text.tasks.finetune:predict",
         "evaluate": "unmask.modalities.text.tasks.finetune:evaluate",
+        "evaluate_minimal_pairs": "unmask.modalities.text.minimal_pairs:evaluate_minimal_pairs",
+        "read_minimal_pairs": "unmask.modalities.text.minimal_pairs:read_minimal_pairs",
         "zero_shot": "unmask.modalities.text.tasks.zeroshot:zero_shot",
         "with_overrides": "unmask.modalities.text.recipes:with_overrides",
     },

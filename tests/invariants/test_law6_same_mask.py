@@ -13,10 +13,16 @@ import pytest
 from tiny import MODALITIES
 from unmask.core.batch import PackedBatch, pack
 from unmask.core.corruption import Corruption, Mixture, Spans, Uniform, Units
+from unmask.core.crop import AllButCrop
 from unmask.core.density import BellDensity, UniformDensity, by_ratio
 from unmask.modalities.table.distribution.cells import CellMasks
 
-SELECTORS = {"uniform": Uniform(ratio=(0.1, 0.6)), "units": Units(ratio=0.3), "spans": Spans(ratio=0.3)}
+SELECTORS = {
+    "uniform": Uniform(ratio=(0.1, 0.6)),
+    "units": Units(ratio=0.3),
+    "spans": Spans(ratio=0.3),
+    "crop": AllButCrop(),
+}
 SELECTORS["mixture"] = Mixture(first=Units(ratio=0.3), second=Uniform(ratio=0.5))
 SELECTORS["density"] = Uniform(ratio=UniformDensity())
 SELECTORS["bell"] = Spans(ratio=BellDensity(median=0.5, deviation=0.8))

@@ -27,7 +27,9 @@ class AllButCrop:
     def __post_init__(self) -> None:
         low, high = self.seen
         if not 0 < low <= high < 1:
-            raise UserError(f"seen={low},{high}", hint="Expected two shares above 0 and below 1, the smaller one first.")
+            raise UserError(
+                f"seen={low},{high}", hint="Expected two shares above 0 and below 1, the smaller one first."
+            )
 
     def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
         size = np.bincount(slots.example, minlength=slots.examples)

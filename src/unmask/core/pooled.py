@@ -47,11 +47,12 @@ class PooledPrediction:
     def __len__(self) -> int:
         return len(self.reconstruction)
 
-    def loss(self, target: Tensor) -> Tensor:
-        """Both losses by their weights, times the hidden slots: the loop divides by those, which leaves means."""
+    def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
+        """Both losses by their weights, times the hidden slots (or the sum of what they count): the loop divides by
+        those, which leaves means."""
         reconstruct, contrast = self.weights
-        total = contrast * self.contrast * len(target)
-        return total + reconstruct * self.reconstruction.loss(target) if reconstruct else total
+        total = contrast * self.contrast * (len(target) if weight is None else weight.sum())
+        return total + reconstruct * self.reconstruction.loss(target, weight) if reconstruct else total
 
     def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
         return self.reconstruction.log_prob(value)

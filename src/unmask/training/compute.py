@@ -150,9 +150,12 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
         fixed=None if found is None else found.extra.get("parts", settings.accumulate),
     )
     if job.whole_batch and fitted.parts * processes > 1:
-        split = f"{processes} processes" if processes > 1 else f"{fitted.parts} micro-batches of {fitted.rows} {job.unit}"
+        split = (
+            f"{processes} processes" if processes > 1 else f"{fitted.parts} micro-batches of {fitted.rows} {job.unit}"
+        )
         raise UserError(
-            f"a step of {plan.rows} {job.unit} in {split}, but {job.whole_batch} compares all of a step with each other",
+            f"a step of {plan.rows} {job.unit} in {split}, but {job.whole_batch} compares all of a step with each "
+            "other",
             hint=f"Run one process, leave {setting('accumulate', 1)}, and take a smaller {setting('batch')} where "
             "memory asks for it: the loss is then one over fewer.",
         )

@@ -35,7 +35,8 @@ def test_the_vectors_learn_and_the_folder_is_one_for_embedding(base, corpus, tmp
     found = adapt_embedding(
         base, str(corpus), tmp_path / "out", settings=embedding_settings(SHORT), general=str(corpus), console=False
     )
-    assert set(found.before) == {"found", "general_found"} and found.after["found"] > found.before["found"]
+    assert set(found.before) == {"found", "general_found"}
+    assert found.after["found"] > found.before["found"]
     model = unmask.load(tmp_path / "out")
     vectors = model.embed(["a river bank", "the number of rows"])
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)

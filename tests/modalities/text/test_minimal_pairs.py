@@ -34,11 +34,22 @@ def test_paradigms_count_alike_and_ties_half():
     model = ByTable({"a": 1.0, "b": 0.0, "c": 0.0, "d d": 0.5})
     pairs = [pair("a", "b"), pair("a", "c"), pair("b", "a"), pair("b", "c"), pair("d d", "b", "q", "g")]
     found = evaluate_minimal_pairs(model, pairs)
-    assert found["by_paradigm"] == {"p": 2.5 / 4, "q": 1.0} and found["by_field"] == {"f": 2.5 / 4, "g": 1.0}
-    assert found["accuracy"] == (2.5 / 4 + 1) / 2 and found["ties"] == 1
+    assert found["by_paradigm"] == {"p": 2.5 / 4, "q": 1.0}
+    assert found["by_field"] == {"f": 2.5 / 4, "g": 1.0}
+    assert found["accuracy"] == (2.5 / 4 + 1) / 2
+    assert found["ties"] == 1
     assert found["shorter"] == (0.5 + 0) / 2  # equally long in p, longer in q
     assert found["low"] <= found["accuracy"] <= found["high"]
     assert sorted(model.asked) == ["a", "b", "c", "d d"]  # each sentence once
+
+
+def test_the_interval_is_one_of_the_mean_over_paradigms():
+    model = ByTable({"a": 1.0, "b": 0.0})
+    pairs = [pair("a", "b")] * 100 + [pair("b", "a", "rare")] * 10
+    found = evaluate_minimal_pairs(model, pairs)
+    assert found["accuracy"] == 0.5
+    assert 0.3 < found["low"] < 0.5 < found["high"] < 0.8
+    assert evaluate_minimal_pairs(model, pairs[:1])["low"] is None  # one pair has no interval
 
 
 def row(good, bad, **more):
@@ -59,15 +70,17 @@ def test_files_folders_and_archives_are_read_alike(tmp_path):
         MinimalPair(good="x y", bad="y x", paradigm="order", field="order"),
     ]
     for source in (folder, tmp_path / "pairs.zip"):
-        assert is_minimal_pairs(source) and read_minimal_pairs(source) == wanted
+        assert is_minimal_pairs(source)
+        assert read_minimal_pairs(source) == wanted
     assert read_minimal_pairs(folder / "a.jsonl") == wanted[:1]
     (tmp_path / "text.jsonl").write_text('{"text": "no pair"}')
     (tmp_path / "text.txt").write_text(one)
-    assert not is_minimal_pairs(tmp_path / "text.jsonl") and not is_minimal_pairs(tmp_path / "text.txt")
+    assert not is_minimal_pairs(tmp_path / "text.jsonl")
+    assert not is_minimal_pairs(tmp_path / "text.txt")
 
 
 def test_all_broken_rows_are_named_at_once(tmp_path):
-    lines = [row("a", "b"), row("a", "a"), "{", row("", "b"), "[]"]
+    lines = [row("a", "b"), row("a", 3), "{", row("", "b"), "[]"]
     (tmp_path / "p.jsonl").write_text("\n".join(lines))
     with pytest.raises(UserError) as caught:
         read_minimal_pairs(tmp_path / "p.jsonl")
@@ -77,5 +90,7 @@ def test_all_broken_rows_are_named_at_once(tmp_path):
 def test_some_of_each_paradigm_are_drawn_by_the_seed():
     pairs = [pair(str(i), f"{i} x", f"p{i % 3}") for i in range(60)]
     some = some_of_each(pairs, 4)
-    assert len(some) == 12 and some == some_of_each(pairs, 4) and some != some_of_each(pairs, 4, seed=1)
+    assert len(some) == 12
+    assert some == some_of_each(pairs, 4)
+    assert some != some_of_each(pairs, 4, seed=1)
     assert some_of_each(pairs, 100) == pairs

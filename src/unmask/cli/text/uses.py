@@ -116,9 +116,11 @@ def embed(
 
 def evaluate(
     model: options.Model,
-    data: list[str] = typer.Argument(..., help="Held-out text: files, folders, globs."),
+    data: list[str] = typer.Argument(
+        ..., help="Held-out text: files, folders, globs. Or minimal pairs (BLiMP): one .jsonl, folder or .zip."
+    ),
     ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
-    most: int = typer.Option(None, help="At most this many documents (default 2000)."),
+    most: int = typer.Option(None, help="At most this many documents (default 2000), or pairs of each paradigm."),
     column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
     document: str = typer.Option(
         None,
@@ -129,16 +131,20 @@ def evaluate(
     device: options.Device = "auto",
     json_: options.Json = False,
 ) -> None:
-    """Loss, perplexity and accuracy on the hidden tokens of held-out text."""
+    """Loss, perplexity and accuracy on the hidden tokens of held-out text; accuracy on minimal pairs."""
     from unmask.cli.common import Output, check_most
     from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.building import told
     from unmask.modalities.text.documents import ReadReport
+    from unmask.modalities.text.minimal_pairs import is_minimal_pairs
     from unmask.modalities.text.sources import iter_documents
     from unmask.registry import load
 
     check_most(most)
     output = Output(json_, seed)
+    if len(data) == 1 and is_minimal_pairs(data[0]):
+        _evaluate_pairs(load(model, device=device, precision=precision), data[0], most, output)
+        return
     read = ReadReport()
     documents = iter_documents(data, column=column, report=read, document=cast(Any, document or "auto"))
     texts = [d.text for d in itertools.islice(documents, most or 2000)]
@@ -150,3 +156,22 @@ def evaluate(
     rule = f"always {found['most_frequent']!r}: {found['most_frequent_accuracy']:.4f}"
     lines = figure_lines(found, shown, rules={"accuracy_at_1": rule})
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def _evaluate_pairs(loaded: Any, source: str, most: int | None, output: Any) -> None:
+    """What `evaluate` says of minimal pairs."""
+    from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
+
+    pairs = read_minimal_pairs(source)
+    if most is not None:
+        pairs = some_of_each(pairs, most, seed=output.seed)
+    found = evaluate_minimal_pairs(
+        loaded, pairs, seed=output.seed, say=lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    interval = "" if found["low"] is None else f" ({found['low']:.1%} to {found['high']:.1%})"
+    lines = [
+        f"right pairs: {found['accuracy']:.1%}{interval}, {found['pairs']:,} pairs, {found['ties']} of them ties",
+        f"chance: 50.0%; always the shorter sentence: {found['shorter']:.1%}",
+    ]
+    lines += [f"  {name:28}{share:7.1%}" for name, share in found["by_field"].items()]
+    output.write({"rows": found["pairs"]} | found, lines, device=str(loaded.device), precision=loaded.precision)

@@ -36,8 +36,8 @@ class EmbeddingSettings(TextSettings):
     """What `adapt --for embedding` is trained with, beside what it has in common with pretraining.
 
     Attributes:
-        view: what is seen of a text in training: 'crop', one run of it (as a query is to a passage), or 'token', a share
-            1 - `ratio` of its tokens, drawn one by one.
+        view: what is seen of a text in training: 'crop', one run of it (as a query is to a passage), or 'token', a
+            share 1 - `ratio` of its tokens, drawn one by one.
         seen: shortest and longest share of a text that a crop shows.
         reconstruct: weight of predicting the hidden tokens from the vector, per token; 0 for none.
         contrast: weight of telling a text's whole from the other texts of a step, per text; 0 for none.
@@ -204,10 +204,8 @@ def found_names(sets: Mapping[str, Any]) -> list[str]:
     return [f"{name}found" for name in sets]
 
 
-def found(
-    model: PooledReconstruction[Any], batches: Sequence[PackedBatch], select: Any, device: torch.device
-) -> float:
-    """Share of the examples of all batches (`COMPARED` at most) that rank first, by cosine, for a part of themselves."""
+def found(model: PooledReconstruction[Any], batches: Sequence[PackedBatch], select: Any, device: torch.device) -> float:
+    """Share of all batches' examples (`COMPARED` at most) that rank first, by cosine, for a part of themselves."""
     corruption = Corruption(select=select, replace=ALL_MASK, static=True)
     was_training = model.training
     model.eval()

@@ -1,5 +1,5 @@
-"""Minimal pairs: does a model find the grammatical one of two sentences likelier? BLiMP (Warstadt et al. 2020) and files
-of its layout, .jsonl rows with `sentence_good` and `sentence_bad`."""
+"""Minimal pairs: does a model find the grammatical one of two sentences likelier? BLiMP (Warstadt et al. 2020), and
+files of its layout, .jsonl rows with `sentence_good` and `sentence_bad`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARADIGM, FIELD = "UID", "linguistics_term"
 
 @dataclass(frozen=True, kw_only=True)
 class MinimalPair:
-    """Two sentences that differ in one point of grammar.
+    """Two sentences that differ in one point of grammar; the published file has some that do not, which are ties.
 
     Attributes:
         paradigm: which pairs are averaged together: column `UID`, else the name of the file.
@@ -38,7 +38,9 @@ class MinimalPair:
 class Scorer(Protocol):
     """What is measured: a `TextModel`."""
 
-    def score(self, texts: Sequence[str], *, mode: str) -> list[dict[str, Any]]: ...
+    def score(self, texts: Sequence[str], *, mode: str) -> list[dict[str, Any]]:
+        """See `TextModel.score`."""
+        ...
 
 
 def is_minimal_pairs(source: str | Path) -> bool:
@@ -82,8 +84,6 @@ def _pair(row: Any, file: str) -> MinimalPair:
     for name in (GOOD, BAD):
         if not isinstance(row.get(name), str) or not row[name].strip():
             raise ValueError(f"{name} is {row.get(name)!r}, not a text")
-    if row[GOOD] == row[BAD]:
-        raise ValueError(f"{GOOD} and {BAD} are the same")
     paradigm = str(row.get(PARADIGM) or Path(file).stem)
     return MinimalPair(good=row[GOOD], bad=row[BAD], paradigm=paradigm, field=str(row.get(FIELD) or paradigm))
 
@@ -130,9 +130,8 @@ def evaluate_minimal_pairs(
 ) -> dict[str, Any]:
     """Share of pairs whose grammatical sentence has the higher pseudo-log-likelihood; ties count half.
 
-    The mean is over paradigms, as published; its 95 % interval resamples pairs within the whole. Chance is one half, and
-    so is the rule that prefers the shorter sentence wherever both are equally long; `shorter` is what that rule scores
-    here, in tokens that are scored.
+    The mean is over paradigms, as published; its 95 % interval resamples pairs. Chance is one half. `shorter` is what
+    the rule scores that prefers the sentence of fewer tokens.
 
     Args:
         mode: of `TextModel.score`.
@@ -156,7 +155,7 @@ def evaluate_minimal_pairs(
     paradigm, field = np.array([p.paradigm for p in pairs]), np.array([p.field for p in pairs])
     names, number, size = np.unique(paradigm, return_inverse=True, return_counts=True)
     weight = 1.0 / size[number]  # every paradigm counts alike
-    found = bootstrap_mean(right * weight, groups=np.arange(len(pairs)), weights=weight, seed=seed)
+    found = bootstrap_mean(right, groups=np.arange(len(pairs)), weights=weight, seed=seed)
     unseen = sum(1 for pair in pairs if scores[pair.good]["slots"] == 0 or scores[pair.bad]["slots"] == 0)
     if unseen:
         say(f"{unseen:,} pairs have a sentence of which nothing is scored: the tokenizer knows none of its words")
@@ -167,8 +166,8 @@ def evaluate_minimal_pairs(
     }
     return {
         "accuracy": float(np.mean(list(by_paradigm.values()))),
-        "low": found.low,
-        "high": found.high,
+        "low": found.low if np.isfinite(found.low) else None,
+        "high": found.high if np.isfinite(found.high) else None,
         "pairs": len(pairs),
         "paradigms": len(names),
         "ties": int((gap == 0).sum()),
