@@ -114,7 +114,7 @@ class Selector(Protocol):
         ...
 
 
-def _rank_within(example: np.ndarray, score: np.ndarray) -> np.ndarray:
+def rank_within(example: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Rank (0..) of each score among the entries of the same example; `example` is ascending."""
     order = np.lexsort((score, example))
     first = np.searchsorted(example, example, side="left")
@@ -132,7 +132,7 @@ class Uniform:
 
     def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
         count = draw_counts(self.ratio, slots, key, progress, self.at_least)
-        rank = _rank_within(slots.example, uniform(*key, slots.identity, slots.slot, Salt.SLOT_ORDER))
+        rank = rank_within(slots.example, uniform(*key, slots.identity, slots.slot, Salt.SLOT_ORDER))
         return rank < count[slots.example]
 
 

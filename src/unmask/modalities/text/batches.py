@@ -11,6 +11,7 @@ from unmask.core.batch import Example, PackedBatch, packer, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption, Ratio, Replacement, Selector, Spans, Uniform, Units
 from unmask.core.density import density_of, weigh_of
 from unmask.core.own_selector import own_selector
+from unmask.core.weighted import Weighted
 
 if TYPE_CHECKING:  # a model in use needs none of these, and starts sooner without
     from unmask.modalities.text.cache import TokenCache
@@ -60,15 +61,22 @@ def validation_batches(
     return [make(named[i : i + rows], rows) for i in range(0, len(named), rows)]
 
 
-def corruption_of(settings: TextSettings) -> Corruption:
-    """The training corruption the settings ask for."""
+def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Corruption:
+    """The training corruption the settings ask for.
+
+    Args:
+        cache: the corpus, whose counts `rarity` goes by.
+
+    Raises:
+        ValueError: `rarity` without a corpus.
+    """
     from unmask.training.schedule import Ramp
 
     fixed = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
     density = density_of(settings.density, fixed, settings.spread)
     ratio: Ratio = fixed if density is None else density
     kinds: dict[str, Callable[[Ratio], Selector]] = {
-        "token": lambda r: Uniform(ratio=r),
+        "token": lambda r: Uniform(ratio=r) if not settings.rarity else _by_rarity(r, settings.rarity, cache),
         "word": lambda r: Units(ratio=r),
         "span": lambda r: Spans(ratio=r),
         "entity": lambda r: Units(ratio=r),
@@ -78,6 +86,14 @@ def corruption_of(settings: TextSettings) -> Corruption:
     return Corruption(
         select=select, replace=replacement, static=settings.static, weigh=weigh_of(settings.loss_weight, density)
     )
+
+
+def _by_rarity(ratio: Ratio, power: float, cache: TokenCache | None) -> Selector:
+    """Tokens weighted by how often they occur in the training text, once more than they do."""
+    if cache is None:
+        raise ValueError("rarity needs a corpus to count tokens in")
+    counts = cache.frequencies() + 1.0
+    return Weighted(ratio=ratio, weight=(counts / counts.max()) ** -power)
 
 
 def measuring_corruption(ratio: float = 0.15) -> Corruption:

@@ -134,7 +134,7 @@ def make_job(
         model=model,
         plan=plan,
         make_batch=batch_maker(cache, settings.slots, special),
-        corruption=corruption_of(settings),
+        corruption=corruption_of(settings, cache),
         validation=validation_batches(
             cache,
             np.asarray(cache.validation),

@@ -51,6 +51,8 @@ class TextSettings:
             density; the same as 'ratio' for 'uniform'.
         hide: 'token', 'word' (whole words), 'span' (geometric lengths) or 'entity' (whole words, and whole entities
             where .jsonl rows mark them: "entities", a list of {"start", "end"} in characters).
+        rarity: how much more often rare tokens are hidden than frequent ones, for hide 'token': each is drawn with a
+            weight of its training count to the power of -`rarity`; 0 hides all alike.
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
         mask, random, keep: what stands in hidden slots, shares that add up to 1.
         static: the same masks in every epoch.
@@ -81,6 +83,7 @@ class TextSettings:
     spread: float = 1.0
     loss_weight: Literal["slot", "ratio", "bound"] = "slot"
     hide: Literal["token", "word", "span", "entity"] = "token"
+    rarity: float = 0.0
     select: str | None = None
     mask: float = 0.8
     random: float = 0.1
@@ -99,11 +102,20 @@ class TextSettings:
         require(self, lambda v: 0 < v < 1, "a share between 0 and 1, neither included", "ratio", "ratio_end")
         require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "generator")
         require(self, lambda v: v > 0, "a number above 0", "spread")
-        if self.loss_weight == "bound" and (self.density == "fixed" or self.hide != "token" or self.select is not None):
+        require(self, lambda v: v >= 0, "a number, 0 or more", "rarity")
+        if self.rarity and (self.hide != "token" or self.select is not None):
             raise UserError(
-                f"loss_weight=bound with density={self.density}, hide={self.hide}, select={self.select}",
-                hint=f"The bound needs {setting('density', 'uniform')} or bell, and tokens hidden one by one "
+                f"rarity={self.rarity} with hide={self.hide}, select={self.select}",
+                hint="Rare tokens are hidden more often where tokens are hidden one by one "
                 f"({setting('hide', 'token')}, no select).",
+            )
+        alike = self.hide == "token" and self.select is None and not self.rarity
+        if self.loss_weight == "bound" and (self.density == "fixed" or not alike):
+            raise UserError(
+                f"loss_weight=bound with density={self.density}, hide={self.hide}, rarity={self.rarity}, "
+                f"select={self.select}",
+                hint=f"The bound needs {setting('density', 'uniform')} or bell, and tokens hidden one by one and alike "
+                f"({setting('hide', 'token')}, {setting('rarity', 0)}, no select).",
             )
         if self.objective == "detection" and (self.recipe, self.architecture) != ("bert", "in_place"):
             raise UserError(
