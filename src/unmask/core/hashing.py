@@ -78,6 +78,8 @@ class Salt(IntEnum):
     # Patient events
     SUBJECT = 73
     BIRTH = 79
+    QUESTIONS = 201
+    QUESTION_END = 202
     # Synthetic tables with several causes: this number for the third uniform of a row, the next one for the fourth, ...
     SYNTHETIC_LATER_CAUSES = 82
 

@@ -73,6 +73,9 @@ class EventPrediction:
         time: (hidden, 2) mean and log-variance of the squashed hours, or None where the time is known.
         valued: (codes,) whether a code comes with a value.
         weights: of code, value and time in the loss.
+
+    Attributes:
+        beside: what is trained beside the hidden events, added to the loss (see `query_model`).
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class EventPrediction:
         self.code, self.features, self.scales = code, features, scales
         self.time = None if time is None else time.float()
         self.valued, self.weights = valued, weights
+        self.beside: Tensor | float = 0.0
 
     def __len__(self) -> int:
         return len(self.code)
@@ -122,7 +126,7 @@ class EventPrediction:
 
     def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
         code, value, time = self.weights
-        total = self.code.loss(target[:, 0].long(), weight) * code
+        total = self.code.loss(target[:, 0].long(), weight) * code + self.beside
         if value:
             total = total - value * weighted_sum(self._value(target, tempered=True), weight)
         return total - time * weighted_sum(self._time(target, tempered=True), weight) if time else total

@@ -22,6 +22,8 @@ from unmask.files import written_folder
 from unmask.modalities.events.card import remembered
 from unmask.modalities.events.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.outcome import OutcomeHead
+from unmask.modalities.events.query_head import QueryHead
+from unmask.modalities.events.query_model import AskingModel
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.targets import from_dict
 from unmask.modalities.events.tune import Tuned
@@ -82,7 +84,12 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel[EventCodec]:
             feedforward=MLP(inner=2 * width),
             initial_deviation=width**-0.5,
         )
-    return MaskedModel(codec, make_encoder(encoder_of(settings)), decoder)
+    encoder = make_encoder(encoder_of(settings))
+    if not settings.questions:
+        return MaskedModel(codec, encoder, decoder)
+    model = AskingModel(codec, encoder, decoder)
+    model.queries, model.weight = QueryHead(codes, settings.width, settings.heads), settings.question_weight
+    return model
 
 
 def encoder_of(settings: EventSettings) -> EncoderConfig:

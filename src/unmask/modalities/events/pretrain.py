@@ -30,6 +30,9 @@ from unmask.modalities.events.held_out import split, subjects_to_learn_from
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import HOUR, SPLITS, STATIC, Events, as_events
 from unmask.modalities.events.prepared import open_prepared, prepared_settings
+from unmask.modalities.events.queries import QueryDraws
+from unmask.modalities.events.query_batches import with_questions
+from unmask.modalities.events.query_fit import calibrate, start_asking
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
@@ -98,6 +101,7 @@ class EventPretraining(Pretrainable[EventRun]):
         model = new_model(settings, len(vocabulary))
         model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
         model.codec.start(histories, self.training)
+        self.draws = start_asking(model, histories, self.training, settings)
         whole = histories.lengths()
         lengths = np.minimum(whole, settings.slots)
         for i in np.flatnonzero(whole > settings.slots).tolist():  # cut between time stamps
@@ -108,7 +112,7 @@ class EventPretraining(Pretrainable[EventRun]):
             f"events, {len(vocabulary.codes)} codes; {self.about['events_cut']:,} oldest events of long histories "
             "left out" + (f"; {self.about['kept_out']} patients kept out by {SPLITS}" if self.about["kept_out"] else "")
         )
-        return make_job(model, histories, lengths, self.training, self.held_out, settings)
+        return make_job(model, histories, lengths, self.training, self.held_out, settings, self.draws)
 
     def _about(self, whole: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
         """Counts of the data. `whole` and `lengths`: slots of each history, before and after long ones are cut."""
@@ -127,6 +131,9 @@ class EventPretraining(Pretrainable[EventRun]):
         }
 
     def save(self, out: Path, model: Any) -> None:
+        if self.draws is not None:
+            calibrate(model, self.draws, self.held_out, self.settings)
+            self.about["questions_calibrated_on"] = int(model.queries.calibrated)
         folder = EventFolder(model=model, vocabulary=self.histories.vocabulary, settings=self.settings)
         save_folder(out, folder, about={"data": self.about, "source": source_name(self.data)})
 
@@ -214,11 +221,15 @@ def make_job(
     train: np.ndarray,
     held_out: np.ndarray,
     settings: EventSettings,
+    draws: QueryDraws | None = None,
 ) -> Job:
     """Tie a model, patients and a corruption together for the run."""
     rows = settings.train.batch_slots // settings.slots
     plan = Plan(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
-    make = batch_maker(histories, settings.slots)
+    make: Callable[..., PackedBatch] = batch_maker(histories, settings.slots)
+    if draws is not None:
+        asking = {"count": settings.questions, "seed": settings.train.seed}
+        make = with_questions(make, draws, slots=settings.slots, **asking)
     placed = [[int(held_out[i]) for i in row] for row in place_best_fit(lengths[held_out], settings.slots)]
     makers = [functools.partial(make, placed[k : k + rows], rows) for k in range(0, len(placed), rows)]
     size = rows * settings.slots
@@ -229,6 +240,7 @@ def make_job(
         model=model,
         plan=plan,
         make_batch=make,
+        by_epoch=draws is not None,
         corruption=corruption,
         validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True),

@@ -117,6 +117,11 @@ class EventSettings:
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
+        questions: asked per history and epoch beside the masked events ("does this code stand in the record within dt
+            of t?"), what `unmask ask` needs; 0: none.
+        question_weight: of a question's loss, where that of a hidden event is 1.
+        horizon_from, horizon: the shortest and the longest dt that is asked about, hours; none: the longest is the
+            length of nine in ten records, five years at most, the shortest a thousandth of it, an hour at least.
         holdout: share of patients held out for validation, 4,096 patients at most.
         store: 'memory' keeps the events there (16 bytes each), 'disk' in files that are mapped; auto takes the disk for
             more than a quarter of the free memory, or 2 GB.
@@ -146,6 +151,10 @@ class EventSettings:
     code_weight: float = 1.0
     value_weight: float = 1.0
     time_weight: float = 0.1
+    questions: int = 0
+    question_weight: float = 4.0
+    horizon_from: float | None = None
+    horizon: float | None = None
     holdout: float = 0.05
     store: Literal["auto", "memory", "disk"] = "auto"
     store_folder: str | None = None
@@ -156,7 +165,13 @@ class EventSettings:
     def __post_init__(self) -> None:
         check_types(self)
         require_counts(self, "width", "layers", "heads", "inner", "slots", "floor")
-        require(self, lambda v: v >= 0, "a whole number, 0 or more", "window", "global_every")
+        require(self, lambda v: v >= 0, "a whole number, 0 or more", "window", "global_every", "questions")
+        require(self, lambda v: 0 < v < math.inf, "a number above 0", "question_weight")
+        require(self, lambda v: v is None or 0 < v < math.inf, "hours above 0, or none", "horizon_from", "horizon")
+        if self.horizon is not None and self.horizon <= (self.horizon_from or 0):
+            raise UserError(
+                f"horizon={self.horizon} and horizon_from={self.horizon_from}", hint="The longest is above the other."
+            )
         require_shares(self, "ratio", "holdout")
         asked = f"a share up to ratio={self.ratio}, or none"
         require(self, lambda v: v is None or 0 <= v <= self.ratio, asked, "ratio_from")
@@ -275,6 +290,8 @@ class OutcomeSettings:
 
 
 OURS: Mapping[str, Any] = {}
+ASK: Mapping[str, Any] = {"questions": 16}
+"""Ours, and questions about what is to come (EveryQuery, arXiv 2603.07900): what `unmask ask` needs."""
 BEHRT = {
     "structure": "behrt",
     "architecture": "in_place",
@@ -309,6 +326,7 @@ COREBEHRT = BEHRT | {"structure": "corebehrt", "width": 192, "layers": 6, "heads
 
 RECIPES: dict[str, Mapping[str, Any]] = {
     "ours": OURS,
+    "ask": ASK,
     "behrt": BEHRT,
     "medbert": MEDBERT,
     "cehrbert": CEHRBERT,
