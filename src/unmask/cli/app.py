@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "finetune": "Fine-tune a model for a task; the folder loads in transformers too.",
     "predict": "Predict with a fine-tuned model.",
     "fill": "Fill what is hidden or missing: blanks of texts, parts of pictures, cells of tables, values of patients.",
+    "ask": "How probable is what is to come of patients: questions in words, answered without a label.",
     "impute": "Fill the missing cells of a table; everything else is written as it was read.",
     "synthesize": "Draw new rows: every cell given those drawn before it, none copied from a real row.",
     "augment": "Add synthetic patients to a stratum of the training data.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from unmask.modalities.events.folder import EventFolder, load_folder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Events, Labels, as_events, read_labels, worded
 from unmask.modalities.events.number import Number
+from unmask.modalities.events.query_answers import UNCALIBRATED, ask, queries_of
 from unmask.modalities.events.recipes import OutcomeSettings, structure_of
 from unmask.modalities.events.splits import Met, met
 from unmask.modalities.events.surprise import By, surprise
@@ -136,6 +138,30 @@ class EventModel:
             }
         ).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))
         return frame, points
+
+    def ask(
+        self, data: str | Path | Events, questions: str | Sequence[str], at: str | Path | Labels | None = None
+    ) -> pl.DataFrame:
+        """Answers to questions about what is to come, without a label: how probable is it that a code, its value
+        beyond one, or any or none of several, stands in the record within so long after the time of asking?
+
+        Args:
+            questions: such as "LAB//glucose > 10 within 30 days"; `query_text` has the grammar.
+            at: a MEDS task folder or labels: asked at their times; default at the last event of each patient.
+
+        Returns:
+            subject_id, prediction_time, question, probability (null where nothing can be said), unanswered (why); a row
+            per point and question, points in the order of the labels.
+
+        Raises:
+            UserError: the model was pretrained without questions, a question cannot be read or was not trained (an
+                unknown code, with the nearest known ones; a horizon; a value), or the data are not right.
+        """
+        return ask(self, data, [questions] if isinstance(questions, str) else list(questions), at)
+
+    def uncalibrated(self) -> list[str]:
+        """What to say of answers that no held-out patients calibrated; a line or none."""
+        return [] if int(queries_of(self.folder).calibrated) else [UNCALIBRATED]
 
     def evaluate(self, data: str | Path | Events, labels: str | Path, *, seed: int = 0) -> dict[str, Any]:
         """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.

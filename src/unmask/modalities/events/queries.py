@@ -200,7 +200,9 @@ class QueryDraws:
         asked = self._with_cuts(code, sided, 0.02 + 0.96 * height)
         hours = (events.time[later] - moment) / HOUR
         first = first_after(asked, hours, histories.code[later], events.value[later])
-        return Came(asked=asked, moment=moment, first=first, end=float(self.last[subject] - moment) / HOUR, weight=weight)
+        return Came(
+            asked=asked, moment=moment, first=first, end=float(self.last[subject] - moment) / HOUR, weight=weight
+        )
 
     def _with_cuts(self, code: np.ndarray, side: np.ndarray, height: np.ndarray) -> Asked:
         """With values drawn at these quantiles of each code's values."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.core.batch import PackedBatch, pack
+from unmask.core.batch import Example, PackedBatch, pack
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.queries import FEATURES, ITEMS, Asked, Came, QueryDraws, features
 
@@ -40,10 +40,17 @@ def with_questions(
 
 
 def histories_asked(
-    histories: Histories, rows: Sequence[Sequence[int]], came: Sequence[Sequence[Came | None]], *, slots: int, number: int
+    histories: Histories,
+    rows: Sequence[Sequence[int]],
+    came: Sequence[Sequence[Came | None]],
+    *,
+    slots: int,
+    number: int,
 ) -> dict[str, Tensor]:
     """The histories of a batch's patients as they were known when asked, and the questions, row by row."""
-    examples, placement, asked = [], [], []
+    examples: list[Example] = []
+    placement: list[list[int]] = []
+    asked: list[list[tuple[int, Came, np.ndarray]]] = []
     for row, answers in zip(rows, came, strict=True):
         placement.append(list(range(len(examples), len(examples) + len(row))))
         parts = []

@@ -1,11 +1,10 @@
-"""What the answers of a model begin with, and how they are calibrated: on the training patients, and on held-out ones."""
+"""What the answers of a model begin with (the training patients), and how they are calibrated (on held-out ones)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import torch
 
 from unmask.core.hashing import Salt, uniform
 from unmask.core.inference import inference_mode
@@ -38,7 +37,9 @@ def calibrate(model: Any, draws: QueryDraws, held_out: np.ndarray, settings: Eve
     with inference_mode(model):
         for subject in held_out[:CALIBRATED].tolist():
             # Epochs below 0: none of these questions is one of the training's.
-            came = [draws.draw(subject, settings.questions, seed=settings.train.seed, epoch=-1 - e) for e in range(EPOCHS)]
+            came = [
+                draws.draw(subject, settings.questions, seed=settings.train.seed, epoch=-1 - e) for e in range(EPOCHS)
+            ]
             rows = [[subject]] * EPOCHS
             beside = histories_asked(draws.histories, rows, [[c] for c in came], slots=settings.slots, number=EPOCHS)
             beside = {name: value.to(device) for name, value in beside.items()}

@@ -216,7 +216,7 @@ def fitted_line(logged: Tensor, came: Tensor, weight: Tensor) -> Tensor:
         loss.backward()
         return loss
 
-    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    optimiser.step(closure)
     return torch.stack([line[0].exp(), line[1]]).detach()
 
 

@@ -20,6 +20,7 @@ MODALITY = Modality(
         "score": f"{_USES}:score",
         "embed": f"{_USES}:embed",
         "evaluate": f"{_USES}:evaluate",
+        "ask": "unmask.cli.events.ask:ask",
         "finetune": Command(
             cases={
                 "outcome": Case(run=f"{_TASKS}:finetune"),

@@ -1,0 +1,188 @@
+"""Questions in words: "LAB//glucose > 10 within 30 days".
+
+    QUESTION = [any of | none of] ITEM [, ITEM]... within NUMBER UNIT
+    ITEM     = CODE [> NUMBER | < NUMBER]
+
+A code that holds a comma, > or <, or the word within, stands in double quotes. `none of` is the complement of `any of`;
+both are answered for the set as a whole, as sets were trained, not from answers to its parts. Units are hours, days,
+weeks, months (30.4375 days) and years (365.25).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unmask.errors import UserError
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.queries import ABOVE, BELOW, ITEMS, Asked, made
+from unmask.modalities.events.query_head import QueryHead
+from unmask.modalities.events.vocabulary import FIRST, Vocabulary
+
+DAY, YEAR = 24.0, 24 * 365.25
+UNITS = {"hour": 1.0, "day": DAY, "week": 7 * DAY, "month": YEAR / 12, "year": YEAR}
+"""Hours."""
+EXAMPLE = 'For example: "LAB//glucose > 10 within 30 days", or "any of A, B within 1 year".'
+SLACK = 1e-3
+"""Share by which a horizon may pass the longest that was trained: 5 years are 5 years, however they were rounded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A code, and the value that must be passed: `side` is `queries.ABOVE`, `BELOW`, or 0 for none."""
+
+    code: str
+    side: int = 0
+    cut: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A question: does any of the items (or, with `none`, no one) come within `hours` after the time of asking?"""
+
+    text: str
+    items: tuple[Item, ...]
+    hours: float
+    none: bool = False
+
+
+def parsed(text: str) -> Query:
+    """A question from its words.
+
+    Raises:
+        UserError: it cannot be read; says which part.
+
+    >>> parsed("LAB//glucose > 10 within 30 days").items
+    (Item(code='LAB//glucose', side=1, cut=10.0),)
+    >>> parsed('none of "a, b", C within 1 day').none
+    True
+    """
+    found = re.fullmatch(r"\s*(.*\S)\s+within\s+(\S+)\s*([^\W\d]+)\s*", text, flags=re.DOTALL | re.IGNORECASE)
+    if found is None:
+        raise UserError(f"question {text!r}: it does not end with: within NUMBER UNIT", hint=EXAMPLE)
+    unit = found[3].lower()
+    hours = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
+    if hours is None:
+        raise UserError(f"question {text!r}: {found[3]!r} is not a unit of time", hint=f"Use {', '.join(UNITS)}.")
+    hours *= _number(found[2], text, "a horizon")
+    if hours <= 0:
+        raise UserError(f"question {text!r}: a horizon of {found[2]}", hint="Give a number above 0.")
+    head = re.match(r"(any|none)\s+of\s+", found[1], flags=re.IGNORECASE)
+    parts = _split(found[1] if head is None else found[1][head.end() :], text)
+    if head is None and len(parts) > 1:
+        raise UserError(f"question {text!r}: several codes", hint="Say whether any of them or none of them is meant.")
+    if len(parts) > ITEMS:
+        raise UserError(
+            f"question {text!r}: {len(parts)} codes", hint=f"Sets of up to {ITEMS} were trained: ask in parts."
+        )
+    none = head is not None and head[1].lower() == "none"
+    return Query(text=text.strip(), items=tuple(_item(part, text) for part in parts), hours=hours, none=none)
+
+
+def _split(words: str, text: str) -> list[str]:
+    """Parts between commas that are not within quotes."""
+    if words.count('"') % 2:
+        raise UserError(f'question {text!r}: a " that is not closed', hint=EXAMPLE)
+    parts = re.findall(r'(?:[^,"]|"[^"]*")+', words)
+    parts = [part.strip() for part in parts]
+    if not parts or not all(parts) or len(parts) != len(re.sub(r'"[^"]*"', "", words).split(",")):
+        raise UserError(f"question {text!r}: a code is missing between commas", hint=EXAMPLE)
+    return parts
+
+
+def _item(part: str, text: str) -> Item:
+    quoted = re.fullmatch(r'"([^"]+)"\s*(.*)', part, flags=re.DOTALL)
+    plain = re.fullmatch(r'([^<>="]*[^<>="\s])\s*((?:[<>=]).*)?', part, flags=re.DOTALL)
+    found = quoted or plain
+    if found is None:
+        raise UserError(f"question {text!r}: {part!r} is not a code, or a code beyond a value", hint=EXAMPLE)
+    code, rest = found[1], (found[2] or "").strip()
+    if not rest:
+        return Item(code=code)
+    beyond = re.fullmatch(r"([<>])\s*([^<>=\s]+)", rest)
+    if beyond is None:
+        raise UserError(
+            f"question {text!r}: {rest!r} after {code}", hint="Values are asked for as > NUMBER or < NUMBER."
+        )
+    cut = _number(beyond[2], text, f"the value of {code}")
+    return Item(code=code, side=ABOVE if beyond[1] == ">" else BELOW, cut=cut)
+
+
+def _number(word: str, text: str, of: str) -> float:
+    try:
+        found = float(word)
+    except ValueError:
+        found = float("nan")
+    if not np.isfinite(found):
+        raise UserError(f"question {text!r}: {of} is {word!r}, not a number", hint=EXAMPLE)
+    return found
+
+
+def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> Asked:
+    """The questions as numbers.
+
+    Raises:
+        UserError: a code that the model does not know (the nearest that it knows are named) or that never came with a
+            time; a value of a code without numbers, or beyond all that were seen; a horizon that was not trained.
+    """
+    vocabulary = histories.vocabulary
+    code, side = np.full((len(queries), ITEMS), -1, np.int64), np.zeros((len(queries), ITEMS), np.int64)
+    cut, share = np.zeros((len(queries), ITEMS)), head.share.cpu().numpy()
+    edges = head.edges.cpu().numpy()
+    for q, query in enumerate(queries):
+        if not edges[0] * (1 - SLACK) <= query.hours <= edges[-1] * (1 + SLACK):
+            raise UserError(
+                f"question {query.text!r}: a horizon of {spoken(query.hours)}",
+                hint=f"The model was trained on horizons from {spoken(edges[0])} to {spoken(edges[-1])}.",
+            )
+        for i, item in enumerate(query.items):
+            number = int(vocabulary.numbers([item.code])[0])
+            if number < FIRST or not share[number]:
+                raise _unknown(query, item, vocabulary, share, number)
+            if item.side:
+                _check_cut(query, item, vocabulary.knots[number])
+            code[q, i], side[q, i], cut[q, i] = number, item.side, item.cut
+    return made(histories, code, side, cut)
+
+
+def _check_cut(query: Query, item: Item, knots: np.ndarray) -> None:
+    if not np.isfinite(knots[0]):
+        raise UserError(f"question {query.text!r}: {item.code} comes without numbers", hint="Ask for the code alone.")
+    if not knots[0] <= item.cut <= knots[-1]:
+        raise UserError(
+            f"question {query.text!r}: no value of {item.code} in training was near {item.cut:g}",
+            hint=f"They were from {knots[0]:g} to {knots[-1]:g}.",
+        )
+
+
+def _unknown(query: Query, item: Item, vocabulary: Vocabulary, share: np.ndarray, number: int) -> UserError:
+    if number >= FIRST:
+        return UserError(
+            f"question {query.text!r}: {item.code} never came at a time in training",
+            hint="It is a fact without a time.",
+        )
+    if number == -1:
+        return UserError(f"question {query.text!r}: {item.code} is a birth", hint="Ask for what comes after it.")
+    known = [c for c, s in zip(vocabulary.codes, share[FIRST:], strict=True) if s]
+    lower = {c.lower(): c for c in known}
+    near = [c for low, c in lower.items() if item.code.lower() in low][:3]
+    near += [
+        lower[c] for c in difflib.get_close_matches(item.code.lower(), lower, n=3, cutoff=0.5) if lower[c] not in near
+    ]
+    hint = f"Did you mean {' or '.join(near[:4])}?" if near else f"The most frequent are {', '.join(known[:5])}."
+    return UserError(f"question {query.text!r}: the model knows no code {item.code!r}", hint=hint)
+
+
+def spoken(hours: float) -> str:
+    """A horizon in words, in the largest unit that it has one of.
+
+    >>> spoken(36.0), spoken(24 * 365.25 * 5)
+    ('1.5 days', '5 years')
+    """
+    unit = next((u for u in ("year", "day") if hours >= UNITS[u]), "hour")
+    number = f"{hours / UNITS[unit]:.3g}"
+    return f"{number} {unit}" + ("" if number == "1" else "s")
