@@ -31,7 +31,7 @@ def summary_lines(frame: pl.DataFrame) -> list[str]:
     names: list[str] = frame["question"].unique(maintain_order=True).to_list()
     for question in names:
         some = frame.filter(pl.col("question") == question)
-        p = some["probability"].drop_nulls()
+        p = some["probability"].drop_nulls().to_numpy()
         said = f"mean {p.mean():.3f}, from {p.min():.3f} to {p.max():.3f}" if len(p) else "no answer"
         out.append(f"  {question}: {said}")
     return out

@@ -134,11 +134,6 @@ def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> 
     cut, share = np.zeros((len(queries), ITEMS)), head.share.cpu().numpy()
     edges = head.edges.cpu().numpy()
     for q, query in enumerate(queries):
-        if not edges[0] * (1 - SLACK) <= query.hours <= edges[-1] * (1 + SLACK):
-            raise UserError(
-                f"question {query.text!r}: a horizon of {spoken(query.hours)}",
-                hint=f"The model was trained on horizons from {spoken(edges[0])} to {spoken(edges[-1])}.",
-            )
         for i, item in enumerate(query.items):
             number = int(vocabulary.numbers([item.code])[0])
             if number < FIRST or not share[number]:
@@ -146,6 +141,11 @@ def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> 
             if item.side:
                 _check_cut(query, item, vocabulary.knots[number])
             code[q, i], side[q, i], cut[q, i] = number, item.side, item.cut
+        if not edges[0] * (1 - SLACK) <= query.hours <= edges[-1] * (1 + SLACK):
+            raise UserError(
+                f"question {query.text!r}: a horizon of {spoken(query.hours)}",
+                hint=f"The model was trained on horizons from {spoken(edges[0])} to {spoken(edges[-1])}.",
+            )
     return made(histories, code, side, cut)
 
 

@@ -1,0 +1,132 @@
+"""`unmask ask` and the same verb in Python: questions in words, answers, the page, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from event_data import main_fails, main_ok
+
+import unmask
+from unmask.errors import UserError
+from unmask.modalities.events.query_text import parsed
+
+QUICK = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32"]
+
+
+@pytest.fixture(scope="module")
+def asking(home: Path) -> Path:
+    """A model that answers, trained for a moment on the simulated patients."""
+    out = home / "asking"
+    more = ["--recipe", "ask", "--steps", "12", *QUICK, "--set", "holdout=0.2"]
+    main_ok(["pretrain", "events", str(home / "meds"), "--out", str(out), *more])
+    return out
+
+
+def code_of(model: unmask.events.EventModel, *, valued: bool) -> str:
+    """The most frequent code with (or without) values."""
+    vocabulary = model.folder.vocabulary
+    chosen = vocabulary.valued[-len(vocabulary.codes) :] == valued
+    share = model.folder.model.queries.share[-len(vocabulary.codes) :].numpy()
+    return next(c for c, v, s in zip(vocabulary.codes, chosen, share, strict=True) if v and s)
+
+
+def test_every_patient_gets_an_answer_to_every_question(asking: Path, home: Path, tmp_path: Path, capsys):
+    model = unmask.load(asking)
+    code, lab = code_of(model, valued=False), code_of(model, valued=True)
+    cut = float(model.folder.vocabulary.knots[model.folder.vocabulary.numbers([lab])[0], 16])
+    days = float(model.folder.model.queries.edges[-1]) / 48
+    questions = [
+        f"{code} within {days} days",
+        f"{lab} > {cut} within {days} days",
+        f"any of {code}, {lab} within {days} days",
+    ]
+    questions.append(questions[2].replace("any", "none"))
+    capsys.readouterr()
+    page = tmp_path / "a.html"
+    main_ok(
+        [
+            "ask",
+            str(asking),
+            str(home / "meds"),
+            *questions,
+            "--out",
+            str(tmp_path / "a.parquet"),
+            "--report",
+            str(page),
+            "--json",
+        ]
+    )
+    said = json.loads(capsys.readouterr().out)
+    frame = pl.read_parquet(tmp_path / "a.parquet")
+    assert said["rows"] == len(frame) == 4 * frame["subject_id"].n_unique()
+    assert frame["question"].unique(maintain_order=True).to_list() == questions
+    p = frame["probability"].to_numpy().reshape(-1, 4)
+    known = np.isfinite(p[:, 0])
+    assert known.any()
+    assert ((p[known] >= 0) & (p[known] <= 1)).all()
+    np.testing.assert_allclose(p[known, 2] + p[known, 3], 1, atol=1e-6)
+    unanswered = frame.filter(pl.col("probability").is_null())
+    assert unanswered["unanswered"].is_not_null().all()
+    assert sum(said["unanswered"].values()) == len(unanswered)
+    assert "<svg" in page.read_text()
+    assert questions[0].split(" within ")[0] in page.read_text()
+    at = model.ask(home / "meds", questions[:1], home / "task")
+    assert at.columns == frame.columns
+    assert len(at) == len(unmask.events.read_labels(home / "task", unmask.events.read_meds(home / "meds")))
+
+
+def test_calibrated_answers_say_so(asking: Path):
+    queries = unmask.load(asking).folder.model.queries
+    assert int(queries.calibrated) > 0
+    assert queries.calibration.tolist() != [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("DIABETIS within 1 day", "knows no code 'DIABETIS'"),
+        ("MEDS_BIRTH within 1 day", "birth"),
+        ("{code} within 1 fortnight", "'fortnight' is not a unit of time"),
+        ("{code} within 400 years", "The model was trained on horizons from"),
+        ("{code} > 3 within {days} days", "comes without numbers"),
+        ("{lab} > 1e9 within {days} days", "no value of {lab} in training was near 1e+09"),
+        ("{lab} >= 3 within {days} days", "'>= 3' after {lab}"),
+        ("{code}, {lab} within {days} days", "several codes"),
+        ("any of {code}, , {lab} within {days} days", "missing between commas"),
+        ("{code}", "does not end with: within NUMBER UNIT"),
+        ("{code} within many days", "a horizon is 'many'"),
+        ("any of {code}, {code}, {code}, {code}, {code} within {days} days", "5 codes"),
+    ],
+)
+def test_what_was_not_trained_is_refused(question, said, asking: Path, home: Path, tmp_path: Path, capsys):
+    model = unmask.load(asking)
+    words = {"code": code_of(model, valued=False), "lab": code_of(model, valued=True)}
+    words["days"] = f"{float(model.folder.model.queries.edges[-1]) / 48:.3f}"
+    out = tmp_path / "a.parquet"
+    told = main_fails(["ask", asking, home / "meds", question.format(**words), "--out", out], capsys)
+    assert said.format(**words) in told
+    assert not out.exists()
+
+
+def test_the_nearest_code_is_offered(asking: Path, home: Path):
+    model = unmask.load(asking)
+    code = code_of(model, valued=False)
+    with pytest.raises(UserError, match="Did you mean") as told:
+        model.ask(home / "meds", f"{code[:-1]} within 1 day")
+    assert code in str(told.value)
+
+
+def test_a_model_without_questions_says_how_to_get_one(home: Path, tmp_path: Path, capsys):
+    told = main_fails(["ask", home / "model", home / "meds", "A within 1 day", "--out", tmp_path / "a.parquet"], capsys)
+    assert "--recipe ask" in told
+
+
+def test_words_become_items():
+    query = parsed('any of "a, > b" < -2.5, LAB//x within 2 weeks')
+    assert [(i.code, i.side, i.cut) for i in query.items] == [("a, > b", -1, -2.5), ("LAB//x", 0, 0.0)]
+    assert query.hours == 336
+    assert parsed("A b within 1 year").items[0].code == "A b"

@@ -1,0 +1,248 @@
+"""Questions about what is to come: what is known when they are asked, what answers them, and what is never asked."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.modalities.events.folder import EventFolder, new_model
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
+from unmask.modalities.events.queries import ITEMS, QueryDraws, ends, features, first_after, horizons, made
+from unmask.modalities.events.query_answers import DEAD, NO_EVENTS, probabilities, unanswerable
+from unmask.modalities.events.query_fit import start_asking
+from unmask.modalities.events.query_head import QueryHead, fitted_line
+from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
+from unmask.modalities.events.vocabulary import FIRST, Vocabulary
+
+SMALL = {"width": 16, "layers": 1, "heads": 2, "inner": 24, "slots": 32, "questions": 8}
+
+
+def hospital(seed: int = 0, patients: int = 12) -> Events:
+    """Patients with 3 to 9 times of 1 to 3 events each, codes A to F (some with values), a fact without a time, and
+    every fourth patient dead at the end."""
+    rng = np.random.default_rng(seed)
+    names, parts = ["A", "B", "C", "D", "E", "F", "FACT", "MEDS_DEATH"], []
+    for i in range(patients):
+        sizes = rng.integers(1, 4, rng.integers(3, 10))
+        when = np.repeat(np.cumsum(rng.integers(2, 200, len(sizes))), sizes) * HOUR
+        code = rng.integers(0, 6, len(when))
+        if i % 4 == 0:
+            code[-1] = 7
+            when[-1] += HOUR
+        value = np.where(code < 3, rng.normal(size=len(when)), np.nan)
+        parts.append((np.r_[STATIC, when], np.r_[6, code], np.r_[np.nan, value].astype(np.float32)))
+    time, code, value = (np.concatenate(p) for p in zip(*parts, strict=True))
+    offsets = np.r_[0, np.cumsum([len(p[0]) for p in parts])]
+    return Events(subjects=np.arange(patients) + 50, offsets=offsets, time=time, code=code, value=value, codes=names)
+
+
+def histories_of(events: Events) -> Histories:
+    return Histories(events, Vocabulary.fit(hospital(), floor=1))
+
+
+def drawer(events: Events) -> QueryDraws:
+    histories, everyone = histories_of(events), np.arange(len(events))
+    return QueryDraws(histories, everyone, ends(events, everyone), QueryDraws.shares(histories, everyone))
+
+
+@pytest.fixture(scope="module")
+def folder() -> EventFolder:
+    """A random model that answers."""
+    settings, histories = with_overrides(EventSettings(), SMALL), histories_of(hospital())
+    model = new_model(settings, len(histories.vocabulary)).eval()
+    start_asking(model, histories, np.arange(12), settings)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) * 0.1)
+    return EventFolder(model=model, vocabulary=histories.vocabulary, settings=settings)
+
+
+def everything(histories: Histories) -> object:
+    """A question about each code, and about values of A."""
+    codes = [i + FIRST for i, c in enumerate(histories.vocabulary.codes) if c != "FACT"]
+    code = np.full((len(codes) + 2, ITEMS), -1)
+    code[: len(codes), 0] = codes
+    code[len(codes) :, 0] = histories.vocabulary.numbers(["A"])[0]
+    side, cut = np.zeros(code.shape, np.int64), np.zeros(code.shape)
+    side[-2, 0], side[-1, 0], cut[-1, 0] = 1, -1, 0.3
+    return made(histories, code, side, cut)
+
+
+def changed_after(events: Events, subject: int, moment: int) -> Events:
+    """Other codes, values and times after a moment, in every record."""
+    later = events.time > moment
+    return dataclasses.replace(
+        events,
+        code=np.where(later & (events.code < 6), (events.code + 1) % 6, events.code),
+        value=np.where(later, events.value + 5, events.value).astype(np.float32),
+        time=np.where(later, events.time + HOUR, events.time),
+    )
+
+
+def test_nothing_after_the_time_of_asking_reaches_an_answer(folder):
+    events = hospital()
+    stamps = np.unique(events.time[events.offsets[1] + 1 : events.offsets[2]])
+    moment = int(stamps[len(stamps) // 2])
+    other = changed_after(events, 1, moment)
+    assert (other.code != events.code).any()
+    found = []
+    for e in (events, other):
+        histories, points = histories_of(e), Labels(subject=np.array([1]), time=np.array([moment]))
+        asked = everything(histories)
+        found.append(
+            (
+                features(histories, asked, 1, moment),
+                probabilities(folder, histories, points, asked, [9.0] * len(asked))[0],
+            )
+        )
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert np.ptp(found[0][1]) > 1e-4
+
+
+def test_rows_of_one_time_stamp_may_stand_in_any_order(folder):
+    events, rng = hospital(), np.random.default_rng(3)
+    who = np.repeat(np.arange(len(events)), np.diff(events.offsets))
+    order = np.lexsort((rng.random(len(who)), events.time, who))
+    again = dataclasses.replace(events, code=events.code[order], value=events.value[order])
+    assert (again.code != events.code).any()
+    a, b = (
+        probabilities(
+            folder,
+            h,
+            Labels(subject=np.array([1, 2]), time=h.events.time[h.events.offsets[2:4] - 3]),
+            everything(h),
+            [9.0] * len(everything(h)),
+        )[0]
+        for h in map(histories_of, (events, again))
+    )
+    np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_what_stands_at_the_time_of_asking_is_known_and_answers_nothing():
+    draws, events = drawer(hospital()), hospital()
+    for subject in range(len(events)):
+        came = draws.draw(subject, 16, seed=0, epoch=0)
+        rows = draws.histories.rows(subject)
+        later = rows[events.time[rows] > came.moment]
+        hours = (events.time[later] - came.moment) / HOUR
+        assert (hours > 0).all()
+        again = first_after(came.asked, hours, draws.histories.code[later], events.value[later])
+        np.testing.assert_array_equal(came.first, again)
+        assert (came.first > 0).all()
+
+
+def test_questions_are_a_function_of_seed_epoch_and_patient():
+    draws, again = drawer(hospital()), drawer(hospital())
+    for subject in (3, 0, 5):
+        a, b = draws.draw(subject, 8, seed=1, epoch=2), again.draw(subject, 8, seed=1, epoch=2)
+        assert a.moment == b.moment
+        np.testing.assert_array_equal(a.asked.code, b.asked.code)
+        np.testing.assert_array_equal(a.asked.cut, b.asked.cut)
+    other = [draws.draw(3, 8, seed=s, epoch=e) for s, e in ((1, 2), (1, 3), (2, 2))]
+    assert len({tuple(o.asked.code[:, 0]) for o in other}) == 3
+
+
+def test_drawing_codes_that_will_come_is_weighed_out():
+    """Weighted, the first code of a question is drawn by its share, whatever comes."""
+    draws, total = drawer(hospital()), np.zeros(len(drawer(hospital()).share))
+    for epoch in range(400):
+        came = draws.draw(1, 16, seed=0, epoch=epoch)
+        np.add.at(total, came.asked.code[:, 0], came.weight)
+    np.testing.assert_allclose(total / total.sum(), draws.share, atol=0.02)
+
+
+def test_facts_without_a_time_are_never_asked_for():
+    draws = drawer(hospital())
+    assert draws.share[draws.histories.vocabulary.numbers(["FACT"])[0]] == 0
+    assert draws.share[draws.histories.vocabulary.numbers(["MEDS_DEATH"])[0]] > 0
+
+
+def test_horizons_beyond_the_end_of_observation_are_not_asked():
+    """The rates of bins behind the end get no gradient; those before it do."""
+    head = QueryHead(30, 8, 2)
+    head.edges.copy_(torch.from_numpy(np.geomspace(1, 1000, len(head.edges))))
+    rates = torch.rand(2, len(head.edges), requires_grad=True)
+    end = torch.tensor([0.999 * float(head.edges[4]), 5000.0])
+    head.loss(rates, torch.tensor([np.inf, np.inf]), end).sum().backward()
+    assert (rates.grad[0, 5:] == 0).all()
+    assert (rates.grad[0, :5] > 0).all()
+    assert (rates.grad[1] > 0).all()
+
+
+def test_the_loss_is_that_of_yes_and_no():
+    head = QueryHead(30, 8, 2)
+    head.edges.copy_(torch.from_numpy(np.geomspace(1, 1000, len(head.edges))))
+    rates = torch.rand(1, len(head.edges))
+    at = float(head.edges[3])
+    no = head.loss(rates, torch.tensor([np.inf]), torch.tensor([at]))
+    p = head.probability(rates, torch.tensor([at]), calibrated=False)
+    torch.testing.assert_close(no, -torch.log(1 - p))
+    first_bin = head.loss(rates, torch.tensor([0.5]), torch.tensor([at]))
+    p = head.probability(rates, head.edges[:1], calibrated=False)
+    torch.testing.assert_close(first_bin, -torch.log(p))
+
+
+def test_an_answer_never_falls_with_the_horizon(folder):
+    histories = histories_of(hospital())
+    asked = everything(histories)
+    points = Labels(subject=np.arange(1, 4), time=histories.events.time[histories.events.offsets[2:5] - 1])
+    found = [probabilities(folder, histories, points, asked, [h] * len(asked))[0] for h in (1, 5, 20, 100, 400)]
+    assert (np.diff(found, axis=0) >= 0).all()
+    assert (np.diff(found, axis=0) > 0).any()
+
+
+def test_questions_do_not_see_each_other(folder):
+    """Alone, among others, and of a patient beside others."""
+    histories = histories_of(hospital())
+    asked = everything(histories)
+    times = histories.events.time[histories.events.offsets[1:] - 2]
+    points = Labels(subject=np.arange(1, 12), time=times[1:])
+    whole = probabilities(folder, histories, points, asked, [9.0] * len(asked))[0]
+    for n in (0, 4):
+        alone = probabilities(folder, histories, points.take(np.array([n])), asked.some(slice(2, 3)), [9.0])[0]
+        np.testing.assert_allclose(alone[0, 0], whole[n, 2], atol=1e-6)
+
+
+def test_the_dead_count_as_observed_as_long_as_others():
+    events = hospital(patients=40)
+    last = ends(events, np.arange(40))
+    own = events.time[events.offsets[1:] - 1]
+    dead = np.arange(40) % 4 == 0
+    assert (last[~dead] == own[~dead]).all()
+    assert (last[dead] >= own[dead]).all()
+    assert (last[dead] > own[dead]).any()
+
+
+def test_who_cannot_be_asked_about_is_named(folder):
+    events = hospital()
+    histories, own = histories_of(events), events.time[events.offsets[1:] - 1]
+    points = Labels(subject=np.array([0, 1, 1]), time=np.array([own[0], own[1], -HOUR]))
+    assert unanswerable(histories, points) == [DEAD, None, NO_EVENTS]
+    p, _ = probabilities(folder, histories, points, everything(histories), [9.0] * len(everything(histories)))
+    assert np.isnan(p[[0, 2]]).all()
+    assert np.isfinite(p[1]).all()
+
+
+def test_horizons_follow_the_records():
+    events = hospital()
+    edges = horizons(events, np.arange(12), None, None)
+    assert edges[0] >= 1
+    assert (np.diff(edges) > 0).all()
+    np.testing.assert_allclose(horizons(events, np.arange(12), 2.0, 50.0)[[0, -1]], [2, 50])
+
+
+def test_calibration_finds_the_line():
+    rng = np.random.default_rng(0)
+    logged = torch.from_numpy(rng.normal(-1, 1, 20_000))
+    came = torch.from_numpy(rng.random(20_000)) < -torch.expm1(-torch.exp(0.6 * logged + 0.3))
+    line = fitted_line(logged, came, torch.ones(20_000, dtype=torch.float64))
+    torch.testing.assert_close(line, torch.tensor([0.6, 0.3], dtype=torch.float64), atol=0.03, rtol=0)
+
+
+def test_the_recipe_asks():
+    assert with_overrides(EventSettings(), RECIPES["ask"]).questions > 0
