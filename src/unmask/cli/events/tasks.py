@@ -51,7 +51,7 @@ def finetune(
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
     from unmask.modalities.events.finetune import finetune_outcome
-    from unmask.modalities.events.outcome_report import SHOWN, figure_text
+    from unmask.modalities.events.outcome_report import SHOWN, figure_text, worth_rows
     from unmask.modalities.events.unknown import unknown_line
 
     found = finetune_outcome(model, data, labels, out, settings=settings, checkpoints=True, resume=resume).figures
@@ -68,6 +68,9 @@ def finetune(
         shown = [f"{k} {figure_text(k, result[k])}" for k in SHOWN if k in result]
         lines.append(f"{name:24} {'  '.join(shown)}")
     lines += legend_line(found["results"])
+    if "worth" in found:
+        headers, rows = worth_rows(found["worth"])
+        lines += [f"worth ({', '.join(headers[1:-1])}):", *("  " + "  ".join(map(str, row)) for row in rows)]
     lines += [f"model:  {out}", f"report: {out}/report.html"]
     found = {"folder": out, "report": f"{out}/report.html"} | found
     output.write(found, lines, device=found["device"], precision=found["precision"])

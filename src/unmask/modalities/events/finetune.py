@@ -35,6 +35,7 @@ from unmask.modalities.events.number import Number
 from unmask.modalities.events.outcome import OutcomeHead, fit_head, folds
 from unmask.modalities.events.outcome_baselines import FEWEST as FEWEST
 from unmask.modalities.events.outcome_baselines import OutcomeBaselines
+from unmask.modalities.events.outcome_worth import columns_of, worth
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.scoring import scored
 from unmask.modalities.events.splits import whom
@@ -105,11 +106,17 @@ def finetune_outcome(
         stages = stages_of(out, loaded, events, points, y, held, settings, resume=resume)
     work = OutcomeWork(loaded, loaded.histories(events), points, target, y, settings, stages)
     try:
+        weighed = worth(work, train) if settings.worth else None
+        if weighed is not None:
+            settings = weighed.settings
+            work.use(settings)
         fitted = work.fit(train)
     except StoppedBySignal as stop:
         return stopped(out, loaded, target, stop)
     rule, target = work.beside.age_and_count(train), cast(Labelled, fitted.target)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
+    if weighed is not None:
+        found["worth"] = weighed.figures
     found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
     found |= loaded.unknown
     bare = without_events(events, points)
@@ -257,8 +264,10 @@ class OutcomeWork:
         self.stages = stages
         self.masked, self.histories, self.points = loaded.folder.model, histories, points
         self.target, self.y, self.settings = target, y, settings
-        whole, names = gather(histories, points, loaded.states if settings.states else None)
-        self.x = whole if settings.summaries else whole.some(np.arange(len(names), whole.shape[1]))
+        learnt = loaded.learnt(states=settings.states, answers=settings.answers)
+        self.whole, names = whole, _ = gather(histories, points, learnt)
+        self.columns = columns_of(len(names), whole.shape[1], loaded, settings)
+        self.use(settings)
         used = np.flatnonzero(usual(names))
         self.beside = OutcomeBaselines(
             histories=histories,
@@ -270,6 +279,11 @@ class OutcomeWork:
             seed=settings.seed,
         )
         self.tuner = loaded.tuner(histories, points, target, settings) if settings.encoder == "tuned" else None
+
+    def use(self, settings: OutcomeSettings) -> None:
+        """Read the parts that these settings name, of those that were made."""
+        used = [columns for name, columns in self.columns.items() if getattr(settings, name)]
+        self.settings, self.x = settings, self.whole.some(np.concatenate(used))
 
     def fit(self, train: np.ndarray, *, intervals: bool = True) -> FittedOutcome:
         """Fit on some points; of numbers without `intervals` the expected ones alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Events, Labels, as_events, read_labels, worded
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.query_answers import UNCALIBRATED, ask, queries_of
+from unmask.modalities.events.query_panel import panel_answers
 from unmask.modalities.events.recipes import OutcomeSettings, structure_of
 from unmask.modalities.events.splits import Met, met
 from unmask.modalities.events.surprise import By, surprise
@@ -31,6 +32,9 @@ from unmask.modalities.events.targets import Target, from_dict
 from unmask.modalities.events.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.unknown import unknown_line, unknown_of
 from unmask.training.precision import computing, resolve_device, resolve_precision
+
+PARTS = {"states": True, "summaries": True, "answers": False}
+"""What an outcome head reads, where its folder does not say."""
 
 
 @dataclass(repr=False)
@@ -94,9 +98,28 @@ class EventModel:
         with self._computing():
             return embed_batches(model, batches, mean_and_maximum, count=len(numbers), width=2 * settings.width)
 
-    def features(self, histories: Histories, points: Labels, *, states: bool, summaries: bool) -> Features:
-        """What the outcome head reads: summaries, then pooled states."""
-        found, names = gather(histories, points, self.states if states else None)
+    def learnt(self, *, states: bool, answers: bool) -> Callable[[Histories, Labels], np.ndarray] | None:
+        """What makes the learnt features of points: pooled states, then answers; None without either.
+
+        Raises:
+            UserError: answers of a model that was pretrained without questions.
+        """
+        made: list[Callable[[Histories, Labels], np.ndarray]] = [self.states] if states else []
+        if answers:
+            queries_of(self.folder)
+            made.append(self.panel_answers)
+        return (lambda histories, points: np.concatenate([m(histories, points) for m in made], 1)) if made else None
+
+    def panel_answers(self, histories: Histories, points: Labels) -> np.ndarray:
+        """(points, questions) answers to a panel of questions, on the log scale; see `query_panel`."""
+        self.folder.model.to(self.device)
+        return panel_answers(self.folder, histories, points)
+
+    def features(
+        self, histories: Histories, points: Labels, *, states: bool, summaries: bool, answers: bool = False
+    ) -> Features:
+        """What the outcome head reads: summaries, then pooled states, then answers."""
+        found, names = gather(histories, points, self.learnt(states=states, answers=answers))
         return found if summaries else found.some(np.arange(len(names), found.shape[1]))
 
     def tuner(
@@ -192,7 +215,9 @@ class EventModel:
         if self.folder.head is None or self.folder.outcome is None:
             raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
         target, histories = from_dict(self.folder.outcome["target"]), self.histories(events)
-        x = self.features(histories, points, **{k: self.folder.outcome[k] for k in ("states", "summaries")})
+        x = self.features(
+            histories, points, **PARTS | {k: self.folder.outcome[k] for k in PARTS if k in self.folder.outcome}
+        )
         others = []
         if self.folder.tuned is not None:
             others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))

@@ -145,6 +145,8 @@ def finetune_next_visit(
         UserError: for anything wrong with model or data; `out` holds a model.
     """
     settings = settings or OutcomeSettings()
+    if settings.worth:
+        raise UserError("finetune next-visit with worth=true", hint="Parts are weighed by finetune outcome alone.")
     started, out = time.perf_counter(), check_new_model(out)
     loaded, events = begin(model, data, settings)
     histories = loaded.histories(events)

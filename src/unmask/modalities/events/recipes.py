@@ -240,6 +240,10 @@ class OutcomeSettings:
         tune: how the encoder is fine-tuned: `TuneSettings`.
         states: use the pretrained encoder's pooled states.
         summaries: use each code's last, min, max, mean and count.
+        answers: use the model's answers to a panel of questions about what is to come; it must have been pretrained
+            with questions (--recipe ask).
+        worth: measure on the training patients alone, in five folds, what states, answers, summaries and trees are each
+            worth, and leave out what is worth nothing; some thirty more fits.
         baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
         codes: next-visit: what the codes asked for begin with, with commas between.
         visit_gap: next-visit: hours without an event after which another visit begins, where the data names no
@@ -265,6 +269,8 @@ class OutcomeSettings:
     tune: TuneSettings = field(default_factory=TuneSettings)
     states: bool = True
     summaries: bool = True
+    answers: bool = False
+    worth: bool = False
     baselines: bool = True
     curve: bool = True
     most_unknown: float = 0.5
@@ -285,8 +291,8 @@ class OutcomeSettings:
         require(self, lambda v: 0.5 <= v < 1, "a share from 0.5, below 1", "level")
         require(self, lambda v: 0 < v < math.inf, "a number above 0", "checkpoint_seconds")
         _require_rates(self)
-        if not (self.states or self.summaries):
-            raise UserError("states=false and summaries=false", hint="The head needs one of them.")
+        if not (self.states or self.summaries or self.answers):
+            raise UserError("states=false, summaries=false and answers=false", hint="The head needs one of them.")
 
 
 OURS: Mapping[str, Any] = {}

@@ -1,0 +1,45 @@
+"""A panel of questions whose answers serve as features: what is likely to come says how a patient is."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from unmask.modalities.events.folder import EventFolder
+from unmask.modalities.events.histories import Histories
+from unmask.modalities.events.meds import Labels
+from unmask.modalities.events.queries import ABOVE, BELOW, ITEMS, Asked, made
+from unmask.modalities.events.query_answers import queries_of, rates_of
+from unmask.modalities.events.query_head import QueryHead
+
+CODES = 64
+"""Asked for, the most frequently asked ones first; of those with values also whether one lies in the outer quarters."""
+
+
+def panel(histories: Histories, head: QueryHead) -> Asked:
+    """The questions: each code, a value of it above its upper quartile, and one below its lower."""
+    share, vocabulary = head.share.cpu().numpy(), histories.vocabulary
+    order = np.argsort(-share, kind="stable")
+    code, side, cut = [], [], []
+    for number in order[:CODES][share[order[:CODES]] > 0].tolist():
+        knots = vocabulary.knots[number]
+        for way in (0, ABOVE, BELOW) if np.isfinite(knots[0]) else (0,):
+            code.append(number)
+            side.append(way)
+            cut.append(0.0 if not way else float(knots[(len(knots) - 1) * (3 if way == ABOVE else 1) // 4]))
+    shape = (len(code), ITEMS)
+    arrays = np.full(shape, -1, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    for array, first in zip(arrays, (code, side, cut), strict=True):
+        array[:, 0] = first
+    return made(histories, *arrays)
+
+
+def panel_answers(folder: EventFolder, histories: Histories, points: Labels) -> np.ndarray:
+    """(points, questions) logarithm of each question's rates summed up to the middle of the horizons, what its
+    probability is made of; of points at which nothing is known too, as states are."""
+    head = queries_of(folder)
+    asked, edges = panel(histories, head), head.edges
+    within = torch.sqrt(edges[0] * edges[-1])[None]
+    rates = torch.from_numpy(rates_of(folder, histories, points, asked, np.arange(len(points))))
+    overlap = head.overlap(within.to(head.edges.device)).cpu()
+    return (rates * overlap).sum(-1).clamp_min(1e-7).log().numpy()
