@@ -5,8 +5,11 @@ at points drawn of every patient's record; a fifth of the patients are held out 
 on the others and answers without a label. Beside it, for each question: gradient boosting on the house's summaries,
 trained on 100 labels and on all; the rule of the last value; the prevalence.
 
-    python benchmarks/events_questions.py physionet|synthea [--steps 1000] [--set key=value] [--cache DIR]
-    [--out F.json]
+    python benchmarks/events_questions.py physionet|synthea [--steps 400] [--set key=value] [--cache DIR] [--out F.json]
+    python benchmarks/events_questions.py death [--steps 400] [--folds 0,1,2,3,4] [--out F.json]
+
+The second: in-hospital death (PhysioNet-2012) with 10 % of the labels, five subsets per fold: what states and answers
+add to summaries and trees.
 """
 
 from __future__ import annotations
@@ -34,9 +37,12 @@ FEWEST = 10
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", choices=DATA)
+    parser.add_argument("data", choices=[*DATA, "death"])
+    parser.add_argument("--folds", default="0,1,2,3,4", help="death: numbers of the folds to run")
+    parser.add_argument("--share", type=float, default=0.1, help="death: share of the training labels")
+    parser.add_argument("--subsets", type=int, default=5, help="death: label subsets per fold")
     parser.add_argument("--questions", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--cache", help="folder where what boosting said is kept between runs")
@@ -197,7 +203,7 @@ def boosted(x: np.ndarray, y: np.ndarray, test: np.ndarray, seed: int) -> np.nda
     return model.fit(x, y).predict_proba(test)[:, 1]
 
 
-def pretrained(bench: Bench, a: argparse.Namespace, out: str) -> tuple[Any, float]:
+def pretrained(events: Any, patients: np.ndarray, a: argparse.Namespace, out: str) -> tuple[Any, float]:
     """A model of the training patients, and the processor seconds it took."""
     from unmask.modalities.events.model import load
     from unmask.modalities.events.pretrain import pretrain
@@ -206,12 +212,96 @@ def pretrained(bench: Bench, a: argparse.Namespace, out: str) -> tuple[Any, floa
 
     changes = {**RECIPES[a.recipe], "steps": a.steps, "seed": a.seed, "precision": "fp32", **parse_set(a.set)}
     settings, start = with_overrides(EventSettings(), changes), time.process_time()
-    pretrain(bench.events, out, settings=settings, subjects=bench.train_patients, console=False)
+    pretrain(events, out, settings=settings, subjects=patients, console=False)
     return load(out, precision="fp32"), time.process_time() - start
+
+
+VARIANTS = {
+    "summaries": ("summaries",),
+    "summaries, states": ("summaries", "states"),
+    "summaries, answers": ("summaries", "answers"),
+    "summaries, states, answers": ("summaries", "states", "answers"),
+    "answers": ("answers",),
+    "states": ("states",),
+}
+
+
+def death(a: argparse.Namespace) -> None:
+    """Fold by fold: a model of the training patients, heads on subsets of their labels, judged on the test patients."""
+    from sklearn.model_selection import StratifiedKFold
+
+    from unmask.modalities.events.meds import read_labels, read_meds
+    from unmask.modalities.events.outcome import fit_head
+    from unmask.modalities.events.recipes import OutcomeSettings
+    from unmask.modalities.events.scoring import auroc
+    from unmask.modalities.events.targets import Binary
+
+    data = SHARED / "data/events/physionet2012_a"
+    if not data.exists():
+        print(f"{data} is not there: nothing to measure")
+        return
+    events, target, rows, gaps = read_meds(data), Binary(), [], []
+    points = read_labels(data / "tasks/in_hospital_death", events)
+    y = target.encode(points)
+    folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y[:, 0]))
+    for number in map(int, a.folds.split(",")):
+        train, test = folds[number]
+        with tempfile.TemporaryDirectory() as folder:
+            model, seconds = pretrained(events, points.subject[train], a, folder)
+        print(f"fold {number}: pretraining took {seconds:.0f} s of one processor", flush=True)
+        few = []
+        for seed in range(a.subsets):
+            rng = np.random.default_rng([seed, number])
+            few.append(np.sort(rng.permutation(train)[: round(a.share * len(train))]))
+        needed = np.unique(np.concatenate([*few, test]))
+        some, histories = points.take(needed), model.histories(events)
+        made = {part: model.features(histories, some, **alone(part))[:] for part in ("summaries", "states", "answers")}
+        said: dict[str, list[np.ndarray]] = {}
+        for seed, labelled in enumerate(few):
+            here, there = np.searchsorted(needed, labelled), np.searchsorted(needed, test)
+            for name, parts in VARIANTS.items():
+                x = np.concatenate([made[part] for part in parts], 1)
+                settings = OutcomeSettings(members=10, trees=500, seed=seed)
+                head = fit_head(x[here], y[labelled], points.subject[labelled], settings, target)
+                p = head.predict(x[there], target)[:, 0]
+                said.setdefault(name, []).append(p)
+                scores = {"auroc": roc_auc_score(y[test, 0], p), "auprc": average_precision_score(y[test, 0], p)}
+                rows.append({"fold": number, "seed": seed, "model": name, **{k: float(v) for k, v in scores.items()}})
+        rng = np.random.default_rng(number)
+        weights = np.stack(
+            [np.bincount(rng.integers(0, len(test), len(test)), minlength=len(test)) for _ in range(500)]
+        )
+        drawn = {n: np.mean([auroc(y[test, 0], p, weights) for p in ps], 0) for n, ps in said.items()}
+        gaps.append({n: drawn[n] - drawn["summaries"] for n in drawn})
+        tell_death(rows, gaps, a)
+
+
+def alone(part: str) -> dict[str, bool]:
+    return {name: name == part for name in ("summaries", "states", "answers")}
+
+
+def tell_death(rows: list[dict[str, Any]], gaps: list[dict[str, np.ndarray]], a: argparse.Namespace) -> None:
+    found: dict[str, Any] = {"arguments": vars(a), "rows": rows}
+    found["models"] = {}
+    for name in VARIANTS:
+        mine = [r for r in rows if r["model"] == name]
+        folds = sorted({r["fold"] for r in mine})
+        each = {k: [np.mean([r[k] for r in mine if r["fold"] == f]) for f in folds] for k in ("auroc", "auprc")}
+        gap = np.mean([g[name] for g in gaps], 0)
+        base = np.mean([r["auroc"] for r in rows if r["model"] == "summaries"])
+        told = {k: float(np.mean(v)) for k, v in each.items()} | {"folds": len(folds)}
+        told["gain"] = [told["auroc"] - float(base), *np.quantile(gap, [0.025, 0.975]).tolist()]
+        found["models"][name] = told
+        print(name, {k: np.round(v, 4).tolist() for k, v in told.items()}, flush=True)
+    if a.out:
+        Path(a.out).write_text(json.dumps(found, indent=1))
 
 
 def main() -> None:
     a = arguments()
+    if a.data == "death":
+        death(a)
+        return
     if not (SHARED / "data/events" / DATA[a.data][0]).exists():
         print(f"{SHARED / 'data/events'} is not there: nothing to measure")
         return
@@ -227,7 +317,7 @@ def main() -> None:
         if cache is not None:
             np.savez(cache, **others)
     with tempfile.TemporaryDirectory() as folder:
-        model, seconds = pretrained(bench, a, a.keep or folder)
+        model, seconds = pretrained(bench.events, bench.train_patients, a, a.keep or folder)
     start = time.process_time()
     points = bench.points.take(np.flatnonzero(bench.test))
     told, _ = probabilities(model.folder, model.histories(bench.events), points, bench.asked, bench.hours)

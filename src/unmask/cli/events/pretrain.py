@@ -15,7 +15,9 @@ def pretrain(
     out: str = typer.Option(..., help="Run folder."),
     config: options.Config = None,
     set_: options.Set = [],
-    recipe: str = typer.Option(None, help="ours (default), behrt, medbert, cehrbert or corebehrt."),
+    recipe: str = typer.Option(
+        None, help="ours (default), ask (answers questions), behrt, medbert, cehrbert or corebehrt."
+    ),
     steps: options.Steps = None,
     epochs: options.Epochs = None,
     minutes: options.Minutes = None,

@@ -10,22 +10,36 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from unmask.errors import UserError, setting
+from unmask.modalities.events.features import Features
+from unmask.modalities.events.meds import Labels
 from unmask.modalities.events.outcome import fit_head, folds
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.scoring import auroc
-from unmask.modalities.events.targets import Binary, Classes
-
-if TYPE_CHECKING:
-    from unmask.modalities.events.finetune import OutcomeWork
+from unmask.modalities.events.targets import Binary, Classes, Target
 
 OPTIONAL = ("states", "answers", "summaries", "trees")
 FOLDS = 5
 DRAWS = 1000
+
+
+@runtime_checkable
+class Weighed(Protocol):
+    """What is weighed: `finetune.OutcomeWork`."""
+
+    settings: OutcomeSettings
+    points: Labels
+    target: Target
+    y: np.ndarray
+    x: Features
+
+    def use(self, settings: OutcomeSettings) -> None:
+        """Read the parts that the settings name."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +68,7 @@ def without(settings: OutcomeSettings, parts: list[str]) -> OutcomeSettings | No
     return dataclasses.replace(settings, **changes) if any(left.values()) else None
 
 
-def worth(work: OutcomeWork, train: np.ndarray) -> Worth:
+def worth(work: Weighed, train: np.ndarray) -> Worth:
     """Measure, and choose; on points of training patients alone.
 
     Raises:
@@ -87,7 +101,7 @@ def worth(work: OutcomeWork, train: np.ndarray) -> Worth:
 class _Judge:
     """Predictions of the training points by heads that did not learn from their patients."""
 
-    def __init__(self, work: OutcomeWork, train: np.ndarray) -> None:
+    def __init__(self, work: Weighed, train: np.ndarray) -> None:
         self.work, self.train = work, train
         self.y, self.groups = work.y[train], work.points.subject[train]
         generator = np.random.default_rng([work.settings.seed, 89])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -22,9 +22,6 @@ from unmask.modalities.events.queries import Asked, features
 from unmask.modalities.events.query_batches import empty, put
 from unmask.modalities.events.query_head import QueryHead
 from unmask.modalities.events.query_text import EXAMPLE, checked, parsed
-
-if TYPE_CHECKING:
-    from unmask.modalities.events.model import EventModel
 
 TOGETHER = 256
 """Questions of one row that are answered in one go."""
@@ -132,8 +129,20 @@ def probabilities(
     return out, why
 
 
+@runtime_checkable
+class Answering(Protocol):
+    """What `ask` needs of an `EventModel`."""
+
+    folder: EventFolder
+    device: torch.device
+
+    def histories(self, events: Events) -> Histories:
+        """The patients as the model reads them."""
+        ...
+
+
 def ask(
-    model: EventModel, data: str | Path | Events, questions: Sequence[str], at: str | Path | Labels | None = None
+    model: Answering, data: str | Path | Events, questions: Sequence[str], at: str | Path | Labels | None = None
 ) -> pl.DataFrame:
     """See `EventModel.ask`."""
     if not questions:
