@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants import MODEL, mutant
 
 CODEC = "modalities/images/codec.py"
+LATENTS = "modalities/images/latents.py"
 
 MUTANTS = [
     mutant(
@@ -27,6 +28,16 @@ MUTANTS = [
         ),
     ),
     mutant(1, "images: the encoder reads missing patches", (MODEL, "there &= on_host(batch.observed)", "pass")),
+    mutant(
+        1,
+        "images: views are encoded with their hidden patches",
+        (LATENTS, "index_fill(0, on_host(hidden.flat), False)", "index_fill(0, on_host(hidden.flat), True)"),
+    ),
+    mutant(
+        1,
+        "images: predicted representations of hidden patches learn by changing their targets",
+        (LATENTS, "with torch.no_grad():", "with torch.enable_grad():"),
+    ),
     mutant(
         3,
         "images: targets one patch off",

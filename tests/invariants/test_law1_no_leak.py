@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+from latent_cases import TARGETS, learner, view_batch
 from tiny import NEVER, Setup, numbers, ratio_corruption, with_action
 from unmask.core.batch import pack
 from unmask.core.corruption import KEEP, MASK, RANDOM
@@ -70,3 +71,25 @@ def test_what_a_missing_slot_holds_is_never_read(setup: Setup):
     other = dataclasses.replace(batch, values=batch.values | {setup.modality.raw: raw})
     with torch.no_grad():
         assert torch.equal(numbers(setup.model(batch, hidden)), numbers(setup.model(other, hidden)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_gradient_reaches_a_hidden_patch_of_a_view(target: str, seed: int):
+    """Nor one that is a target: what is predicted of it is given, not learnt."""
+    model = learner(target, seed)
+    batch, hidden = view_batch(model, seed)
+    patch = batch.values["patch"].clone().requires_grad_()
+    model.step_loss(dataclasses.replace(batch, values=batch.values | {"patch": patch}), hidden).backward()
+    found = patch.grad.flatten(0, 1)
+    assert torch.equal(found[hidden.flat], torch.zeros_like(found[hidden.flat]))
+    assert bool((found != 0).any())
+
+
+@pytest.mark.parametrize("target", ["views", "contrast"])
+def test_a_changed_hidden_patch_changes_no_comparison_of_views(target: str, seed: int):
+    model = learner(target, seed)
+    batch, hidden = view_batch(model, seed)
+    other = batch.values["patch"].clone()
+    other.view(-1, other.shape[-1])[hidden.flat] += 3.0
+    changed = dataclasses.replace(batch, values=batch.values | {"patch": other})
+    assert torch.equal(model.step_loss(batch, hidden), model.step_loss(changed, hidden))

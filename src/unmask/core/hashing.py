@@ -62,6 +62,10 @@ class Salt(IntEnum):
     TURN = 56
     WINDOW_TOP = 57
     WINDOW_LEFT = 58
+    # Pictures: several views of one
+    GAIN = 201
+    SHIFT = 202
+    DIRECTIONS = 203
     # Held-out examples
     HELD_OUT_PICTURE = 60
     HELD_OUT_PICTURE_GROUP = 61

@@ -96,6 +96,9 @@ class MaskedLoss(nn.Module):
     def forward(self, batch: PackedBatch, hidden: Hidden) -> tuple[Tensor, Callable[[], Any]]:
         """(loss, summed over hidden slots by their weights; what gives the number of them that are predicted right, or
         None)."""
+        own = getattr(self.model, "step_loss", None)
+        if own is not None:  # a model that learns from more than the values of hidden slots
+            return own(batch, hidden), lambda: None
         prediction = self.model(batch, hidden)
         target = codec_of(self.model).targets(batch.values, hidden.flat)
         loss = prediction.loss(target) if hidden.weight is None else prediction.loss(target, hidden.weight)

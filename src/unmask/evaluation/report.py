@@ -208,7 +208,7 @@ def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden sl
         metrics_path: the file; lines hold `step` and any of `loss`, `accuracy`, `slots_per_second`,
             `padding_waste`, `validation_loss`, `validation_accuracy`, `learning_rate`.
     """
-    train, validation = _curves(_records(Path(metrics_path)))
+    train, validation = _curves(records(Path(metrics_path)))
     charts: list[Markup] = []
 
     def add(title: str, y_label: str, curves: dict[str, Any], **options: bool) -> None:
@@ -243,7 +243,7 @@ def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden sl
     return Markup('<div class="charts">{}</div>').format(Markup("").join(charts))
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
+def records(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     found = []

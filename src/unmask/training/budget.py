@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
-from unmask.core.model import codec_of
+from unmask.core.pretrain import with_loss
 from unmask.errors import UserError
 from unmask.training.memory import Free
 
@@ -157,7 +157,7 @@ def _counted(
     device: torch.device,
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> _Count:
-    codec = codec_of(model)
+    losses = with_loss(model)
     seen = {}
 
     def loss(live: _Live) -> Tensor:
@@ -168,7 +168,7 @@ def _counted(
         gone = corruption.draw(batch, seed=0)
         batch, gone = batch.to(device), gone.to(device)
         with autocast():
-            return model(batch, gone).loss(codec.targets(batch.values, gone.flat))
+            return losses(batch, gone)[0]
 
     return _Count(*_passes(model, loss, device), **seen)
 

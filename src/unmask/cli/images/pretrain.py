@@ -15,7 +15,7 @@ def pretrain(
     out: str = typer.Option(..., help="Run folder."),
     config: options.Config = None,
     set_: options.Set = [],
-    recipe: str = typer.Option(None, help="small (default), mae or simmim (published settings)."),
+    recipe: str = typer.Option(None, help="small (default), mae, simmim, lejepa, simclr or ijepa."),
     strict: bool = typer.Option(False, "--strict", help="A picture that cannot be read is an error, not skipped."),
     steps: options.Steps = None,
     epochs: options.Epochs = None,
@@ -40,11 +40,13 @@ def pretrain(
     r = finished.result
     skipped = finished.data["skipped"]
     notes = [f"skipped {skipped} pictures that cannot be read"] if skipped else []
+    if rank := finished.data.get("effective_rank"):
+        notes.append(f"embeddings of held-out pictures spread over {rank:.1f} directions")
     lines = run_lines(
         r,
         out,
         rate=f"{finished.images_per_second:,.0f} images/s",
-        held="held out: loss {loss:.4f} a hidden patch",
+        held="held out: loss {loss:.4f}" + (" per hidden patch" if settings.target == "pixels" else ""),
         notes=notes,
     )
     output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)

@@ -153,7 +153,7 @@ def embed(
     model: options.Model,
     data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
     out: str = typer.Option(..., help="Where to write the (pictures, width) array, .npy."),
-    pooling: str = typer.Option("mean", help="mean, first or max."),
+    pooling: str = typer.Option("mean", help="mean, first, max or grid (4 x 4 means side by side)."),
     set_: options.ReadSettings = [],
     precision: options.Precision = "auto",
     device: options.Device = "auto",
@@ -185,6 +185,7 @@ def evaluate(
     data: list[str] = typer.Argument(..., help="Pictures in class folders; for a fine-tuned model labelled pictures."),
     most: int = typer.Option(None, help="At most this many training pictures (default all)."),
     set_: options.ReadSettings = [],
+    pooling: str = typer.Option("mean", help="Of frozen features: mean, first, max or grid."),
     report: str = typer.Option(None, help="Fine-tuned models: where to write the HTML report."),
     seed: options.Seed = 0,
     precision: options.Precision = "auto",
@@ -212,7 +213,8 @@ def evaluate(
     chosen = {"problem": "auto", "store": PASSING} | reading(set_, table=True)
     source = data[0] if len(data) == 1 else data
     images = loaded.read(source, **chosen | {"problem": loaded.problem}) if tuned else loaded.read(source, **chosen)
-    found = loaded.evaluate(images, seed=seed, most=most)
+    how: dict[str, Any] = {} if tuned else {"pooling": pooling}
+    found = loaded.evaluate(images, seed=seed, most=most, **how)
     found["data"], notes = account(images)
     shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
     rules = {name: "raw pixels " + f"{found['raw_' + name]:.4f}" for name in shown[:2] if "raw_" + name in found}

@@ -31,6 +31,7 @@ class Augment:
         flip: mirror half of the pictures.
         native: crops are windows of the pictures' own pixels, anywhere in them; nothing is resampled.
         turn: turn pictures by 0, 90, 180 or 270 degrees (those that are not square by 0 or 180), each as often.
+        jitter: how far `jittered` changes brightness and contrast.
     """
 
     scale: tuple[float, float] = (0.2, 1.0)
@@ -38,6 +39,7 @@ class Augment:
     flip: bool = True
     native: bool = False
     turn: bool = False
+    jitter: float = 0.0
 
     def boxes(self, identity: np.ndarray, key: tuple[int, int]) -> np.ndarray:
         """(n, 5): centre x and y, width, height (shares of the picture), and -1 where mirrored, else 1."""
@@ -69,6 +71,19 @@ class Augment:
             self._windows(images, identity, key, size) if self.native else self._resized(images, identity, key, size)
         )
         return self._turned(found, identity, key) if self.turn else found
+
+    def jittered(
+        self, seen: Float[Tensor, "n channels height width"], identity: np.ndarray, *, key: tuple[int, int]
+    ) -> Tensor:
+        """Each channel of each normalised picture times e^u, plus v: u and v drawn evenly within -jitter and jitter."""
+        if not self.jitter:
+            return seen
+        channel = np.arange(seen.shape[1])
+        gain, shift = (
+            torch.from_numpy(self.jitter * (2 * uniform(*key, identity[:, None], channel, salt) - 1)).to(seen)
+            for salt in (Salt.GAIN, Salt.SHIFT)
+        )
+        return seen * gain.exp()[..., None, None] + shift[..., None, None]
 
     def _windows(
         self, images: Tensor, identity: np.ndarray, key: tuple[int, int], size: tuple[int, int] | None

@@ -14,6 +14,7 @@ from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.augment import Augment, at_scale
 from unmask.modalities.images.codec import MISSING_SHARE, PatchCodec, PatchCodecConfig, patchify
 from unmask.modalities.images.floats import chunks, model_floats
+from unmask.modalities.images.latents import views_together
 from unmask.modalities.images.masking import unit_numbers
 
 PART_BYTES = 8e6
@@ -88,9 +89,9 @@ def image_batches(codec: PatchCodec, images: ImageSet, rows: int) -> Iterator[tu
         yield image_batch(codec.config, seen, numbers), numbers
 
 
-def nothing(config: PatchCodecConfig) -> PackedBatch:
-    """One row of padding: what a process without data computes on."""
-    batch = image_batch(config, torch.zeros(1, config.channels, *config.image), np.array([-1]))
+def nothing(config: PatchCodecConfig, rows: int = 1) -> PackedBatch:
+    """Rows of padding: what a process without data computes on."""
+    batch = image_batch(config, torch.zeros(rows, config.channels, *config.image), np.full(rows, -1))
     empty = torch.zeros_like(batch.segment)
     return PackedBatch(
         values=batch.values,
@@ -112,33 +113,40 @@ def batch_maker(
     augment: Augment | None,
     block: int = 1,
     native: bool = False,
+    views: int = 1,
 ) -> Callable[[list[list[int]], int, int], PackedBatch]:
     """A function (rows of picture numbers, rows asked, epoch) -> batch of augmented pictures.
 
     Args:
         native: without augmentation, the middle of larger pictures is taken, not the whole shrunk.
+        views: of each picture, each with crops and hidden patches of its own, side by side in its row.
     """
     mean, deviation = codec.mean.cpu().clone(), codec.deviation.cpu().clone()
     config = codec.config
 
-    def seen(numbers: np.ndarray, epoch: int) -> Tensor:
+    def seen(numbers: np.ndarray, identity: np.ndarray, epoch: int) -> Tensor:
         missing = None if images.missing is None else images.missing[numbers]
         pixels = torch.from_numpy(model_floats(images.pixels[numbers], missing))
         if augment is not None:
-            pixels = augment(pixels, numbers, key=(seed, epoch), size=config.image)
+            pixels = augment(pixels, identity, key=(seed, epoch), size=config.image)
         elif native:
             top, left = ((n - m) // 2 for n, m in zip(pixels.shape[2:], config.image, strict=True))
             pixels = pixels[:, :, top : top + config.image[0], left : left + config.image[1]].contiguous()
         elif pixels.shape[2:] != config.image:
             pixels = at_scale(pixels, config.image)
-        return (pixels - mean) / deviation
+        pixels = (pixels - mean) / deviation
+        return pixels if augment is None else augment.jittered(pixels, identity, key=(seed, epoch))
 
     def make(rows: list[list[int]], count: int, epoch: int = 0) -> PackedBatch:
         numbers = np.array([n for row in rows for n in row], np.int64)
         if not len(numbers):
-            return nothing(config)
+            return views_together(nothing(config, views), views)
+        identity = numbers
+        if views > 1:
+            numbers = numbers.repeat(views)
+            identity = numbers * views + np.tile(np.arange(views), len(identity))
         some = max(1, int(PART_BYTES / (4 * np.prod(images.pixels.shape[1:]))))
-        parts = (seen(numbers[part], epoch) for part in chunks(len(numbers), some))
-        return batch_of_parts(config, parts, numbers, block=block)
+        parts = (seen(numbers[part], identity[part], epoch) for part in chunks(len(numbers), some))
+        return views_together(batch_of_parts(config, parts, identity, block=block), views)
 
     return make

@@ -15,6 +15,7 @@ from unmask.encoder.config import MLP, Activation, EncoderConfig, Entrance, Lear
 from unmask.encoder.transformer import sin_cos
 from unmask.errors import UserError
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
+from unmask.modalities.images.latents import EncoderOnly, LatentLearner, LatentTargets
 from unmask.modalities.images.recipes import ImageSettings, sides
 
 
@@ -29,15 +30,20 @@ def grid_table(grid: tuple[int, int], width: int, class_token: bool) -> Float[Te
     return torch.cat([torch.zeros(int(class_token), width), table])
 
 
-def default_patch(image: tuple[int, int]) -> int:
+def default_patch(image: tuple[int, int], whole: bool = False) -> int:
     """The largest of 16, 8, 4, 2 that divides both sides and leaves at least 49 patches, else the smallest that
     divides.
 
+    Args:
+        whole: pictures are compared as wholes: 16 patches are enough, and a side of 7 is among those tried.
+
     >>> default_patch((224, 224)), default_patch((32, 32)), default_patch((28, 28)), default_patch((8, 8))
     (16, 4, 4, 2)
+    >>> default_patch((224, 224), whole=True), default_patch((32, 32), whole=True), default_patch((28, 28), whole=True)
+    (16, 8, 7)
     """
-    fits = [p for p in (16, 8, 4, 2) if image[0] % p == 0 and image[1] % p == 0]
-    enough = [p for p in fits if (image[0] // p) * (image[1] // p) >= 49]
+    fits = [p for p in ((16, 8, 7, 4, 2) if whole else (16, 8, 4, 2)) if image[0] % p == 0 and image[1] % p == 0]
+    enough = [p for p in fits if (image[0] // p) * (image[1] // p) >= (16 if whole else 49)]
     if enough:
         return enough[0]
     return fits[-1] if fits else 1
@@ -81,7 +87,7 @@ def codec_config(
     return PatchCodecConfig(
         image=image,
         channels=channels,
-        patch=settings.patch or default_patch(image),
+        patch=settings.patch or default_patch(image, settings.target in ("views", "contrast")),
         width=settings.width,
         head_width=settings.decoder_width if visible_only else settings.width,
         mean=mean,
@@ -91,6 +97,7 @@ def codec_config(
         statistics=settings.statistics,
         class_token=settings.class_token,
         mask_embedding=not visible_only,
+        pixels=settings.predicts_pixels,
     )
 
 
@@ -100,9 +107,25 @@ def new_model(settings: ImageSettings, codec: PatchCodecConfig) -> MaskedModel[P
         raise UserError(f"patch={codec.patch} leaves one patch a picture", hint="Use a smaller patch.")
     encoder = vit_config(settings.width, settings.layers, settings.heads, codec.slots)
     decoder = None
-    if settings.architecture == "visible_only":
+    if settings.architecture == "visible_only" and (settings.predicts_pixels or settings.target == "latents"):
         decoder = vit_config(settings.decoder_width, settings.decoder_layers, settings.decoder_heads, codec.slots)
-    return _fresh(codec, encoder, decoder, settings.positions == "learned", settings.train.seed)
+    learned, seed = settings.positions == "learned", settings.train.seed
+    return _fresh(codec, encoder, decoder, learned, seed, latent_targets(settings))
+
+
+def latent_targets(settings: ImageSettings) -> LatentTargets | None:
+    """What is predicted beside or instead of pixels; None where pixels are all."""
+    if settings.target == "pixels":
+        return None
+    return LatentTargets(
+        target=settings.target,
+        views=settings.shown_views,
+        regulariser=settings.regulariser,
+        temperature=settings.temperature,
+        pixels=settings.pixel_weight,
+        hidden=settings.projector,
+        width=settings.projection,
+    )
 
 
 def untrained(model: MaskedModel[PatchCodec], seed: int) -> MaskedModel[PatchCodec]:
@@ -113,10 +136,15 @@ def untrained(model: MaskedModel[PatchCodec], seed: int) -> MaskedModel[PatchCod
 
 
 def _fresh(
-    codec: PatchCodecConfig, encoder: EncoderConfig, decoder: EncoderConfig | None, learned: bool, seed: int
+    codec: PatchCodecConfig,
+    encoder: EncoderConfig,
+    decoder: EncoderConfig | None,
+    learned: bool,
+    seed: int,
+    targets: LatentTargets | None = None,
 ) -> MaskedModel[PatchCodec]:
     torch.manual_seed(seed)
-    model = assemble(codec, encoder, decoder, learned=learned)
+    model = assemble(codec, encoder, decoder, learned=learned, targets=targets)
     initialise(model)
     model.codec.start_statistics()
     set_positions(model)
@@ -124,13 +152,40 @@ def _fresh(
 
 
 def assemble(
-    codec: PatchCodecConfig, encoder: EncoderConfig, decoder: EncoderConfig | None, *, learned: bool
+    codec: PatchCodecConfig,
+    encoder: EncoderConfig,
+    decoder: EncoderConfig | None,
+    *,
+    learned: bool,
+    targets: LatentTargets | None = None,
 ) -> MaskedModel[PatchCodec]:
-    """Tie codec, encoder and decoder together; position tables that are not learned get no gradient."""
-    model = MaskedModel(PatchCodec(codec), make_encoder(encoder), decoder, bridge=False)
+    """Tie codec, encoder and decoder together; position tables that are not learned get no gradient.
+
+    Args:
+        targets: for a model that is to learn from representations.
+    """
+    model: MaskedModel[PatchCodec]
+    if targets is not None:
+        model = LatentLearner(PatchCodec(codec), make_encoder(encoder), decoder, targets)
+    elif codec.pixels:
+        model = MaskedModel(PatchCodec(codec), make_encoder(encoder), decoder, bridge=False)
+    else:
+        model = EncoderOnly(PatchCodec(codec), make_encoder(encoder))
     for table in position_tables(model):
         table.requires_grad_(learned)
     return model
+
+
+def without_learning(model: MaskedModel[PatchCodec]) -> MaskedModel[PatchCodec]:
+    """What is kept of a model that learnt from representations: projector and predictor are thrown away."""
+    if not isinstance(model, LatentLearner):
+        return model
+    decoder = model.decoder.config if model.visible_only and model.codec.config.pixels else None
+    learned = position_tables(model)[0].requires_grad
+    kept = assemble(model.codec.config, model.encoder.config, decoder, learned=learned)
+    state = model.state_dict()
+    kept.load_state_dict({name: state[name] for name in kept.state_dict()})
+    return kept.to(next(model.parameters()).device).train(model.training)
 
 
 def position_tables(model: MaskedModel[PatchCodec]) -> list[Any]:

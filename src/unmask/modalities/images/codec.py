@@ -75,6 +75,7 @@ class PatchCodecConfig:
             be drawn in pixels without having seen it; 0 for none (the published loss).
         class_token: a learned slot in front of the patches.
         mask_embedding: a mask embedding stands in hidden slots of the encoder (the in-place architecture).
+        pixels: patches are predicted back; False for a model that was trained on representations alone.
 
     Raises:
         UserError: the patch does not divide the image (naming the sides that would), or lists of another length.
@@ -92,6 +93,7 @@ class PatchCodecConfig:
     statistics: float = 0.0
     class_token: bool = True
     mask_embedding: bool = False
+    pixels: bool = True
 
     def __post_init__(self) -> None:
         height, width = self.image
@@ -230,8 +232,9 @@ class PatchCodec(nn.Module):
         else:
             # Only padding stands behind it.
             self.register_buffer("mask", torch.zeros(config.width), persistent=False)
-        self.head = nn.Linear(config.head_width, config.features)
-        if config.normalised and config.statistics:
+        if config.pixels:
+            self.head = nn.Linear(config.head_width, config.features)
+        if config.pixels and config.normalised and config.statistics:
             self.statistics = nn.Linear(config.head_width, 2)
             self.start_statistics()
         for name in ("mean", "deviation"):

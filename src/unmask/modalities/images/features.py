@@ -4,11 +4,14 @@ over them."""
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
-from unmask.core.embed import Pooling, embed_batches, pooled_by
+from unmask.core.batch import PackedBatch
+from unmask.core.embed import Pool, Pooling, embed_batches, pooled_by
 from unmask.core.model import MaskedModel
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batches
@@ -16,6 +19,9 @@ from unmask.modalities.images.codec import PatchCodec
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.streaming import StreamedArray
 
+ImagePooling = Literal[Pooling, "grid"]
+CELLS = 4
+"""Rows and columns of pooling 'grid', at most."""
 PASSING = Store(folder=None, most=256e6)
 """For one pass over files: sets larger than this are decoded as they come."""
 RESTING = 512e6
@@ -34,15 +40,42 @@ def features(
     images: ImageSet,
     context: contextlib.AbstractContextManager[Any],
     *,
-    pooling: Pooling = "mean",
+    pooling: ImagePooling = "mean",
     normalise: bool = False,
     rows: int | None = None,
 ) -> np.ndarray:
-    """Pooled encoder states of pictures of the model's size, (pictures, width) float32."""
+    """Pooled encoder states of pictures of the model's size, (pictures, width) float32; of pooling 'grid' (pictures,
+    cells x width)."""
     batches = image_batches(model.codec, images, rows or inference_rows(model))
-    pool, width = pooled_by(pooling, include_special=False), model.encoder.config.width
+    width = model.encoder.config.width
+    if pooling == "grid":
+        pool: Pool = grid_pool
+        width *= int(np.prod(cells(model.codec.config.grid)))
+    else:
+        pool = pooled_by(pooling, include_special=False)
     with context:
         return embed_batches(model, batches, pool, count=len(images), width=width, normalise=normalise)
+
+
+def cells(grid: tuple[int, int]) -> tuple[int, int]:
+    """(rows, columns) of the cells that 'grid' takes means over: 4 x 4, fewer where there are fewer patches."""
+    return (min(CELLS, grid[0]), min(CELLS, grid[1]))
+
+
+def grid_pool(model: MaskedModel[PatchCodec], batch: PackedBatch, count: int) -> Tensor:
+    """Means of the states over the cells of a grid, side by side: what is where is kept. (count, cells x width) fp32; a
+    cell without an observed patch is 0."""
+    config = model.codec.config
+    first = int(config.class_token)
+    states = model.states(batch)[:, first:].float()
+    seen = batch.observed[:, first:, None].float()
+    rows, columns = config.grid
+
+    def summed(x: Tensor) -> Tensor:
+        return adaptive_avg_pool2d(x.transpose(1, 2).unflatten(2, (rows, columns)), cells(config.grid))
+
+    found = summed(states * seen) / summed(seen).clamp_min(1e-6)
+    return found.flatten(2).transpose(1, 2).flatten(1)
 
 
 def settled(images: ImageSet) -> np.ndarray:

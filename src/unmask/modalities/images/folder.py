@@ -292,7 +292,7 @@ def hf_config(model: MaskedModel[PatchCodec], ratio: float = 0.75) -> dict[str, 
         "norm_pix_loss": codec.normalised,
         "dtype": "float32",
     }
-    if model.visible_only and codec.class_token:
+    if model.visible_only and codec.class_token and codec.pixels:
         decoder = model.decoder.config
         return {
             "model_type": "vit_mae",

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from unmask.core.batch import PackedBatch
-from unmask.core.embed import Pooling
 from unmask.core.fill import Order
 from unmask.core.pretrain import validate
 from unmask.errors import UserError, option
@@ -24,9 +23,10 @@ from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.build import at_size
 from unmask.modalities.images.codec import PatchCodecConfig
 from unmask.modalities.images.evaluate import classes_told_apart
-from unmask.modalities.images.features import PASSING, features, inference_rows, pooled, settled
+from unmask.modalities.images.features import PASSING, ImagePooling, features, inference_rows, pooled, settled
 from unmask.modalities.images.floats import evenly
 from unmask.modalities.images.folder import ImageFolder, load_folder, save_folder
+from unmask.modalities.images.latents import no_pixels
 from unmask.modalities.images.masking import image_corruption
 from unmask.modalities.images.recipes import sides
 from unmask.modalities.images.reconstruct import Reconstruction, Statistics, chosen_patches, reconstructed
@@ -77,6 +77,10 @@ class ImageModel:
             check_fit(found, self.folder.depth, self.folder.range)
         return dataclasses.replace(found, fits=True)
 
+    def _need_pixels(self) -> None:
+        if not self.config.pixels:
+            raise no_pixels()
+
     def _context(self) -> contextlib.AbstractContextManager[Any]:
         return computing(self.precision, self.device)
 
@@ -115,8 +119,10 @@ class ImageModel:
                 hidden patch). Default: predicted where the model was trained to, else neighbours.
 
         Raises:
-            UserError: more than one of ratio, box and mask, or one that does not fit the picture.
+            UserError: more than one of ratio, box and mask, or one that does not fit the picture; a model that predicts
+                no pixels.
         """
+        self._need_pixels()
         found = self.read(images)
         hidden = chosen_patches(self.config, found, ratio=ratio, box=box, mask=mask, gaps=gaps, seed=seed)
         with self._context():
@@ -136,12 +142,13 @@ class ImageModel:
         """Pictures with the hidden part predicted: `reconstruct(...).filled`."""
         return self.reconstruct(images, **options).filled
 
-    def embed(self, images: Any, *, pooling: Pooling = "mean", normalise: bool = False) -> np.ndarray:
+    def embed(self, images: Any, *, pooling: ImagePooling = "mean", normalise: bool = False) -> np.ndarray:
         """One vector per picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over
         them. Files of large sets are decoded as they come.
 
         Args:
-            pooling: 'mean' or 'max' over the patches, 'first' for the class token.
+            pooling: 'mean' or 'max' over the patches, 'first' for the class token, 'grid' for the means over a grid of
+                4 x 4 cells side by side, (pictures, 16 x width): what is where is kept.
         """
         if pooling == "first" and not self.config.class_token:
             raise UserError("pooling=first, but the model has no class token", hint=f"Use {option('pooling', 'mean')}.")
@@ -169,6 +176,7 @@ class ImageModel:
         of a picture cut into tiles the patches of all tiles are added up. Compare scores of one model, per slot where
         pictures have different numbers of them.
         """
+        self._need_pixels()
         return score_pictures(self.model, self.read(images, store=PASSING), self._context())
 
     def evaluate(
@@ -179,9 +187,10 @@ class ImageModel:
         seed: int = 0,
         most: int | None = None,
         baselines: bool = True,
-        pooling: Pooling = "mean",
+        pooling: ImagePooling = "mean",
     ) -> dict[str, Any]:
-        """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches.
+        """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches
+        (where the model predicts them in pixels).
 
         Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles
         are judged each by itself; the intervals resample whole groups (patients, and the pictures that tiles and slices
@@ -190,6 +199,7 @@ class ImageModel:
         Args:
             most: at most this many training and a quarter as many test pictures; None takes all, of sets too large for
                 memory 50 000.
+            pooling: of the features, as `embed` has it.
             baselines: the same two on raw pixels, of small pictures that are in memory.
 
         Raises:
@@ -200,8 +210,9 @@ class ImageModel:
             "rows": len(found),
             "pictures": len(found),
             "skipped": len(found.skipped),
-            "loss": self.loss(found, seed=seed),
         }
+        if self.config.pixels:
+            out["loss"] = self.loss(found, seed=seed)
         if found.labels is None:
             return out
 
@@ -212,6 +223,7 @@ class ImageModel:
 
     def loss(self, images: Any, *, ratio: float = 0.75, seed: int = 0, most: int = 2000) -> float:
         """Mean error of hidden patches (in the units of the training loss), with masks that are always the same."""
+        self._need_pixels()
         found = self.read(images)
         if len(found) > most:
             found = found.take(evenly(np.arange(len(found)), most))
@@ -242,7 +254,8 @@ class ImageModel:
         }
         return {
             "kind": "images",
-            "architecture": "visible_only" if self.model.visible_only else "in_place",
+            "architecture": "in_place" if self.config.pixels and not self.model.visible_only else "visible_only",
+            "predicts_pixels": self.config.pixels,
             "parameters": count["all"],
             "encoder_parameters": count["encoder"],
             "layers": encoder.layers,

@@ -23,8 +23,9 @@ from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest
 from unmask.modalities.images.augment import Augment
 from unmask.modalities.images.batches import batch_maker
-from unmask.modalities.images.build import codec_config, new_model
+from unmask.modalities.images.build import codec_config, new_model, without_learning
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
+from unmask.modalities.images.collapse import last_spread, live_spread, measures, warned
 from unmask.modalities.images.features import features
 from unmask.modalities.images.floats import channel_statistics, evenly
 from unmask.modalities.images.folder import save_folder
@@ -68,7 +69,7 @@ class ImageRun:
     @property
     def images_per_second(self) -> float:
         """Pictures trained on per second, of whole steps."""
-        return self.result.slots_per_second / self.model.codec.config.slots
+        return self.result.slots_per_second / (self.model.codec.config.slots * self.settings.shown_views)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
@@ -91,7 +92,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
         settings = self.settings
         folder = settings.store_folder or out / "pictures"
         self.images = images = prepare(self.data, settings, store_of(settings.store, folder, settings.train, say))
-        self.account = describe(images)
+        self.account, self.say = describe(images), say
         for line in told(self.account):
             say(line)
         self.held = held_out_pictures(images, settings.holdout, settings.train.seed)
@@ -125,11 +126,15 @@ class ImagePretraining(Pretrainable[ImageRun]):
     def save(self, out: Path, model: Any) -> None:
         about = {"images": as_dict(self.settings), "classes": self.images.classes, "data": self.account}
         about["source"] = source_name(self.data)
-        save_folder(out, model, depth=self.images.depth, settings=about)
+        save_folder(out, without_learning(model), depth=self.images.depth, settings=about)
 
     def finished(self, out: Path, result: RunResult) -> ImageRun:
         images = self.images
+        spread = last_spread(out / "metrics.jsonl")
+        if warning := warned(spread):
+            self.say(warning)
         about = self.account | {
+            **spread,
             "pictures": len(images),
             "training": len(self.training),
             "held_out": len(self.held_out),
@@ -212,8 +217,8 @@ def make_job(
     model: MaskedModel[PatchCodec], images: ImageSet, train: np.ndarray, held_out: np.ndarray, settings: ImageSettings
 ) -> tuple[Job, ImageSettings]:
     """Tie a model, pictures and a corruption together for the run; the settings come back with the batch in slots."""
-    config = model.codec.config
-    slots, batch = config.slots, min(settings.batch, len(train))
+    config, views = model.codec.config, settings.shown_views
+    slots, batch = config.slots * views, min(settings.batch, len(train))
     plan = Plan(
         lengths=np.full(len(images), slots), examples=train, slots=slots, rows=batch, seed=settings.train.seed, pool=4
     )
@@ -222,13 +227,16 @@ def make_job(
         changes["validate_every"] = max(1, round(plan.steps_per_epoch() * settings.probe_every))
     settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **changes))
     block = unit_block(config, settings.unit) if settings.hide == "unit" else 1
-    augment = Augment(scale=settings.scale, flip=settings.flip, native=settings.view == "crop", turn=settings.turn)
-    make = batch_maker(model.codec, images, seed=settings.train.seed, augment=augment, block=block)
-    # Held-out pictures are looked at as large as those trained on: of crops at native resolution, the middle.
     native = settings.view == "crop"
+    augment = Augment(
+        scale=settings.scale, flip=settings.flip, native=native, turn=settings.turn, jitter=settings.jitter
+    )
+    make = batch_maker(model.codec, images, seed=settings.train.seed, augment=augment, block=block, views=views)
+    # Held-out pictures are looked at as large as those trained on: of crops at native resolution, the middle. Views are
+    # what is compared: there always the same ones.
     plain = batch_maker(model.codec, images, seed=settings.train.seed, augment=None, block=block, native=native)
     shown = evenly(held_out, VALIDATION)
-    validation = _validation(shown, plain, batch, config)
+    validation = _validation(shown, plain if settings.target == "pixels" else make, batch, config, views)
     corruption = image_corruption(
         config, hide=settings.hide, ratio=settings.ratio, unit=settings.unit, own=settings.select
     )
@@ -241,25 +249,30 @@ def make_job(
         validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True),
         fingerprint=_fingerprint(settings, images),
-        measure=live_probe(images, train, held_out, config.image, native) if settings.probe else None,
+        measure=measures(
+            live_probe(images, train, held_out, config.image, native) if settings.probe else None,
+            live_spread(images, held_out, config.image, native) if settings.target != "pixels" else None,
+        ),
         unit="pictures",
+        whole_batch="" if settings.target == "pixels" else f"the loss of target={settings.target}",
         look_ahead=0 if isinstance(images.pixels, np.ndarray) else 1,
     )
     return job, settings
 
 
 def _validation(
-    numbers: np.ndarray, make: Callable[..., PackedBatch], batch: int, config: PatchCodecConfig
+    numbers: np.ndarray, make: Callable[..., PackedBatch], batch: int, config: PatchCodecConfig, views: int
 ) -> Sequence[PackedBatch]:
     """Held-out pictures in batches of at most `batch`: kept where they are small, else made whenever they are looked
     at."""
     # A slot holds its patch, and eight numbers of eight bytes or less about it.
-    each = config.slots * (4 * config.features + 40)
+    slots = config.slots * views
+    each = slots * (4 * config.features + 40)
     rows = min(batch, max(1, int(VALIDATION_BYTES // each)))
     parts = [[[int(n)] for n in numbers[i : i + rows]] for i in range(0, len(numbers), rows)]
     makers = [functools.partial(make, part, rows, 0) for part in parts]
     few = len(numbers) * each <= VALIDATION_KEPT
-    return [made() for made in makers] if few else MadeWhenNeeded(makers, rows * config.slots)
+    return [made() for made in makers] if few else MadeWhenNeeded(makers, rows * slots)
 
 
 def live_probe(
@@ -300,12 +313,14 @@ def live_probe(
 def write_report(finished: ImageRun) -> Path:
     """report.html of a run: figures, curves, the live probe, triptychs of held-out pictures, attention maps."""
     from unmask.evaluation.report import Report, training_curves
+    from unmask.modalities.images.embedding_report import embedding_sections
+    from unmask.modalities.images.model import load
     from unmask.modalities.images.pictures import told_drawing
     from unmask.modalities.images.report import attention_pictures, probe_chart, triptychs
 
     r, folder = finished.result, finished.folder
     page = Report("Masked pretraining on images", str(folder))
-    unit = "error of a hidden patch"
+    unit = loss_unit(finished.settings)
     page.facts(
         {
             "Held-out loss": r.held_out("loss", "{:.4f}"),
@@ -318,6 +333,8 @@ def write_report(finished: ImageRun) -> Path:
         }
     )
     page.section("The pictures", "\n\n".join(told(finished.data)))
+    if warning := warned(last_spread(folder / "metrics.jsonl")):
+        page.section("The representations have collapsed", warning)
     page.section("Training", training_curves(folder / "metrics.jsonl", loss=unit))
     chart = probe_chart(folder / "metrics.jsonl")
     if chart is not None:
@@ -328,19 +345,31 @@ def write_report(finished: ImageRun) -> Path:
             f"{min(PROBE_TEST, finished.data['held_out']):,} held-out pictures, while training.",
         )
     which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
-    page.section(
-        "Original, masked, reconstructed",
-        triptychs(folder, finished.shown),
-        note=f"{which}; hidden patches are predicted in pixels, visible ones are the original's. "
-        + told_drawing(finished.shown),
-    )
+    model = load(folder)
+    if finished.settings.predicts_pixels:
+        page.section(
+            "Original, masked, reconstructed",
+            triptychs(model, finished.shown),
+            note=f"{which}; hidden patches are predicted in pixels, visible ones are the original's. "
+            + told_drawing(finished.shown),
+        )
     page.section(
         "Where the last layer looks",
-        attention_pictures(folder, finished.shown),
+        attention_pictures(model, finished.shown),
         note="Attention of the class token (or the mean over patches), mean over heads.",
     )
+    for title, content, note in embedding_sections(model, finished.shown):
+        page.section(title, content, note=note)
     page.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
     return page.write(folder / "report.html")
+
+
+def loss_unit(settings: ImageSettings) -> str:
+    """What the loss of a run is, for the axis of its curve."""
+    names = {"views": "LeJEPA", "contrast": "NT-Xent", "latents": "error of a hidden representation"}
+    if settings.target == "pixels":
+        return "error of a hidden patch"
+    return names[settings.target] + (" and error of a hidden patch" if settings.pixel_weight else "")
 
 
 def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:

@@ -46,7 +46,8 @@ class ImageSettings:
             small, light).
         image_size: side, or height,width, that pictures are brought to (shorter side first, then cut to the middle);
             none takes them as they are, all alike.
-        patch: side of a patch in pixels; none picks the largest of 16, 8, 4, 2 that leaves at least 49 patches.
+        patch: side of a patch in pixels; none picks the largest of 16, 8, 4, 2 that leaves at least 49 patches, with
+            target=views and contrast the largest of 16, 8, 7, 4, 2 that leaves at least 16.
         channels: none takes what the files have; 1 or 3 turn grey into colours and back. Of arrays with more than four
             it tells which axis they are.
         ratio: share of the patches to hide.
@@ -55,6 +56,21 @@ class ImageSettings:
         unit: side of a mask unit in pixels, for hide=unit.
         norm_targets: predict patches normalised by their own mean and deviation.
         loss: 'mse' or 'l1'.
+        target: what is predicted: 'pixels' of hidden patches; 'views', representations of other views of the picture
+            (LeJEPA: the views' mean, with SIGReg against collapse); 'contrast', which of the batch's pictures another
+            view is of (SimCLR: NT-Xent); 'latents', the encoder's own representations of hidden patches (I-JEPA, with
+            SIGReg in place of a teacher). All but pixels compare the pictures of a batch with each other: a step is
+            then taken by one process in one go, and the batch's size is part of the loss.
+        pixel_weight: with another target, weight of predicting hidden pixels beside it; 0 leaves the decoder out, and
+            the model embeds but does not fill.
+        views: of each picture in a step, with another target than pixels; none is 4 for views, 2 for contrast, 1 for
+            latents.
+        regulariser: share of SIGReg in the loss of target=views, its weight in that of latents; 0 lets the
+            representations collapse.
+        temperature: of target=contrast.
+        projector, projection: width inside and behind the projector, where views are compared.
+        jitter: each view's brightness and contrast are changed, channel by channel, by factors up to e^jitter and
+            shifts up to jitter deviations; 0 leaves them.
         statistics: weight of predicting a patch's mean and deviation beside it, so that hidden patches can be drawn in
             pixels; with norm_targets only. 0 is the published loss.
         positions: 'sincos' (fixed, 2-D) or 'learned'.
@@ -107,6 +123,14 @@ class ImageSettings:
     norm_targets: bool = True
     loss: Literal["mse", "l1"] = "mse"
     statistics: float = 0.1
+    target: Literal["pixels", "views", "contrast", "latents"] = "pixels"
+    pixel_weight: float = 0.0
+    views: int | None = None
+    regulariser: float = 0.05
+    temperature: float = 0.2
+    projector: int = 512
+    projection: int = 64
+    jitter: float = 0.0
     positions: Literal["sincos", "learned"] = "sincos"
     class_token: bool = True
     view: Literal["shrink", "tile", "crop"] = "shrink"
@@ -139,7 +163,9 @@ class ImageSettings:
     def __post_init__(self) -> None:
         check_types(self)
         require_counts(self, "width", "layers", "heads", "decoder_width", "decoder_layers", "decoder_heads", "batch")
+        require_counts(self, "projector", "projection")
         require(self, lambda v: v >= 1, "a whole number, 1 or more, or none", "patch", "channels", "unit", "workers")
+        self._check_target()
         for name in ("width", "decoder_width"):
             if self.positions == "sincos" and getattr(self, name) % 4:
                 raise UserError(
@@ -159,6 +185,28 @@ class ImageSettings:
             value = getattr(self, name)
             if value is not None and min(sides(value)) < 1:
                 raise UserError(f"{name}={value}", hint="Expected pixels: a side, or height,width.")
+
+    def _check_target(self) -> None:
+        require(self, lambda v: v >= 0, "a number, 0 or more", "pixel_weight", "jitter")
+        require(self, lambda v: 0 <= v <= 1, "a share, 0 to 1", "regulariser")
+        require(self, lambda v: v > 0, "a number above 0", "temperature")
+        least = 1 if self.target in ("pixels", "latents") else 2
+        if self.views is not None and self.views < least:
+            raise UserError(
+                f"views={self.views} with target={self.target}", hint=f"Views are compared: {least} or more."
+            )
+        if self.target == "pixels":
+            for name in ("views", "pixel_weight"):
+                if getattr(self, name):
+                    raise UserError(
+                        f"{name}={getattr(self, name)} with target=pixels",
+                        hint=f"Say what is learnt beside pixels: {setting('target', 'views')}, contrast or latents.",
+                    )
+        elif self.architecture == "in_place":
+            raise UserError(
+                f"target={self.target} with architecture=in_place",
+                hint=f"Views are encoded from their visible patches: {setting('architecture', 'visible_only')}.",
+            )
 
     def _check_views(self) -> None:
         if (
@@ -194,6 +242,16 @@ class ImageSettings:
             )
         if min(k - i for k, i in zip(kept, sides(self.image_size), strict=True)) < 0:
             raise UserError(f"store_size={self.store_size} below image_size={self.image_size}", hint="Make it larger.")
+
+    @property
+    def shown_views(self) -> int:
+        """Views of each picture in a step."""
+        return self.views or {"views": 4, "contrast": 2}.get(self.target, 1)
+
+    @property
+    def predicts_pixels(self) -> bool:
+        """Whether hidden patches are predicted in pixels."""
+        return self.target == "pixels" or self.pixel_weight > 0
 
     @property
     def kept_size(self) -> int | tuple[int, int] | None:
@@ -288,7 +346,37 @@ SIMMIM: dict[str, Any] = {
 """Xie et al. 2022, section 4.1 and appendix A: mask units of 32 pixels, 60 %, L1, rate 1e-4 x batch / 512. The step
 decay at 7/8 of the run is a linear one here; learned absolute positions stand for the relative bias of their ViT."""
 
-RECIPES: dict[str, Mapping[str, Any]] = {"small": SMALL, "mae": MAE, "simmim": SIMMIM}
+_VIEWS: dict[str, Any] = {"ratio": 0.5, "crop": (0.3, 1.0), "jitter": 0.4}
+"""Views of small pictures on a CPU: half of the patches are seen, so that a view costs half."""
+
+LEJEPA: dict[str, Any] = {**_VIEWS, "target": "views", "views": 4, "regulariser": 0.05, "weight_decay": 0.05}
+"""Balestriero and LeCun 2025: views predict their mean, SIGReg at the paper's weight of 0.05. In the paper views are
+large and small crops of large pictures; here they are as large as the picture, with patches hidden."""
+
+SIMCLR: dict[str, Any] = {
+    **_VIEWS,
+    "target": "contrast",
+    "views": 2,
+    "temperature": 0.2,
+    "ratio": 0.375,
+    "optimiser": "muon",
+    "learning_rate": 4e-3,
+}
+"""Chen et al. 2020: two views, NT-Xent. The paper has temperature 0.1 to 0.5, batches of 4096, LARS and colours that
+are distorted; here Muon, small batches, brightness and contrast, and patches are hidden."""
+
+IJEPA: dict[str, Any] = {"target": "latents", "hide": "block", "ratio": 0.6, "crop": (0.6, 1.0), "regulariser": 0.05}
+"""After Assran et al. 2023 (I-JEPA): blocks of patches are predicted as representations by a narrow predictor. Their
+targets come from a moving average of the encoder; here from the encoder itself, kept from collapse by SIGReg."""
+
+RECIPES: dict[str, Mapping[str, Any]] = {
+    "small": SMALL,
+    "mae": MAE,
+    "simmim": SIMMIM,
+    "lejepa": LEJEPA,
+    "simclr": SIMCLR,
+    "ijepa": IJEPA,
+}
 
 _NAMED = {
     "size": (SIZES, ("width", "layers", "heads")),

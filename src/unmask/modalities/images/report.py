@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 from markupsafe import Markup
 
 from unmask.evaluation.charts import line_chart
+from unmask.evaluation.report import records
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.floats import evenly
 from unmask.modalities.images.model import ImageModel, load
@@ -18,14 +18,8 @@ from unmask.modalities.images.pictures import gallery, heat, shown_range, tripty
 def probe_chart(metrics: Path) -> Markup | None:
     """The live probe's curves, from metrics.jsonl; None where there was none."""
     curves: dict[str, list[tuple[float, float]]] = {"nearest neighbours": [], "linear probe": []}
-    if not metrics.exists():
-        return None
-    for line in metrics.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("kind") == "probe":
+    for record in records(metrics):
+        if record.get("kind") == "probe":
             for name, key in (("nearest neighbours", "knn_accuracy"), ("linear probe", "probe_accuracy")):
                 if record.get(key) is not None:
                     curves[name].append((record["step"], record[key]))
