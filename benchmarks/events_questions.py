@@ -6,10 +6,12 @@ on the others and answers without a label. Beside it, for each question: gradien
 trained on 100 labels and on all; the rule of the last value; the prevalence.
 
     python benchmarks/events_questions.py physionet|synthea [--steps 400] [--set key=value] [--cache DIR] [--out F.json]
+    python benchmarks/events_questions.py cost [--steps 60]
     python benchmarks/events_questions.py death [--steps 400] [--folds 0,1,2,3,4] [--out F.json]
 
-The second: in-hospital death (PhysioNet-2012) with 10 % of the labels, five subsets per fold: what states and answers
-add to summaries and trees.
+`cost`: pretraining with questions beside the masked events alone. `death`: in-hospital death (PhysioNet-2012) with 10 %
+of the labels, five subsets per fold: what states and answers add to summaries and trees. `events_questions_sheet.py`
+makes the sheets of docs/results of what --out wrote.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ FEWEST = 10
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", choices=[*DATA, "death"])
+    parser.add_argument("data", choices=[*DATA, "death", "cost"])
     parser.add_argument("--folds", default="0,1,2,3,4", help="death: numbers of the folds to run")
     parser.add_argument("--share", type=float, default=0.1, help="death: share of the training labels")
     parser.add_argument("--subsets", type=int, default=5, help="death: label subsets per fold")
@@ -278,6 +280,26 @@ def death(a: argparse.Namespace) -> None:
         tell_death(rows, gaps, a)
 
 
+def cost(a: argparse.Namespace) -> None:
+    """Processor seconds of pretraining with questions and without, of as many steps; what both begin with left out."""
+    from unmask.modalities.events.meds import read_meds
+
+    found: dict[str, Any] = {"steps": a.steps, "pretraining": {}}
+    for data, (name, _) in DATA.items():
+        if not (SHARED / "data/events" / name).exists():
+            continue
+        events, spent = read_meds(SHARED / "data/events" / name), {}
+        for a.recipe in ("ours", "ask"):
+            for a.steps in (1, found["steps"]):
+                with tempfile.TemporaryDirectory() as folder:
+                    spent[a.recipe, a.steps] = pretrained(events, np.arange(len(events)), a, folder)[1]
+        each = {r: spent[r, found["steps"]] - spent[r, 1] for r in ("ours", "ask")}
+        found["pretraining"][data] = {**each, "ratio": each["ask"] / each["ours"]}
+        print(data, found["pretraining"][data], flush=True)
+    if a.out:
+        Path(a.out).write_text(json.dumps(found, indent=1))
+
+
 def alone(part: str) -> dict[str, bool]:
     return {name: name == part for name in ("summaries", "states", "answers")}
 
@@ -301,8 +323,8 @@ def tell_death(rows: list[dict[str, Any]], gaps: list[dict[str, np.ndarray]], a:
 
 def main() -> None:
     a = arguments()
-    if a.data == "death":
-        death(a)
+    if a.data in ("death", "cost"):
+        death(a) if a.data == "death" else cost(a)
         return
     if not (SHARED / "data/events" / DATA[a.data][0]).exists():
         print(f"{SHARED / 'data/events'} is not there: nothing to measure")

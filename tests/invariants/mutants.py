@@ -18,6 +18,7 @@ LAWS = {
     7: "test_law7_mean_over_hidden.py",
     8: "test_law8_ties.py",
     9: "test_law9_distributions.py",
+    10: "test_law10_time.py",
 }
 
 

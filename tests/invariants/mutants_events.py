@@ -10,6 +10,7 @@ CODEC, HISTORIES, TIES, EVIDENCE = (
     "modalities/events/ties.py",
     "modalities/events/evidence.py",
 )
+QUERIES, QUERY_BATCHES = "modalities/events/queries.py", "modalities/events/query_batches.py"
 
 MUTANTS = [
     mutant(
@@ -58,6 +59,25 @@ MUTANTS = [
             CODEC,
             "noise * (0.5 * log_variance).exp() * temperature",
             "2 * noise * (0.5 * log_variance).exp() * temperature",
+        ),
+    ),
+    mutant(
+        10,
+        "events: what is told of a question's codes counts later events",
+        (QUERIES, "rows = histories.rows(subject, moment)", "rows = histories.rows(subject)"),
+    ),
+    mutant(
+        10,
+        "events: the history that is asked about is whole",
+        (QUERY_BATCHES, "histories.example(subject, moment, slots", "histories.example(subject, None, slots"),
+    ),
+    mutant(
+        10,
+        "events: what stands at the time of asking answers",
+        (
+            QUERIES,
+            'later = rows[np.searchsorted(time, moment, side="right") :]',
+            'later = rows[np.searchsorted(time, moment, side="left") :]',
         ),
     ),
 ]

@@ -11,10 +11,12 @@ import torch
 from unmask.modalities.events.folder import EventFolder, new_model
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
+from unmask.modalities.events.pretrain import batch_maker
 from unmask.modalities.events.queries import ITEMS, QueryDraws, ends, features, first_after, horizons, made
 from unmask.modalities.events.query_answers import DEAD, NO_EVENTS, probabilities, unanswerable
+from unmask.modalities.events.query_batches import with_questions
 from unmask.modalities.events.query_fit import start_asking
-from unmask.modalities.events.query_head import QueryHead, fitted_line
+from unmask.modalities.events.query_head import QueryHead, asked_of, fitted_line
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 from unmask.modalities.events.vocabulary import FIRST, Vocabulary
 
@@ -246,3 +248,16 @@ def test_calibration_finds_the_line():
 
 def test_the_recipe_asks():
     assert with_overrides(EventSettings(), RECIPES["ask"]).questions > 0
+
+
+def test_the_loss_of_a_batch_is_the_sum_of_its_parts(folder):
+    """Gradient accumulation changes nothing: law 7 for questions."""
+    draws, rows = drawer(hospital()), [[0, 1], [2], [3, 5], [4]]
+    make = with_questions(batch_maker(draws.histories, 64), draws, slots=64, count=8, seed=0)
+    batch = make(rows, 4, 2)
+    model = folder.model
+    with torch.no_grad():
+        whole = model.question_loss(batch, asked_of(batch)).sum()
+        parts = [model.question_loss(part, asked_of(part)).sum() for part in batch.cut(1)]
+    assert whole > 1
+    torch.testing.assert_close(whole, sum(parts))
