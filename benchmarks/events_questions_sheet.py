@@ -11,6 +11,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from unmask.verify.sheet import parsed, written
+
 ROOT = Path(__file__).parents[1]
 SOURCES = ["src/unmask/core", "src/unmask/encoder", "src/unmask/training", "src/unmask/modalities/events"]
 NAMES = {"physionet": "PhysioNet-2012", "synthea": "Synthea"}
@@ -25,7 +27,7 @@ def sheet(name: str, title: str, says: str, command: str, seeds: str, since: str
     content = {"kind": "sheet", "name": name, "title": title, "says": says, "command": command, "commit": since}
     content |= {"date": date.today().isoformat(), "processor": "one busy core with AMX", "seeds": seeds, "since": since}
     content |= {"sources": SOURCES, "tables": tables}
-    (ROOT / f"docs/results/{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    (ROOT / f"docs/results/{name}.json").write_text(written(parsed(name, content)), encoding="utf-8")
 
 
 def between(three: list[float]) -> str:
