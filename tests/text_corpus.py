@@ -5,8 +5,13 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import torch
+
+from unmask.modalities.text.folder import TextFolder, new_text_model
+from unmask.modalities.text.model import TextModel
 from unmask.modalities.text.tokenizer import Tokenizer
 
+MODEL_SLOTS = 64
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog near the river bank.",
     "Don't stop pretraining: adapt language models to domains and tasks.",
@@ -33,3 +38,17 @@ def write_corpus(path: Path, copies: int = 60) -> Path:
     ]
     path.write_text("\n\n".join(parts), encoding="utf-8")
     return path
+
+
+def made_model(kind: str = "wordpiece", recipe: str = "bert", seed: int = 0) -> TextModel:
+    """A model of random weights, wide enough that words differ."""
+    torch.manual_seed(seed)
+    t = tokenizer(kind)
+    model, family = new_text_model(
+        recipe, vocabulary=t.vocab_size, width=32, layers=2, heads=2, slots=MODEL_SLOTS, tokenizer=t
+    )
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.15)
+    folder = TextFolder(model=model.eval(), tokenizer=t, family=family, hf_config={})
+    return TextModel(folder=folder, device=torch.device("cpu"), precision="fp32")

@@ -41,6 +41,17 @@ _NAN = float("nan")
 MEANINGS: dict[str, Meaning] = {
     "loss": Meaning("loss", LOWER, 0, "Mean negative log probability of the hidden values, in nats."),
     "perplexity": Meaning("perplexity", LOWER, 1, "Exponential of the loss: among how many equal values it wavers."),
+    "nelbo": Meaning(
+        "NELBO",
+        LOWER,
+        0,
+        "Bound on minus the log-likelihood per token, in nats: a causal model's loss compares with it.",
+    ),
+    "nelbo_perplexity": Meaning("NELBO perplexity", LOWER, 1, "Exponential of the NELBO: bounds a causal perplexity."),
+    "nelbo_bits_per_byte": Meaning("NELBO bits per byte", LOWER, 0, "Bound on the bits that a byte of the text takes."),
+    "nelbo_bits_per_character": Meaning(
+        "NELBO bits per character", LOWER, 0, "Bound on the bits that a character of the text takes."
+    ),
     "accuracy": Meaning("accuracy", HIGHER, 1, "Share of the answers that are right."),
     "accuracy_at_1": Meaning("accuracy at 1", HIGHER, 1, "Share of the hidden values that are its first guess."),
     "accuracy_at_5": Meaning("accuracy at 5", HIGHER, 1, "Share of the hidden values among its first five guesses."),

@@ -8,7 +8,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer as Backend
 
-from text_corpus import SENTENCES, tokenizer
+from text_corpus import MODEL_SLOTS, SENTENCES
+from text_corpus import made_model as make
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.inference import packed_batches
@@ -16,25 +17,11 @@ from unmask.errors import UserError
 from unmask.modalities.text.batches import measuring_corruption, text_example
 from unmask.modalities.text.blanks import word_of, write_blanks
 from unmask.modalities.text.filling import blank_examples
-from unmask.modalities.text.folder import TextFolder, new_text_model
 from unmask.modalities.text.model import TextModel, load
 from unmask.modalities.text.tokenizer import Tokenizer
 
 KINDS = ("wordpiece", "bpe", "unigram")
-SLOTS = 64
-
-
-def make(kind: str = "wordpiece", recipe: str = "bert", seed: int = 0) -> TextModel:
-    torch.manual_seed(seed)
-    t = tokenizer(kind)
-    model, family = new_text_model(
-        recipe, vocabulary=t.vocab_size, width=32, layers=2, heads=2, slots=SLOTS, tokenizer=t
-    )
-    for parameter in model.parameters():  # wide enough that words differ
-        if parameter.dim() == 2:
-            torch.nn.init.normal_(parameter, std=0.15)
-    folder = TextFolder(model=model.eval(), tokenizer=t, family=family, hf_config={})
-    return TextModel(folder=folder, device=torch.device("cpu"), precision="fp32")
+SLOTS = MODEL_SLOTS
 
 
 @pytest.fixture(scope="module")

@@ -121,6 +121,8 @@ def evaluate(
     ),
     ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
     most: int = typer.Option(None, help="At most this many documents (default 2000), or pairs of each paradigm."),
+    nelbo_draws: int = typer.Option(4, min=0, help="Passes of the bound on the likelihood; 0 leaves it out."),
+    nelbo_tokens: int = typer.Option(16384, min=1, help="Tokens of the documents that the bound is estimated on."),
     column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
     document: str = typer.Option(
         None,
@@ -151,10 +153,16 @@ def evaluate(
     for line in told({"report": vars(read)}):
         print(line, file=sys.stderr)
     loaded = load(model, device=device, precision=precision)
-    found = loaded.evaluate(texts, ratio=ratio, seed=seed)
+    found = loaded.evaluate(texts, ratio=ratio, seed=seed, nelbo_draws=nelbo_draws, nelbo_tokens=nelbo_tokens)
     shown = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots")
     rule = f"always {found['most_frequent']!r}: {found['most_frequent_accuracy']:.4f}"
-    lines = figure_lines(found, shown, rules={"accuracy_at_1": rule})
+    rules = {"accuracy_at_1": rule}
+    if nelbo_draws:
+        shown += ("nelbo", "nelbo_perplexity", "nelbo_bits_per_character", "nelbo_bits_per_byte")
+        counted = f"tokens by their shares in {found['unigram_of']}"
+        rules["nelbo"] = f"{counted}: {found['unigram_nats']:.4f}"
+        rules["nelbo_perplexity"] = f"{counted}: {found['unigram_perplexity']:,.1f}"
+    lines = figure_lines(found, shown, rules=rules)
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 

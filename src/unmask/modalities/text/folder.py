@@ -52,6 +52,7 @@ class TextFolder:
         settings: contents of unmask.json.
         loaded: all that was found out about the file, so that it can be written back as it was.
         sentences: how the folder says vectors are made.
+        path: the folder, None of a model that came from none.
     """
 
     model: MaskedModel[TokenCodec]
@@ -65,6 +66,7 @@ class TextFolder:
     settings: dict[str, Any] = field(default_factory=dict)
     loaded: Loaded = field(default_factory=Loaded)
     sentences: Sentences = field(default_factory=Sentences)
+    path: Path | None = None
 
     def __repr__(self) -> str:
         config, codec = self.model.encoder.config, self.model.codec.config
@@ -196,6 +198,7 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
         settings=settings,
         loaded=found,
         sentences=read_sentences(folder, task),
+        path=folder,
     )
 
 

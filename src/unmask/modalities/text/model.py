@@ -188,12 +188,31 @@ class TextModel(LoadedText):
         return labels.label(self, texts)
 
     def evaluate(
-        self, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        ratio: float = 0.15,
+        seed: int = 0,
+        frequencies: np.ndarray | None = None,
+        nelbo_draws: int = 4,
+        nelbo_tokens: int | None = 16_384,
     ) -> dict[str, Any]:
-        """Loss, perplexity and accuracy on hidden tokens; see `unmask.modalities.text.evaluate`."""
-        from unmask.modalities.text.evaluate import evaluate
+        """Loss, perplexity and accuracy on hidden tokens (see `unmask.modalities.text.evaluate`), and a bound on the
+        likelihood of the texts (see `unmask.modalities.text.likelihood`; `nelbo_draws=0` leaves it out).
 
-        return evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies)
+        Args:
+            frequencies: how often each token occurred in training, by id; default as the run's folder still knows.
+        """
+        from unmask.modalities.text.evaluate import evaluate
+        from unmask.modalities.text.likelihood import likelihood, training_frequencies
+
+        found = evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies)
+        if not nelbo_draws:
+            return found
+        if frequencies is None and self.folder.path is not None:
+            frequencies = training_frequencies(self.folder.path, self.tokenizer.vocab_size)
+        more = likelihood(self, texts, draws=nelbo_draws, most_tokens=nelbo_tokens, seed=seed, frequencies=frequencies)
+        return found | more | {"intervals": found["intervals"] | more["intervals"]}
 
     def inspect(self) -> dict[str, Any]:
         """Parameters, context, FLOPs per token, memory by precision."""

@@ -1,0 +1,133 @@
+"""Masked diffusion beside a causal model: the bound on the likelihood of held-out text, samples and infilling.
+
+    python benchmarks/text_diffusion.py WORK --corpus wikipedia.jsonl.gz --train   # an hour on one core
+    python benchmarks/text_diffusion.py WORK --judge --out docs/results/text-diffusion.json
+
+Both models have 4 layers of width 256 and one vocabulary (a WordPiece tokenizer trained on the training documents), and
+take as many steps of the same windows of documents in the same order: `unmask pretrain text --recipe diffusion` and the
+GPT-2 of transformers, with the learning rates below, linear warm-up and decay, bf16. Held-out documents are others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.core.plan import Plan
+from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.prepare import prepare
+from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
+from unmask.modalities.text.tokenizer import Tokenizer
+
+SLOTS, BATCH_SLOTS, LAYERS, WIDTH, HEADS = 128, 2048, 4, 256, 4
+RATE = 1e-3
+
+
+def documents(corpus: Path, words: int, held_out: int) -> tuple[list[str], list[str]]:
+    """(training documents of so many words, the documents behind them)."""
+    train, held, count = [], [], 0
+    with gzip.open(corpus, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            text = json.loads(line)["text"]
+            if count < words:
+                train.append(text)
+                count += len(text.split())
+            elif len(held) < held_out:
+                held.append(text)
+            else:
+                break
+    return train, held
+
+
+def write(texts: list[str], path: Path) -> None:
+    path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts), encoding="utf-8")
+
+
+def settings_of(steps: int, vocabulary: int) -> TextSettings:
+    more = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "slots": SLOTS, "vocabulary": vocabulary}
+    run = {"steps": steps, "batch_slots": BATCH_SLOTS, "learning_rate": RATE, "seed": 0, "precision": "bf16"}
+    return with_overrides(TextSettings(), {**RECIPES["diffusion"], **more, **run})
+
+
+def causal(cache: TokenCache, tokenizer: Tokenizer, steps: int, out: Path) -> dict[str, Any]:
+    """Train GPT-2 on the windows of the plan that the masked model's steps are made of, each a padded row."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=tokenizer.vocab_size, n_positions=SLOTS, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    plan = Plan(lengths=cache.lengths, examples=np.asarray(cache.train), slots=SLOTS, rows=BATCH_SLOTS // SLOTS)
+    special = torch.from_numpy(np.asarray(tokenizer.special_ids))
+    began, real = time.process_time(), 0
+    for number, step in zip(range(steps), plan.steps(), strict=False):
+        rows = [torch.from_numpy(cache.example(i)[0].astype(np.int64)) for row in step.rows for i in row]
+        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_id)
+        labels = ids.masked_fill(torch.isin(ids, special), -100)
+        real += sum(map(len, rows))
+        done = number / steps
+        for group in optimiser.param_groups:
+            group["lr"] = RATE * (done / 0.06 if done < 0.06 else (1 - done) / 0.94)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(input_ids=ids, attention_mask=(ids != tokenizer.pad_id).long(), labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        if number % 50 == 0:
+            print(f"causal step {number}: loss {float(loss):.3f}, {time.process_time() - began:.0f} s", flush=True)
+    model.save_pretrained(out)
+    size = sum(p.numel() for p in model.parameters())
+    return {"parameters": size, "processor_seconds": time.process_time() - began, "tokens": real}
+
+
+def train(work: Path, corpus: Path, words: int, held_out: int, steps: int, vocabulary: int, which: str) -> None:
+    settings, data = settings_of(steps, vocabulary), work / "prepared"
+    if not data.exists():
+        seen, held = documents(corpus, words, held_out)
+        write(seen, work / "train.jsonl")
+        write(held, work / "held.jsonl")
+        prepare([str(work / "train.jsonl")], data, settings=settings, workers=1)
+    about: dict[str, Any] = {"steps": steps, "words": words, "vocabulary": vocabulary}
+    if which in ("both", "masked"):
+        began = time.process_time()
+        pretrain(str(data), work / "masked", settings=settings, console=False)
+        about["masked"] = {"processor_seconds": time.process_time() - began}
+        (work / "masked.json").write_text(json.dumps(about))
+    if which in ("both", "causal"):
+        cache, tokenizer = TokenCache.open(data), Tokenizer.load(data / "tokenizer.json")
+        about["causal"] = causal(cache, tokenizer, steps, work / "causal")
+        (work / "causal.json").write_text(json.dumps(about))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--corpus", type=Path)
+    parser.add_argument("--words", type=int, default=3_000_000)
+    parser.add_argument("--held-out", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--vocabulary", type=int, default=8192)
+    parser.add_argument("--train", choices=("both", "masked", "causal"))
+    parser.add_argument("--judge", action="store_true")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    given.work.mkdir(parents=True, exist_ok=True)
+    if given.train:
+        train(given.work, given.corpus, given.words, given.held_out, given.steps, given.vocabulary, given.train)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The bound on the likelihood of texts: what is counted, and what stands beside it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from text_corpus import SENTENCES
+from text_corpus import made_model as make
+from unmask.modalities.text.likelihood import likelihood, training_frequencies
+
+
+def test_a_model_that_knows_nothing_gives_every_token_alike():
+    model = make()
+    for parameter in model.model.parameters():
+        torch.nn.init.zeros_(parameter)
+    texts = SENTENCES[:6]
+    found = likelihood(model, texts, draws=2)
+    size = model.tokenizer.vocab_size
+    counted = sum(len(ids) - 2 for ids in model.tokenizer.ids(list(texts)))
+    assert found["nelbo"] == pytest.approx(math.log(size), rel=1e-5)
+    assert found["nelbo_perplexity"] == pytest.approx(size, rel=1e-4)
+    assert found["nelbo_tokens"] + found["nelbo_unknown"] == counted
+    assert found["nelbo_standard_error"] == pytest.approx(0, abs=1e-6)
+    if not found["nelbo_unknown"]:
+        bits = found["nelbo"] * found["nelbo_tokens"] / math.log(2)
+        assert found["nelbo_bits_per_byte"] == pytest.approx(bits / sum(len(t.encode()) for t in texts))
+    zeros = likelihood(model, texts, draws=1, frequencies=np.zeros(size))
+    assert zeros["unigram_nats"] == pytest.approx(math.log(size))
+    assert zeros["unigram_of"] == "training"
+    assert zeros["nelbo_standard_error"] is None
+
+
+def test_long_texts_are_cut_and_a_share_of_the_texts_is_enough():
+    model = make()
+    texts = [" ".join(SENTENCES[:9])] * 30
+    whole, some = (likelihood(model, texts, most_tokens=most) for most in (None, 400))
+    assert whole["nelbo_texts"] == 30
+    assert 1 <= some["nelbo_texts"] < 10
+    assert some["nelbo"] == pytest.approx(whole["nelbo"], rel=0.2)
+
+
+def test_unknown_words_are_not_counted_and_leave_no_bits_per_byte():
+    found = likelihood(make(), ["ж ж ж", SENTENCES[0]], draws=1)
+    assert found["nelbo_unknown"] >= 1
+    assert found["nelbo_bits_per_byte"] is None
+
+
+def test_evaluate_reports_it_and_leaves_it_out():
+    model = make()
+    found = model.evaluate(SENTENCES[:5], nelbo_draws=2)
+    assert {"nelbo", "loss"} <= set(found["intervals"])
+    assert found["nelbo_draws"] == 2
+    assert "nelbo" not in model.evaluate(SENTENCES[:5], nelbo_draws=0)
+
+
+def test_frequencies_of_a_folder_without_a_cache_are_none(tmp_path):
+    assert training_frequencies(tmp_path, 10) is None
