@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tiny import Setup, make_model
+from tiny import Setup, Text, make_model
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.corruption import Hidden, hide
 from unmask.core.fill import fill, fill_examples
@@ -230,3 +230,35 @@ def test_own_draws_are_written_and_other_slots_stay_hidden() -> None:
     assert made.new.tolist() == [0, 1, 0, 1]
     assert made.log_prob.tolist() == [0.0] * 4
     assert hidden == [[slot for slot in flat.tolist() if slot % 3]]
+
+
+@pytest.mark.parametrize("by", ["random", "confidence"])
+def test_remasking_takes_drawn_slots_back_and_never_touches_given_ones(by: str, seed: int):
+    """A pass commits what is due and what was taken back, so that as many are left open as without remasking."""
+    setup = Setup(Text(), "in_place", "bert", seed)
+    batch = pack([setup.modality.example(i, 20, seed) for i in range(3)], slots=40)
+    flat = batch.maskable.flatten().nonzero().flatten()[::2]
+    inner = setup.model.forward
+
+    def run(remask: float) -> tuple[list[Tensor], list[int], Tensor]:
+        """(slots hidden in each pass, slots committed in each, the filled values)"""
+        hidden, commits = [], []
+        setup.model.forward = lambda b, gone, wanted=None: hidden.append(gone.flat) or inner(b, gone, wanted)
+        draw = torch.Generator().manual_seed(seed)
+        told = {"generator": draw, "watch": lambda where, *_: commits.append(len(where))}
+        options = {"steps": 4, "order": "random", "temperature": 1.0, "remask": remask, "remask_by": by}
+        return hidden, commits, fill(setup.model, batch, flat, **options, **told).values["token"].flatten()
+
+    hidden, commits, values = run(0.5)
+    plain, due, _ = run(0.0)
+    assert all(torch.isin(gone, flat).all() for gone in hidden)
+    assert [len(a) - b for a, b in zip(hidden, commits, strict=True)] == [
+        len(a) - b for a, b in zip(plain, due, strict=True)
+    ]
+    assert sum(due) == len(flat) < sum(commits)
+    assert len(hidden[1]) > len(plain[1])
+    given = torch.ones(len(values), dtype=torch.bool).index_fill(0, flat, False)
+    assert torch.equal(values[given], batch.values["token"].flatten()[given])
+    assert not (values == 3).any()  # no mask token is left
+    with pytest.raises(UserError, match="remask"):
+        fill(setup.model, batch, flat, steps=4, remask=1.0)

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "predict": "Predict with a fine-tuned model.",
     "fill": "Fill what is hidden or missing: blanks of texts, parts of pictures, cells of tables, values of patients.",
     "ask": "How probable is what is to come of patients: questions in words, answered without a label.",
+    "generate": "Draw new texts, or rows of a table: all is hidden, and filled in a few slots at a time.",
     "impute": "Fill the missing cells of a table; everything else is written as it was read.",
     "synthesize": "Draw new rows: every cell given those drawn before it, none copied from a real row.",
     "augment": "Add synthetic patients to a stratum of the training data.",

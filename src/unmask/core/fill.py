@@ -82,6 +82,8 @@ def fill(
     draw: Draw | None = None,
     log_prob: bool = True,
     hidden: Int[Tensor, " others"] | None = None,
+    remask: float = 0.0,
+    remask_by: Literal["random", "confidence"] = "random",
 ) -> Filled:
     """Fill the slots in `flat`, whatever stands there now; they may be missing ones.
 
@@ -102,6 +104,10 @@ def fill(
         draw: makes the values in place of `temperature` and `top_k`.
         log_prob: whether that of the values is wanted; it costs a reading of every prediction.
         hidden: other slots that are hidden all the time and not filled.
+        remask: share of an example's filled slots that is hidden again before each pass but the first and the last, and
+            drawn anew later: what was drawn early can be taken back (Wang et al. 2025, ReMDM). Each pass commits so
+            many more. Slots that are not filled are never touched. Not for `order` by turns.
+        remask_by: which are hidden again: any ('random'), or those that were least likely when they were drawn.
 
     Raises:
         UserError: settings out of range.
@@ -109,6 +115,11 @@ def fill(
     turns = order if isinstance(order, Tensor) else None
     if turns is None and order not in ("confidence", "random", "left_to_right"):
         raise UserError(f"order={order}", hint="Expected confidence, random or left_to_right.")
+    if not 0 <= remask < 1 or (remask and turns is not None) or remask_by not in ("random", "confidence"):
+        raise UserError(
+            f"remask={remask}, remask_by={remask_by}",
+            hint="Expected a share from 0 up to, not including, 1 (0 with turns), and random or confidence.",
+        )
     if steps < 1 or sweeps < 0 or shares < 1 or temperature < 0:
         raise UserError(
             f"steps={steps}, sweeps={sweeps}, shares={shares}, temperature={temperature}",
@@ -122,7 +133,8 @@ def fill(
     group = group.unique(return_inverse=True)[1]
     examples = int(group.max()) + 1 if len(flat) else 0
     observed = batch.observed.flatten().index_fill(0, flat, True).view(batch.shape)
-    work = _Work(model, replace(batch, observed=observed), flat, hidden, watch, log_prob)
+    wants_log_prob = log_prob or (remask > 0 and remask_by == "confidence")
+    work = _Work(model, replace(batch, observed=observed), flat, hidden, watch, wants_log_prob)
 
     def noise(n: int) -> Tensor:
         return torch.rand(n, generator=generator, device=device)
@@ -138,6 +150,13 @@ def fill(
         prediction = work.predict(hidden, chosen)
         work.commit(chosen, prediction, torch.arange(len(chosen), device=device), drawn(prediction, chosen))
 
+    def taken_back(unfilled: Tensor) -> Tensor:
+        filled = (~unfilled).nonzero().flatten()
+        mine = group[filled]
+        most = (remask * torch.bincount(mine, minlength=examples)).round()
+        score = noise(len(filled)) if remask_by == "random" else -work.log_prob[filled]
+        return filled[rank_within(mine, score) < most[mine]]
+
     with inference_mode(model):
         unfilled = torch.ones(len(flat), dtype=torch.bool, device=device)
         for turn in () if turns is None else turns.unique():
@@ -150,6 +169,12 @@ def fill(
                 break
             here = group[still]
             count = -(-torch.bincount(here, minlength=examples) // left)
+            if remask and 1 < left < steps:
+                again = taken_back(unfilled)
+                unfilled[again] = True
+                still = unfilled.nonzero().flatten()
+                here = group[still]
+                count += torch.bincount(group[again], minlength=examples)
             if order == "confidence" and left > 1:
                 prediction = work.predict(still, still)
                 places = (rank_within(here, prediction.confidence()) < count[here]).nonzero().flatten()

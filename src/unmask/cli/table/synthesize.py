@@ -56,6 +56,21 @@ def synthesize(
     output.write(found, lines)
 
 
+def generate(
+    model: options.Model,
+    number: int = typer.Option(1, min=1, help="How many."),
+    out: str = typer.Option(..., help="Where to write them, .csv, .tsv or .parquet."),
+    temperature: float = typer.Option(1.0, help="Below 1 keeps to the common."),
+    seed: options.Seed = 0,
+    json_: options.Json = False,
+) -> None:
+    """Draw new rows of a table: `unmask synthesize`, which has more options, by the name that texts are drawn by."""
+    synthesize(
+        model, number, out, [], [], temperature, missing=False, rare="drop", extremes="pool", ids="none", seed=seed,
+        json_=json_,
+    )  # fmt: skip
+
+
 def augment(
     model: options.Model,
     table: str = typer.Argument(..., help="The training part, which the model was fitted on."),

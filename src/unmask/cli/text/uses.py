@@ -154,11 +154,11 @@ def evaluate(
         print(line, file=sys.stderr)
     loaded = load(model, device=device, precision=precision)
     found = loaded.evaluate(texts, ratio=ratio, seed=seed, nelbo_draws=nelbo_draws, nelbo_tokens=nelbo_tokens)
-    shown = ("loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots")
+    shown = ["loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots"]
     rule = f"always {found['most_frequent']!r}: {found['most_frequent_accuracy']:.4f}"
     rules = {"accuracy_at_1": rule}
     if nelbo_draws:
-        shown += ("nelbo", "nelbo_perplexity", "nelbo_bits_per_character", "nelbo_bits_per_byte")
+        shown += ["nelbo", "nelbo_perplexity", "nelbo_bits_per_character", "nelbo_bits_per_byte"]
         counted = f"tokens by their shares in {found['unigram_of']}"
         rules["nelbo"] = f"{counted}: {found['unigram_nats']:.4f}"
         rules["nelbo_perplexity"] = f"{counted}: {found['unigram_perplexity']:,.1f}"

@@ -22,6 +22,7 @@ MODALITY = Modality(
         "pretrain": "unmask.cli.table.pretrain:pretrain",
         "fill": f"{_USES}:fill",
         "impute": "unmask.cli.table.impute:impute",
+        "generate": "unmask.cli.table.synthesize:generate",
         "synthesize": "unmask.cli.table.synthesize:synthesize",
         "augment": "unmask.cli.table.synthesize:augment",
         "score": f"{_USES}:score",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from unmask.core.fill import Order
 from unmask.core.score import score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError, check_choice
-from unmask.modalities.text import filling, labels
+from unmask.modalities.text import filling, generating, labels
 from unmask.modalities.text.folder import load_folder, save_folder
 from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.loaded import LoadedText
@@ -94,6 +94,51 @@ class TextModel(LoadedText):
             seed=seed,
             candidates=candidates,
             longest=longest,
+        )
+
+    def generate(
+        self,
+        *,
+        prefix: str = "",
+        suffix: str = "",
+        length: int | None = None,
+        number: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        steps: int | None = None,
+        order: Order = "random",
+        remask: float = 0.0,
+        remask_by: Literal["random", "confidence"] = "random",
+        seed: int = 0,
+    ) -> list[dict[str, Any]]:
+        """Draw texts: all tokens are hidden but those of `prefix` and `suffix`, and filled in a few at a time.
+
+        Args:
+            length: tokens that are drawn; default see `unmask.modalities.text.generating`.
+            number: how many texts.
+            temperature, top_k, order, remask, remask_by: see `unmask.core.fill.fill`.
+            steps: passes of the model; default one for each token. 1: all at once, independent of each other.
+
+        Returns:
+            One dict a text: text, generated (the part that was drawn), tokens (drawn), log_probability (joint, along
+            the order, in nats).
+
+        Raises:
+            UserError: no masked-LM head, more tokens than the model takes, settings out of range.
+        """
+        return generating.generate(
+            self,
+            prefix=prefix,
+            suffix=suffix,
+            length=length,
+            number=number,
+            temperature=temperature,
+            top_k=top_k,
+            steps=steps,
+            order=order,
+            remask=remask,
+            remask_by=remask_by,
+            seed=seed,
         )
 
     def answers(

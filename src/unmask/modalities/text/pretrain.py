@@ -74,7 +74,7 @@ class TextPretraining(Pretrainable[TextRun]):
         return make_job(model, cache, self.tokenizer, self.settings)
 
     def save(self, out: Path, model: torch.nn.Module) -> None:
-        about = {"text": as_dict(self.settings), "source": source_name(self.data)}
+        about = {"text": as_dict(self.settings), "source": source_name(self.data), "lengths": lengths_of(self.cache)}
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
         save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
 
@@ -114,6 +114,12 @@ def pretrain(
 def counts(cache: TokenCache) -> dict[str, int]:
     """How many examples a corpus has."""
     return {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
+
+
+def lengths_of(cache: TokenCache) -> list[int]:
+    """101 quantiles of the training examples' lengths in tokens, without special ones: from these `generate` draws."""
+    around = len(cache.meta["before"]) + len(cache.meta["after"])
+    return np.quantile(cache.lengths[cache.train] - around, np.linspace(0, 1, 101), method="nearest").tolist()
 
 
 def make_job(

@@ -19,6 +19,7 @@ MODALITY = Modality(
         "pretrain": "unmask.cli.text.pretrain:pretrain",
         "adapt": "unmask.cli.text.pretrain:adapt",
         "fill": f"{_USES}:fill",
+        "generate": "unmask.cli.text.generate:generate",
         "score": f"{_USES}:score",
         "embed": f"{_USES}:embed",
         "evaluate": Command(

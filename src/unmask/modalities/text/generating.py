@@ -1,0 +1,142 @@
+"""New texts by unmasking: every token between a prefix and a suffix is hidden, and filled in a few at a time.
+
+How many tokens are drawn, where nobody says:
+
+- with a suffix (infilling): each of `INFILLED` is tried, filled in with the likeliest tokens one by one, and the number
+  whose tokens are likeliest on average is taken. A guide: likelihoods of different numbers of tokens do not compare;
+- else the length of a training example, drawn from those that the run noted in unmask.json, less the prefix;
+- of a model that notes none, 32 tokens, or as many as fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from unmask.core.fill import FilledExample, Order, fill_examples
+from unmask.errors import UserError, check_choice
+from unmask.modalities.text.blanks import write_blanks
+from unmask.modalities.text.filling import BLANK, blank_examples
+
+if TYPE_CHECKING:
+    from unmask.modalities.text.loaded import LoadedText
+
+INFILLED = (1, 2, 3, 4, 6, 8, 12)
+UNKNOWN_LENGTH = 32
+
+
+def generate(
+    model: LoadedText,
+    *,
+    prefix: str = "",
+    suffix: str = "",
+    length: int | None = None,
+    number: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    steps: int | None = None,
+    order: Order = "random",
+    remask: float = 0.0,
+    remask_by: Literal["random", "confidence"] = "random",
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    """Draw texts; see `TextModel.generate`."""
+    model.require_head()
+    check_choice("order", order, ("confidence", "random", "left_to_right"))
+    for name, value in (("number", number), ("length", length), ("steps", steps), ("top_k", top_k)):
+        if value is not None and value < 1:
+            raise UserError(f"{name}={value}", hint="Expected 1 or more.")
+    if not temperature >= 0:
+        raise UserError(f"temperature={temperature}", hint="Expected 0 or more.")
+    for name, text in (("prefix", prefix), ("suffix", suffix)):
+        if BLANK in text or model.tokenizer.mask_token in text:
+            raise UserError(
+                f"{name} holds {model.tokenizer.mask_token}: {text[:60]!r}",
+                hint="It stays as it is; `unmask fill` fills the blanks of a text.",
+            )
+    lengths = _lengths(model, prefix, suffix, length, number, seed)
+    texts = [_with_room(model, prefix, suffix, n) for n in lengths]
+    draw = torch.Generator(device=model.device).manual_seed(seed)
+    filled = _fill(
+        model,
+        texts,
+        steps=max(lengths) if steps is None else steps,
+        order=order,
+        temperature=temperature,
+        top_k=top_k,
+        remask=remask,
+        remask_by=remask_by,
+        generator=draw,
+    )
+    return [
+        {
+            "text": write_blanks(model.tokenizer, text, one.new.tolist()),
+            "generated": model.tokenizer.decode(one.new.tolist()).strip(),
+            "tokens": len(one.new),
+            "log_probability": float(one.log_prob.sum()),
+        }
+        for text, one in zip(texts, filled, strict=True)
+    ]
+
+
+def shown_little(model: LoadedText) -> str | None:
+    """Why texts drawn from nothing are likely to be poor: the run hid a fixed share; None where it drew the share."""
+    text = model.folder.settings.get("text") or {}
+    if text.get("density", "fixed") != "fixed":
+        return None
+    share = f"hid {text['ratio']:.0%} of each text" if "ratio" in text else "is not known to have hidden most of a text"
+    return (
+        f"this model {share}: it was never trained on mostly hidden text, from which generation starts; "
+        f"`unmask pretrain text --recipe diffusion` trains one that was"
+    )
+
+
+def _with_room(model: LoadedText, prefix: str, suffix: str, length: int) -> str:
+    """Prefix and suffix with blanks between them, and a space where words would touch."""
+    before = " " if prefix and not prefix[-1].isspace() else ""
+    after = " " if suffix and not suffix[0].isspace() else ""
+    return prefix + before + model.tokenizer.mask_token * length + after + suffix
+
+
+def _fill(model: LoadedText, texts: Sequence[str], **options: Any) -> list[FilledExample]:
+    examples = blank_examples(model, texts)
+    blanks = [np.flatnonzero(e.values["token"] == model.tokenizer.mask_id) for e in examples]
+    with model.context():
+        return fill_examples(model.model, examples, blanks, slots=model.slots, **options)
+
+
+def _lengths(model: LoadedText, prefix: str, suffix: str, length: int | None, number: int, seed: int) -> list[int]:
+    """How many tokens each text is to be drawn of.
+
+    Raises:
+        UserError: prefix, suffix and so many tokens are more than the model takes.
+    """
+    [least] = blank_examples(model, [_with_room(model, prefix, suffix, 1)])
+    given = len(least) - 1
+    room = model.slots - given
+    if (length or 1) > room:
+        raise UserError(
+            f"prefix and suffix have {given} tokens with those around a text, length is {length or 1}: the model takes "
+            f"{model.slots}",
+            hint="Shorten them.",
+        )
+    if length is not None:
+        return [length] * number
+    if suffix:
+        return [_likeliest_length(model, prefix, suffix, room)] * number
+    noted = model.folder.settings.get("lengths")
+    if not isinstance(noted, list) or not noted:
+        return [min(UNKNOWN_LENGTH, room)] * number
+    whole = np.random.default_rng(seed).choice(np.array(noted), number)
+    around = len(model.tokenizer.before) + len(model.tokenizer.after)
+    return np.clip(whole - (given - around), 1, room).tolist()
+
+
+def _likeliest_length(model: LoadedText, prefix: str, suffix: str, room: int) -> int:
+    tried = [n for n in INFILLED if n <= room]
+    texts = [_with_room(model, prefix, suffix, n) for n in tried]
+    found = _fill(model, texts, steps=max(tried), temperature=0.0)
+    return max(zip(tried, found, strict=True), key=lambda pair: float(pair[1].log_prob.mean()))[0]

@@ -1,0 +1,94 @@
+"""New texts: what is given stays, what is drawn is no special token, and one pass is what `fill` draws."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from text_corpus import MODEL_SLOTS
+from text_corpus import made_model as make
+from unmask.errors import UserError
+from unmask.modalities.text.generating import shown_little
+
+KINDS = ("wordpiece", "bpe", "unigram")
+PREFIX, SUFFIX = "The  QUICK brown fox,", "near the river bank."
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prefix_and_suffix_stay_to_the_byte(kind: str):
+    model = make(kind)
+    for one in model.generate(prefix=PREFIX, suffix=SUFFIX, length=4, number=3, remask=0.3):
+        assert one["text"].startswith(PREFIX)
+        assert one["text"].endswith(SUFFIX)
+        assert one["tokens"] == 4
+    [one] = model.generate(prefix=PREFIX, length=3)
+    assert one["text"].startswith(PREFIX)
+    [one] = model.generate(suffix=SUFFIX, length=3)
+    assert one["text"].endswith(SUFFIX)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_special_tokens_are_never_drawn(kind: str):
+    model = make(kind)
+    for one in model.generate(length=20, number=8, temperature=50.0):
+        assert not any(token in one["text"] for token in ("[MASK]", "[CLS]", "[SEP]", "[PAD]", "[UNK]"))
+
+
+def test_one_pass_is_fill():
+    model = make()
+    blanks = f"{PREFIX} [MASK][MASK][MASK] {SUFFIX}"
+    [one] = model.generate(prefix=PREFIX, suffix=SUFFIX, length=3, steps=1, temperature=0.0)
+    [filled] = model.fill(blanks)
+    assert one["text"] == filled["filled"]
+    assert one["log_probability"] == pytest.approx(filled["log_probability"], abs=1e-4)
+    [drawn] = model.generate(prefix=PREFIX, suffix=SUFFIX, length=3, steps=1, order="confidence", seed=4)
+    assert drawn["text"] == model.fill(blanks, temperature=1.0, seed=4)[0]["filled"]
+
+
+def test_the_same_seed_draws_the_same_texts():
+    model = make()
+    first = model.generate(length=8, number=3, seed=1)
+    assert first == model.generate(length=8, number=3, seed=1)
+    assert first != model.generate(length=8, number=3, seed=2)
+    assert len({one["text"] for one in first}) == 3
+
+
+def test_lengths_are_those_of_training_texts_where_they_are_noted():
+    model = make()
+    assert {one["tokens"] for one in model.generate(number=2)} == {32}
+    model.folder = dataclasses.replace(model.folder, settings={"lengths": [5, 9]})
+    assert {one["tokens"] for one in model.generate(number=20)} == {5, 9}
+    given = len(model.tokenizer.ids(["A masked model"])[0]) - 2
+    found = {one["tokens"] for one in model.generate(prefix="A masked model", number=20)}
+    assert found == set(np.maximum(np.array([5, 9]) - given, 1).tolist())
+    [between] = model.generate(prefix=PREFIX, suffix=SUFFIX)
+    assert 1 <= between["tokens"] <= 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefix": "a [MASK] b"}, "prefix holds"),
+        ({"length": MODEL_SLOTS}, "the model takes"),
+        ({"prefix": "word " * MODEL_SLOTS}, "the model takes"),
+        ({"length": 0}, "length=0"),
+        ({"number": 0}, "number=0"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"order": "sideways", "length": 2}, "order"),
+        ({"remask": 1.5, "length": 2}, "remask"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict, message: str):
+    with pytest.raises(UserError, match=message):
+        make().generate(**options)
+
+
+def test_a_model_that_never_saw_mostly_hidden_text_is_told_of():
+    model = make()
+    assert "never trained on mostly hidden text" in (shown_little(model) or "")
+    for density, told in (("uniform", False), ("fixed", True)):
+        settings = {"text": {"density": density, "ratio": 0.15}}
+        model.folder = dataclasses.replace(model.folder, settings=settings)
+        assert (shown_little(model) is not None) == told
