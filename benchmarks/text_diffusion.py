@@ -1,7 +1,7 @@
 """Masked diffusion beside a causal model: the bound on the likelihood of held-out text, samples and infilling.
 
     python benchmarks/text_diffusion.py WORK --corpus wikipedia.jsonl.gz --train   # an hour on one core
-    python benchmarks/text_diffusion.py WORK --judge --out docs/results/text-diffusion.json
+    python benchmarks/text_diffusion.py WORK --judge --out figures.json
 
 Both models have 4 layers of width 256 and one vocabulary (a WordPiece tokenizer trained on the training documents), and
 take as many steps of the same windows of documents in the same order: `unmask pretrain text --recipe diffusion` and the
@@ -13,7 +13,10 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
 import time
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,12 @@ import numpy as np
 import torch
 
 from unmask.core.plan import Plan
+from unmask.core.score import scorable
+from unmask.evaluation.metrics import bootstrap_mean
 from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.evaluate import windows
+from unmask.modalities.text.likelihood import likelihood
+from unmask.modalities.text.model import TextModel, load
 from unmask.modalities.text.prepare import prepare
 from unmask.modalities.text.pretrain import pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
@@ -111,6 +119,98 @@ def train(work: Path, corpus: Path, words: int, held_out: int, steps: int, vocab
         (work / "causal.json").write_text(json.dumps(about))
 
 
+def causal_nats(model: Any, ids: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """Minus the log-probability of every judged slot given the slots before it."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(ids)[None]).logits[0].log_softmax(-1)
+    return -logits[torch.from_numpy(judged - 1), torch.from_numpy(ids[judged])].numpy()
+
+
+def bounds(ours: TextModel, theirs: Any, texts: list[str], counts: np.ndarray, draws: int) -> dict[str, Any]:
+    """Nats per token of the same tokens of the same windows: the bound, the causal model, token shares."""
+    found = likelihood(ours, texts, draws=draws, most_tokens=None, frequencies=counts)
+    examples, owner = windows(ours, texts)
+    nats = [causal_nats(theirs, e.values["token"], scorable(e)) for e in examples]
+    names = np.repeat(owner, [len(n) for n in nats])
+    return {**found, "causal": bootstrap_mean(np.concatenate(nats), names).to_dict()}
+
+
+def infilled(ours: TextModel, theirs: Any, texts: list[str], cache: TokenCache, count: int) -> list[dict[str, Any]]:
+    """One word of a sentence each, drawn by the sentence's number: what each side puts there, and the truth's nats."""
+    tokenizer, size = ours.tokenizer, ours.tokenizer.vocab_size
+    shares = np.log((cache.frequencies() + 1) / (cache.frequencies().sum() + size))
+    after, words = Counter[tuple[str, str]](), Counter[str]()
+    for line in (cache.folder.parent / "train.jsonl").open(encoding="utf-8"):
+        told = re.findall(r"[a-z]+", json.loads(line)["text"].lower())
+        words.update(told)
+        after.update(pairwise(told))
+    best: dict[str, tuple[int, str]] = {}
+    for (first, second), n in after.items():
+        best[first] = max(best.get(first, (0, "")), (n, second))
+    out: list[dict[str, Any]] = []
+    for text in texts:
+        sentence = re.split(r"(?<=[.!?])\s", text.replace("\n", " ").strip())[0]
+        places = list(re.finditer(r"(?<= )[A-Za-z]+(?= )", sentence))
+        if not 10 <= len(sentence.split()) <= 40 or len(places) < 6:
+            continue
+        hole = places[int(np.random.default_rng(len(out)).integers(len(places)))]
+        prefix, truth, suffix = sentence[: hole.start()], hole.group().lower(), sentence[hole.end() :]
+        ids = tokenizer.encode([truth], specials=False)[0].ids.astype(np.int64)
+        if (ids == tokenizer.unk_id).any() or len(tokenizer.ids([sentence])[0]) > ours.slots - 8:
+            continue
+        [made] = ours.generate(prefix=prefix, suffix=suffix, length=len(ids), temperature=0.0, order="confidence")
+        [free] = ours.generate(prefix=prefix, suffix=suffix, temperature=0.0, order="confidence")
+        nats = -ours.fill(f"{prefix}[MASK]{suffix}", candidates=[truth])[0]["log_probability"]
+        before = np.concatenate([tokenizer.before, tokenizer.encode([prefix.strip()], specials=False)[0].ids])
+        said = before.astype(np.int64)
+        with torch.no_grad():
+            for _ in ids:
+                logits = theirs(input_ids=torch.from_numpy(said)[None]).logits[0, -1]
+                logits[torch.from_numpy(np.asarray(tokenizer.special_ids))] = -torch.inf
+                said = np.append(said, int(logits.argmax()))
+        whole = np.concatenate([before, ids]).astype(np.int64)
+        causal_loss = causal_nats(theirs, whole, np.arange(len(before), len(whole))).sum()
+        last = re.findall(r"[a-z]+", prefix.lower())[-1:] or [""]
+        common = words.most_common(1)[0][0]
+        out.append(
+            {
+                "sentence": f"{prefix}[{truth}]{suffix}",
+                "tokens": len(ids),
+                "masked": made["generated"],
+                "length_chosen": free["generated"],
+                "causal": tokenizer.decode(said[len(before) :].tolist()).strip(),
+                "bigram": best.get(last[0], (0, common))[1],
+                "most_frequent": common,
+                "truth": truth,
+                "nats": {"masked": nats, "causal": float(causal_loss), "unigram": float(-shares[ids].sum())},
+            }
+        )
+        if len(out) == count:
+            break
+    return out
+
+
+def judge(work: Path, out: Path | None, draws: int) -> None:
+    from transformers import GPT2LMHeadModel
+
+    ours = load(work / "masked", precision="fp32", device="cpu")
+    theirs = GPT2LMHeadModel.from_pretrained(work / "causal").eval()
+    cache = TokenCache.open(work / "prepared")
+    held = [json.loads(line)["text"] for line in (work / "held.jsonl").open(encoding="utf-8")]
+    found: dict[str, Any] = {"bounds": bounds(ours, theirs, held[:100], cache.frequencies(), draws)}
+    found["samples"] = ours.generate(number=20, length=30, seed=0)
+    found["infilled"] = infilled(ours, theirs, held, cache, 50)
+    sides = ("masked", "length_chosen", "causal", "bigram", "most_frequent")
+    found["exact"] = {s: sum(r[s] == r["truth"] for r in found["infilled"]) for s in sides}
+    tokens = sum(r["tokens"] for r in found["infilled"])
+    names = ("masked", "causal", "unigram")
+    found["nats_per_token"] = {s: sum(r["nats"][s] for r in found["infilled"]) / tokens for s in names}
+    found |= {s: json.loads((work / f"{s}.json").read_text()) for s in ("masked", "causal")}
+    print(json.dumps(found, indent=1, ensure_ascii=False))
+    if out is not None:
+        out.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("work", type=Path)
@@ -121,11 +221,14 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--train", choices=("both", "masked", "causal"))
     parser.add_argument("--judge", action="store_true")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--draws", type=int, default=8)
+    parser.add_argument("--out", type=Path, help="Also write the figures, samples and answers there, as JSON.")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.work.mkdir(parents=True, exist_ok=True)
-    if given.train:
+    if given.judge:
+        judge(given.work, given.out, given.draws)
+    elif given.train:
         train(given.work, given.corpus, given.words, given.held_out, given.steps, given.vocabulary, given.train)
 
 
