@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from unmask.core.fill import FilledExample, Order, fill_examples
-from unmask.errors import UserError, check_choice
+from unmask.errors import UserError, check_choice, option
 from unmask.modalities.text.blanks import write_blanks
 from unmask.modalities.text.filling import BLANK, blank_examples
 
@@ -90,7 +90,7 @@ def shown_little(model: LoadedText) -> str | None:
     share = f"hid {text['ratio']:.0%} of each text" if "ratio" in text else "is not known to have hidden most of a text"
     return (
         f"this model {share}: it was never trained on mostly hidden text, from which generation starts; "
-        f"`unmask pretrain text --recipe diffusion` trains one that was"
+        f"pretraining with {option('recipe', 'diffusion')} trains one that was"
     )
 
 
