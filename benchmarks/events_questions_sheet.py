@@ -96,7 +96,8 @@ def death(found: dict[str, Any], since: str) -> None:
     folds = next(iter(found["models"].values()))["folds"]
     a = found["arguments"]
     says = (
-        f"PhysioNet-2012, {a['share']:.0%} of the labels, {a['subsets']} subsets per fold, {folds} of five folds (numbers {a['folds']}); "
+        f"PhysioNet-2012, {a['share']:.0%} of the labels, {a['subsets']} subsets per fold, {folds} of five folds "
+        f"(numbers {a['folds']}); "
         f"{a['steps']} steps of pretraining with questions on the training patients of each fold; ten networks and 500 "
         "trees. Intervals (95 %) over test patients."
     )
