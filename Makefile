@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test files side by side: each process has one thread and takes 1 to 2 GiB.
 WORKERS ?= 2
 
-.PHONY: help install demo test slow check verify tables bench docs docs-slow clean
+.PHONY: help install demo test slow check verify tables bench model docs docs-slow clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -30,8 +30,8 @@ slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail
 	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist worksteal
 
 check: $(STAMP)  ## format, lint, types
-	$(BIN)/ruff format --check src tests benchmarks docs/make docs/pictures
-	$(BIN)/ruff check src tests benchmarks docs/make docs/pictures
+	$(BIN)/ruff format --check src tests benchmarks models docs/make docs/pictures
+	$(BIN)/ruff check src tests benchmarks models docs/make docs/pictures
 	$(BIN)/mypy
 
 verify: $(STAMP)  ## remake the quick figures of the pages (minutes) and say how far they moved
@@ -44,6 +44,13 @@ bench: $(STAMP)  ## side by side with transformers on this machine (tens of minu
 	$(BIN)/python benchmarks/text_infer.py
 	$(BIN)/python benchmarks/text_pretrain.py
 
+# A folder with files that models/english/sources.toml knows, and how long this call trains.
+CORPUS ?= corpus
+MINUTES ?= 60
+
+model: $(STAMP)  ## train the English model on the files in CORPUS=folder for MINUTES=n, going on where it was; pack it
+	$(BIN)/python models/english/make_model.py --corpus $(CORPUS) --minutes $(MINUTES)
+
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c constraints.txt -e '.[dev,docs]'
 	touch $@
@@ -55,4 +62,4 @@ docs-slow: $(VENV)/.docs  ## run the tutorials whole (tens of minutes); UNMASK_D
 	$(BIN)/python -m pytest tests/docs -m docs
 
 clean:  ## remove what the tools leave behind (keeps .venv)
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site demo-text
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site demo-text

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
@@ -118,3 +119,24 @@ def resolve(reference: str) -> Any:
         return functools.reduce(getattr, name.split("."), found)
     except AttributeError:
         raise UserError(f"{reference}: {module} has no {name!r}", hint=f"Looked in {found.__file__}.") from None
+
+
+MODELS = Plugins(group="unmask.models", noun="model", built_in={})
+"""Models that installed packages bring: a name, and a function without arguments that returns the folder."""
+
+
+def installed_model(name: str | Path) -> Path | None:
+    """The folder of an installed model of this name; None where no package announces one, or a
+    folder of that name is here.
+
+    Raises:
+        UserError: the package cannot be imported, or what it announces is no folder.
+    """
+    if not isinstance(name, str) or Path(name).exists() or name not in MODELS.names():
+        return None
+    folder = Path(MODELS.load(name)())
+    if not folder.is_dir():
+        raise UserError(
+            f"model {name!r} of {MODELS.origin(name)}: {folder} is no folder", hint="Install that package again."
+        )
+    return folder

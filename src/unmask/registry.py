@@ -16,7 +16,7 @@ from typing import Any
 from unmask.errors import UserError, suggest
 from unmask.files import read_json, read_object
 from unmask.modality import Modality
-from unmask.plugins import Plugins, resolve
+from unmask.plugins import Plugins, installed_model, resolve
 
 MODALITIES = Plugins(
     group="unmask.modalities",
@@ -73,13 +73,13 @@ def _warn(line: str) -> None:
 def kind_of(model: str | Path) -> str:
     """The name of the modality that a model folder is of.
 
-    What is not a folder here is a hub name, and so text. A folder without unmask.json is of the modality that knows the
-    model_type (or architecture) in its config.json.
+    What is neither a folder here nor the name of a model that a package brings is a hub name, and so text. A folder
+    without unmask.json is of the modality that knows the model_type (or architecture) in its config.json.
 
     Raises:
         UserError: unmask.json is broken or names a modality that is not there.
     """
-    path = Path(model).expanduser() / "unmask.json"
+    path = Path(installed_model(model) or model).expanduser() / "unmask.json"
     if path.parent.suffix and path.parent.is_file():
         return next((m.name for m in modalities().values() if path.parent.suffix in m.weights), DEFAULT)
     found = read_json(path)
@@ -119,7 +119,7 @@ def _published_kind(config: Path) -> str:
 def load(
     model: str | Path, *, kind: str | None = None, device: str = "auto", precision: str = "auto", **options: Any
 ) -> Any:
-    """The model in a folder (or under a hub name, for text), ready to use.
+    """The model in a folder (or under a hub name, for text; or that an installed package brings), ready to use.
 
     Args:
         kind: which modality it must be of, so that editors know its class: text, table, images, events, or another
@@ -135,7 +135,7 @@ def load(
     found = kind_of(model)
     if kind not in (None, found):
         raise UserError(f"{model}: a model of {modality(found).plural}", hint=f"kind={kind!r} was asked for.")
-    kind = found
+    kind, model = found, installed_model(model) or model
     loader = resolve(modality(kind).load)
     parameters = inspect.signature(loader).parameters
     if all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):

@@ -28,6 +28,7 @@ from unmask.families.heads import TaskHead, published_head
 from unmask.files import damaged, read_object, written_folder
 from unmask.modalities.text.sentences import Sentences, read_sentences
 from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.plugins import installed_model
 from unmask.training.checkpoint import read_weights
 
 DECODER = "decoder.safetensors"
@@ -91,7 +92,8 @@ class TextFolder:
 
 
 def find_folder(name: str | Path) -> Path:
-    """A local folder, or one fetched from the Hugging Face hub by name.
+    """A local folder, that of a model which an installed package brings, or one fetched from the Hugging Face hub by
+    name.
 
     Raises:
         UserError: neither is there.
@@ -100,6 +102,8 @@ def find_folder(name: str | Path) -> Path:
     if path.is_dir():
         return path
     text = str(name)
+    if (installed := installed_model(text)) is not None:
+        return installed
     if path.exists() or text.startswith((".", "/", "~")) or text.count("/") > 1:
         raise UserError(f"{name}: no such model folder", hint="Give a folder with config.json, or a hub name.")
     from huggingface_hub import snapshot_download
