@@ -33,7 +33,7 @@ class Salt(IntEnum):
     HIDDEN_SHARE = 11
     HIDDEN_COUNT = 12
     SEEN_SHARE = 13
-    SEEN_START = 14
+    SEEN_START = 15
     # The order of training
     PLAN_EXAMPLES = 21
     PLAN_ROWS = 22
@@ -63,9 +63,9 @@ class Salt(IntEnum):
     WINDOW_TOP = 57
     WINDOW_LEFT = 58
     # Pictures: several views of one
-    GAIN = 201
-    SHIFT = 202
-    DIRECTIONS = 203
+    GAIN = 204
+    SHIFT = 205
+    DIRECTIONS = 206
     # Held-out examples
     HELD_OUT_PICTURE = 60
     HELD_OUT_PICTURE_GROUP = 61
@@ -84,6 +84,7 @@ class Salt(IntEnum):
     BIRTH = 79
     QUESTIONS = 201
     QUESTION_END = 202
+    QUESTION_UNIFORM = 203
     # Synthetic tables with several causes: this number for the third uniform of a row, the next one for the fourth, ...
     SYNTHETIC_LATER_CAUSES = 82
 

@@ -174,7 +174,8 @@ class QueryDraws:
         stamps = np.unique(time)
         if len(stamps) < 2 or not self._summed[-1]:
             return None
-        u = uniform(seed, epoch, int(subject), np.arange(3 + 2 * count + 3 * count * ITEMS), Salt.QUESTIONS)
+        numbers = np.arange(3 + 2 * count + 3 * count * ITEMS)
+        u = uniform(seed, epoch, int(subject), numbers, Salt.QUESTIONS)
         at = int(u[0] * (len(stamps) - 1))
         moment = int(stamps[at])
         if u[1] < 0.5:  # between two time stamps

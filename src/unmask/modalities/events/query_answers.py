@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots, inference_mode
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.events.folder import EventFolder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import DEATH, STATIC, Events, Labels, as_events, read_labels
@@ -38,7 +38,10 @@ def queries_of(folder: EventFolder) -> QueryHead:
     """
     head = getattr(folder.model, "queries", None)
     if head is None:
-        raise UserError("the model was pretrained without questions", hint="Pretrain one that answers: --recipe ask.")
+        raise UserError(
+            "the model was pretrained without questions",
+            hint=f"Pretrain one that answers: {option('recipe', 'ask')}.",
+        )
     return head
 
 

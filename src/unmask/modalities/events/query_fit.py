@@ -52,7 +52,7 @@ def calibrate(model: Any, draws: QueryDraws, held_out: np.ndarray, settings: Eve
             found["rates"].append(rates.float().cpu()[real].numpy())
             for name in ("first", "end", "weight"):
                 found[name].append(asked[name].cpu()[real].numpy())
-            found["u"].append(uniform(settings.train.seed, subject, np.arange(int(real.sum())), Salt.QUESTIONS))
+            found["u"].append(uniform(settings.train.seed, subject, np.arange(int(real.sum())), Salt.QUESTION_UNIFORM))
     if found["rates"]:
         joined = {name: np.concatenate(parts) for name, parts in found.items()}
         model.queries.to("cpu").calibrate(**joined)

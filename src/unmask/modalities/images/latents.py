@@ -23,7 +23,7 @@ from unmask.core.model import MaskedEncoder, MaskedModel
 from unmask.core.prediction import Prediction
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.on_host import on_host, to_device
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, option, setting
 from unmask.modalities.images.codec import PatchCodec
 from unmask.modalities.images.latent_losses import agreement, nt_xent, sigreg
 
@@ -74,7 +74,7 @@ def no_pixels() -> UserError:
     return UserError(
         "the model predicts no pixels: it was trained on representations alone",
         hint="It embeds, evaluates and is fine-tuned. To fill, score and reconstruct, pretrain with "
-        f"{setting('pixel_weight', 1)}, or with --recipe mae or simmim.",
+        f"{setting('pixel_weight', 1)}, or with {option('recipe', 'mae')} or {option('recipe', 'simmim')}.",
     )
 
 
@@ -170,7 +170,8 @@ class LatentLearner(MaskedModel[PatchCodec]):
     def _directions(self, batch: PackedBatch) -> torch.Generator:
         """Random directions are a pure function of the pictures in the batch: a resumed run draws the same."""
         who = on_host(batch.identity)[:, 0].numpy()
-        key = int(hash_keys(int(who[0]), int(who[-1]), len(who), Salt.DIRECTIONS) >> 1)
+        first, last = int(who[0]), int(who[-1])
+        key = int(hash_keys(first, last, len(who), Salt.DIRECTIONS) >> 1)
         return torch.Generator().manual_seed(key)
 
     def _decoded(self, batch: PackedBatch, visible: Tensor, seen: Tensor, hidden: Hidden) -> Tensor:
