@@ -34,6 +34,7 @@ class Salt(IntEnum):
     HIDDEN_COUNT = 12
     SEEN_SHARE = 13
     SEEN_START = 15
+    WEIGHTED_ORDER = 16
     # The order of training
     PLAN_EXAMPLES = 21
     PLAN_ROWS = 22
@@ -70,6 +71,8 @@ class Salt(IntEnum):
     HELD_OUT_PICTURE = 60
     HELD_OUT_PICTURE_GROUP = 61
     HELD_OUT_POINT = 62
+    # Judged: some of many
+    JUDGED_PAIRS = 207
     # Synthetic tables
     SYNTHETIC_CELL = 63
     SYNTHETIC_CELL_WITHIN = 64

@@ -33,6 +33,6 @@ class Weighted:
 
     def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
         count = draw_counts(self.ratio, slots, key, progress, self.at_least)
-        drawn = uniform(*key, slots.identity, slots.slot, Salt.SLOT_ORDER)
+        drawn = uniform(*key, slots.identity, slots.slot, Salt.WEIGHTED_ORDER)
         weight = self.weight[slots.channels[self.channel][slots.flat]]
         return rank_within(slots.example, -np.log1p(-drawn) / weight) < count[slots.example]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from unmask.core.hashing import hash_keys
+from unmask.core.hashing import Salt, hash_keys
 from unmask.errors import UserError, check_choice
 from unmask.evaluation.metrics import bootstrap_mean
 
@@ -109,7 +109,7 @@ def _numbered(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 def some_of_each(pairs: Sequence[MinimalPair], most: int, *, seed: int = 0) -> list[MinimalPair]:
     """At most `most` pairs of each paradigm, drawn by `seed`."""
-    order = np.argsort(hash_keys(seed, np.arange(len(pairs))), kind="stable")
+    order = np.argsort(hash_keys(seed, np.arange(len(pairs)), Salt.JUDGED_PAIRS), kind="stable")
     taken: dict[str, int] = {}
     kept = []
     for i in order:
