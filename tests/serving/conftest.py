@@ -83,7 +83,7 @@ def image_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def event_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Simulated patients (meds, task), a model of a few steps, and one with an outcome head."""
+    """Simulated patients (meds, task), a model of a few steps that answers questions, and one with an outcome head."""
     from unmask.modalities.events.demo import simulate
     from unmask.modalities.events.finetune import finetune_outcome
     from unmask.modalities.events.pretrain import pretrain
@@ -92,7 +92,7 @@ def event_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quick = OutcomeSettings(epochs=1, members=1, hidden=8, trees=0, curve=False, baselines=False)
     root = tmp_path_factory.mktemp("served-events")
     meds = simulate(root, 60, 0)
-    small = {"slots": 64, "batch_slots": 1024, "width": 32, "steps": 6, "precision": "fp32"}
+    small = {"slots": 64, "batch_slots": 1024, "width": 32, "steps": 6, "precision": "fp32", "questions": 4}
     pretrain(meds, root / "model", settings=with_overrides(EventSettings(), small), console=False)
     finetune_outcome(root / "model", meds, root / "task", root / "outcome", settings=quick)
     return root

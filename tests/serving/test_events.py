@@ -97,6 +97,40 @@ def test_outcomes_look_at_nothing_after_their_time(server, event_home):
     assert set(whole) == {"predicted_boolean_probability"}
 
 
+def test_questions_are_answered_as_by_the_model(server, event_home):
+    import unmask
+
+    model, given = unmask.load(event_home / "model", precision="fp32"), patients(event_home)
+    about = server.get("/models")[1]["models"]["m"]["about"]
+    questions = [about["question"], f"none of {about['question']}"]
+    timed = sorted(e["time"] for e in given[1]["events"] if e["time"] is not None)
+    given[1]["prediction_time"] = timed[len(timed) // 2]
+    found = server.post("/models/m/ask", {"patients": given, "questions": questions})[1]["results"]
+    events = events_of(given)
+    own = model.ask(events, questions)
+    p = own.filter(pl.col("subject_id") != given[1]["subject_id"])["probability"].to_list()
+    assert [row["probability"] for n in (0, 2) for row in found[n]] == pytest.approx(p, abs=1e-5)
+    assert [row["question"] for row in found[0]] == questions
+    early = [e for e in given[1]["events"] if e["time"] is None or e["time"] <= given[1]["prediction_time"]]
+    alone = model.ask(events_of([given[1] | {"events": early}]), questions)["probability"].to_list()
+    assert [row["probability"] for row in found[1]] == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("NOTHING within 1 day", "knows no code 'NOTHING'"),
+        ("GLUCOSE for ever", "within NUMBER UNIT"),
+        ("GLUCOSE within 0 days", "a horizon of 0"),
+    ],
+)
+def test_questions_that_cannot_be_answered_are_named(server, event_home, question, said):
+    body = {"patients": patients(event_home, 1), "questions": [question]}
+    status, found = server.post("/models/m/ask", body)
+    assert status == 400
+    assert said in found["error"]["what"]
+
+
 @pytest.mark.parametrize(
     ("event", "said"),
     [

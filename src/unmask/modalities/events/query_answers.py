@@ -21,7 +21,7 @@ from unmask.modalities.events.meds import DEATH, STATIC, Events, Labels, as_even
 from unmask.modalities.events.queries import Asked, features
 from unmask.modalities.events.query_batches import empty, put
 from unmask.modalities.events.query_head import QueryHead
-from unmask.modalities.events.query_text import EXAMPLE, checked, parsed
+from unmask.modalities.events.query_text import EXAMPLE, Query, checked, parsed
 
 TOGETHER = 256
 """Questions of one row that are answered in one go."""
@@ -144,19 +144,32 @@ class Answering(Protocol):
         ...
 
 
-def ask(
-    model: Answering, data: str | Path | Events, questions: Sequence[str], at: str | Path | Labels | None = None
-) -> pl.DataFrame:
-    """See `EventModel.ask`."""
+def check_questions(model: Answering, events: Events, questions: Sequence[str]) -> None:
+    """Raise what `ask` would of these questions, without an answer to them.
+
+    Raises:
+        UserError: see `EventModel.ask`.
+    """
+    _checked(model, events, questions)
+
+
+def _checked(model: Answering, events: Events, questions: Sequence[str]) -> tuple[Histories, list[Query], Asked]:
     if not questions:
         raise UserError("no question", hint=EXAMPLE)
     head, queries = queries_of(model.folder), [parsed(text) for text in questions]
     twice = [text for text, count in Counter(q.text for q in queries).items() if count > 1]
     if twice:
         raise UserError(f"question {twice[0]!r} is asked twice", hint="Ask it once.")
-    events = as_events(data)
     histories = model.histories(events)
-    asked = checked(queries, histories, head)
+    return histories, queries, checked(queries, histories, head)
+
+
+def ask(
+    model: Answering, data: str | Path | Events, questions: Sequence[str], at: str | Path | Labels | None = None
+) -> pl.DataFrame:
+    """See `EventModel.ask`."""
+    events = as_events(data)
+    histories, queries, asked = _checked(model, events, questions)
     if at is None:
         points = last_points(events)
     else:

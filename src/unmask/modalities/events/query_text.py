@@ -177,6 +177,18 @@ def _unknown(query: Query, item: Item, vocabulary: Vocabulary, share: np.ndarray
     return UserError(f"question {query.text!r}: the model knows no code {item.code!r}", hint=hint)
 
 
+def example_question(vocabulary: Vocabulary, head: QueryHead) -> str | None:
+    """A question that the model answers: the code asked for most often in training, at the middle of the horizons;
+    None where every code holds a double quote."""
+    order = np.argsort(-head.share.cpu().numpy(), kind="stable")[: len(vocabulary.codes)]
+    names = (vocabulary.codes[n - FIRST] for n in order.tolist() if n >= FIRST)
+    code = next((name for name in names if '"' not in name), None)
+    edges = head.edges.cpu().numpy()
+    hours = float(np.sqrt(edges[0] * edges[-1]))
+    unit = next((u for u in ("day", "hour") if hours >= UNITS[u]), "hour")
+    return None if code is None else f'"{code}" within {max(1, round(hours / UNITS[unit]))} {unit}s'
+
+
 def spoken(hours: float) -> str:
     """A horizon in words, in the largest unit that it has one of.
 

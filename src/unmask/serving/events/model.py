@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,20 @@ import polars as pl
 from unmask.modalities.events.fill import timeline
 from unmask.modalities.events.meds import STATIC, Events, Labels
 from unmask.modalities.events.model import EventModel, load
+from unmask.modalities.events.query_answers import check_questions, last_points
+from unmask.modalities.events.query_text import example_question
 from unmask.modalities.events.unknown import unknown_of
 from unmask.serving.events.histories import TIME, each_patient, events_of, joined, microseconds, patients_field
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Field, Number, Record, Text
+from unmask.serving.shapes import Field, ListOf, Number, Record, Text
 from unmask.serving.verbs import Served, Verb, Work
 
 SHOWN = 2000
 """Codes that the page may offer, the first of the vocabulary."""
+MOST_ASKED = 100
+"""Questions of one request."""
+EXAMPLE_QUESTION = "GLUCOSE > 9 within 90 days"
+"""Where no question that the model answers can be made up."""
 
 
 def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: str = "auto") -> Served:
@@ -39,12 +46,17 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
     if model.folder.head is not None and model.folder.outcome is not None:
         verbs["outcome"] = _outcome(model, limits)
         outcome = model.folder.outcome["target"]["kind"]
-    found, vocabulary = model.inspect(), model.folder.vocabulary
+    found, vocabulary, question = model.inspect(), model.folder.vocabulary, None
+    head = getattr(model.folder.model, "queries", None)
+    if head is not None:
+        question = example_question(vocabulary, head)
+        verbs["ask"] = _ask(model, limits, question or EXAMPLE_QUESTION)
     about = {
         **{name: found[name] for name in ("parameters", "slots", "codes", "layers", "width")},
         "known_codes": list(vocabulary.codes[:SHOWN]),
         "valued": [bool(v) for v in vocabulary.valued[-len(vocabulary.codes) :][:SHOWN]],
         "outcome": outcome,
+        "question": question,
         "precision": model.precision,
         "device": str(model.device),
     }
@@ -201,25 +213,32 @@ def _embed(model: EventModel, limits: Limits) -> Verb:
     )
 
 
+def _times(body: Any, events: Events) -> list[int]:
+    """The prediction time of each patient, by default that of the last event."""
+    times = []
+    for number, patient in enumerate(body["patients"]):
+        said = microseconds(patient["prediction_time"], f"patients[{number}].prediction_time")
+        times.append(int(last_points(events).time[number]) if said == STATIC else said)
+    return times
+
+
+def _points(events: Events, times: Sequence[int]) -> Labels:
+    return Labels(subject=np.arange(len(events)), time=np.array(times, np.int64))
+
+
 def _outcome(model: EventModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         events = events_of(body["patients"])
-        times = []
-        for number, patient in enumerate(body["patients"]):
-            said = microseconds(patient["prediction_time"], f"patients[{number}].prediction_time")
-            last = int(events.time[events.offsets[number + 1] - 1])
-            times.append(last if said == STATIC else said)
 
         def run(found: Events, times: Sequence[int]) -> list[Any]:
-            points = Labels(subject=np.arange(len(found)), time=np.array(times, np.int64))
-            points, target, p = model.probabilities(found, points)
+            points, target, p = model.probabilities(found, _points(found, times))
             return pl.DataFrame(target.columns(p, points)).to_dicts()
 
         def finish(rows: list[dict[str, Any]]) -> dict[str, Any]:
             known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
             return {"results": [{name: row[name] for name in known} for row in rows]}
 
-        return _together(model, events, run, finish, how="outcome", beside=times, times=2)
+        return _together(model, events, run, finish, how="outcome", beside=_times(body, events), times=2)
 
     at = Field(TIME, "When the outcome is asked for: later events are not looked at; default the last event.", None)
     return Verb(
@@ -227,4 +246,33 @@ def _outcome(model: EventModel, limits: Limits) -> Verb:
         request=Record(patients=patients_field(limits, prediction_time=at)),
         prepare=prepare,
         example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+    )
+
+
+def _ask(model: EventModel, limits: Limits, example: str) -> Verb:
+    def prepare(body: Any) -> Work:
+        events, questions = events_of(body["patients"]), tuple(body["questions"])
+        check_questions(model, events, questions)
+
+        def run(found: Events, times: Sequence[int]) -> list[Any]:
+            frame = model.ask(found, questions, _points(found, times))
+            rows = frame.select("question", "probability", "unanswered").to_dicts()
+            return [rows[n : n + len(questions)] for n in range(0, len(rows), len(questions))]
+
+        work = functools.partial(_together, model, events, run, lambda rows: {"results": rows}, how=("ask", questions))
+        return work(beside=_times(body, events), times=2)
+
+    at = Field(TIME, "When it is asked: later events are not looked at; default the last event.", None)
+    asked = ListOf(Text(longest=1000), most=MOST_ASKED, least=1)
+    return Verb(
+        about="How probable is what is to come of each patient, without a label.",
+        request=Record(
+            patients=patients_field(limits, prediction_time=at),
+            questions=Field(asked, f"Such as {example!r}."),
+        ),
+        prepare=prepare,
+        example={
+            "patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}],
+            "questions": [example],
+        },
     )

@@ -13,6 +13,8 @@ export function events(model) {
   const line = make("div", {});
   const answer = make("div", {});
   const rows = example(codes, model.about.valued);
+  const question = make("input", { value: model.about.question || "", size: 50, "aria-label": "A question about what is to come", oninput: () => soon() });
+  const said = make("div", { role: "status" });
   let before = null;
 
   const visible = () => rows.filter((row) => row.on && row.code.trim());
@@ -29,6 +31,7 @@ export function events(model) {
         "outcome" in model.verbs ? post("outcome", { patients }) : null]);
     } finally { answer.classList.remove("busy"); }
     if (!current()) return;
+    if ("ask" in model.verbs) await told(patients, current);
     const parts = [];
     if (outcome) parts.push(risk(outcome.results[0]));
     const next = filled.results[0].filter((row) => row.kind === "next");
@@ -46,6 +49,15 @@ export function events(model) {
     announce("Predictions are up to date.");
   });
   const soon = later(update);
+
+  async function told(patients, current) {
+    let shown;
+    try {
+      const [found] = (await post("ask", { patients, questions: [question.value] })).results[0];
+      shown = found.probability === null ? found.unanswered : percent(found.probability);
+    } catch (error) { shown = error.message; }
+    if (current()) said.replaceChildren(make("p", { className: "risk" }, shown));
+  }
 
   function risk(row) {
     const [name, value] = Object.entries(row).find(([, one]) => typeof one === "number") || ["", null];
@@ -77,7 +89,8 @@ export function events(model) {
   show();
   update();
   return [section("A patient", line, list, make("div", { className: "wide" }, make("table", { className: "patient" }, make("thead", {}, make("tr", {}, ...["visible", "time", "code", "value", ""].map((name) => make("th", { scope: "col" }, name)))), body)),
-    make("div", { className: "row" }, make("button", { type: "button", onclick: add }, "Add an event"), make("span", { className: "quiet" }, "Untick an event to hide it from the model; leave a value empty to have it predicted."))), answer];
+    make("div", { className: "row" }, make("button", { type: "button", onclick: add }, "Add an event"), make("span", { className: "quiet" }, "Untick an event to hide it from the model; leave a value empty to have it predicted."))),
+    ...("ask" in model.verbs ? [section("What is to come", make("p", { className: "quiet" }, "How probable is it, after the last event? For example: CODE within 30 days, CODE > 10 within 1 year, none of A, B within 1 year."), question, said)] : []), answer];
 }
 
 function example(codes, valued) {
