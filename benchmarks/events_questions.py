@@ -7,11 +7,14 @@ trained on 100 labels and on all; the rule of the last value; the prevalence.
 
     python benchmarks/events_questions.py physionet|synthea [--steps 400] [--set key=value] [--cache DIR] [--out F.json]
     python benchmarks/events_questions.py cost [--steps 60]
-    python benchmarks/events_questions.py death [--steps 400] [--folds 0,1,2,3,4] [--out F.json]
+    python benchmarks/events_questions.py worth [--steps 400] [--out F.json]
+    python benchmarks/events_questions.py death [--steps 400] [--folds 0,1,2,3,4] [--shares 0.1,1] [--out F.json]
 
-`cost`: pretraining with questions beside the masked events alone. `death`: in-hospital death (PhysioNet-2012) with 10 %
-of the labels, five subsets per fold: what states and answers add to summaries and trees. `events_questions_sheet.py`
-makes the sheets of docs/results of what --out wrote.
+`cost`: pretraining with questions beside the masked events alone. `worth`: what states, answers, summaries and trees
+are each worth to the head (`finetune outcome --set worth=true`) with a quarter of the training labels of fold 0.
+`death`: in-hospital death (PhysioNet-2012) with 10 % of the labels, five subsets per fold, and with all: what answers
+(--variants: states) add to summaries and trees. It goes on from the folds that F.json has.
+`events_questions_sheet.py` makes the sheets of docs/results of what --out wrote.
 """
 
 from __future__ import annotations
@@ -35,14 +38,25 @@ LEAF = 20
 PREVALENCE = (0.05, 0.95)
 FEWEST = 10
 """Held-out points with yes, and with no."""
+VARIANTS = {
+    "summaries": ("summaries",),
+    "summaries, states": ("summaries", "states"),
+    "summaries, answers": ("summaries", "answers"),
+    "summaries, states, answers": ("summaries", "states", "answers"),
+    "answers": ("answers",),
+    "states": ("states",),
+}
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", choices=[*DATA, "death", "cost"])
+    parser.add_argument("data", choices=[*DATA, "death", "worth", "cost"])
     parser.add_argument("--folds", default="0,1,2,3,4", help="death: numbers of the folds to run")
-    parser.add_argument("--share", type=float, default=0.1, help="death: share of the training labels")
-    parser.add_argument("--subsets", type=int, default=5, help="death: label subsets per fold")
+    parser.add_argument("--shares", default="0.1,1", help="death: shares of the training labels")
+    parser.add_argument("--subsets", type=int, default=5, help="death: label subsets per fold; of all labels one")
+    parser.add_argument(
+        "--variants", default="summaries; summaries, answers; answers", help=f"death: of {'; '.join(VARIANTS)}"
+    )
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0)
@@ -220,64 +234,92 @@ def pretrained(events: Any, patients: np.ndarray, a: argparse.Namespace, out: st
     return load(out, precision="fp32"), time.process_time() - start
 
 
-VARIANTS = {
-    "summaries": ("summaries",),
-    "summaries, states": ("summaries", "states"),
-    "summaries, answers": ("summaries", "answers"),
-    "summaries, states, answers": ("summaries", "states", "answers"),
-    "answers": ("answers",),
-    "states": ("states",),
-}
-
-
 def death(a: argparse.Namespace) -> None:
     """Fold by fold: a model of the training patients, heads on subsets of their labels, judged on the test patients."""
     from sklearn.model_selection import StratifiedKFold
 
     from unmask.modalities.events.meds import read_labels, read_meds
-    from unmask.modalities.events.outcome import fit_head
-    from unmask.modalities.events.recipes import OutcomeSettings
-    from unmask.modalities.events.scoring import auroc
     from unmask.modalities.events.targets import Binary
 
     data = SHARED / "data/events/physionet2012_a"
     if not data.exists():
         print(f"{data} is not there: nothing to measure")
         return
-    events, target, rows, gaps = read_meds(data), Binary(), [], []
+    events = read_meds(data)
     points = read_labels(data / "tasks/in_hospital_death", events)
-    y = target.encode(points)
+    y = Binary().encode(points)
     folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y[:, 0]))
-    for number in map(int, a.folds.split(",")):
-        train, test = folds[number]
-        with tempfile.TemporaryDirectory() as folder:
-            model, seconds = pretrained(events, points.subject[train], a, folder)
-        print(f"fold {number}: pretraining took {seconds:.0f} s of one processor", flush=True)
-        few = []
-        for seed in range(a.subsets):
-            rng = np.random.default_rng([seed, number])
-            few.append(np.sort(rng.permutation(train)[: round(a.share * len(train))]))
-        needed = np.unique(np.concatenate([*few, test]))
-        some, histories = points.take(needed), model.histories(events)
-        made = {part: model.features(histories, some, **alone(part))[:] for part in ("summaries", "states", "answers")}
-        said: dict[str, list[np.ndarray]] = {}
-        for seed, labelled in enumerate(few):
-            here, there = np.searchsorted(needed, labelled), np.searchsorted(needed, test)
-            for name, parts in VARIANTS.items():
-                x = np.concatenate([made[part] for part in parts], 1)
+    done = json.loads(Path(a.out).read_text())["each"] if a.out and Path(a.out).exists() else {}
+    for number in a.folds.split(","):
+        if number not in done:
+            done[number] = death_fold(events, points, y, int(number), *folds[int(number)], a)
+        tell_death(done, a)
+
+
+def death_fold(
+    events: Any, points: Any, y: np.ndarray, number: int, train: np.ndarray, test: np.ndarray, a: argparse.Namespace
+) -> dict[str, Any]:
+    """Of each share of the labels and each variant: AUROC and AUPRC by subset, and 500 bootstrap AUROCs of the mean."""
+    from unmask.modalities.events.outcome import fit_head
+    from unmask.modalities.events.recipes import OutcomeSettings
+    from unmask.modalities.events.scoring import auroc
+    from unmask.modalities.events.targets import Binary
+
+    names, rng = a.variants.split("; "), np.random.default_rng(number)
+    with tempfile.TemporaryDirectory() as folder:
+        out = folder if a.keep is None else f"{a.keep}/fold-{number}"
+        model, seconds = pretrained(events, points.subject[train], a, out)
+    print(f"fold {number}: pretraining took {seconds:.0f} s of one processor", flush=True)
+    histories, used = model.histories(events), {part for name in names for part in VARIANTS[name]}
+    made = {}
+    for part in sorted(used):
+        kept = Path(out) / f"{part}.npy"  # of an earlier run with --keep
+        made[part] = np.load(kept) if kept.exists() else model.features(histories, points, **alone(part))[:]
+        if a.keep is not None:
+            np.save(kept, made[part])
+    weights = np.stack([np.bincount(rng.integers(0, len(test), len(test)), minlength=len(test)) for _ in range(500)])
+    found: dict[str, Any] = {"seconds": seconds}
+    for share in map(float, a.shares.split(",")):
+        found[f"{share:g}"] = here = {}
+        for name in names:
+            x, drawn, rows = np.concatenate([made[part] for part in VARIANTS[name]], 1), [], []
+            for seed in range(1 if share == 1 else a.subsets):
+                labelled = np.random.default_rng([seed, number]).permutation(train)[: round(share * len(train))]
+                labelled.sort()
                 settings = OutcomeSettings(members=10, trees=500, seed=seed)
-                head = fit_head(x[here], y[labelled], points.subject[labelled], settings, target)
-                p = head.predict(x[there], target)[:, 0]
-                said.setdefault(name, []).append(p)
-                scores = {"auroc": roc_auc_score(y[test, 0], p), "auprc": average_precision_score(y[test, 0], p)}
-                rows.append({"fold": number, "seed": seed, "model": name, **{k: float(v) for k, v in scores.items()}})
-        rng = np.random.default_rng(number)
-        weights = np.stack(
-            [np.bincount(rng.integers(0, len(test), len(test)), minlength=len(test)) for _ in range(500)]
-        )
-        drawn = {n: np.mean([auroc(y[test, 0], p, weights) for p in ps], 0) for n, ps in said.items()}
-        gaps.append({n: drawn[n] - drawn["summaries"] for n in drawn})
-        tell_death(rows, gaps, a)
+                head = fit_head(x[labelled], y[labelled], points.subject[labelled], settings, Binary())
+                p = head.predict(x[test], Binary())[:, 0]
+                rows.append([float(roc_auc_score(y[test, 0], p)), float(average_precision_score(y[test, 0], p))])
+                drawn.append(auroc(y[test, 0], p, weights))
+            here[name] = {"scores": rows, "drawn": np.mean(drawn, 0).round(5).tolist()}
+            print(f"fold {number}, {share:.0%} of the labels, {name}: {np.mean(rows, 0).round(4)}", flush=True)
+    return found
+
+
+def weigh(a: argparse.Namespace) -> None:
+    """What each part of the head is worth, in folds of a quarter of the training patients of fold 0."""
+    from sklearn.model_selection import StratifiedKFold
+
+    from unmask.modalities.events.finetune import OutcomeWork
+    from unmask.modalities.events.meds import read_labels, read_meds
+    from unmask.modalities.events.outcome_worth import worth
+    from unmask.modalities.events.recipes import OutcomeSettings
+    from unmask.modalities.events.targets import Binary
+
+    data = SHARED / "data/events/physionet2012_a"
+    events = read_meds(data)
+    points = read_labels(data / "tasks/in_hospital_death", events)
+    y = Binary().encode(points)
+    train, _ = next(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y[:, 0]))
+    with tempfile.TemporaryDirectory() as folder:
+        model, _ = pretrained(events, points.subject[train], a, folder if a.keep is None else f"{a.keep}/fold-0")
+    few = np.sort(np.random.default_rng([0, 0]).permutation(train)[: len(train) // 4])
+    settings = OutcomeSettings(answers=True, worth=True, baselines=False)
+    some, histories = points.take(few), model.histories(events)
+    found = worth(OutcomeWork(model, histories, some, Binary(), y[few], settings), np.arange(len(few))).figures
+    print(json.dumps(found, indent=1))
+    if a.out:
+        Path(a.out).write_text(json.dumps(found, indent=1))
 
 
 def cost(a: argparse.Namespace) -> None:
@@ -304,27 +346,29 @@ def alone(part: str) -> dict[str, bool]:
     return {name: name == part for name in ("summaries", "states", "answers")}
 
 
-def tell_death(rows: list[dict[str, Any]], gaps: list[dict[str, np.ndarray]], a: argparse.Namespace) -> None:
-    found: dict[str, Any] = {"arguments": vars(a), "rows": rows}
-    found["models"] = {}
-    for name in VARIANTS:
-        mine = [r for r in rows if r["model"] == name]
-        folds = sorted({r["fold"] for r in mine})
-        each = {k: [np.mean([r[k] for r in mine if r["fold"] == f]) for f in folds] for k in ("auroc", "auprc")}
-        gap = np.mean([g[name] for g in gaps], 0)
-        base = np.mean([r["auroc"] for r in rows if r["model"] == "summaries"])
-        told = {k: float(np.mean(v)) for k, v in each.items()} | {"folds": len(folds)}
-        told["gain"] = [told["auroc"] - float(base), *np.quantile(gap, [0.025, 0.975]).tolist()]
-        found["models"][name] = told
-        print(name, {k: np.round(v, 4).tolist() for k, v in told.items()}, flush=True)
+def tell_death(done: dict[str, Any], a: argparse.Namespace) -> None:
+    """Means over folds; the difference from summaries with a 95 % interval over test patients, and fold by fold."""
+    found: dict[str, Any] = {"arguments": vars(a), "each": done, "models": {}}
+    for share in (f"{float(s):g}" for s in a.shares.split(",")):
+        found["models"][share] = told = {}
+        for name in a.variants.split("; "):
+            scores = np.array([np.mean(f[share][name]["scores"], 0) for f in done.values()])
+            told[name] = {"auroc": float(scores[:, 0].mean()), "auprc": float(scores[:, 1].mean()), "folds": len(done)}
+            if name != "summaries" and "summaries" in told:
+                base = np.array([np.mean(f[share]["summaries"]["scores"], 0) for f in done.values()])
+                drawn = [np.subtract(f[share][name]["drawn"], f[share]["summaries"]["drawn"]) for f in done.values()]
+                gains, interval = (scores - base)[:, 0], np.quantile(np.mean(drawn, 0), [0.025, 0.975])
+                told[name] |= {"gain": [float(gains.mean()), *interval.tolist()], "by_fold": gains.tolist()}
+            print(f"{share} {name}", {k: np.round(v, 4).tolist() for k, v in told[name].items()}, flush=True)
     if a.out:
         Path(a.out).write_text(json.dumps(found, indent=1))
 
 
 def main() -> None:
     a = arguments()
-    if a.data in ("death", "cost"):
-        death(a) if a.data == "death" else cost(a)
+    other = {"death": death, "worth": weigh, "cost": cost}.get(a.data)
+    if other is not None:
+        other(a)
         return
     if not (SHARED / "data/events" / DATA[a.data][0]).exists():
         print(f"{SHARED / 'data/events'} is not there: nothing to measure")
