@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,13 @@ def test_every_patient_gets_an_answer_to_every_question(asking: Path, home: Path
     assert sum(said["unanswered"].values()) == len(unanswered)
     assert "<svg" in page.read_text()
     assert questions[0].split(" within ")[0] in page.read_text()
+    assert 'aria-label="Answers along the record: ' in page.read_text()
+    notes = re.findall(r"Each answer was given[^<]*", page.read_text())
+    assert notes
+    assert all(note.count("any of") == 1 for note in notes)  # that none of them comes is no event
+    assert "none of" not in "".join(notes)
+    told = [float(years) for note in notes for years in re.findall(r"first ([\d.]+) years", note)]
+    assert all(years < 10 for years in told)  # after the first event, not after birth
     at = model.ask(home / "meds", questions[:1], home / "task")
     assert at.columns == frame.columns
     assert len(at) == len(unmask.events.read_labels(home / "task", unmask.events.read_meds(home / "meds")))

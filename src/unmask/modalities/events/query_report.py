@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,31 +82,33 @@ def write(
 
 def _along(page: Report, model: EventModel, events: Events, subject: int, questions: list[str]) -> None:
     """The answers at time stamps along a record, and when each came true."""
-    time = events.time[int(events.offsets[subject]) : int(events.offsets[subject + 1])]
-    stamps = np.unique(time[time != STATIC])
-    if not len(stamps):
+    histories = model.histories(events)
+    rows = histories.rows(subject)  # births are no part of them
+    rows = rows[events.time[rows] != STATIC]
+    if not len(rows):
         return
+    stamps = np.unique(events.time[rows])
+    since = stamps[0]
     stamps = stamps[np.unique(np.linspace(0, len(stamps) - 1, TIMES).astype(int))]
     points = Labels(subject=np.full(len(stamps), subject), time=stamps)
     frame = model.ask(events, questions, points)
-    days = (stamps - stamps[0]) / HOUR / 24
+    days = (stamps - since) / HOUR / 24
     unit, scale = ("days", 1.0) if days[-1] < 730 else ("years", 365.25)
     series = {
         question: (days / scale, frame.filter(pl.col("question") == question)["probability"].fill_null(np.nan))
         for question in questions
     }
-    svg = line_chart(series, "", f"{unit} since the first event", "probability", percent=True, from_zero=True)
-    histories = model.histories(events)
+    axis, title = f"{unit} since the first event", "Answers along the record"
+    svg = line_chart(series, title, axis, "probability", percent=True, from_zero=True)
     queries = [parsed(question) for question in questions]
     asked = checked(queries, histories, queries_of(model.folder))
-    rows = histories.rows(subject)
-    rows = rows[events.time[rows] != STATIC]
-    told = []
+    hours, told = (events.time[rows] - since) / HOUR, dict[str, None]()
     for q, query in enumerate(queries):
-        hours = (events.time[rows] - stamps[0]) / HOUR
         first = first_after(asked.some(slice(q, q + 1)), hours, histories.code[rows], events.value[rows])[0]
         came = f"first {first / 24 / scale:.2f} {unit} after the first event" if np.isfinite(first) else "never"
-        told.append(f"{query.text.rsplit(' within ', 1)[0]}: seen in this record {came}.")
+        what = query.text.rsplit(" within ", 1)[0]
+        what = re.sub(r"^none\b", "any", what, flags=re.IGNORECASE) if query.none else what
+        told[f"{what}: seen in this record {came}."] = None
     page.section(
         f"Patient {int(events.subjects[subject])}",
         svg,
