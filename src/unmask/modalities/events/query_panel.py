@@ -13,24 +13,20 @@ from unmask.modalities.events.query_answers import queries_of, rates_of
 from unmask.modalities.events.query_head import QueryHead
 
 CODES = 64
-"""Asked for, the most frequently asked ones first."""
-CUTS = ((ABOVE, 1 / 2), (ABOVE, 3 / 4), (ABOVE, 29 / 32), (ABOVE, 31 / 32))
-CUTS += ((BELOW, 1 / 2), (BELOW, 1 / 4), (BELOW, 3 / 32), (BELOW, 1 / 32))
-"""Of codes with values also whether one comes above or below these quantiles of the training values. With the quarters
-alone answers added less to an outcome with few labels, with several horizons too: benchmarks/events_questions.py."""
+"""Asked for, the most frequently asked ones first; of those with values also whether one lies in the outer quarters."""
 
 
 def panel(histories: Histories, head: QueryHead) -> Asked:
-    """The questions: each code, and values of it beyond `CUTS`."""
+    """The questions: each code, a value of it above its upper quartile, and one below its lower."""
     share, vocabulary = head.share.cpu().numpy(), histories.vocabulary
     order = np.argsort(-share, kind="stable")
     code, side, cut = [], [], []
     for number in order[:CODES][share[order[:CODES]] > 0].tolist():
         knots = vocabulary.knots[number]
-        for way, height in ((0, 0.0), *(CUTS if np.isfinite(knots[0]) else ())):
+        for way in (0, ABOVE, BELOW) if np.isfinite(knots[0]) else (0,):
             code.append(number)
             side.append(way)
-            cut.append(float(knots[round(height * (len(knots) - 1))]) if way else 0.0)
+            cut.append(0.0 if not way else float(knots[(len(knots) - 1) * (3 if way == ABOVE else 1) // 4]))
     shape = (len(code), ITEMS)
     arrays = np.full(shape, -1, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
     for array, first in zip(arrays, (code, side, cut), strict=True):
