@@ -73,10 +73,11 @@ def test_what_a_missing_slot_holds_is_never_read(setup: Setup):
         assert torch.equal(numbers(setup.model(batch, hidden)), numbers(setup.model(other, hidden)))
 
 
+@pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize("target", TARGETS)
-def test_no_gradient_reaches_a_hidden_patch_of_a_view(target: str, seed: int):
+def test_no_gradient_reaches_a_hidden_patch_of_a_view(target: str, gradients: bool, seed: int):
     """Nor one that is a target: what is predicted of it is given, not learnt."""
-    model = learner(target, seed)
+    model = learner(target, seed, gradients=gradients)
     batch, hidden = view_batch(model, seed)
     patch = batch.values["patch"].clone().requires_grad_()
     model.step_loss(dataclasses.replace(batch, values=batch.values | {"patch": patch}), hidden).backward()

@@ -98,6 +98,7 @@ def codec_config(
         class_token=settings.class_token,
         mask_embedding=not visible_only,
         pixels=settings.predicts_pixels,
+        gradients=settings.gradients,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,11 +21,11 @@ from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet, some_pictures
 from unmask.modalities.images.card import scored
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
-from unmask.modalities.images.features import PASSING, pooled, settled
+from unmask.modalities.images.features import PASSING, cell_means, cells, pooled, settled
 from unmask.modalities.images.folder import save_folder
 from unmask.modalities.images.objectives import Objective, OneClass, objective_from
 
-ClassPooling = Literal["mean", "first"]
+ClassPooling = Literal["mean", "first", "grid"]
 
 
 class DropPath:
@@ -54,7 +55,8 @@ class DropPath:
 class ClassifierNet(nn.Module):
     """Encoder with nothing hidden -> pooled patches (or the class token) -> norm -> linear.
 
-    The norm stands behind the pooling, as in MAE's fine-tuning, and starts as the encoder's final one.
+    The norm stands behind the pooling, as in MAE's fine-tuning, and starts as the encoder's final one. With pooling
+    'grid' it stands before: the head reads what `embed(pooling="grid")` gives.
     """
 
     def __init__(
@@ -68,7 +70,8 @@ class ClassifierNet(nn.Module):
         self.masked, self.pooling = model, pooling
         self.norm = model.encoder.final_norm
         model.encoder.final_norm = nn.Identity()
-        self.head = nn.Linear(model.encoder.config.width, classes)
+        parts = math.prod(cells(model.codec.config.grid)) if pooling == "grid" else 1
+        self.head = nn.Linear(parts * model.encoder.config.width, classes)
         nn.init.trunc_normal_(self.head.weight, std=2e-5)
         nn.init.zeros_(self.head.bias)
         layers = model.encoder.layers
@@ -84,8 +87,14 @@ class ClassifierNet(nn.Module):
         return self.masked.codec.config
 
     def forward(self, batch: PackedBatch) -> Float[Tensor, "rows classes"]:
+        return self.head(self.pooled(batch)).float()
+
+    def pooled(self, batch: PackedBatch) -> Float[Tensor, "rows features"]:
+        """What the head reads of each picture."""
         states = self.masked.states(batch)
         first = int(self.config.class_token)
+        if self.pooling == "grid":
+            return cell_means(self.norm(states), batch, self.config)
         if self.pooling == "first":
             pooled = states[:, 0]
         elif bool(on_host(batch.observed).all()):
@@ -93,7 +102,7 @@ class ClassifierNet(nn.Module):
         else:  # the mean over the patches that were measured
             seen = batch.observed[:, first:, None].to(states.dtype)
             pooled = (states[:, first:] * seen).sum(1) / seen.sum(1).clamp_min(1)
-        return self.head(self.norm(pooled)).float()
+        return self.norm(pooled)
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[MaskedModel[PatchCodec]]:
@@ -116,7 +125,7 @@ def layer_groups(net: ClassifierNet, *, rate: float, decay: float, weight_decay:
     groups: dict[tuple[int, bool], list[Tensor]] = {}
     for part, module in used:
         for name, parameter in module.named_parameters():
-            if not parameter.requires_grad or (part == "codec" and not name.startswith(("patch.", "cls"))):
+            if not parameter.requires_grad or (part == "codec" and not name.startswith(("patch.", "edges.", "cls"))):
                 continue
             depth = (
                 last if part in ("norm", "head") else int(name.split(".")[1]) + 1 if name.startswith("layers.") else 0

@@ -21,7 +21,10 @@ class ClassifierSettings:
     """How an image classifier is fine-tuned; defaults after MAE's (He et al. 2022, table 9), for small data.
 
     Attributes:
-        pooling: 'mean' of the patches, or the class token ('first').
+        pooling: 'mean' of the patches, the class token ('first'), or the means over a grid of cells side by side
+            ('grid': what is where is kept; more weights to learn from the labels).
+        start: where the head starts: at 'zero', or as the linear probe of the frozen features ('probe': of one class
+            per picture; its penalty is chosen by cross-validation on the training pictures).
         layer_decay: each layer has this times the rate of the next.
         drop_path: share of a deepest block's outputs left out, rising evenly from 0 at the first.
         problem: what the labels are: one class per picture ('single'), several labels ('multi'), a number
@@ -44,7 +47,8 @@ class ClassifierSettings:
         store, store_folder: where decoded pictures are kept, as in pretraining.
     """
 
-    pooling: Literal["mean", "first"] = "mean"
+    pooling: Literal["mean", "first", "grid"] = "mean"
+    start: Literal["zero", "probe"] = "zero"
     layer_decay: float = 0.75
     drop_path: float = 0.1
     problem: Literal["auto", "single", "multi", "regression"] = "auto"

@@ -17,6 +17,7 @@ from unmask.core.hashing import hash_keys
 from unmask.core.model import WantedSlots
 from unmask.core.prediction import Gaussian, weighted_sum
 from unmask.errors import UserError, setting
+from unmask.modalities.images.gradients import gradient_numbers, oriented_gradients
 
 Loss = Literal["mse", "l1"]
 
@@ -76,6 +77,7 @@ class PatchCodecConfig:
         class_token: a learned slot in front of the patches.
         mask_embedding: a mask embedding stands in hidden slots of the encoder (the in-place architecture).
         pixels: patches are predicted back; False for a model that was trained on representations alone.
+        gradients: histograms of oriented gradients of each patch go into its embedding beside its pixels.
 
     Raises:
         UserError: the patch does not divide the image (naming the sides that would), or lists of another length.
@@ -94,6 +96,7 @@ class PatchCodecConfig:
     class_token: bool = True
     mask_embedding: bool = False
     pixels: bool = True
+    gradients: bool = False
 
     def __post_init__(self) -> None:
         height, width = self.image
@@ -209,7 +212,8 @@ class PatchPrediction(Gaussian):
 
 
 class PatchCodec(nn.Module):
-    """Embeds patches with one linear layer (a convolution of stride `patch`, said otherwise) and predicts them back.
+    """Embeds patches with one linear layer (a convolution of stride `patch`, said otherwise), of their pixels and, where
+    the configuration says so, of their oriented gradients; and predicts them back.
 
     Missing numbers are NaN. A patch that is missing wholly looks like a hidden one: the mask embedding stands in it, or
     it is left out of the encoder (visible only). Of others the missing numbers count as the mean colour.
@@ -225,6 +229,8 @@ class PatchCodec(nn.Module):
         super().__init__()
         self.config = config
         self.patch = nn.Linear(config.features, config.width)
+        if config.gradients:
+            self.edges = nn.Linear(gradient_numbers(config.patch, config.channels), config.width, bias=False)
         if config.class_token:
             self.cls = nn.Parameter(torch.randn(config.width) * 0.02)
         if config.mask_embedding:
@@ -251,7 +257,10 @@ class PatchCodec(nn.Module):
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         patch = values["patch"]
         gone = patch.isnan()
-        x = self.patch(torch.where(gone, 0.0, patch))
+        whole = torch.where(gone, 0.0, patch)
+        x = self.patch(whole)
+        if self.config.gradients:
+            x = x + self.edges(oriented_gradients(whole, self.config.patch, self.config.channels))
         if self.config.class_token:
             x = torch.where(values["class"].bool()[..., None], self.cls.to(x.dtype), x)
         masked = masked | gone.all(-1)

@@ -15,7 +15,7 @@ from unmask.core.embed import Pool, Pooling, embed_batches, pooled_by
 from unmask.core.model import MaskedModel
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batches
-from unmask.modalities.images.codec import PatchCodec
+from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.streaming import StreamedArray
 
@@ -65,11 +65,13 @@ def cells(grid: tuple[int, int]) -> tuple[int, int]:
 def grid_pool(model: MaskedModel[PatchCodec], batch: PackedBatch, count: int) -> Tensor:
     """Means of the states over the cells of a grid, side by side: what is where is kept. (count, cells x width) fp32; a
     cell without an observed patch is 0."""
-    config = model.codec.config
-    first = int(config.class_token)
-    states = model.states(batch)[:, first:].float()
-    seen = batch.observed[:, first:, None].float()
-    rows, columns = config.grid
+    return cell_means(model.states(batch).float(), batch, model.codec.config)
+
+
+def cell_means(states: Tensor, batch: PackedBatch, config: PatchCodecConfig) -> Tensor:
+    """`grid_pool` of given states, (count, slots, width)."""
+    first, (rows, columns) = int(config.class_token), config.grid
+    states, seen = states[:, first:], batch.observed[:, first:, None].to(states.dtype)
 
     def summed(x: Tensor) -> Tensor:
         return adaptive_avg_pool2d(x.transpose(1, 2).unflatten(2, (rows, columns)), cells(config.grid))

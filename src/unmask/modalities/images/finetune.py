@@ -27,6 +27,7 @@ from unmask.modalities.images.label_table import ENDINGS
 from unmask.modalities.images.model import ImageModel, load
 from unmask.modalities.images.objectives import objective_of, strata
 from unmask.modalities.images.pretrain import store_of
+from unmask.modalities.images.probe_start import start_as_probe
 from unmask.modalities.images.scored_report import finetuned_report
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.split import held_out_by_class
@@ -103,6 +104,8 @@ def finetune_classify(
     if (bias := objective.bias(truth)) is not None:
         with torch.no_grad():
             net.head.bias.copy_(torch.from_numpy(bias))
+    if settings.start == "probe" and not settings.from_scratch and objective.problem == "single":
+        start_as_probe(net, train, truth, train_settings.seed)
     inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, precision.name)
     classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective)
     targets = objective.prepare(truth, smoothing)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.core.model import MaskedModel
 from unmask.encoder.config import EncoderConfig
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.evaluation.card import add_card
 from unmask.families.base import activation_name
 from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_published, in_memory, to_published
@@ -292,7 +292,7 @@ def hf_config(model: MaskedModel[PatchCodec], ratio: float = 0.75) -> dict[str, 
         "norm_pix_loss": codec.normalised,
         "dtype": "float32",
     }
-    if model.visible_only and codec.class_token and codec.pixels:
+    if model.visible_only and codec.class_token and codec.pixels and not codec.gradients:
         decoder = model.decoder.config
         return {
             "model_type": "vit_mae",
@@ -356,8 +356,13 @@ def published(model: MaskedModel[PatchCodec], spelling: str) -> dict[str, Tensor
     'transformers-memory' (release 5).
 
     Raises:
-        UserError: an unknown spelling.
+        UserError: an unknown spelling, or a model that sees more than published ones do.
     """
+    if model.codec.config.gradients:
+        raise UserError(
+            "the model sees oriented gradients beside pixels: no published ViT does",
+            hint=f"Pretrain with {setting('gradients', False)} for a model that others load.",
+        )
     names = {"mae": "mae", "timm": "mae", "transformers": "transformers", "transformers-memory": "transformers"}
     if spelling not in names:
         raise UserError(f"spelling {spelling!r}", hint=f"Known: {', '.join(names)}.")

@@ -74,6 +74,8 @@ class ImageSettings:
         statistics: weight of predicting a patch's mean and deviation beside it, so that hidden patches can be drawn in
             pixels; with norm_targets only. 0 is the published loss.
         positions: 'sincos' (fixed, 2-D) or 'learned'.
+        gradients: the encoder sees of each patch its oriented gradients (HOG, within the patch) beside its pixels:
+            edges need not be learnt first. Such a model is no ViTMAE of transformers.
         class_token: a learned slot in front of the patches.
         view: 'shrink' brings whole pictures to image_size. 'tile' cuts them into pieces of image_size at their own
             resolution, each an example; 'crop' into pieces of store_size (default twice image_size), of which every
@@ -132,6 +134,7 @@ class ImageSettings:
     projection: int = 64
     jitter: float = 0.0
     positions: Literal["sincos", "learned"] = "sincos"
+    gradients: bool = False
     class_token: bool = True
     view: Literal["shrink", "tile", "crop"] = "shrink"
     overlap: int = 0
