@@ -1,15 +1,19 @@
 """What recipes of pretraining are worth on small pictures, with the same processor time each.
 
-    python benchmarks/images_recipes.py --work DIR [--data fashion|digits] [--cpu-minutes 10] [--recipes small,simclr]
-        [--seeds 5] [--only pretrain,probe,labels,rules]
+    python benchmarks/images_recipes.py --work DIR [--data fashion|digits] [--cpu-minutes 10] [--recipes mae,simclr]
+        [--most 60000] [--seeds 5] [--only rules,pretrain,probe,labels,scratch]
 
-- pretrain: every recipe gets the steps that fit into the same processor minutes of one thread, measured first; the peak
-  of memory is that of the process. 'lejepa without SIGReg' shows collapse.
-- probe: linear probe and 20 nearest neighbours on the test pictures, with all training labels, of features pooled by
-  mean and over a grid; 'held' is the same on a tenth of the training pictures, by which settings may be chosen.
-- labels: 600 labels (60 per class; of digits 10), fine-tuned, from scratch, and rules on raw pixels, per seed.
 - rules: raw pixels, and histograms of oriented gradients (Dalal and Triggs 2005: 8 orientations, cells of a seventh of
-  the picture, blocks of two by two) under the same probe and neighbours.
+  the picture, blocks of two by two) under the same probes and neighbours.
+- pretrain: every recipe gets the steps that fit into the same processor minutes of one thread, measured first; the peak
+  of memory is that of the process. 'lejepa without SIGReg' shows collapse. Only training pictures, without labels.
+- probe: linear probe and 20 nearest neighbours on the test pictures, with the labels of `--most` training pictures, of
+  features pooled by mean and over a grid.
+- labels: 60 labels per class (of digits 10), drawn anew for each seed: a probe of the grid, and fine-tuned. The last
+  step counts: there are no held-out pictures.
+- scratch: the network of the first recipe from scratch on the same labels, twice as long.
+
+Settings were chosen on held-out training pictures; the test pictures are seen here alone.
 """
 
 from __future__ import annotations
@@ -17,14 +21,15 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import images_probe
-from images_probe import cpu, few_labels, steps_that_fit
+from images_probe import cpu, steps_that_fit
 
 SMALL = {"batch": 256, "flip": True, "holdout": 0.02, "checkpoint_seconds": 600}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -37,6 +42,8 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "lejepa": ("lejepa", {}),
     "lejepa without SIGReg": ("lejepa", {"regulariser": 0.0}),
     "simclr": ("simclr", {}),
+    "simclr without gradients": ("simclr", {"gradients": False}),
+    "mae with gradients": ("small", {"crop": (0.6, 1.0), "gradients": True}),
     "simclr with pixels": ("simclr", {"pixel_weight": 1.0}),
     "ijepa": ("ijepa", {}),
 }  # fmt: skip
@@ -55,12 +62,14 @@ def data_of(name: str) -> Any:
     return ImageSet(pixels=pixels[..., None], labels=labels, classes=[str(i) for i in range(10)], test=test)
 
 
-def settings_of(name: str, seed: int, data: str) -> Any:
+def settings_of(name: str, seed: int, data: str, precision: str = "auto") -> Any:
     from unmask.modalities.images.recipes import RECIPES as PUBLISHED
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
 
     recipe, more = RECIPES[name]
-    settings = with_overrides(with_overrides(ImageSettings(), PUBLISHED[recipe]), SMALL | more | {"seed": seed})
+    settings = with_overrides(
+        with_overrides(ImageSettings(), PUBLISHED[recipe]), SMALL | more | {"seed": seed, "precision": precision}
+    )
     return settings if data == "fashion" else with_overrides(settings, {"flip": False, "crop": (0.7, 1.0)})
 
 
@@ -68,7 +77,7 @@ def pretrained(name: str, folder: Path, train: Any, args: argparse.Namespace, se
     from unmask.modalities.images.pretrain import pretrain
     from unmask.modalities.images.recipes import with_overrides
 
-    settings = settings_of(name, seed, args.data)
+    settings = settings_of(name, seed, args.data, args.precision)
     some = train.take(np.arange(min(len(train), 8192)))
     steps = args.steps or steps_that_fit(settings, args.cpu_minutes, some)
     shutil.rmtree(folder, ignore_errors=True)
@@ -92,24 +101,72 @@ def told_apart(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarra
     }
 
 
-def probed(folder: Path, images: Any, poolings: list[str]) -> dict[str, Any]:
+def probed(folder: Path, images: Any, most: int) -> dict[str, Any]:
+    """Linear probe and neighbours of frozen features, by both poolings, from `most` labelled pictures."""
     import unmask
     from unmask.modalities.images.collapse import spread_of
 
-    model = unmask.load(folder, precision="fp32")
-    train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
-    held = np.random.default_rng(5).permutation(len(train))[: len(train) // 10]
-    inside = np.setdiff1d(np.arange(len(train)), held)
-    out: dict[str, Any] = {}
-    for pooling in poolings:
+    model = unmask.load(folder)
+    train, test = parted(images)
+    train = train.take(np.arange(min(most, len(train))))
+    out: dict[str, Any] = {"labelled": len(train)}
+    for pooling in ("mean", "grid"):
         a, b = (model.embed(part, pooling=pooling) for part in (train, test))
-        chosen = inside[:10_000]
-        out[pooling] = told_apart(a, train.labels, b, test.labels) | {
-            "held": told_apart(a[chosen], train.labels[chosen], a[held], train.labels[held])
-        }
+        out[pooling] = told_apart(a, train.labels, b, test.labels)
         if pooling == "mean":
             out["spread"] = spread_of(b[:2000])
     return out
+
+
+def parted(images: Any) -> tuple[Any, Any]:
+    """(training pictures, test pictures)."""
+    train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
+    return train, test
+
+
+def chosen(images: Any, seed: int, per_class: int) -> Any:
+    """So many labelled training pictures of each class, drawn by the seed."""
+    train, _ = parted(images)
+    rng = np.random.default_rng(1000 + seed)
+    classes = range(len(train.classes))
+    picked = [rng.permutation(np.flatnonzero(train.labels == c))[:per_class] for c in classes]
+    return train.take(np.concatenate(picked))
+
+
+def tuned(folder: Path, images: Any, seed: int, per_class: int, changes: dict[str, Any]) -> float:
+    """Accuracy on the test pictures after fine-tuning with few labels; the last step counts."""
+    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.model import load
+
+    _, test = parted(images)
+    settings = with_overrides(ClassifierSettings(), changes | {"seed": seed})
+    with tempfile.TemporaryDirectory() as out:
+        model, few = load(folder), chosen(images, seed, per_class)
+        done = finetune_classify(model, few, Path(out) / "c", settings=settings, console=False)
+        return float((done.classifier.probabilities(test).argmax(-1) == test.labels).mean())
+
+
+def few_labels(folder: Path, images: Any, seed: int, per_class: int, scratch: bool) -> dict[str, float]:
+    """With the same few labels: the frozen features under a probe, fine-tuned, and from scratch."""
+    import unmask
+
+    few, test = chosen(images, seed, per_class), parted(images)[1]
+    model = unmask.load(folder)
+    a, b = (model.embed(part, pooling="grid") for part in (few, test))
+    out = {"probe": fewest(a, few.labels, b, test.labels, seed)}
+    out["fine-tuned"] = tuned(folder, images, seed, per_class, TUNE)
+    if scratch:
+        out["from scratch"] = tuned(folder, images, seed, per_class, SCRATCH)
+    return out
+
+
+def fewest(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarray, seed: int) -> float:
+    """A linear probe whose penalty is chosen by cross-validation within the few."""
+    from unmask.modalities.images.probe import probe_predict
+    from unmask.modalities.images.probe_start import chosen_penalty
+
+    penalty = chosen_penalty(a, known, seed)
+    return float((probe_predict(a, known, b, penalty=penalty) == asked).mean())
 
 
 def oriented_gradients(pixels: np.ndarray, cells: int = 7, orientations: int = 8) -> np.ndarray:
@@ -132,32 +189,54 @@ def oriented_gradients(pixels: np.ndarray, cells: int = 7, orientations: int = 8
     return (blocks / np.sqrt((blocks**2).sum(-1, keepdims=True) + 1e-3)).reshape(n, -1)
 
 
-def rules(images: Any) -> dict[str, Any]:
+def rules(images: Any, most: int, seeds: int, per_class: int) -> dict[str, Any]:
+    """Rules that learn no features: raw pixels and HOG, under the same probes and neighbours."""
     from unmask.modalities.images.floats import as_floats
 
-    train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
     cells = 7 if images.size[0] >= 28 else 4
-    raw = [as_floats(p.pixels).reshape(len(p), -1) for p in (train, test)]
-    hog = [oriented_gradients(p.pixels[..., 0] * (255 / max(p.pixels.max(), 1)), cells) for p in (train, test)]
-    return {name: told_apart(a, train.labels, b, test.labels) for name, (a, b) in (("raw pixels", raw), ("HOG", hog))}
+    rule = {
+        "raw pixels": lambda p: as_floats(p.pixels).reshape(len(p), -1),
+        "HOG": lambda p: hog_of(p.pixels, cells),
+    }
+    train, test = parted(images)
+    train = train.take(np.arange(min(most, len(train))))
+    out: dict[str, Any] = {}
+    for name, of in rule.items():
+        b = of(test)
+        out[name] = told_apart(of(train), train.labels, b, test.labels) | {"labelled": len(train)}
+        out[name]["few"] = [
+            fewest(of(few), few.labels, b, test.labels, s)
+            for s, few in ((s, chosen(images, s, per_class)) for s in range(seeds))
+        ]
+    return out
+
+
+def hog_of(pixels: np.ndarray, cells: int) -> np.ndarray:
+    """`oriented_gradients` of each channel, side by side."""
+    scale = 255 / max(float(pixels.max()), 1e-9)
+    channels = [pixels[..., k].astype(np.float32) * scale for k in range(pixels.shape[-1])]
+    return np.concatenate([oriented_gradients(c, cells) for c in channels], 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--data", choices=("fashion", "digits"), default="fashion")
-    parser.add_argument("--recipes", default="mae,simmim,lejepa,simclr,ijepa")
+    parser.add_argument("--data", choices=("fashion", "digits", "colours", "stains"), default="fashion")
+    parser.add_argument("--recipes", default="mae,simmim,lejepa,ijepa,simclr without gradients,simclr")
     parser.add_argument("--cpu-minutes", type=float, default=10.0)
     parser.add_argument("--steps", type=int, help="instead of processor minutes")
-    parser.add_argument("--seeds", type=int, default=5, help="of the 600 labels")
-    parser.add_argument("--pooling", default="mean,grid")
-    parser.add_argument("--only", help="pretrain, probe, labels and rules, with commas between; default all")
+    parser.add_argument("--seeds", type=int, default=5, help="of the few labels")
+    parser.add_argument("--most", type=int, default=60_000, help="training pictures whose labels the probe learns from")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--only", help="rules, pretrain, probe, labels, scratch, with commas between; default all")
     args = parser.parse_args()
-    parts = (args.only or "pretrain,probe,labels,rules").split(",")
+    parts = (args.only or "rules,pretrain,probe,labels,scratch").split(",")
+    torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
     path = args.work / f"{args.data}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    images = data_of(args.data)
+    images, per_class = data_of(args.data), 60 if args.data == "fashion" else 10
+    train, _ = parted(images)
 
     def keep(part: str, name: str, value: Any) -> None:
         found.setdefault(part, {})[name] = value
@@ -165,24 +244,18 @@ def main() -> None:
         print(part, name, json.dumps(value), flush=True)
 
     if "rules" in parts:
-        for name, value in rules(images).items():
+        for name, value in rules(images, args.most, args.seeds, per_class).items():
             keep("rules", name, value)
-    for name in args.recipes.split(","):
+    for number, name in enumerate(args.recipes.split(",")):
         folder = args.work / f"{args.data}-{name.replace(' ', '-')}"
-        train = images.take(np.flatnonzero(~images.test))
         if "pretrain" in parts:
-            keep("pretrain", name, pretrained(name, folder / "model", train, args, 0))
+            keep("pretrain", name, pretrained(name, folder, train, args, 0))
         if "probe" in parts:
-            keep("probe", name, probed(folder / "model", images, args.pooling.split(",")))
+            keep("probe", name, probed(folder, images, args.most))
         if "labels" in parts:
-            rows = [
-                few_labels(folder, images, seed, 60 if args.data == "fashion" else 10) for seed in range(args.seeds)
-            ]
+            scratch = "scratch" in parts and number == 0
+            rows = [few_labels(folder, images, seed, per_class, scratch) for seed in range(args.seeds)]
             keep("labels", name, rows)
-            for kind in ("fine-tuned", "from scratch", "logistic regression", "nearest neighbours"):
-                values = [row[kind] for row in rows]
-                spread = statistics.stdev(values) if len(values) > 1 else float("nan")
-                print(f"  {kind:22}{statistics.mean(values):.2%} +- {spread:.2%}", flush=True)
 
 
 if __name__ == "__main__":

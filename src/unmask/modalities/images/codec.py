@@ -212,8 +212,8 @@ class PatchPrediction(Gaussian):
 
 
 class PatchCodec(nn.Module):
-    """Embeds patches with one linear layer (a convolution of stride `patch`, said otherwise), of their pixels and, where
-    the configuration says so, of their oriented gradients; and predicts them back.
+    """Embeds patches with one linear layer (a convolution of stride `patch`, said otherwise) of their pixels, with
+    `gradients` of their oriented gradients too, and predicts them back.
 
     Missing numbers are NaN. A patch that is missing wholly looks like a hidden one: the mask embedding stands in it, or
     it is left out of the encoder (visible only). Of others the missing numbers count as the mean colour.
