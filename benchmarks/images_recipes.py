@@ -1,12 +1,14 @@
 """What recipes of pretraining are worth on small pictures, with the same processor time each.
 
     python benchmarks/images_recipes.py --work DIR [--data fashion|digits] [--cpu-minutes 10] [--recipes mae,simclr]
-        [--most 60000] [--seeds 5] [--only rules,pretrain,probe,labels,scratch]
+        [--most 60000] [--seeds 5] [--only rules,speed,pretrain,probe,labels,scratch]
 
 - rules: raw pixels, and histograms of oriented gradients (Dalal and Triggs 2005: 8 orientations, cells of a seventh of
   the picture, blocks of two by two) under the same probes and neighbours.
-- pretrain: every recipe gets the steps that fit into the same processor minutes of one thread, measured first; the peak
-  of memory is that of the process. 'lejepa without SIGReg' shows collapse. Only training pictures, without labels.
+- speed: processor time per picture of the recipes' steps, taken in turn.
+- pretrain: every recipe gets the steps that fit into the same processor minutes of one thread, measured first; memory
+  is what the run says beforehand that it will need. 'lejepa without SIGReg' shows collapse. Training pictures alone
+  are used, without labels.
 - probe: linear probe and 20 nearest neighbours on the test pictures, with the labels of `--most` training pictures, of
   features pooled by mean and over a grid.
 - labels: 60 labels per class (of digits 10), drawn anew for each seed: a probe of the grid, and fine-tuned. The last
@@ -19,8 +21,10 @@ Settings were chosen on held-out training pictures; the test pictures are seen h
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
+import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -57,15 +61,15 @@ TUNE: dict[str, Any] = {
     "start": "probe",
     "learning_rate": 3e-4,
     "layer_decay": 0.75,
-    "drop_path": 0.1,
+    "drop_path": 0.0,
     "smoothing": 0.1,
     "crop": (0.7, 1.0),
     "flip": True,
     "holdout": 0.0,
-    "cutmix": 1.0,
 }
-SCRATCH: dict[str, Any] = TUNE | {"from_scratch": True, "learning_rate": 1e-3, "layer_decay": 1.0, "epochs": 40}
-"""Every layer learns at the full rate, twice as long."""
+FULL_RATE = {"learning_rate": 1e-3, "layer_decay": 1.0, "epochs": 40, "drop_path": 0.1, "cutmix": 1.0}
+SCRATCH: dict[str, Any] = TUNE | FULL_RATE | {"from_scratch": True}
+"""Every layer learns at the full rate, twice as long, and pictures are mixed."""
 
 
 def data_of(name: str) -> Any:
@@ -87,7 +91,9 @@ def settings_of(name: str, seed: int, data: str, precision: str = "auto") -> Any
     recipe, more = RECIPES[name]
     changes = SMALL | dict(PUBLISHED[recipe]) | more | {"seed": seed, "precision": precision}
     settings = with_overrides(ImageSettings(), changes)
-    return settings if data == "fashion" else with_overrides(settings, {"flip": False, "crop": (0.7, 1.0)})
+    if data == "fashion":
+        return settings
+    return with_overrides(settings, {"flip": False, "crop": (0.7, 1.0)} | ({"unit": 4} if settings.unit else {}))
 
 
 def pretrained(name: str, folder: Path, train: Any, args: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -104,7 +110,7 @@ def pretrained(name: str, folder: Path, train: Any, args: argparse.Namespace, se
         "steps": steps,
         "cpu_minutes": round((cpu() - began) / 60, 2),
         "precision": run.result.precision,
-        "peak_memory_mb": run.result.peak_memory_mb,
+        "expected_memory_mb": run.result.expected_memory_mb,
         **{k: round(run.data[k], 3) for k in ("effective_rank", "relative_spread") if k in run.data},
     }
 
@@ -235,6 +241,55 @@ def hog_of(pixels: np.ndarray, cells: int) -> np.ndarray:
     return np.concatenate([oriented_gradients(c, cells) for c in channels], 1)
 
 
+def speeds(names: list[str], images: Any, args: argparse.Namespace, rounds: int = 5) -> dict[str, Any]:
+    """Processor milliseconds per picture of each recipe's step: steps of all recipes in turn, `rounds` of each, the
+    first left out."""
+    from unmask.core.pretrain import StepContext, pretrain
+    from unmask.modalities.images.build import codec_config, new_model
+    from unmask.modalities.images.pretrain import make_job
+    from unmask.training.optimiser import build_optimiser, step
+
+    train, _ = parted(images)
+    train = train.take(np.arange(min(len(train), 2048)))
+    steps, pictures, spent = {}, {}, {name: [] for name in names}
+    for name in names:
+        settings = settings_of(name, 0, args.data)
+        model = new_model(settings, codec_config(settings, train.size, train.channels, (0.3,), (0.35,)))
+        job, _ = make_job(model, train, np.arange(len(train)), np.arange(0), settings)
+        steps[name], pictures[name] = (
+            _steps(job, settings, build_optimiser, step, StepContext, pretrain),
+            settings.batch,
+        )
+    for number in range(rounds + 1):
+        for name in names:
+            began = cpu()
+            next(steps[name])
+            if number:
+                spent[name].append((cpu() - began) * 1000 / min(pictures[name], len(train)))
+    return {name: {"ms_per_picture": round(statistics.median(values), 3)} for name, values in spent.items()}
+
+
+def _steps(job: Any, settings: Any, build: Any, step: Any, context: Any, loop: Any) -> Any:
+    """The reports of a job's steps, without end, in bf16 where the processor multiplies it."""
+    from unmask.training.precision import resolve_precision
+
+    optimiser = build(job.model, settings.train)
+    half = resolve_precision("auto", "cpu").name == "bf16"
+
+    def update(_: float) -> tuple[float, bool]:
+        norm = step(optimiser, job.model.parameters(), clip=None)
+        optimiser.zero_grad(set_to_none=True)
+        return float(norm), True
+
+    def batches() -> Any:
+        for number in itertools.count():
+            rows = [[int(n)] for n in range(min(settings.batch, len(job.plan.examples)))]
+            yield number, [job.make_batch(rows, len(rows), number)]
+
+    machine = context(update=update, autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=half))
+    return loop(job.model.train(), batches(), job.corruption, machine, progress=lambda _: 0.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", required=True, type=Path)
@@ -245,9 +300,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="of the few labels")
     parser.add_argument("--most", type=int, default=60_000, help="training pictures whose labels the probe learns from")
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--only", help="rules, pretrain, probe, labels, scratch, with commas between; default all")
+    parser.add_argument(
+        "--only", help="rules, speed, pretrain, probe, labels, scratch, with commas between; default all"
+    )
     args = parser.parse_args()
-    parts = (args.only or "rules,pretrain,probe,labels,scratch").split(",")
+    parts = (args.only or "rules,speed,pretrain,probe,labels,scratch").split(",")
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
     path = args.work / f"{args.data}.json"
@@ -263,6 +320,9 @@ def main() -> None:
     if "rules" in parts:
         for name, value in rules(images, args.most, args.seeds, per_class).items():
             keep("rules", name, value)
+    if "speed" in parts:
+        for name, value in speeds(args.recipes.split(","), images, args).items():
+            keep("speed", name, value)
     for number, name in enumerate(args.recipes.split(",")):
         folder = args.work / f"{args.data}-{name.replace(' ', '-')}"
         if "pretrain" in parts:
