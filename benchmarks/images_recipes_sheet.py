@@ -76,14 +76,14 @@ def longest(found: dict[str, Any], since: str) -> None:
     run = found["pretrain"]["simclr"]
     says = (
         f"{run['steps']:,} steps of simclr in {run['cpu_minutes']:.1f} processor minutes of one thread. Probes learn "
-        f"from {labelled(found)} labels, and 600 labels are 60 per class, drawn anew for each seed; mean and 95 % interval "
-        "over the seeds. On the 10,000 test pictures."
+        f"from {labelled(found)} labels, and 600 labels are 60 per class, drawn anew for each seed; mean and "
+        "95 % interval over the seeds. On the 10,000 test pictures."
     )
     tables = [
         {"columns": ["features", "linear probe", "20 nearest neighbours"], "rows": features(found)},
         {"columns": ["600 labels", "accuracy"], "rows": few(found)},
     ]
-    command = BASE + "--recipes simclr --cpu-minutes 4 --only rules,pretrain,probe,labels"
+    command = BASE + "--recipes simclr --cpu-minutes 3 --most 20000 --only pretrain,probe,labels, then --only rules"
     seeds = f"one of pretraining, {len(found['labels']['simclr'])} of labels"
     sheet("images-recipes", "Fashion-MNIST by simclr and by rules", says, command, seeds, since, tables)
 
