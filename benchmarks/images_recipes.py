@@ -68,7 +68,7 @@ TUNE: dict[str, Any] = {
     "holdout": 0.0,
 }
 FULL_RATE = {"learning_rate": 1e-3, "layer_decay": 1.0, "epochs": 40, "drop_path": 0.1, "cutmix": 1.0}
-SCRATCH: dict[str, Any] = TUNE | FULL_RATE | {"from_scratch": True}
+SCRATCH: dict[str, Any] = TUNE | FULL_RATE | {"from_scratch": True, "start": "zero"}
 """Every layer learns at the full rate, twice as long, and pictures are mixed."""
 
 

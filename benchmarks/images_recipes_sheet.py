@@ -130,9 +130,9 @@ def main() -> None:
     )
     same_time(json.loads(Path(short).read_text()), since, "images-recipes-short", title, command, more)
     if len(sys.argv) > 4:
-        command = BASE + "--data digits --cpu-minutes 0.5 --recipes mae,lejepa,simclr --only rules,pretrain,probe"
+        command = BASE + "--data digits --cpu-minutes 0.3 --recipes mae,lejepa,simclr --only rules,pretrain,probe"
         found = json.loads(Path(sys.argv[4]).read_text())
-        same_time(found, since, "images-recipes-digits", "Recipes with the same half minute on digits", command)
+        same_time(found, since, "images-recipes-digits", "Recipes with the same twenty seconds on digits", command)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,16 @@ def test_a_grid_head_reads_what_embed_gives(tmp_path):
     assert np.allclose(logits.softmax(-1).numpy(), done.classifier.probabilities(pictures()), atol=1e-4)
 
 
+def test_a_probe_is_refused_where_there_is_none(tmp_path):
+    save_folder(tmp_path / "m", made())
+    with pytest.raises(UserError, match="from_scratch"):
+        with_overrides(ClassifierSettings(), {"start": "probe", "from_scratch": True})
+    numbers = (pictures().pixels, np.linspace(0.1, 0.9, 60))
+    settings = with_overrides(ClassifierSettings(), {"start": "probe", "problem": "regression", "steps": 1})
+    with pytest.raises(UserError, match="problem=regression"):
+        finetune_classify(tmp_path / "m", numbers, tmp_path / "c", settings=settings, console=False)
+
+
 def test_a_class_without_a_training_picture_is_not_predicted(tmp_path):
     save_folder(tmp_path / "m", made())
     some = pictures()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -87,6 +87,11 @@ class ClassifierSettings:
         require(self, lambda v: 0 < v < 1, "a probability between 0 and 1", "threshold")
         require(self, lambda v: v is None or 0 <= v < 1, "a share from 0 to below 1, or none", "smoothing")
         require_shares(self, "drop_path", "holdout")
+        if self.start == "probe" and self.from_scratch:
+            raise UserError(
+                "start=probe with from_scratch",
+                hint=f"Random weights have no features to probe: say {setting('start', 'zero')}.",
+            )
         if self.batch < 1 or min(self.mixup, self.cutmix) < 0:
             raise UserError(
                 f"batch={self.batch}, mixup={self.mixup}, cutmix={self.cutmix}",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.errors import UserError, option
+from unmask.errors import UserError, option, setting
 from unmask.files import check_new_model
 from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest, picture_count
@@ -88,6 +88,11 @@ def finetune_classify(
     train, held = _pictures(base, data, validation, settings, store)
     objective = objective_of(train, settings.problem, settings.threshold)
     smoothing = _smoothing(settings, objective.problem)
+    if settings.start == "probe" and objective.problem != "single":
+        raise UserError(
+            f"start=probe with problem={objective.problem}",
+            hint=f"The probe is of one class per picture: say {setting('start', 'zero')}.",
+        )
     truth = objective.truth(train)
     account = describe(train)
     for line in told(account):
@@ -104,7 +109,7 @@ def finetune_classify(
     if (bias := objective.bias(truth)) is not None:
         with torch.no_grad():
             net.head.bias.copy_(torch.from_numpy(bias))
-    if settings.start == "probe" and not settings.from_scratch and objective.problem == "single":
+    if settings.start == "probe":
         start_as_probe(net, train, truth, train_settings.seed)
     inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, precision.name)
     classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective)
