@@ -6,7 +6,7 @@
 - rules: raw pixels, and histograms of oriented gradients (Dalal and Triggs 2005: 8 orientations, cells of a seventh of
   the picture, blocks of two by two) under the same probes and neighbours.
 - speed: processor time per picture of the recipes' steps, taken in turn.
-- pretrain: every recipe gets the steps that fit into the same processor minutes of one thread, measured first; memory
+- pretrain: every recipe gets the steps that fit into the same processor minutes of one thread (by `speed`); memory
   is what the run says beforehand that it will need. 'lejepa without SIGReg' shows collapse. Training pictures alone
   are used, without labels.
 - probe: linear probe and 20 nearest neighbours on the test pictures, with the labels of `--most` training pictures, of
@@ -96,13 +96,20 @@ def settings_of(name: str, seed: int, data: str, precision: str = "auto") -> Any
     return with_overrides(settings, {"flip": False, "crop": (0.7, 1.0)} | ({"unit": 4} if settings.unit else {}))
 
 
-def pretrained(name: str, folder: Path, train: Any, args: argparse.Namespace, seed: int) -> dict[str, Any]:
+def pretrained(
+    name: str, folder: Path, train: Any, args: argparse.Namespace, seed: int, spent: float | None
+) -> dict[str, Any]:
+    """Pretrain for the processor minutes asked for; `spent` is what a picture of a step takes, in ms, where it was
+    measured."""
     from unmask.modalities.images.pretrain import pretrain
     from unmask.modalities.images.recipes import with_overrides
 
     settings = settings_of(name, seed, args.data, args.precision)
     some = train.take(np.arange(min(len(train), 8192)))
-    steps = args.steps or steps_that_fit(settings, args.cpu_minutes, some)
+    steps = args.steps
+    if steps is None and spent is not None:  # a twentieth is left for validation and the live probe
+        steps = int(0.95 * args.cpu_minutes * 60_000 / (spent * settings.batch))
+    steps = steps or steps_that_fit(settings, args.cpu_minutes, some)
     shutil.rmtree(folder, ignore_errors=True)
     began = cpu()
     run = pretrain(train, folder, settings=with_overrides(settings, {"steps": steps}))
@@ -124,15 +131,15 @@ def told_apart(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarra
     }
 
 
-def probed(folder: Path, images: Any, most: int) -> dict[str, Any]:
+def probed(folder: Path, images: Any, most: int, asked: int) -> dict[str, Any]:
     """Linear probe and neighbours of frozen features, by both poolings, from `most` labelled pictures."""
     import unmask
     from unmask.modalities.images.collapse import spread_of
 
     model = unmask.load(folder)
     train, test = parted(images)
-    train = train.take(np.arange(min(most, len(train))))
-    out: dict[str, Any] = {"labelled": len(train)}
+    train, test = (part.take(np.arange(min(n, len(part)))) for part, n in ((train, most), (test, asked)))
+    out: dict[str, Any] = {"labelled": len(train), "asked": len(test)}
     for pooling in ("mean", "grid"):
         a, b = (model.embed(part, pooling=pooling) for part in (train, test))
         out[pooling] = told_apart(a, train.labels, b, test.labels)
@@ -299,6 +306,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="instead of processor minutes")
     parser.add_argument("--seeds", type=int, default=5, help="of the few labels")
     parser.add_argument("--most", type=int, default=60_000, help="training pictures whose labels the probe learns from")
+    parser.add_argument("--test", type=int, default=10_000, help="test pictures of the probe")
     parser.add_argument("--precision", default="auto")
     parser.add_argument(
         "--only", help="rules, speed, pretrain, probe, labels, scratch, with commas between; default all"
@@ -326,9 +334,10 @@ def main() -> None:
     for number, name in enumerate(args.recipes.split(",")):
         folder = args.work / f"{args.data}-{name.replace(' ', '-')}"
         if "pretrain" in parts:
-            keep("pretrain", name, pretrained(name, folder, train, args, 0))
+            timed = found.get("speed", {}).get(name, {}).get("ms_per_picture")
+            keep("pretrain", name, pretrained(name, folder, train, args, 0, timed))
         if "probe" in parts:
-            keep("probe", name, probed(folder, images, args.most))
+            keep("probe", name, probed(folder, images, args.most, args.test))
         if "labels" in parts:
             scratch = "scratch" in parts and number == 0
             rows = [few_labels(folder, images, seed, per_class, scratch) for seed in range(args.seeds)]

@@ -106,10 +106,11 @@ def same_time(found: dict[str, Any], since: str, name: str, title: str, command:
         ]
         header = ["recipe's step", "per picture", "times mae's", "memory of the run, said before"]
         tables.append({"columns": header, "rows": speed})
+    asked = next(iter(found["probe"].values()))["asked"]
     minutes = statistics.mean(row["cpu_minutes"] for row in found["pretrain"].values())
     says = (
         f"The same processor time for all, {minutes:.1f} minutes on average with reports; probes learn from "
-        f"{labelled(found)} labels; neighbours by the mean. {more}".strip()
+        f"{labelled(found)} labels and are asked about {asked:,} test pictures; neighbours by the mean. {more}".strip()
     )
     sheet(name, title, says, command, "one", since, tables)
 
@@ -122,8 +123,8 @@ def memory(found: dict[str, Any], recipe: str) -> str:
 def main() -> None:
     long, short, since = sys.argv[1:4]
     longest(json.loads(Path(long).read_text()), since)
-    names = "mae,simmim,lejepa,ijepa,simclr,lejepa without SIGReg"
-    command = BASE + f"--recipes '{names}' --cpu-minutes 0.5 --most 5000 --only speed,pretrain,probe"
+    names = "mae,simclr,lejepa,ijepa,simmim,lejepa without SIGReg"
+    command = BASE + f"--recipes '{names}' --cpu-minutes 0.5 --most 3000 --test 4000 --only speed,pretrain,probe"
     title = "Recipes with the same half minute on Fashion-MNIST"
     more = (
         "Steps were timed in turn beside other work. Without SIGReg representations collapse: see the effective rank."
