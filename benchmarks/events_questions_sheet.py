@@ -139,13 +139,14 @@ def worth(found: dict[str, Any], since: str) -> None:
 
 def objectives(found: dict[str, Any], since: str) -> None:
     """Objectives and settings of the pretraining beside each other."""
-    rows, base = [], None
+    rows, base = [], 0.0
+    parts = [p for p in ("states", "answers") if all(f"summaries, {p}" in r["auroc"] for r in found.values())]
     for r in found.values():
         auroc = {name: float(np.mean(v)) for name, v in r["auroc"].items()}
         row = [SETTINGS.get(" ".join(r["changes"]), " ".join(r["changes"])), f"{r['seconds']:g}", str(r["steps"])]
         row += [f"{r['question_nats']:.3f}", f"{r['question_auroc']:.3f}", f"{auroc['states']:.3f}"]
         base = auroc["summaries"]
-        rows.append(row + [f"{auroc[f'summaries, {part}'] - base:+.3f}" for part in ("states", "answers")])
+        rows.append(row + [f"{auroc[f'summaries, {part}'] - base:+.3f}" for part in parts])
     says = (
         "PhysioNet-2012, fold 0, one seed of the model: what each change of the pretraining gives for so many seconds "
         "of one processor. Questions: loss and AUROC of 32 drawn for each test patient. In-hospital death with 10 % of "
@@ -153,7 +154,7 @@ def objectives(found: dict[str, Any], since: str) -> None:
         "of up to .003 are within what subsets differ by."
     )
     columns = ["pretraining", "seconds", "steps", "questions, nats", "questions, AUROC", "states alone, AUROC"]
-    columns += ["states beside summaries", "answers beside summaries"]
+    columns += [f"{part} beside summaries" for part in parts]
     command = "python benchmarks/events_objectives.py CHANGE --seconds 60"
     tables = [{"columns": columns, "rows": rows}]
     sheet("events-objectives", "Other objectives and settings", says, command, "one", since, tables)
