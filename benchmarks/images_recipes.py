@@ -219,7 +219,7 @@ def oriented_gradients(pixels: np.ndarray, cells: int = 7, orientations: int = 8
     return (blocks / np.sqrt((blocks**2).sum(-1, keepdims=True) + 1e-3)).reshape(n, -1)
 
 
-def rules(images: Any, most: int, seeds: int, per_class: int) -> dict[str, Any]:
+def rules(images: Any, most: int, asked: int, seeds: int, per_class: int) -> dict[str, Any]:
     """Rules that learn no features: raw pixels and HOG, under the same probes and neighbours."""
     from unmask.modalities.images.floats import as_floats
 
@@ -229,7 +229,7 @@ def rules(images: Any, most: int, seeds: int, per_class: int) -> dict[str, Any]:
         "HOG": lambda p: hog_of(p.pixels, cells),
     }
     train, test = parted(images)
-    train = train.take(np.arange(min(most, len(train))))
+    train, test = (part.take(np.arange(min(n, len(part)))) for part, n in ((train, most), (test, asked)))
     out: dict[str, Any] = {}
     for name, of in rule.items():
         b = of(test)
@@ -326,7 +326,7 @@ def main() -> None:
         print(part, name, json.dumps(value), flush=True)
 
     if "rules" in parts:
-        for name, value in rules(images, args.most, args.seeds, per_class).items():
+        for name, value in rules(images, args.most, args.test, args.seeds, per_class).items():
             keep("rules", name, value)
     if "speed" in parts:
         for name, value in speeds(args.recipes.split(","), images, args).items():
