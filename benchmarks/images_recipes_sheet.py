@@ -89,12 +89,20 @@ def longest(found: dict[str, Any], since: str) -> None:
 
 
 def same_time(found: dict[str, Any], since: str, name: str, title: str, command: str, more: str = "") -> None:
-    columns = ["recipe", "steps", "probe, mean", "probe, grid", "20 nearest neighbours", "effective rank"]
+    columns = [
+        "recipe",
+        "steps",
+        "probe, mean",
+        "probe, grid",
+        "20 nearest neighbours",
+        "effective rank",
+        "relative spread",
+    ]
     rows = []
     for recipe, row in found["probe"].items():
         figures = [percent(row["mean"]["probe"]), percent(row["grid"]["probe"]), percent(row["mean"]["knn"])]
-        rank = f"{row['spread']['effective_rank']:.1f}"
-        rows.append([recipe, f"{found['pretrain'][recipe]['steps']:,}", *figures, rank])
+        spread = [f"{row['spread']['effective_rank']:.1f}", f"{row['spread']['relative_spread']:.2f}"]
+        rows.append([recipe, f"{found['pretrain'][recipe]['steps']:,}", *figures, *spread])
     tables: list[dict[str, Any]] = [{"columns": columns, "rows": rows}]
     if found.get("rules"):
         tables.append({"columns": ["rule", "linear probe", "20 nearest neighbours"], "rows": features(found)[-2:]})
