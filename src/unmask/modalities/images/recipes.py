@@ -21,6 +21,7 @@ from unmask.training.settings import (
 )
 
 SIZES: dict[str, tuple[int, int, int]] = {
+    "nano": (128, 4, 4),
     "micro": (128, 6, 4),
     "tiny": (192, 12, 3),
     "small": (384, 12, 6),
@@ -28,8 +29,8 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "large": (1024, 24, 16),
     "huge": (1280, 32, 16),
 }
-"""Name -> (width, layers, heads): ViT (Dosovitskiy et al. 2021, table 1) and DeiT (Touvron et al. 2021); `micro` is
-ours."""
+"""Name -> (width, layers, heads): ViT (Dosovitskiy et al. 2021, table 1) and DeiT (Touvron et al. 2021); `nano` and
+`micro` are ours."""
 
 DECODERS: dict[str, tuple[int, int, int]] = {"mae": (512, 8, 16), "small": (192, 4, 3), "light": (64, 2, 2)}
 """Name -> (width, layers, heads): MAE's for every encoder (He et al. 2022, table 1), and lighter ones."""
@@ -41,7 +42,8 @@ class ImageSettings:
 
     Attributes:
         architecture: 'visible_only' (MAE) or 'in_place' (SimMIM).
-        width, layers, heads: of the encoder; `size` is a name for the three (micro, tiny, small, base, large, huge).
+        width, layers, heads: of the encoder; `size` is a name for the three (nano, micro, tiny, small, base,
+            large, huge).
         decoder_width, decoder_layers, decoder_heads: of the visible-only decoder; `decoder` names the three (mae,
             small, light).
         image_size: side, or height,width, that pictures are brought to (shorter side first, then cut to the middle);
@@ -363,7 +365,7 @@ SIMCLR: dict[str, Any] = {
     "temperature": 0.2,
     "ratio": 0.375,
     "gradients": True,
-    "layers": 4,
+    "size": "nano",
     "batch": 128,
     "optimiser": "muon",
     "learning_rate": 4e-3,
