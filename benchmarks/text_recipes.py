@@ -1,0 +1,218 @@
+"""Recipes for pretraining on little text, each given the same processor time: held-out loss and BLiMP.
+
+    python benchmarks/text_recipes.py WORK --corpus text.jsonl[.gz] ... --prepare        # 10 million words, once
+    python benchmarks/text_recipes.py WORK --recipes plain,default --cpu-minutes 5 --out found.jsonl
+    python benchmarks/text_recipes.py WORK --recipes best --cpu-minutes 180 --pairs 1000 --blimp blimp.zip --seeds 0,1,2
+
+Every twentieth document is held out, the others are the training text up to `--words`. A recipe is `RECIPES` below over
+the settings of `--shape`; how many steps it takes is found beforehand from the processor time of two short runs, so
+that a recipe with quicker steps takes more of them. Use one thread (OMP_NUM_THREADS=1): processor time is then the
+same beside other work. The loss is measured alike for all: 15 % of the tokens of the held-out documents hidden behind
+[MASK]; recipes of another vocabulary are compared by BLiMP alone. `transformers` and `transformers-tuned` are its
+BertForMaskedLM under its own loop: the defaults of its example script (batches of 8 x 128, rate 5e-5), and our rate
+and batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.core.hashing import Salt, hash_keys
+from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.evaluate import evaluate
+from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
+from unmask.modalities.text.model import load
+from unmask.modalities.text.prepare import prepare
+from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.recipes import BERT, TextSettings, with_overrides
+from unmask.modalities.text.tokenizer import Tokenizer
+
+MASK_ALONE = {"mask": 1.0, "random": 0.0, "keep": 0.0}
+BATCH_2 = {"batch_slots": 2048}
+RECIPES: dict[str, dict[str, Any]] = {
+    "plain": {**BERT, "batch_slots": 8192},
+    "default": {},
+    "batch-8192": {"batch_slots": 8192},
+    "batch-4096": {"batch_slots": 4096},
+    "batch-2048": BATCH_2,
+    "batch-1024": {"batch_slots": 1024},
+    "rate-2": {**BATCH_2, "learning_rate": 2e-3},
+    "rate-.5": {**BATCH_2, "learning_rate": 5e-4},
+    "mask-alone": {**BATCH_2, **MASK_ALONE},
+    "ratio-.15": {**BATCH_2, "ratio": 0.15, "ratio_end": None},
+    "ratio-.4-.15": {**BATCH_2, "ratio": 0.4},
+    "ratio-.4": {**BATCH_2, "ratio": 0.4, "ratio_end": None},
+    "bell": {**BATCH_2, "density": "bell", "ratio_end": None},
+    "diffusion": {**BATCH_2, **MASK_ALONE, "density": "uniform", "loss_weight": "ratio", "ratio_end": None},
+    "rarity": {**BATCH_2, "rarity": 0.25},
+    "words": {**BATCH_2, "hide": "word"},
+    "visible-only": {**BATCH_2, **MASK_ALONE, "architecture": "visible_only", "ratio": 0.4},
+    "muon": {**BATCH_2, "optimiser": "muon", "learning_rate": 4e-3},
+    "bert-shape": {**BATCH_2, "recipe": "bert"},
+    "wsd": {**BATCH_2, "schedule": "wsd", "decay": 0.3},
+    "narrow": {**BATCH_2, "width": 192, "heads": 3},
+    "wide": {**BATCH_2, "width": 384, "heads": 6},
+    "deep": {**BATCH_2, "layers": 8},
+    "slots-64": {**BATCH_2, "slots": 64},
+    "vocabulary-8192": {**BATCH_2, "vocabulary": 8192},
+}
+TRANSFORMERS = {
+    "transformers": {"rows": 8, "learning_rate": 5e-5, "warmup": 0.0},
+    "transformers-tuned": {"rows": 16, "learning_rate": 1e-3, "warmup": 0.06},
+}
+JUDGED_DOCUMENTS = 300
+
+
+def documents(files: list[str]) -> Iterator[str]:
+    for file in files:
+        with gzip.open(file, "rt") if file.endswith(".gz") else open(file, encoding="utf-8") as lines:
+            yield from (json.loads(line)["text"] for line in lines)
+
+
+def split(work: Path, files: list[str], words: int) -> None:
+    """train.jsonl and held.jsonl in `work`."""
+    counted = 0
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "train.jsonl").open("w") as train, (work / "held.jsonl").open("w") as held:
+        for number, text in enumerate(documents(files)):
+            if number % 20 == 0:
+                held.write(json.dumps({"text": text}) + "\n")
+            elif counted < words:
+                counted += len(text.split())
+                train.write(json.dumps({"text": text}) + "\n")
+    print(f"{counted:,} words", flush=True)
+
+
+def settings_of(recipe: dict[str, Any], shape: dict[str, Any], seed: int, steps: int) -> TextSettings:
+    return with_overrides(TextSettings(), {**shape, **recipe, "seed": seed, "steps": steps, "checkpoint_seconds": 600})
+
+
+def prepared(work: Path, settings: TextSettings) -> Path:
+    folder = work / f"prepared-{settings.vocabulary}-{settings.slots}"
+    if not folder.exists():
+        prepare([str(work / "train.jsonl")], folder, settings=settings, workers=1)
+    return folder
+
+
+def ours(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: float, steps: int | None) -> dict[str, Any]:
+    """Train within `seconds` of processor time, or for `steps`."""
+    data = prepared(work, settings_of(RECIPES[name], shape, seed, 1))
+
+    def run(steps: int, to: str) -> float:
+        began = time.process_time()
+        settings = settings_of(RECIPES[name], shape, seed, steps)
+        shutil.rmtree(work / to, ignore_errors=True)
+        pretrain(str(data), work / to, settings=settings, console=False)
+        return time.process_time() - began
+
+    if steps is None:
+        short, longer = run(5, f"timing-{name}"), run(30, f"timing-{name}")
+        steps = max(20, int((seconds - short) / max((longer - short) / 25, 1e-6)))
+    out = f"{name}-{seed}-{steps}"
+    spent = run(steps, out)
+    settings = settings_of(RECIPES[name], shape, seed, steps)
+    return {"folder": out, "steps": steps, "slots": steps * settings.train.batch_slots, "processor_seconds": spent}
+
+
+def theirs(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
+    """BertForMaskedLM of transformers over concatenated blocks, with its collator, until the time is spent."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+
+    settings, choice = settings_of({}, shape, seed, 1), TRANSFORMERS[name]
+    data = prepared(work, settings)
+    cache, tokenizer = TokenCache.open(data), Tokenizer.load(data / "tokenizer.json")
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size, hidden_size=settings.width, num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads, intermediate_size=4 * settings.width,
+        max_position_embeddings=settings.slots,
+    )  # fmt: skip
+    model = BertForMaskedLM(config).train()
+    text = np.concatenate([cache.example(i)[0].astype(np.int64) for i in np.asarray(cache.train)])
+    blocks = torch.from_numpy(text[: len(text) // settings.slots * settings.slots].reshape(-1, settings.slots))
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_file=str(data / "tokenizer.json"), unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]",
+        sep_token="[SEP]", mask_token="[MASK]",
+    )  # fmt: skip
+    collate = DataCollatorForLanguageModeling(wrapped, mlm_probability=0.15)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=choice["learning_rate"], weight_decay=0.01, fused=True)
+    began, steps, order = time.process_time(), 0, torch.randperm(len(blocks))
+    while (done := (time.process_time() - began) / seconds) < 1:
+        warm = choice["warmup"]
+        share = done / warm if done < warm else (1 - done) / (1 - warm)
+        for group in optimiser.param_groups:
+            group["lr"] = choice["learning_rate"] * share
+        at = steps * choice["rows"] % (len(blocks) - choice["rows"])
+        batch = collate([{"input_ids": blocks[i]} for i in order[at : at + choice["rows"]]])
+        with torch.autocast("cpu", torch.bfloat16, enabled=name != "transformers"):
+            loss = model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        steps += 1
+    out = f"{name}-{seed}-{steps}"
+    model.save_pretrained(work / out)
+    wrapped.save_pretrained(work / out)
+    slots = steps * choice["rows"] * settings.slots
+    return {"folder": out, "steps": steps, "slots": slots, "processor_seconds": time.process_time() - began}
+
+
+def judged(work: Path, folder: str, blimp: str | None, pairs: int) -> dict[str, Any]:
+    """Held-out loss at 15 %, accuracy beside the most frequent token's, and BLiMP."""
+    model = load(work / folder)
+    texts = list(documents([str(work / "held.jsonl")]))
+    kept = np.argsort(hash_keys(0, np.arange(len(texts)), Salt.JUDGED_PAIRS))[:JUDGED_DOCUMENTS]
+    found = evaluate(model, [texts[i] for i in kept], ratio=0.15)
+    out = {key: found[key] for key in ("loss", "accuracy@1", "most_frequent_accuracy") if key in found}
+    if blimp:
+        chosen = some_of_each(read_minimal_pairs(blimp), pairs)
+        found = evaluate_minimal_pairs(model, chosen, say=print)
+        out["blimp"] = {k: found[k] for k in ("accuracy", "low", "high", "pairs", "shorter", "by_field")}
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--corpus", nargs="+", default=[])
+    parser.add_argument("--words", type=int, default=10_000_000)
+    parser.add_argument("--prepare", action="store_true")
+    parser.add_argument("--recipes", default="")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--cpu-minutes", type=float, default=5)
+    parser.add_argument("--steps", type=int, help="instead of --cpu-minutes")
+    parser.add_argument("--shape", default="{}", help="settings of all recipes, JSON")
+    parser.add_argument("--blimp")
+    parser.add_argument("--pairs", type=int, default=100, help="per paradigm")
+    parser.add_argument("--out", type=Path, help="a .jsonl file; one line per recipe and seed is added to it")
+    args = parser.parse_args()
+    if args.prepare:
+        split(args.work, args.corpus, args.words)
+    shape = json.loads(args.shape)
+    for seed in map(int, args.seeds.split(",")):
+        for name in filter(None, args.recipes.split(",")):
+            if name in TRANSFORMERS:
+                made = theirs(args.work, name, shape, seed, 60 * args.cpu_minutes)
+            else:
+                made = ours(args.work, name, shape, seed, 60 * args.cpu_minutes, args.steps)
+            found = {"recipe": name, "seed": seed, "shape": shape, **made}
+            found |= judged(args.work, made["folder"], args.blimp, args.pairs)
+            print(json.dumps(found), flush=True)
+            if args.out:
+                with args.out.open("a") as file:
+                    file.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
