@@ -119,6 +119,16 @@ def train(work: Path, corpus: Path, words: int, held_out: int, steps: int, vocab
         (work / "causal.json").write_text(json.dumps(about))
 
 
+class Short:
+    """A model that takes windows of the length both were trained on, where its positions would take longer ones."""
+
+    def __init__(self, model: TextModel) -> None:
+        self._model, self.slots = model, SLOTS
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
 def causal_nats(model: Any, ids: np.ndarray, judged: np.ndarray) -> np.ndarray:
     """Minus the log-probability of every judged slot given the slots before it."""
     with torch.no_grad():
@@ -128,8 +138,9 @@ def causal_nats(model: Any, ids: np.ndarray, judged: np.ndarray) -> np.ndarray:
 
 def bounds(ours: TextModel, theirs: Any, texts: list[str], counts: np.ndarray, draws: int) -> dict[str, Any]:
     """Nats per token of the same tokens of the same windows: the bound, the causal model, token shares."""
-    found = likelihood(ours, texts, draws=draws, most_tokens=None, frequencies=counts)
-    examples, owner = windows(ours, texts)
+    short: Any = Short(ours)
+    found = likelihood(short, texts, draws=draws, most_tokens=None, frequencies=counts)
+    examples, owner = windows(short, texts)
     nats = [causal_nats(theirs, e.values["token"], scorable(e)) for e in examples]
     names = np.repeat(owner, [len(n) for n in nats])
     return {**found, "causal": bootstrap_mean(np.concatenate(nats), names).to_dict()}
@@ -156,7 +167,7 @@ def infilled(ours: TextModel, theirs: Any, texts: list[str], cache: TokenCache, 
         hole = places[int(np.random.default_rng(len(out)).integers(len(places)))]
         prefix, truth, suffix = sentence[: hole.start()], hole.group().lower(), sentence[hole.end() :]
         ids = tokenizer.encode([truth], specials=False)[0].ids.astype(np.int64)
-        if (ids == tokenizer.unk_id).any() or len(tokenizer.ids([sentence])[0]) > ours.slots - 8:
+        if (ids == tokenizer.unk_id).any() or len(tokenizer.ids([sentence])[0]) > SLOTS - 8:
             continue
         [made] = ours.generate(prefix=prefix, suffix=suffix, length=len(ids), temperature=0.0, order="confidence")
         [free] = ours.generate(prefix=prefix, suffix=suffix, temperature=0.0, order="confidence")

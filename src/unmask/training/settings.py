@@ -194,11 +194,17 @@ def check_seed(seed: int | None) -> int | None:
     return seed
 
 
+LATER = {"select": None, "density": "fixed", "spread": 1.0, "loss_weight": "slot", "rarity": 0.0}
+"""Settings that came after the first runs, and what those did. `initial_attention` has no say once a run is begun."""
+
+
 def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of a kind's settings as plain data, those that a run must be resumed with: all but `MAY_CHANGE` of `train`."""
     train = {k: v for k, v in settings["train"].items() if k not in MAY_CHANGE}
-    # Runs begun before there was a `select` know nothing of it.
-    return {k: v for k, v in settings.items() if k != "select" or v is not None} | {"train": train}
+    # Runs begun before there were these know nothing of them; what they were then is not asked again.
+    return {k: v for k, v in settings.items() if k != "initial_attention" and (k not in LATER or v != LATER[k])} | {
+        "train": train
+    }
 
 
 def without_endings(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from unmask.encoder.config import MLP, EncoderConfig, SinCos
+from unmask.encoder.config import MLP, EncoderConfig, Rotary, SinCos
+from unmask.encoder.neighbours import look_at_neighbours
 from unmask.modalities.text.folder import new_text_model
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
             positions=SinCos(),
             feedforward=MLP(inner=4 * width),
         )
-    return new_text_model(
+    model, family = new_text_model(
         settings.recipe,
         vocabulary=tokenizer.vocab_size,
         width=settings.width,
@@ -43,3 +44,6 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
         dropout=settings.dropout,
         decoder=decoder,
     )
+    if settings.initial_attention == "neighbours" and isinstance(model.encoder.config.positions, Rotary):
+        look_at_neighbours(model.codec.word.weight, model.encoder.layers[0].attention)
+    return model, family

@@ -35,6 +35,9 @@ class TextSettings:
         architecture: 'in_place' (mask embeddings in the row) or 'visible_only' (hidden slots dropped, small decoder).
         width, layers, heads: of the encoder.
         inner: width of the feed-forward, None for the recipe's usual multiple of `width`.
+        initial_attention: where heads look before training: 'neighbours', the first four of the first layer at the
+            slots beside them (`unmask.encoder.neighbours`), or 'random'. Recipe 'bert', whose positions are learned,
+            always starts at random.
         slots: slots in a row and the longest example.
         vocabulary: entries of the tokenizer trained on the corpus.
         tokenizer_kind: 'wordpiece', 'bpe' (byte-level) or 'unigram'.
@@ -72,6 +75,7 @@ class TextSettings:
     layers: int = 4
     heads: int = 4
     inner: int | None = None
+    initial_attention: Literal["neighbours", "random"] = "neighbours"
     slots: int = 128
     vocabulary: int = 16384
     tokenizer_kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"

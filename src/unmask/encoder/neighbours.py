@@ -1,0 +1,60 @@
+"""An initialisation with which heads look at the slots beside them from the first step.
+
+A new masked model must find out where its neighbours are before it learns anything from them: its loss stays near that
+of guessing by frequency for hundreds of steps. With rotary positions a head's scores depend on distance alone where its
+queries and keys have a part that is the same for all slots. Here every embedding is given such a part in common, and a
+head's projections turn it into a query and a key whose rotations agree best at one distance. Weights alone are set:
+the model is of the published shape, and all of it is trained on.
+
+The idea of starting attention from what trained attention looks like is that of Trockman & Kolter (2023, "Mimetic
+Initialization of Self-Attention Layers"); the construction for rotary positions is our own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+OFFSETS = (-1, 1, -2, 2)
+"""Slots to the left (negative) or right that the first heads look at; the other heads start at random."""
+
+PEAK = 8.0
+"""Score of the slot looked at, before the softmax; its neighbours have about four fifths of it."""
+
+SLOWEST = 0.25
+"""Radians per slot of the slowest rotation used: slower ones make the peak wider, and where there is but one, its peak
+comes back every 2 pi slots: two at least are used."""
+
+
+@torch.no_grad()
+def look_at_neighbours(embedding: Tensor, attention: nn.Module, offsets: Sequence[int] = OFFSETS) -> None:
+    """Let the heads of a layer start out looking at neighbouring slots.
+
+    Args:
+        embedding: (values, width), drawn at random; given a part in common, as large as the part drawn.
+        attention: of the first layer, behind a normalised embedding: `SelfAttention` with rotary positions.
+        offsets: one per head from the first; heads beyond them are left alone.
+    """
+    width = embedding.shape[1]
+    depth = width // attention.config.heads  # type: ignore[union-attr]
+    common = torch.randn(width, device=embedding.device, dtype=embedding.dtype)
+    common -= common.mean()  # orthogonal to what layer normalisation takes away
+    common /= common.norm()
+    embedding += embedding.std() * math.sqrt(width) * common
+    reader = common / math.sqrt(width / 2)  # a normalised embedding times this is about 1
+    base: float = attention.rotary_base  # type: ignore[assignment]
+    rate = base ** (-torch.arange(depth // 2, device=embedding.device) * 2 / depth)
+    used = max(2, int((rate >= SLOWEST).sum()))
+    rate = rate[:used]
+    size = math.sqrt(PEAK * math.sqrt(depth) / used)
+    weight: Tensor = attention.qkv.weight  # type: ignore[union-attr, assignment]
+    for head, offset in enumerate(offsets[: attention.config.heads]):  # type: ignore[union-attr]
+        query, key = torch.zeros(2, depth, dtype=weight.dtype, device=weight.device)
+        query[:used], query[depth // 2 : depth // 2 + used] = size * (rate * offset).cos(), size * (rate * offset).sin()
+        key[:used] = size
+        rows = slice(head * depth, (head + 1) * depth)
+        weight[:width][rows] += query[:, None] * reader
+        weight[width : 2 * width][rows] += key[:, None] * reader

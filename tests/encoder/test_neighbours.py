@@ -1,0 +1,55 @@
+"""Heads that start out looking at their neighbours."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from unmask.encoder.neighbours import OFFSETS
+from unmask.encoder.rotary import rotate, rotation
+from unmask.modalities.text.build import build_model
+from unmask.modalities.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.tokenizer import Tokenizer
+
+SLOTS = 24
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return Tokenizer.train(["a few words, and some more of them: enough"] * 3, kind="wordpiece", vocab_size=200)
+
+
+def first_weights(tokenizer, **settings):
+    """Attention weights of a new model's first layer over random tokens, (heads, slots, slots)."""
+    shape = {"width": 64, "layers": 2, "heads": 4, "slots": 32}
+    model, _ = build_model(with_overrides(TextSettings(), shape | settings), tokenizer)
+    ids = torch.randint(5, tokenizer.vocab_size, (1, SLOTS), generator=torch.Generator().manual_seed(1))
+    position = torch.arange(SLOTS)[None]
+    attention = model.encoder.layers[0].attention
+    q, k, _ = attention.project(model.encoder.stem(model.codec.word(ids), position), None)
+    table = rotation(position, q.shape[-1], attention.rotary_base, torch.float32)
+    return (rotate(q, table) @ rotate(k, table).transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)[0].detach()
+
+
+def test_heads_start_out_looking_at_their_neighbours(tokenizer):
+    weights = first_weights(tokenizer)
+    for head, offset in enumerate(OFFSETS):
+        seen = weights[head, 4:-4].argmax(-1) - torch.arange(4, SLOTS - 4)
+        assert (seen == offset).float().mean() > 0.8, (head, offset, seen.tolist())
+        near = weights[head].diagonal(offset)[4:-4]
+        assert near.mean() > 0.35
+
+
+def test_a_random_start_looks_everywhere(tokenizer):
+    weights = first_weights(tokenizer, initial_attention="random")
+    assert weights.max() < 0.2
+
+
+def test_learned_positions_start_at_random(tokenizer):
+    model, _ = build_model(with_overrides(TextSettings(), {"recipe": "bert", "width": 64, "layers": 1}), tokenizer)
+    assert model.codec.word.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+def test_every_seed_has_its_own_start(tokenizer):
+    assert not torch.equal(first_weights(tokenizer, seed=0), first_weights(tokenizer, seed=1))
+    assert torch.equal(first_weights(tokenizer, seed=1), first_weights(tokenizer, seed=1))
