@@ -76,6 +76,17 @@ class TokenCodec(nn.Module):
         if config.head and config.head_bias:
             nn.init.zeros_(self.transform.bias)
 
+    @torch.no_grad()
+    def start_from(self, counts: np.ndarray) -> None:
+        """Let a new model begin with the frequencies of the training data, which it would have to learn first.
+
+        Args:
+            counts: (vocabulary,) how often each token occurs; the output's bias becomes the logarithm of its share.
+        """
+        if self.bias is not None:
+            share = torch.from_numpy(counts).to(torch.float64) + 1
+            self.bias.copy_((share / share.sum()).log())
+
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         """Vectors of the tokens (and of their types), those of masked slots the mask's."""
         x = self.word(values["token"].masked_fill(masked, self.config.mask_id))

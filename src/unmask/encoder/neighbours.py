@@ -16,7 +16,9 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from unmask.encoder.full import SelfAttention
 
 OFFSETS = (-1, 1, -2, 2)
 """Slots to the left (negative) or right that the first heads look at; the other heads start at random."""
@@ -30,7 +32,7 @@ comes back every 2 pi slots: two at least are used."""
 
 
 @torch.no_grad()
-def look_at_neighbours(embedding: Tensor, attention: nn.Module, offsets: Sequence[int] = OFFSETS) -> None:
+def look_at_neighbours(embedding: Tensor, attention: SelfAttention, offsets: Sequence[int] = OFFSETS) -> None:
     """Let the heads of a layer start out looking at neighbouring slots.
 
     Args:
@@ -39,19 +41,20 @@ def look_at_neighbours(embedding: Tensor, attention: nn.Module, offsets: Sequenc
         offsets: one per head from the first; heads beyond them are left alone.
     """
     width = embedding.shape[1]
-    depth = width // attention.config.heads  # type: ignore[union-attr]
+    depth = width // attention.config.heads
     common = torch.randn(width, device=embedding.device, dtype=embedding.dtype)
     common -= common.mean()  # orthogonal to what layer normalisation takes away
     common /= common.norm()
     embedding += embedding.std() * math.sqrt(width) * common
     reader = common / math.sqrt(width / 2)  # a normalised embedding times this is about 1
-    base: float = attention.rotary_base  # type: ignore[assignment]
+    base = attention.rotary_base
+    assert base is not None
     rate = base ** (-torch.arange(depth // 2, device=embedding.device) * 2 / depth)
     used = max(2, int((rate >= SLOWEST).sum()))
     rate = rate[:used]
     size = math.sqrt(PEAK * math.sqrt(depth) / used)
-    weight: Tensor = attention.qkv.weight  # type: ignore[union-attr, assignment]
-    for head, offset in enumerate(offsets[: attention.config.heads]):  # type: ignore[union-attr]
+    weight = attention.qkv.weight
+    for head, offset in enumerate(offsets[: attention.config.heads]):
         query, key = torch.zeros(2, depth, dtype=weight.dtype, device=weight.device)
         query[:used], query[depth // 2 : depth // 2 + used] = size * (rate * offset).cos(), size * (rate * offset).sin()
         key[:used] = size

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError
@@ -28,6 +29,9 @@ from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, lasting
+
+COUNTED = 16_000_000
+"""Tokens from which the frequencies are taken that a new model begins with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,8 @@ class TextPretraining(Pretrainable[TextRun]):
         cache = self.cache
         check_unknown(cache, say)
         model, self.family = build_model(self.settings, self.tokenizer)
+        if isinstance(model, MaskedModel):
+            model.codec.start_from(cache.frequencies(most=COUNTED))
         size = sum(p.numel() for p in model.parameters())
         say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {size / 1e6:.1f} M parameters")
         return make_job(model, cache, self.tokenizer, self.settings)
