@@ -31,33 +31,37 @@ SLOWEST = 0.25
 comes back every 2 pi slots: two at least are used."""
 
 
+LAYERS = 2
+"""How many layers start so, from the first."""
+
+
 @torch.no_grad()
-def look_at_neighbours(embedding: Tensor, attention: SelfAttention, offsets: Sequence[int] = OFFSETS) -> None:
-    """Let the heads of a layer start out looking at neighbouring slots.
+def look_at_neighbours(embedding: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int] = OFFSETS) -> None:
+    """Let heads start out looking at neighbouring slots.
 
     Args:
         embedding: (values, width), drawn at random; given a part in common, as large as the part drawn.
-        attention: of the first layer, behind a normalised embedding: `SelfAttention` with rotary positions.
+        layers: attention of the first layers, with rotary positions, behind a normalised embedding.
         offsets: one per head from the first; heads beyond them are left alone.
     """
     width = embedding.shape[1]
-    depth = width // attention.config.heads
     common = torch.randn(width, device=embedding.device, dtype=embedding.dtype)
     common -= common.mean()  # orthogonal to what layer normalisation takes away
     common /= common.norm()
     embedding += embedding.std() * math.sqrt(width) * common
     reader = common / math.sqrt(width / 2)  # a normalised embedding times this is about 1
-    base = attention.rotary_base
-    assert base is not None
-    rate = base ** (-torch.arange(depth // 2, device=embedding.device) * 2 / depth)
-    used = max(2, int((rate >= SLOWEST).sum()))
-    rate = rate[:used]
-    size = math.sqrt(PEAK * math.sqrt(depth) / used)
-    weight = attention.qkv.weight
-    for head, offset in enumerate(offsets[: attention.config.heads]):
-        query, key = torch.zeros(2, depth, dtype=weight.dtype, device=weight.device)
-        query[:used], query[depth // 2 : depth // 2 + used] = size * (rate * offset).cos(), size * (rate * offset).sin()
-        key[:used] = size
-        rows = slice(head * depth, (head + 1) * depth)
-        weight[:width][rows] += query[:, None] * reader
-        weight[width : 2 * width][rows] += key[:, None] * reader
+    for attention in layers:
+        heads, base = attention.config.heads, attention.rotary_base
+        depth = width // heads
+        assert base is not None
+        rate = base ** (-torch.arange(depth // 2, device=embedding.device) * 2 / depth)
+        used = max(2, int((rate >= SLOWEST).sum()))
+        size, rate = math.sqrt(PEAK * math.sqrt(depth) / used), rate[:used]
+        weight = attention.qkv.weight
+        for head, offset in enumerate(offsets[:heads]):
+            query, key = torch.zeros(2, depth, dtype=weight.dtype, device=weight.device)
+            query[:used], query[depth // 2 : depth // 2 + used] = (rate * offset).cos(), (rate * offset).sin()
+            key[:used] = 1
+            rows = slice(head * depth, (head + 1) * depth)
+            weight[:width][rows] += size * query[:, None] * reader
+            weight[width : 2 * width][rows] += size * key[:, None] * reader

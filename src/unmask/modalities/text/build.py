@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from unmask.encoder.config import MLP, EncoderConfig, Rotary, SinCos
-from unmask.encoder.neighbours import look_at_neighbours
+from unmask.encoder.neighbours import LAYERS, look_at_neighbours
 from unmask.modalities.text.folder import new_text_model
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokenizer import Tokenizer
@@ -45,5 +45,5 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
         decoder=decoder,
     )
     if settings.initial_attention == "neighbours" and isinstance(model.encoder.config.positions, Rotary):
-        look_at_neighbours(model.codec.word.weight, model.encoder.layers[0].attention)
+        look_at_neighbours(model.codec.word.weight, [layer.attention for layer in model.encoder.layers[:LAYERS]])
     return model, family

@@ -35,9 +35,9 @@ class TextSettings:
         architecture: 'in_place' (mask embeddings in the row) or 'visible_only' (hidden slots dropped, small decoder).
         width, layers, heads: of the encoder.
         inner: width of the feed-forward, None for the recipe's usual multiple of `width`.
-        initial_attention: where heads look before training: 'neighbours', the first four of the first layer at the
-            slots beside them (`unmask.encoder.neighbours`), or 'random'. Recipe 'bert', whose positions are learned,
-            always starts at random.
+        initial_attention: where heads look before training: 'neighbours', the first four of the first two layers at
+            the slots beside them (`unmask.encoder.neighbours`), or 'random'. Recipe 'bert', whose positions are
+            learned, always starts at random.
         slots: slots in a row and the longest example.
         vocabulary: entries of the tokenizer trained on the corpus.
         tokenizer_kind: 'wordpiece', 'bpe' (byte-level) or 'unigram'.
