@@ -30,7 +30,7 @@ from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.run import check_run_folder
 from unmask.training.settings import TrainSettings
 
-ADAPT = {"learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
+ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
 
 OF_A_NEW_MODEL = (

@@ -59,7 +59,7 @@ class EmbeddingSettings(TextSettings):
             raise UserError("reconstruct=0 and contrast=0: nothing is left to learn", hint="Give one of them a weight.")
 
 
-EMBEDDING = {"ratio": 0.5, "ratio_end": None, "learning_rate": 1e-4, "epochs": 1.0, "patience": 4}
+EMBEDDING = {"batch_slots": 8192, "ratio": 0.5, "ratio_end": None, "learning_rate": 1e-4, "epochs": 1.0, "patience": 4}
 """Half of the tokens hidden where `view` is 'token' (RetroMAE hides 50 to 70 % from its decoder)."""
 
 
