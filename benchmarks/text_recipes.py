@@ -41,6 +41,7 @@ BATCH_2 = {"batch_slots": 2048}
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": {**BERT, "batch_slots": 8192},
     "default": {},
+    "default-random": {"initial_attention": "random"},
     "batch-8192": {"batch_slots": 8192},
     "batch-4096": {"batch_slots": 4096},
     "batch-2048": BATCH_2,
