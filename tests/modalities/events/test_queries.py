@@ -11,7 +11,7 @@ import torch
 from unmask.modalities.events.folder import EventFolder, new_model
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
-from unmask.modalities.events.pretrain import batch_maker
+from unmask.modalities.events.pretrain import batch_maker, pretrain
 from unmask.modalities.events.queries import ITEMS, QueryDraws, ends, features, first_after, horizons, made
 from unmask.modalities.events.query_answers import DEAD, NO_EVENTS, probabilities, unanswerable
 from unmask.modalities.events.query_batches import with_questions
@@ -261,3 +261,17 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_parts(folder):
         parts = [model.question_loss(part, asked_of(part)).sum() for part in batch.cut(1)]
     assert whole > 1
     torch.testing.assert_close(whole, sum(parts))
+
+
+def test_a_history_cut_between_time_stamps_may_be_longer_when_it_is_asked_early(tmp_path):
+    """Cut to whole time stamps, the latest events of a long record can take fewer slots than its earlier ones: a row
+    in which a short record fills what they leave had no room for those."""
+    long, short = np.repeat(np.arange(1, 5), [4, 4, 3, 9]) * HOUR, np.array([HOUR])
+    time = np.concatenate([long, short] * 20)
+    offsets = np.r_[0, np.cumsum([len(long), len(short)] * 20)]
+    code = np.random.default_rng(0).integers(0, 6, len(time))
+    value = np.full(len(time), np.nan, np.float32)
+    events = Events(subjects=np.arange(40), offsets=offsets, time=time, code=code, value=value, codes=list("ABCDEF"))
+    settings = with_overrides(EventSettings(), {**SMALL, "slots": 12, "batch_slots": 48, "epochs": 4, "holdout": 0.2})
+    run = pretrain(events, tmp_path / "run", settings=settings, console=False)
+    assert run.result.stopped == "finished"

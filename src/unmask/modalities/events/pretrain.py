@@ -112,7 +112,9 @@ class EventPretraining(Pretrainable[EventRun]):
             f"events, {len(vocabulary.codes)} codes; {self.about['events_cut']:,} oldest events of long histories "
             "left out" + (f"; {self.about['kept_out']} patients kept out by {SPLITS}" if self.about["kept_out"] else "")
         )
-        return make_job(model, histories, lengths, self.training, self.held_out, settings, self.draws)
+        # As they are known when asked about, long histories are cut elsewhere, and may fill all slots.
+        planned = lengths if self.draws is None else np.minimum(whole, settings.slots)
+        return make_job(model, histories, planned, self.training, self.held_out, settings, self.draws)
 
     def _about(self, whole: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
         """Counts of the data. `whole` and `lengths`: slots of each history, before and after long ones are cut."""
