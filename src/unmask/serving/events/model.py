@@ -216,9 +216,9 @@ def _embed(model: EventModel, limits: Limits) -> Verb:
 def _times(body: Any, events: Events) -> list[int]:
     """The prediction time of each patient, by default that of the last event."""
     times = []
-    for number, patient in enumerate(body["patients"]):
+    for number, (patient, last) in enumerate(zip(body["patients"], last_points(events).time.tolist(), strict=True)):
         said = microseconds(patient["prediction_time"], f"patients[{number}].prediction_time")
-        times.append(int(last_points(events).time[number]) if said == STATIC else said)
+        times.append(last if said == STATIC else said)
     return times
 
 
