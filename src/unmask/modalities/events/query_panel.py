@@ -20,7 +20,9 @@ def panel(histories: Histories, head: QueryHead) -> Asked:
     """The questions: each code, a value of it above its upper quartile, and one below its lower."""
     share, vocabulary = head.share.cpu().numpy(), histories.vocabulary
     order = np.argsort(-share, kind="stable")
-    code, side, cut = [], [], []
+    code: list[int] = []
+    side: list[int] = []
+    cut: list[float] = []
     for number in order[:CODES][share[order[:CODES]] > 0].tolist():
         knots = vocabulary.knots[number]
         for way in (0, ABOVE, BELOW) if np.isfinite(knots[0]) else (0,):
@@ -28,10 +30,9 @@ def panel(histories: Histories, head: QueryHead) -> Asked:
             side.append(way)
             cut.append(0.0 if not way else float(knots[(len(knots) - 1) * (3 if way == ABOVE else 1) // 4]))
     shape = (len(code), ITEMS)
-    arrays = np.full(shape, -1, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
-    for array, first in zip(arrays, (code, side, cut), strict=True):
-        array[:, 0] = first
-    return made(histories, *arrays)
+    codes, sides, cuts = np.full(shape, -1, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
+    codes[:, 0], sides[:, 0], cuts[:, 0] = code, side, cut
+    return made(histories, codes, sides, cuts)
 
 
 def panel_answers(folder: EventFolder, histories: Histories, points: Labels) -> np.ndarray:
