@@ -1,9 +1,9 @@
 """Which device, and which number format to compute in; weights stay fp32 either way.
 
 bf16 pays on hardware that multiplies it and costs elsewhere. What the processor can do decides where that is known: AMX
-and AVX512-bf16 multiply it (docs/design.md has the ratios), AVX2 alone does not. In between, where oneDNN offers bf16
-without either, 'auto' measures once per machine and remembers what it found: the same command computes in the same
-format whatever else the machine is doing.
+multiplies it (docs/design.md has the ratios), AVX2 alone does not. In between (AVX512-bf16 without AMX, oneDNN's bf16
+without either) it depends on the processor, so 'auto' measures once per machine and remembers what it found: the same
+command computes in the same format whatever else the machine is doing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from unmask.files import written
 
 WORTH_IT = 1.15
 """How much faster bf16 must measure before 'auto' gives up fp32's digits for it."""
-KNOWN = ("AMX", "AVX512-bf16")
-"""Instructions with which bf16 was faster in every shape measured (1.5 to 2.1 times on AVX512-bf16, more on AMX)."""
+KNOWN = "AMX"
+"""Instructions with which bf16 was faster in every shape measured. With AVX512-bf16 alone it was 1.5 to 2.1 times as
+fast on AMD's processors, and half as fast on an Intel one whose AMX was hidden by the virtual machine."""
 LAYER = (512, 256, 1024)
 """Slots, inputs and outputs of the layer that is measured: quick, and large enough to reach the matrix units."""
 SMALL = 10_000_000
@@ -75,9 +76,9 @@ def resolve_device(device: str = "auto") -> torch.device:
 def resolve_precision(precision: str, device: torch.device | str) -> Precision:
     """The precision to compute in on `device`, and why.
 
-    'auto' takes bf16 on a CPU with AMX or AVX512-bf16 and on a GPU that has it, fp32 on a CPU without bf16; on a CPU
-    that oneDNN alone says multiplies it, what `remembered_gain` finds decides. In a distributed run one process
-    resolves and tells the others.
+    'auto' takes bf16 on a CPU with AMX and on a GPU that has bf16, fp32 on a CPU without it; on a CPU that multiplies
+    bf16 by other instructions, what `remembered_gain` finds decides. In a distributed run one process resolves and
+    tells the others.
 
     Raises:
         UserError: for an unknown name.
@@ -98,7 +99,7 @@ def resolve_precision(precision: str, device: torch.device | str) -> Precision:
     if precision == "bf16":
         warning = "" if native else f", but {where}: expect it to be slower than fp32"
         return Precision("bf16", torch.bfloat16, "asked for" + warning)
-    if features and not any(f in KNOWN for f in features):
+    if features and KNOWN not in features:
         gain = remembered_gain()
         where += f", and bf16 measured {gain:.2f}x the speed of fp32 on it ({WORTH_IT}x is needed)"
         native = gain > WORTH_IT
@@ -158,12 +159,13 @@ def cache_folder() -> Path:
 
 
 def processor_name() -> str:
-    """The processor's model as the system names it."""
+    """The processor's model as the system names it, with its numbers: virtual machines name many models alike."""
     with contextlib.suppress(OSError):
-        if found := re.search(
-            r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE
-        ):
-            return found[1].strip()
+        about = Path("/proc/cpuinfo").read_text(errors="replace")
+        names = ("model name", "cpu family", "model", "stepping")
+        found = [re.search(rf"^{name}\s*: (.+)$", about, re.MULTILINE) for name in names]
+        if found[0]:
+            return " ".join(each[1].strip() for each in found if each)
     return platform.processor() or platform.machine()
 
 
