@@ -41,7 +41,7 @@ def backward(network: Network, seed: int, scale: float = 1.0) -> None:
 def test_it_is_torchs_muon_beside_adamw(monkeypatch):
     """Torch's multiplies in bf16 on every processor: ours too, for the comparison. Gradients are random: of those of so
     small a network many directions are rounding alone, which orthogonal updates make as large as any."""
-    monkeypatch.setattr(module, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(module, "bf16_pays", lambda device: True)
     ours, theirs = Network(), Network()
     layers = [p for layer in theirs.encoder.layers for p in layer.parameters() if p.ndim == 2]
     rest = [p for p in theirs.parameters() if not any(p is q for q in layers)]
@@ -67,7 +67,7 @@ def test_it_is_torchs_muon_beside_adamw(monkeypatch):
 
 @pytest.mark.parametrize("half", [False, True])
 def test_updates_are_orthogonal(monkeypatch, seed, half):
-    monkeypatch.setattr(module, "multiplies_bf16", lambda: half and fused_linear.multiplies_bf16())
+    monkeypatch.setattr(module, "bf16_pays", lambda device: half and fused_linear.multiplies_bf16())
     torch.manual_seed(seed)
     for shape in ((24, 24), (16, 64), (64, 16)):
         values = torch.linalg.svdvals(orthogonal(torch.randn(shape)).float())

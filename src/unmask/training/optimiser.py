@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unmask.encoder.fused_linear import multiplies_bf16
 from unmask.encoder.transformer import Layer
 from unmask.errors import UserError, option, setting
+from unmask.training.precision import bf16_pays
 from unmask.training.settings import TrainSettings
 
 
@@ -219,7 +219,7 @@ class Muon(Prompt):
     A matrix's update is its momentum made orthogonal, by five Newton-Schulz steps (Jordan et al. 2024, 'Muon: an
     optimizer for hidden layers in neural networks'), times .2 sqrt(larger side), which makes it as large as AdamW's
     usually are, so that one learning rate and decay serve both (Liu et al. 2025, 'Muon is scalable for LLM training',
-    section 2.2). The matrices are multiplied in bf16 where the device does so in hardware, else in fp32.
+    section 2.2). The matrices are multiplied in bf16 where that is faster (`precision.bf16_pays`), else in fp32.
 
     Args:
         params: groups; those with `orthogonal` true hold matrices alone.
@@ -305,7 +305,7 @@ def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
 
         whole = orthogonal(matrix.full_tensor(), steps)
         return distribute_tensor(whole, matrix.device_mesh, matrix.placements, src_data_rank=None)  # type: ignore[attr-defined]
-    half = matrix.is_cuda or multiplies_bf16()
+    half = bf16_pays(matrix.device.type)
     x = matrix.to(torch.bfloat16 if half else torch.float32)
     x = x.t() if matrix.shape[0] > matrix.shape[1] else x
     x = x / x.norm().clamp(min=1e-7)

@@ -9,6 +9,7 @@ command computes in the same format whatever else the machine is doing.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -104,6 +105,12 @@ def resolve_precision(precision: str, device: torch.device | str) -> Precision:
         where += f", and bf16 measured {gain:.2f}x the speed of fp32 on it ({WORTH_IT}x is needed)"
         native = gain > WORTH_IT
     return Precision("bf16", torch.bfloat16, where) if native else Precision("fp32", torch.float32, where)
+
+
+@functools.cache
+def bf16_pays(device: str) -> bool:
+    """Whether 'auto' computes in bf16 on devices of this type ('cpu' or 'cuda'), found once per process."""
+    return resolve_precision("auto", device).name == "bf16"
 
 
 def precision_of(model: nn.Module, precision: str, device: torch.device) -> str:
