@@ -1,7 +1,7 @@
 """What recipes of pretraining are worth on small pictures, with the same processor time each.
 
-    python benchmarks/images_recipes.py --work DIR [--data fashion|digits] [--cpu-minutes 10] [--recipes mae,simclr]
-        [--most 60000] [--seeds 5] [--only rules,speed,pretrain,probe,labels,scratch]
+    python benchmarks/images_recipes.py --work DIR [--data fashion|digits|F.npz] [--cpu-minutes 10]
+        [--recipes mae,simclr] [--most 60000] [--seeds 5] [--only rules,speed,pretrain,probe,labels,scratch]
 
 - rules: raw pixels, and histograms of oriented gradients (Dalal and Triggs 2005: 8 orientations, cells of a seventh of
   the picture, blocks of two by two) under the same probes and neighbours.
@@ -11,11 +11,12 @@
   are used, without labels.
 - probe: linear probe and 20 nearest neighbours on the test pictures, with the labels of `--most` training pictures, of
   features pooled by mean and over a grid.
-- labels: 60 labels per class (of digits 10), drawn anew for each seed: a probe of the grid, and fine-tuned. The last
+- labels: 60 labels per class (10 of digits), drawn anew for each seed: a probe of the grid, and fine-tuned. The last
   step counts: there are no held-out pictures.
 - scratch: the network of the first recipe from scratch on the same labels, twice as long.
 
-Settings were chosen on held-out training pictures; the test pictures are seen here alone.
+F.npz holds x_train, y_train, x_test, y_test and classes; what its pictures want set is in `SETTINGS`, by the name of
+the file (cifar10, landsat). Settings were chosen on held-out training pictures; the test pictures are seen here alone.
 """
 
 from __future__ import annotations
@@ -54,30 +55,41 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 """Name -> (recipe, what is set beside it)."""
 
 
-TUNE: dict[str, Any] = {
-    "epochs": 20,
-    "batch": 64,
-    "pooling": "grid",
-    "start": "probe",
-    "learning_rate": 3e-4,
-    "layer_decay": 0.75,
-    "drop_path": 0.0,
-    "smoothing": 0.1,
-    "crop": (0.7, 1.0),
-    "flip": True,
-    "holdout": 0.0,
-}
-FULL_RATE = {"learning_rate": 1e-3, "layer_decay": 1.0, "epochs": 40, "drop_path": 0.1, "cutmix": 1.0}
-SCRATCH: dict[str, Any] = TUNE | FULL_RATE | {"from_scratch": True, "start": "zero"}
+TUNE: dict[str, Any] = {"epochs": 40, "crop": (0.8, 1.0), "holdout": 0.0}
+FULL_RATE = {"learning_rate": 1e-3, "layer_decay": 1.0, "epochs": 80, "cutmix": 1.0, "pooling": "grid"}
+SCRATCH: dict[str, Any] = TUNE | FULL_RATE | {"from_scratch": True}
 """Every layer learns at the full rate, twice as long, and pictures are mixed."""
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fashion": {},
+    "digits": {"flip": False, "crop": (0.7, 1.0)},
+    "cifar10": {},
+    # Windows of 3 x 3 pixels in four bands: what a pixel reflects is what it is, and no side is up.
+    "landsat": {"patch": 1, "crop": (1.0, 1.0), "turn": True, "jitter": 0.0, "gradients": False},
+}
+"""What pictures of a kind want set in every recipe."""
+UNIT = {"fashion": 8, "digits": 4, "cifar10": 8, "landsat": 1}
+"""Side of the mask units of `simmim`."""
+
+
+def kind(data: str) -> str:
+    """The name of the pictures: of a file its own, without the ending."""
+    return Path(data).stem
+
+
 def data_of(name: str) -> Any:
+    from unmask.modalities.images.arrays import ImageSet
     from unmask.modalities.images.sources import read_images
 
     if name == "fashion":
         return read_images(images_probe.DATA)
-    from unmask.modalities.images.arrays import ImageSet
+    if name != "digits":
+        with np.load(name) as file:
+            pixels, labels = (np.concatenate([file[f"{k}_train"], file[f"{k}_test"]]) for k in "xy")
+            test = np.arange(len(pixels)) >= len(file["x_train"])
+            classes = [str(c) for c in file["classes"]]
+        return ImageSet(pixels=pixels, labels=labels.astype(np.int64), classes=classes, test=test)
     from unmask.modalities.images.demo import digits
 
     pixels, labels, test = digits()
@@ -89,11 +101,10 @@ def settings_of(name: str, seed: int, data: str, precision: str = "auto") -> Any
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
 
     recipe, more = RECIPES[name]
-    changes = SMALL | dict(PUBLISHED[recipe]) | more | {"seed": seed, "precision": precision}
-    settings = with_overrides(ImageSettings(), changes)
-    if data == "fashion":
-        return settings
-    return with_overrides(settings, {"flip": False, "crop": (0.7, 1.0)} | ({"unit": 4} if settings.unit else {}))
+    changes = SMALL | dict(PUBLISHED[recipe]) | more | {"seed": seed, "precision": precision} | SETTINGS[kind(data)]
+    if "unit" in changes:
+        changes["unit"] = UNIT[kind(data)]
+    return with_overrides(ImageSettings(), changes)
 
 
 def pretrained(
@@ -163,8 +174,8 @@ def chosen(images: Any, seed: int, per_class: int) -> Any:
     return train.take(np.concatenate(picked))
 
 
-def tuned(folder: Path, images: Any, seed: int, per_class: int, changes: dict[str, Any]) -> float:
-    """Accuracy on the test pictures after fine-tuning with few labels; the last step counts."""
+def tuned(folder: Path, images: Any, seed: int, per_class: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """Accuracy on the test pictures after fine-tuning with few labels, and what the head read; the last step counts."""
     from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
     from unmask.modalities.images.model import load
 
@@ -173,20 +184,26 @@ def tuned(folder: Path, images: Any, seed: int, per_class: int, changes: dict[st
     with tempfile.TemporaryDirectory() as out:
         model, few = load(folder), chosen(images, seed, per_class)
         done = finetune_classify(model, few, Path(out) / "c", settings=settings, console=False)
-        return float((done.classifier.probabilities(test).argmax(-1) == test.labels).mean())
+        right = float((done.classifier.probabilities(test).argmax(-1) == test.labels).mean())
+        return {"accuracy": right, "pooling": done.figures["pooling"], "gradients": done.figures["gradients"]}
 
 
-def few_labels(folder: Path, images: Any, seed: int, per_class: int, scratch: bool) -> dict[str, float]:
-    """With the same few labels: the frozen features under a probe, fine-tuned, and from scratch."""
+def few_labels(
+    folder: Path, images: Any, seed: int, per_class: int, scratch: bool, data: str
+) -> dict[str, float | dict[str, Any]]:
+    """With the same few labels: frozen features under a probe (of the grid; and of what a head would read, by
+    `pooling=auto`, which is fine-tuning that stays where it starts), fine-tuned, and from scratch."""
+    mine = {name: SETTINGS[data][name] for name in ("flip", "crop") if name in SETTINGS[data]}
     import unmask
 
     few, test = chosen(images, seed, per_class), parted(images)[1]
     model = unmask.load(folder)
     a, b = (model.embed(part, pooling="grid") for part in (few, test))
-    out = {"probe": fewest(a, few.labels, b, test.labels, seed)}
-    out["fine-tuned"] = tuned(folder, images, seed, per_class, TUNE)
-    if scratch:
-        out["from scratch"] = tuned(folder, images, seed, per_class, SCRATCH)
+    out: dict[str, float | dict[str, Any]] = {"probe": fewest(a, few.labels, b, test.labels, seed)}
+    still = {"epochs": 1, "learning_rate": 1e-12}
+    for name, changes in (("head's probe", TUNE | still), ("fine-tuned", TUNE), ("from scratch", SCRATCH)):
+        if scratch or name != "from scratch":
+            out[name] = tuned(folder, images, seed, per_class, changes | mine)
     return out
 
 
@@ -219,21 +236,44 @@ def oriented_gradients(pixels: np.ndarray, cells: int = 7, orientations: int = 8
     return (blocks / np.sqrt((blocks**2).sum(-1, keepdims=True) + 1e-3)).reshape(n, -1)
 
 
+def nearest(a: np.ndarray, known: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Classes by 20 nearest neighbours for numbers that nothing was learnt of: by cosine as they are, centred or
+    standardised, or by Euclidean distance; which, is chosen on a tenth of the training pictures."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    from unmask.modalities.images.probe import knn_predict
+
+    mean, deviation = a.mean(0), a.std(0) + 1e-6
+
+    def by(way: str, a: np.ndarray, known: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if way == "euclidean":
+            return KNeighborsClassifier(20, weights="distance").fit(a, known).predict(b)
+        shift, scale = (mean if way != "cosine" else 0), (deviation if way == "standardised" else 1)
+        return knn_predict((a - shift) / scale, known, (b - shift) / scale)
+
+    order = np.random.default_rng(0).permutation(len(a))[:20_000]
+    held, kept = order[: len(order) // 10], order[len(order) // 10 :]
+    ways = ("cosine", "centred", "standardised", "euclidean")
+    best = max(ways, key=lambda way: (by(way, a[kept], known[kept], a[held]) == known[held]).mean())
+    return by(best, a, known, b)
+
+
 def rules(images: Any, most: int, asked: int, seeds: int, per_class: int) -> dict[str, Any]:
     """Rules that learn no features: raw pixels and HOG, under the same probes and neighbours."""
     from unmask.modalities.images.floats import as_floats
+    from unmask.modalities.images.probe import probe_predict
 
     cells = 7 if images.size[0] >= 28 else 4
-    rule = {
-        "raw pixels": lambda p: as_floats(p.pixels).reshape(len(p), -1),
-        "HOG": lambda p: hog_of(p.pixels, cells),
-    }
+    rule = {"raw pixels": lambda p: as_floats(p.pixels).reshape(len(p), -1)}
+    if images.size[0] >= 8:
+        rule["HOG"] = lambda p: hog_of(p.pixels, cells)
     train, test = parted(images)
     train, test = (part.take(np.arange(min(n, len(part)))) for part, n in ((train, most), (test, asked)))
     out: dict[str, Any] = {}
     for name, of in rule.items():
-        b = of(test)
-        out[name] = told_apart(of(train), train.labels, b, test.labels) | {"labelled": len(train)}
+        a, b = of(train), of(test)
+        out[name] = {"probe": float((probe_predict(a, train.labels, b) == test.labels).mean())}
+        out[name] |= {"knn": float((nearest(a, train.labels, b) == test.labels).mean()), "labelled": len(train)}
         out[name]["few"] = [
             fewest(of(few), few.labels, b, test.labels, s)
             for s, few in ((s, chosen(images, s, per_class)) for s in range(seeds))
@@ -258,10 +298,10 @@ def speeds(names: list[str], images: Any, args: argparse.Namespace, rounds: int 
 
     train, _ = parted(images)
     train = train.take(np.arange(min(len(train), 2048)))
-    steps, pictures, spent = {}, {}, {name: [] for name in names}
+    steps, pictures, spent, k = {}, {}, {name: [] for name in names}, train.channels
     for name in names:
         settings = settings_of(name, 0, args.data)
-        model = new_model(settings, codec_config(settings, train.size, train.channels, (0.3,), (0.35,)))
+        model = new_model(settings, codec_config(settings, train.size, k, (0.3,) * k, (0.35,) * k))
         job, _ = make_job(model, train, np.arange(len(train)), np.arange(0), settings)
         steps[name], pictures[name] = (
             _steps(job, settings, build_optimiser, step, StepContext, pretrain),
@@ -300,7 +340,7 @@ def _steps(job: Any, settings: Any, build: Any, step: Any, context: Any, loop: A
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--data", choices=("fashion", "digits"), default="fashion")
+    parser.add_argument("--data", default="fashion", help="fashion, digits or an .npz file")
     parser.add_argument("--recipes", default="mae,simmim,lejepa,ijepa,simclr without gradients,simclr")
     parser.add_argument("--cpu-minutes", type=float, default=10.0)
     parser.add_argument("--steps", type=int, help="instead of processor minutes")
@@ -315,9 +355,9 @@ def main() -> None:
     parts = (args.only or "rules,speed,pretrain,probe,labels,scratch").split(",")
     torch.set_num_threads(1)
     args.work.mkdir(parents=True, exist_ok=True)
-    path = args.work / f"{args.data}.json"
+    path = args.work / f"{kind(args.data)}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    images, per_class = data_of(args.data), 60 if args.data == "fashion" else 10
+    images, per_class = data_of(args.data), 10 if args.data == "digits" else 60
     train, _ = parted(images)
 
     def keep(part: str, name: str, value: Any) -> None:
@@ -332,7 +372,7 @@ def main() -> None:
         for name, value in speeds(args.recipes.split(","), images, args).items():
             keep("speed", name, value)
     for number, name in enumerate(args.recipes.split(",")):
-        folder = args.work / f"{args.data}-{name.replace(' ', '-')}"
+        folder = args.work / f"{kind(args.data)}-{name.replace(' ', '-')}"
         if "pretrain" in parts:
             timed = found.get("speed", {}).get(name, {}).get("ms_per_picture")
             keep("pretrain", name, pretrained(name, folder, train, args, 0, timed))
@@ -340,7 +380,7 @@ def main() -> None:
             keep("probe", name, probed(folder, images, args.most, args.test))
         if "labels" in parts:
             scratch = "scratch" in parts and number == 0
-            rows = [few_labels(folder, images, seed, per_class, scratch) for seed in range(args.seeds)]
+            rows = [few_labels(folder, images, seed, per_class, scratch, kind(args.data)) for seed in range(args.seeds)]
             keep("labels", name, rows)
 
 

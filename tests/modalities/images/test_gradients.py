@@ -97,7 +97,8 @@ def test_a_head_starts_as_the_probe_of_what_it_reads(tmp_path, pooling):
 def test_a_grid_head_reads_what_embed_gives(tmp_path):
     save_folder(tmp_path / "m", made())
     settings = with_overrides(
-        ClassifierSettings(), {"steps": 2, "holdout": 0.0, "precision": "fp32", "pooling": "grid", "batch": 16}
+        ClassifierSettings(),
+        {"steps": 2, "holdout": 0.0, "precision": "fp32", "pooling": "grid", "gradients": False, "batch": 16},
     )
     done = finetune_classify(tmp_path / "m", pictures(), tmp_path / "c", settings=settings, console=False)
     vectors = unmask.load(tmp_path / "c").embed(pictures(), pooling="grid")

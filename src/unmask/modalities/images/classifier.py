@@ -20,9 +20,10 @@ from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, setting
 from unmask.modalities.images.arrays import ImageSet, some_pictures
 from unmask.modalities.images.card import scored
-from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
+from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig, unpatchify
 from unmask.modalities.images.features import PASSING, cell_means, cells, pooled, settled
 from unmask.modalities.images.folder import save_folder
+from unmask.modalities.images.gradients import picture_gradients, picture_numbers
 from unmask.modalities.images.objectives import Objective, OneClass, objective_from
 
 ClassPooling = Literal["mean", "first", "grid"]
@@ -57,23 +58,24 @@ class ClassifierNet(nn.Module):
 
     The norm stands behind the pooling, as in MAE's fine-tuning, and starts as the encoder's final one. With pooling
     'grid' it stands before: the head reads what `embed(pooling="grid")` gives.
+
+    Args:
+        gradients: the head reads the oriented gradients of the whole picture (`gradients.picture_gradients`) beside.
     """
 
     def __init__(
-        self, model: MaskedModel[PatchCodec], classes: int, pooling: ClassPooling = "mean", drop_path: float = 0.0
+        self,
+        model: MaskedModel[PatchCodec],
+        classes: int,
+        pooling: ClassPooling = "mean",
+        drop_path: float = 0.0,
+        gradients: bool = False,
     ) -> None:
         super().__init__()
-        if pooling == "first" and not model.codec.config.class_token:
-            raise UserError(
-                "pooling=first, but the model has no class token", hint=f"Use {setting('pooling', 'mean')}."
-            )
-        self.masked, self.pooling = model, pooling
+        self.masked = model
         self.norm = model.encoder.final_norm
         model.encoder.final_norm = nn.Identity()
-        parts = math.prod(cells(model.codec.config.grid)) if pooling == "grid" else 1
-        self.head = nn.Linear(parts * model.encoder.config.width, classes)
-        nn.init.trunc_normal_(self.head.weight, std=2e-5)
-        nn.init.zeros_(self.head.bias)
+        self.read(pooling, gradients, classes)
         layers = model.encoder.layers
         self.drop_paths: list[DropPath] = []
         for number, layer in enumerate(layers if drop_path else ()):
@@ -86,16 +88,51 @@ class ClassifierNet(nn.Module):
         """What the encoder was built for: size, patch and channels of pictures."""
         return self.masked.codec.config
 
-    def forward(self, batch: PackedBatch) -> Float[Tensor, "rows classes"]:
-        return self.head(self.pooled(batch)).float()
+    def read(self, pooling: ClassPooling, gradients: bool, classes: int) -> None:
+        """Let a new head of so many outputs, near 0, read features of this kind.
 
-    def pooled(self, batch: PackedBatch) -> Float[Tensor, "rows features"]:
+        Raises:
+            UserError: pooling 'first' of a model without a class token.
+        """
+        if pooling == "first" and not self.config.class_token:
+            raise UserError(
+                "pooling=first, but the model has no class token", hint=f"Use {setting('pooling', 'mean')}."
+            )
+        self.pooling, self.gradients = pooling, gradients
+        inputs = self.masked.encoder.config.width * (math.prod(cells(self.config.grid)) if pooling == "grid" else 1)
+        inputs += picture_numbers(self.config.image) if gradients else 0
+        self.head = nn.Linear(inputs, classes, device=self.device)
+        nn.init.trunc_normal_(self.head.weight, std=2e-5)
+        nn.init.zeros_(self.head.bias)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lies."""
+        return self.masked.codec.patch.weight.device
+
+    def forward(self, batch: PackedBatch) -> Float[Tensor, "rows classes"]:
+        return self.head(self.features(batch)).float()
+
+    def features(self, batch: PackedBatch) -> Float[Tensor, "rows features"]:
         """What the head reads of each picture."""
-        states = self.masked.states(batch)
+        pooled = self.pooled(self.masked.states(batch), batch, self.pooling)
+        if not self.gradients:
+            return pooled
+        return torch.cat([pooled, self.edges(batch).to(pooled.dtype)], 1)
+
+    def edges(self, batch: PackedBatch) -> Float[Tensor, "rows numbers"]:
+        """Oriented gradients of the pictures of a batch."""
+        patches = batch.values["patch"][:, int(self.config.class_token) :]
+        return picture_gradients(unpatchify(patches, self.config.patch, self.config.grid))
+
+    def pooled(
+        self, states: Float[Tensor, "rows slots width"], batch: PackedBatch, pooling: ClassPooling
+    ) -> Float[Tensor, "rows features"]:
+        """The encoder's states, pooled and normed."""
         first = int(self.config.class_token)
-        if self.pooling == "grid":
+        if pooling == "grid":
             return cell_means(self.norm(states), batch, self.config)
-        if self.pooling == "first":
+        if pooling == "first":
             pooled = states[:, 0]
         elif bool(on_host(batch.observed).all()):
             pooled = states[:, first:].mean(1)
@@ -173,7 +210,8 @@ class Classifier:
             UserError: the head's tensors are missing.
         """
         about: Mapping[str, Any] = model.folder.classifier
-        net = ClassifierNet(model.model, len(about["classes"]), about["pooling"])
+        gradients = bool(about.get("gradients", False))
+        net = ClassifierNet(model.model, len(about["classes"]), about["pooling"], gradients=gradients)
         if set(model.folder.head) != {"weight", "bias"}:
             raise UserError("the folder has no classification head", hint="Copy the folder again.")
         net.head.load_state_dict(model.folder.head)
@@ -271,7 +309,8 @@ class Classifier:
 
     def inspect(self) -> dict[str, Any]:
         """Size and settings of the model, and the classes."""
-        about = {"classes": self.classes, "pooling": self.net.pooling, "problem": self.problem}
+        about: dict[str, Any] = {"classes": self.classes, "problem": self.problem}
+        about |= {"pooling": self.net.pooling, "gradients": self.net.gradients}
         return self.model.inspect() | about | self.objective.about()
 
     def save(self, path: str | Path, *, pictures: int | None = None, judged: dict[str, Any] | None = None) -> None:
@@ -286,7 +325,8 @@ class Classifier:
         told: dict[str, Any] = kept if pictures is None else {"pictures": pictures}
         told |= {} if judged is None else {"figures": [f.to_dict() for f in scored(judged)]}
         with self.net.whole() as masked:
-            about = told | {"classes": self.classes, "pooling": self.net.pooling} | self.objective.about()
+            read: dict[str, Any] = {"pooling": self.net.pooling, "gradients": self.net.gradients}
+            about = told | {"classes": self.classes} | read | self.objective.about()
             save_folder(
                 path,
                 masked,

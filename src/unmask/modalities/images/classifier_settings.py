@@ -22,9 +22,20 @@ class ClassifierSettings:
 
     Attributes:
         pooling: 'mean' of the patches, the class token ('first'), or the means over a grid of cells side by side
-            ('grid': what is where is kept; more weights to learn from the labels).
+            ('grid': what is where is kept; more weights to learn from the labels). 'auto' takes what a linear probe of
+            the frozen features tells the training pictures apart by best, in four folds; where the head starts at zero,
+            the mean.
+        gradients: the head reads the oriented gradients of the whole picture (HOG) beside; None decides as pooling=auto
+            does, and leaves them out where the head starts at zero.
         start: where the head starts: at 'zero', or as the linear probe of the frozen features ('probe': of one class
-            per picture; its penalty is chosen by cross-validation on the training pictures).
+            per picture; its penalty is chosen by cross-validation on the training pictures). 'auto' is the probe for
+            one class per picture, unless from_scratch. The probe itself is then among the states that are kept by the
+            held-out pictures.
+        probe_rate: with the head started as a probe, all rates are this times `learning_rate`: what starts right moves
+            slowly.
+        average: with the head started as a probe, the share of the trained weights in their mean with those of the
+            start (Wortsman et al. 2022, 'Robust fine-tuning of zero-shot models'); where pictures are held out, kept
+            unless the trained weights alone are right more often there. 1 never averages.
         layer_decay: each layer has this times the rate of the next.
         drop_path: share of a deepest block's outputs left out, rising evenly from 0 at the first.
         problem: what the labels are: one class per picture ('single'), several labels ('multi'), a number
@@ -47,8 +58,11 @@ class ClassifierSettings:
         store, store_folder: where decoded pictures are kept, as in pretraining.
     """
 
-    pooling: Literal["mean", "first", "grid"] = "mean"
-    start: Literal["zero", "probe"] = "zero"
+    pooling: Literal["auto", "mean", "first", "grid"] = "auto"
+    gradients: bool | None = None
+    start: Literal["auto", "zero", "probe"] = "auto"
+    probe_rate: float = 0.3
+    average: float = 0.5
     layer_decay: float = 0.75
     drop_path: float = 0.1
     problem: Literal["auto", "single", "multi", "regression"] = "auto"
@@ -84,6 +98,7 @@ class ClassifierSettings:
     def __post_init__(self) -> None:
         check_types(self)
         require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "layer_decay")
+        require(self, lambda v: 0 < v <= 1, "a share above 0 and up to 1", "probe_rate", "average")
         require(self, lambda v: 0 < v < 1, "a probability between 0 and 1", "threshold")
         require(self, lambda v: v is None or 0 <= v < 1, "a share from 0 to below 1, or none", "smoothing")
         require_shares(self, "drop_path", "holdout")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ class PictureFinetuning(Finetunable):
     Args:
         train: pictures to train on, with `targets` of the loss.
         held: pictures that the best state is chosen by; None where there are none.
+        from_probe: the head starts as a linear probe.
 
     Attributes:
         rows: pictures that go through the network at a time.
@@ -44,8 +46,11 @@ class PictureFinetuning(Finetunable):
         targets: Tensor,
         held: ImageSet | None,
         settings: ClassifierSettings,
+        *,
+        from_probe: bool = False,
     ) -> None:
         super().__init__(classifier.net)
+        self.from_probe = from_probe
         self.classifier, self.train, self.targets, self.held = classifier, train, targets, held
         self.settings, self.seed = settings, settings.train.seed
         self.batch = min(settings.batch, len(train))
@@ -62,9 +67,8 @@ class PictureFinetuning(Finetunable):
     def optimiser(self) -> AdamW:
         """AdamW with rates that fall from the head to the patches."""
         train, decay = self.settings.train, self.settings.layer_decay
-        groups = layer_groups(
-            self.classifier.net, rate=train.learning_rate, decay=decay, weight_decay=train.weight_decay
-        )
+        rate = train.learning_rate * (self.settings.probe_rate if self.from_probe else 1.0)
+        groups = layer_groups(self.classifier.net, rate=rate, decay=decay, weight_decay=train.weight_decay)
         return AdamW(groups, betas=(train.beta1, train.beta2), eps=train.epsilon, fused=True)
 
     def course(self) -> Course:
@@ -110,6 +114,28 @@ class PictureFinetuning(Finetunable):
         name, value, score = self.classifier.objective.watched(*self.classifier.judged(self.held)[:2])
         return Look.of(score, {name: value})
 
+    @property
+    def averages(self) -> bool:
+        """Whether the trained weights are averaged with those of the start."""
+        return self.from_probe and self.settings.average < 1
+
+    @torch.no_grad()
+    def average(self, start: Mapping[str, Tensor]) -> bool:
+        """Take the mean of the weights and those of the start, unless the weights alone are right more often on the
+        held-out pictures; whether the mean was taken."""
+        net, share = self.classifier.net.eval(), self.settings.average
+        before = None if self.held is None else self.look()
+        trained = {name: t.clone() for name, t in net.state_dict().items()}
+        net.load_state_dict({k: t if k not in start else start[k].lerp(t, share) for k, t in trained.items()})
+        if before is None or self.look().scores >= before.scores:
+            return True
+        net.load_state_dict(trained)
+        return False
+
+    def start(self) -> dict[str, Tensor]:
+        """A copy of the weights as they are, for `average`."""
+        return {k: t.clone() for k, t in self.classifier.net.state_dict().items() if t.is_floating_point()}
+
     def saved(self) -> dict[str, Any]:
         return {"rows": self.rows}
 
@@ -130,7 +156,7 @@ class PictureFinetuning(Finetunable):
             return self._loss(*self._batch(numbers, 0, 0), numbers)
 
         need = measure_loss(net, loss, device=device)
-        weights = keeps * sum(t.numel() * t.element_size() for t in net.state_dict().values())
+        weights = (keeps + 2 * self.averages) * sum(t.numel() * t.element_size() for t in net.state_dict().values())
         # The batch's pixels: read, augmented, mixed.
         pixels = 3 * self.batch * net.config.channels * math.prod(net.config.image) * 4
         need = dataclasses.replace(

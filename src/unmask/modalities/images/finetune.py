@@ -27,7 +27,7 @@ from unmask.modalities.images.label_table import ENDINGS
 from unmask.modalities.images.model import ImageModel, load
 from unmask.modalities.images.objectives import objective_of, strata
 from unmask.modalities.images.pretrain import store_of
-from unmask.modalities.images.probe_start import start_as_probe
+from unmask.modalities.images.probe_start import Reading, choose_reading, readings, start_as_probe
 from unmask.modalities.images.scored_report import finetuned_report
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.split import held_out_by_class
@@ -88,11 +88,7 @@ def finetune_classify(
     train, held = _pictures(base, data, validation, settings, store)
     objective = objective_of(train, settings.problem, settings.threshold)
     smoothing = _smoothing(settings, objective.problem)
-    if settings.start == "probe" and objective.problem != "single":
-        raise UserError(
-            f"start=probe with problem={objective.problem}",
-            hint=f"The probe is of one class per picture: say {setting('start', 'zero')}.",
-        )
+    start = _start(settings, objective.problem)
     truth = objective.truth(train)
     account = describe(train)
     for line in told(account):
@@ -105,22 +101,24 @@ def finetune_classify(
     if settings.from_scratch:
         masked = untrained(masked, train_settings.seed)
     precision = resolve_precision(train_settings.precision, base.device)
-    net = ClassifierNet(masked, len(objective.classes), settings.pooling, settings.drop_path).to(base.device)
+    net = ClassifierNet(masked, len(objective.classes), "mean", settings.drop_path).to(base.device)
+    console_logger(console)(_let_read(net, train, truth, settings, start))
     if (bias := objective.bias(truth)) is not None:
         with torch.no_grad():
             net.head.bias.copy_(torch.from_numpy(bias))
-    if settings.start == "probe":
-        start_as_probe(net, train, truth, train_settings.seed)
     inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, precision.name)
     classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective)
     targets = objective.prepare(truth, smoothing)
-    work = PictureFinetuning(classifier, train, targets, held, settings)
+    work = PictureFinetuning(classifier, train, targets, held, settings, from_probe=start == "probe")
     figures = {
         "pictures": len(train),
         "whole_pictures": picture_count(train),
         "data": account,
         "problem": objective.problem,
         "classes": len(objective.classes),
+        "pooling": net.pooling,
+        "gradients": net.gradients,
+        "start": start,
         "precision": precision.name,
         "device": str(base.device),
     }
@@ -171,6 +169,46 @@ def _pictures(
     return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out)) if out.any() else None
 
 
+def _start(settings: ClassifierSettings, problem: str) -> str:
+    """Where the head starts: 'zero' or 'probe'.
+
+    Raises:
+        UserError: a probe of labels that have none.
+    """
+    if settings.start == "auto":
+        return "probe" if problem == "single" and not settings.from_scratch else "zero"
+    if settings.start == "probe" and problem != "single":
+        raise UserError(
+            f"start=probe with problem={problem}",
+            hint=f"The probe is of one class per picture: say {setting('start', 'zero')}.",
+        )
+    return settings.start
+
+
+def _let_read(net: ClassifierNet, train: ImageSet, truth: np.ndarray, settings: ClassifierSettings, start: str) -> str:
+    """Give a network the head that the settings ask for; a line that says what it reads."""
+    outputs, seed = net.head.out_features, settings.train.seed
+    asked = readings(settings.pooling, settings.gradients, class_token=net.config.class_token)
+    if start == "zero":
+        net.read(*asked[0], outputs)
+        return f"the head reads {named(asked[0])}, and starts at zero"
+    why, right = "", choose_reading(net, train, truth, asked, seed) if len(asked) > 1 else {}
+    if right:
+        asked = sorted(asked, key=lambda reading: -right[reading])  # of equals the smallest
+        others = ", ".join(f"{named(reading)} {right[reading]:.1%}" for reading in asked[1:])
+        why = f": a linear probe tells {right[asked[0]]:.1%} right in four folds ({others})"
+    net.read(*asked[0], outputs)
+    start_as_probe(net, train, truth, seed)
+    return f"the head reads {named(asked[0])}, and starts as a linear probe{why}"
+
+
+def named(reading: Reading) -> str:
+    """What a head reads, in words."""
+    pool, edges = reading
+    words = {"mean": "the mean of the patches", "first": "the class token", "grid": "the means over a grid"}
+    return words[pool] + (" and oriented gradients" if edges else "")
+
+
 def _smoothing(settings: ClassifierSettings, problem: str) -> float:
     """The share by which targets are smoothed.
 
@@ -210,13 +248,19 @@ def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: b
     found = None if keeper is None else keeper.found
     ending = f"{settings.minutes:g} minutes" if settings.minutes is not None else f"{course.steps} steps"
     resumed = None if found is None else found.step
+    begun, first = (work.start() if work.averages else None), None
+    if work.from_probe and work.held is not None and work.settings.keep_best and found is None:
+        work.module.eval()
+        first = work.look()  # the probe may be kept
     with Tracker(out, total=ending, console=console, config=vars(settings), resumed_step=resumed) as tracker:
-        result = finetune(work, work.optimiser(), course, tracker=tracker, keeper=keeper)
+        result = finetune(work, work.optimiser(), course, tracker=tracker, keeper=keeper, first=first)
+    averaged = begun is not None and result.stopped != "signal" and work.average(begun)
     seconds = time.monotonic() - started
     figures: dict[str, Any] = {
         "steps": result.steps,
         "seconds": round(seconds, 2),
         "stopped": result.stopped,
+        "averaged": averaged,
         "images_per_second": round(work.pictures / max(seconds, 1e-9), 1),
         "micro_batches": -(-work.batch // work.rows),
         "expected_memory_mb": round(fitted.expected / 1e6, 1),
@@ -224,7 +268,8 @@ def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: b
     }
     if work.held is not None:
         figures["validation_pictures"] = picture_count(work.held)
-        for name, value in result.metrics.items():
+        figures["kept_step"] = result.kept_step
+        for name, value in (work.look().metrics if averaged else result.metrics).items():
             figures |= {"kept_by": name, f"validation_{name}": value}
     return figures
 

@@ -46,7 +46,7 @@ def fit_linear(
     """
     x = torch.from_numpy(np.ascontiguousarray(features)).float()
     y = torch.from_numpy(labels)
-    mean, deviation = x.mean(0), x.std(0).clamp_min(1e-6)
+    mean, deviation = x.mean(0), (x.std(0) if len(x) > 1 else torch.ones(x.shape[1])).clamp_min(1e-6)
     x = (x - mean) / deviation
     classes = int(labels.max()) + 1
     weight = torch.zeros(classes, x.shape[1], requires_grad=True)
