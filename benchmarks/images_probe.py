@@ -83,8 +83,10 @@ def steps_that_fit(settings, cpu_minutes: float, images) -> int:
 
         spent(2)
         few, many = spent(4), spent(24)
+    if many <= few:
+        raise SystemExit(f"24 steps took {many:.2f} s of processor time and 4 took {few:.2f}: too short to time a step")
     # A twentieth is left for validation and the live probe.
-    return int(0.95 * cpu_minutes * 60 / max((many - few) / 20, 1e-6))
+    return int(0.95 * cpu_minutes * 60 / ((many - few) / 20))
 
 
 def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
         }
 
     def embedded() -> tuple[np.ndarray, np.ndarray]:
-        return tuple(features(model.model, part, model._context(), model.device) for part in (train, test))
+        return tuple(features(model.model, part, model._context()) for part in (train, test))
 
     out = {"pretrained": score(*embedded())}
     model.model = untrained(model.model, 0).to(model.device).eval()
