@@ -38,9 +38,9 @@ from images_probe import cpu, steps_that_fit
 
 SMALL: dict[str, Any] = {"batch": 256, "flip": True, "holdout": 0.02, "checkpoint_seconds": 600}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
-    "mae": ("small", {"crop": (0.6, 1.0)}),
+    "mae": ("pixels", {"crop": (0.6, 1.0)}),
     "simmim": (
-        "small",
+        "pixels",
         {"architecture": "in_place", "norm_targets": False, "statistics": 0.0, "loss": "l1", "hide": "unit", "unit": 8,
          "ratio": 0.6, "positions": "learned"},
     ),
@@ -48,8 +48,8 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "lejepa without SIGReg": ("lejepa", {"regulariser": 0.0}),
     "simclr": ("simclr", {}),
     "simclr without gradients": ("simclr", {"gradients": False}),
-    "mae with gradients": ("small", {"crop": (0.6, 1.0), "gradients": True}),
-    "simclr with pixels": ("simclr", {"pixel_weight": 1.0}),
+    "mae with gradients": ("pixels", {"crop": (0.6, 1.0), "gradients": True}),
+    "simclr with pixels": ("small", {}),
     "ijepa": ("ijepa", {}),
 }  # fmt: skip
 """Name -> (recipe, what is set beside it)."""

@@ -98,8 +98,9 @@ def sheet(path: Path, since: str) -> None:
     asked = max(1, round(min(minutes)))
     says = (
         f"{ABOUT[data]} Each recipe had the same processor time of one thread ({min(minutes):.1f} to "
-        f"{max(minutes):.1f} minutes with reports, fp32). Probes and neighbours know {some['labelled']:,} labels and are asked about "
-        f"{some['asked']:,} test pictures. Neighbours of rules are those of the best of four distances."
+        f"{max(minutes):.1f} minutes with reports, fp32). Probes and neighbours know "
+        f"{some['labelled']:,} labels and are asked about {some['asked']:,} test pictures. "
+        "Neighbours of rules are those of the best of four distances."
     )
     tables, labels = [recipes(found)], found.get("labels", {})
     if "rules" in found:

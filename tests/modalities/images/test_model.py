@@ -26,7 +26,7 @@ from unmask.modalities.images.finetune import ClassifierSettings, finetune_class
 from unmask.modalities.images.finetune import with_overrides as finetune_with
 from unmask.modalities.images.folder import ImageFolder, save_folder
 from unmask.modalities.images.model import ImageModel
-from unmask.modalities.images.pretrain import pretrain
+from unmask.modalities.images.pretrain import ImagePretraining, pretrain
 from unmask.modalities.images.probe import knn_predict, probe_predict
 from unmask.modalities.images.recipes import RECIPES, SIZES, ImageSettings, with_overrides
 from unmask.training.budget import fit
@@ -102,6 +102,27 @@ def test_fill_changes_hidden_pixels_only_and_keeps_the_units(trained, options):
     # And what stood there does not matter.
     other = np.where(r.hidden, 255 - pixels, pixels)
     assert np.array_equal(model.reconstruct(other, **options).filled[r.hidden], r.filled[r.hidden])
+
+
+def test_as_many_patches_are_hidden_as_in_training_unless_told_otherwise(tmp_path):
+    """A model that always saw most of a picture is not asked, and judged, with most of it gone."""
+    run = pretrain(bars(40), tmp_path / "run", settings=settings(steps=2, ratio=0.4), console=False)
+    model, (pixels, _) = unmask.load(run.folder), bars(5, seed=7)
+    by_patch = model.reconstruct(pixels).hidden[:, ::2, ::2]
+    assert (by_patch.reshape(5, -1).sum(1) == int(model.config.patches) - int(model.config.patches * 0.6)).all()
+    assert model.loss(pixels) == model.loss(pixels, ratio=0.4) != model.loss(pixels, ratio=0.8)
+    del model.folder.settings["images"]["ratio"]  # a published folder does not say
+    assert model.hidden_ratio == 0.75
+
+
+def test_by_default_views_are_compared_and_pixels_predicted(tmp_path):
+    """The same in Python as on the command line: the recipe `small`."""
+    from unmask.modalities.images.recipes import DEFAULT, RECIPES, ImageSettings, default_settings, with_overrides
+
+    assert default_settings() == with_overrides(ImageSettings(), RECIPES[DEFAULT])
+    assert (default_settings().target, default_settings().predicts_pixels) == ("contrast", True)
+    kind = ImagePretraining(bars(20), None)
+    assert kind.settings == default_settings()
 
 
 class TruePattern(torch.nn.Module):

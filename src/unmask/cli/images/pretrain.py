@@ -15,7 +15,7 @@ def pretrain(
     out: str = typer.Option(..., help="Run folder."),
     config: options.Config = None,
     set_: options.Set = [],
-    recipe: str = typer.Option(None, help="small (default), mae, simmim, lejepa, simclr or ijepa."),
+    recipe: str = typer.Option(None, help="small (default), pixels, mae, simmim, lejepa, simclr or ijepa."),
     strict: bool = typer.Option(False, "--strict", help="A picture that cannot be read is an error, not skipped."),
     steps: options.Steps = None,
     epochs: options.Epochs = None,
@@ -29,10 +29,10 @@ def pretrain(
 ) -> None:
     """Pretrain a masked image model on pictures."""
     from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
-    from unmask.modalities.images.recipes import RECIPES, ImageSettings, with_overrides
+    from unmask.modalities.images.recipes import DEFAULT, RECIPES, ImageSettings, with_overrides
 
     given = run_overrides(context, strict=strict or None)
-    settings = with_recipe(recipe, RECIPES, ImageSettings(), with_overrides, given)
+    settings = with_recipe(recipe or DEFAULT, RECIPES, ImageSettings(), with_overrides, given)
     from unmask.modalities.images.pretrain import pretrain as run
 
     output = Output(json_, settings.train.seed)

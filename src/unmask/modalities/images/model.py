@@ -108,8 +108,8 @@ class ImageModel:
         """Hide a part of pictures and predict it back, in original pixel units also under normalised targets.
 
         Args:
-            ratio: share of the patches to hide at random (default 0.75 where neither box, mask nor gaps is given);
-                missing ones are not among them.
+            ratio: share of the patches to hide at random (default `hidden_ratio` where neither box, mask nor gaps is
+                given); missing ones are not among them.
             gaps: hide every patch with a missing pixel, so that what was not measured is predicted.
             box: left, top, width, height in pixels of the model's picture size; patches it touches are hidden.
             mask: over pixels or patches, for all pictures or one per picture; non-zero is hidden.
@@ -124,6 +124,8 @@ class ImageModel:
         """
         self._need_pixels()
         found = self.read(images)
+        if ratio is None and box is None and mask is None and not gaps:
+            ratio = self.hidden_ratio
         hidden = chosen_patches(self.config, found, ratio=ratio, box=box, mask=mask, gaps=gaps, seed=seed)
         with self._context():
             return reconstructed(
@@ -221,13 +223,19 @@ class ImageModel:
 
         return out | classes_told_apart(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
 
-    def loss(self, images: Any, *, ratio: float = 0.75, seed: int = 0, most: int = 2000) -> float:
-        """Mean error of hidden patches (in the units of the training loss), with masks that are always the same."""
+    @property
+    def hidden_ratio(self) -> float:
+        """Share of a picture's patches that was hidden in training; 0.75 where the folder does not say."""
+        return float((self.folder.settings.get("images") or {}).get("ratio", 0.75))
+
+    def loss(self, images: Any, *, ratio: float | None = None, seed: int = 0, most: int = 2000) -> float:
+        """Mean error of hidden patches (in the units of the training loss), with masks that are always the same;
+        `ratio` of them is hidden, by default `hidden_ratio`."""
         self._need_pixels()
         found = self.read(images)
         if len(found) > most:
             found = found.take(evenly(np.arange(len(found)), most))
-        corruption = image_corruption(self.config, ratio=ratio, static=True)
+        corruption = image_corruption(self.config, ratio=ratio or self.hidden_ratio, static=True)
         batches = (batch for _, batch in self.batches(found))
         return validate(self.model, batches, corruption, seed=seed, autocast=self._context, device=self.device)["loss"]
 

@@ -66,11 +66,16 @@ def fit_linear(
     return mean, deviation, weight.detach(), bias.detach()
 
 
-def linear_predict(fitted: tuple[Tensor, Tensor, Tensor, Tensor], features: np.ndarray) -> np.ndarray:
-    """Classes by a fitted linear layer."""
+def linear_logits(fitted: tuple[Tensor, Tensor, Tensor, Tensor], features: np.ndarray) -> Tensor:
+    """(rows, classes) logits of a fitted linear layer."""
     mean, deviation, weight, bias = fitted
     x = (torch.from_numpy(np.ascontiguousarray(features)).float() - mean) / deviation
-    return F.linear(x, weight, bias).argmax(-1).numpy()
+    return F.linear(x, weight, bias)
+
+
+def linear_predict(fitted: tuple[Tensor, Tensor, Tensor, Tensor], features: np.ndarray) -> np.ndarray:
+    """Classes by a fitted linear layer."""
+    return linear_logits(fitted, features).argmax(-1).numpy()
 
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)

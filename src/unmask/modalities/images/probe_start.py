@@ -12,10 +12,13 @@ from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.classifier import ClassifierNet, ClassPooling
 from unmask.modalities.images.features import inference_rows
-from unmask.modalities.images.probe import PENALTIES, fit_linear, linear_predict
+from unmask.modalities.images.probe import fit_linear, linear_logits
 
 FOLDS, FOLDED_STEPS = 4, 30
 """Folds of the training pictures, and steps of the optimiser within them: enough to compare."""
+FOLDED_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1)
+UNTOLD = -100.0
+"""Log-probability of a class that a fold has no picture of."""
 COMPARED, PER_CLASS = 1000, 5
 """Training pictures that features are compared on, at most; of fewer per class nothing is compared."""
 PROBED, PROBED_BYTES = 20_000, 256e6
@@ -37,41 +40,46 @@ def readings(pooling: str, gradients: bool | None, *, class_token: bool) -> list
 def choose_reading(
     net: ClassifierNet, train: ImageSet, labels: np.ndarray, asked: Sequence[Reading], seed: int
 ) -> dict[Reading, float]:
-    """Shares of training pictures told right by a linear probe of each kind of features, in four folds of `COMPARED`
+    """Shares of training pictures told right by linear probes of each kind of features, in four folds of `COMPARED`
     pictures at most; {} for fewer than `PER_CLASS` per class."""
     some = _some(len(labels), COMPARED, seed)
     if len(some) < PER_CLASS * len(np.unique(labels)):
         return {}
+    labels = labels[some]
     parts = _parts(net, train.take(some), {pool for pool, _ in asked}, any(edges for _, edges in asked))
-    out = {}
-    for pool, edges in asked:
-        found = np.concatenate([parts[pool], parts["gradients"]], 1) if edges else parts[pool]
-        out[pool, edges] = max(folded_by_penalty(found, labels[some], seed).values()) / len(some)
-    return out
+    told = {}
+    for name, found in parts.items():
+        by_penalty = folded(found, labels, seed)
+        told[name] = by_penalty[best_penalty(by_penalty, labels)]
+    return {
+        (pool, edges): float(((told[pool] + told["gradients"] if edges else told[pool]).argmax(1) == labels).mean())
+        for pool, edges in asked
+    }
 
 
-def start_as_probe(net: ClassifierNet, train: ImageSet, labels: np.ndarray, seed: int) -> float:
+def start_as_probe(net: ClassifierNet, train: ImageSet, labels: np.ndarray, seed: int) -> None:
     """Fit the head of a network to its own features of training pictures, as they are.
+
+    Pooled states and oriented gradients each get a probe of their own, and the head's logits are the mean of theirs:
+    with few labels that is right more often than one probe of both.
 
     Args:
         labels: class number of each picture; every class is among them.
-
-    Returns:
-        the penalty on the weights, chosen by cross-validation on these pictures.
     """
     some = _some(len(labels), min(PROBED, int(PROBED_BYTES / (4 * net.head.in_features))), seed)
     train, labels = (train, labels) if len(some) == len(labels) else (train.take(some), labels[some])
     parts = _parts(net, train, {net.pooling}, net.gradients)
-    found = np.concatenate([parts[net.pooling], parts["gradients"]], 1) if net.gradients else parts[net.pooling]
-    penalty = chosen_penalty(found, labels, seed)
-    mean, deviation, weight, bias = fit_linear(found, labels, penalty=penalty)
-    with torch.no_grad():
+    weights, biases = [], []
+    for found in (parts[name] for name in ((net.pooling, "gradients") if net.gradients else (net.pooling,))):
+        mean, deviation, weight, bias = fit_linear(found, labels, penalty=chosen_penalty(found, labels, seed))
         weight = weight / deviation
-        bias = bias - weight @ mean
+        weights.append(weight)
+        biases.append(bias - weight @ mean)
+    with torch.no_grad():
+        weight, bias = torch.cat(weights, 1) / len(weights), torch.stack(biases).mean(0)
         net.head.bias.copy_(bias.min().expand(len(net.head.bias)))  # of classes without a picture, past the last known
         net.head.weight[: len(weight)].copy_(weight)
         net.head.bias[: len(bias)].copy_(bias)
-    return penalty
 
 
 def _some(count: int, most: int, seed: int) -> np.ndarray:
@@ -97,26 +105,34 @@ def _parts(net: ClassifierNet, images: ImageSet, pools: set[ClassPooling], edges
 
 
 def chosen_penalty(features: np.ndarray, labels: np.ndarray, seed: int, most: int = 2000) -> float:
-    """The penalty of `fit_linear` that is right most often in four folds of the rows (of `most` of them at most); the
-    largest of equals."""
-    right = folded_by_penalty(features, labels, seed, most)
-    return max(right, key=lambda p: (right[p], p))
+    """The penalty of `fit_linear` with the smallest cross-entropy in four folds of the rows (of `most` of them at
+    most); the largest of equals."""
+    some = _some(len(labels), most, seed)
+    return best_penalty(folded(features[some], labels[some], seed), labels[some])
 
 
-def folded_by_penalty(features: np.ndarray, labels: np.ndarray, seed: int, most: int = 2000) -> dict[float, int]:
-    """For each penalty, how many rows (of `most` at most, drawn by the seed) a linear probe tells right that learnt
-    from the other three of four folds."""
-    order = np.random.default_rng(seed).permutation(len(labels))[:most]
-    fold = np.arange(len(order)) % FOLDS
-    right = {}
-    for penalty in (*PENALTIES, 1e-1):
-        hits = 0
+def best_penalty(by_penalty: dict[float, np.ndarray], labels: np.ndarray) -> float:
+    """The penalty whose log-probabilities of the labels are highest; the largest of equals."""
+    told = {p: float(found[np.arange(len(labels)), labels].mean()) for p, found in by_penalty.items()}
+    return max(told, key=lambda p: (told[p], p))
+
+
+def folded(features: np.ndarray, labels: np.ndarray, seed: int) -> dict[float, np.ndarray]:
+    """For each penalty, (rows, classes) log-probabilities of each row by a linear probe that learnt from the other
+    three of four folds, drawn by the seed."""
+    fold = np.random.default_rng([seed, 1]).permutation(len(labels)) % FOLDS
+    classes = int(labels.max()) + 1
+    out = {}
+    for penalty in FOLDED_PENALTIES:
+        told = np.full((len(labels), classes), UNTOLD)
         for number in range(FOLDS):
-            inner, outer = order[fold != number], order[fold == number]
-            fitted = fit_linear(features[inner], labels[inner], penalty=penalty, steps=FOLDED_STEPS)
-            hits += int((linear_predict(fitted, features[outer]) == labels[outer]).sum())
-        right[penalty] = hits
-    return right
+            inner, outer = fold != number, fold == number
+            if inner.any() and outer.any():
+                fitted = fit_linear(features[inner], labels[inner], penalty=penalty, steps=FOLDED_STEPS)
+                logits = linear_logits(fitted, features[outer])
+                told[outer, : logits.shape[1]] = logits.log_softmax(-1).numpy()
+        out[penalty] = told
+    return out
 
 
-__all__ = ["Reading", "choose_reading", "chosen_penalty", "folded_by_penalty", "readings", "start_as_probe"]
+__all__ = ["Reading", "choose_reading", "chosen_penalty", "folded", "readings", "start_as_probe"]

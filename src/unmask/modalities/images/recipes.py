@@ -300,8 +300,8 @@ def sides(size: int | tuple[int, int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
-SMALL: dict[str, Any] = {}
-"""The defaults: for small pictures, small data and a CPU."""
+PIXELS: dict[str, Any] = {}
+"""The settings as they stand: a masked autoencoder for small pictures, small data and a CPU."""
 
 MAE: dict[str, Any] = {
     "size": "base",
@@ -374,18 +374,26 @@ SIMCLR: dict[str, Any] = {
 are distorted; here Muon, small batches and few layers (for more steps per minute), oriented gradients beside
 pixels, brightness and contrast, and patches are hidden."""
 
+SMALL: dict[str, Any] = {**SIMCLR, "pixel_weight": 1.0}
+"""What `pretrain images` does unless told otherwise: `simclr`, with the pixels of hidden patches predicted beside, so
+that the model fills and scores too (what each is worth: docs/explanation/measured-images.md)."""
+
 IJEPA: dict[str, Any] = {"target": "latents", "hide": "block", "ratio": 0.6, "crop": (0.6, 1.0), "regulariser": 0.05}
 """After Assran et al. 2023 (I-JEPA): blocks of patches are predicted as representations by a narrow predictor. Their
 targets come from a moving average of the encoder; here from the encoder itself, kept from collapse by SIGReg."""
 
 RECIPES: dict[str, Mapping[str, Any]] = {
     "small": SMALL,
+    "pixels": PIXELS,
     "mae": MAE,
     "simmim": SIMMIM,
     "lejepa": LEJEPA,
     "simclr": SIMCLR,
     "ijepa": IJEPA,
 }
+
+DEFAULT = "small"
+"""The recipe of `pretrain images` where none is given."""
 
 _NAMED = {
     "size": (SIZES, ("width", "layers", "heads")),
@@ -408,6 +416,11 @@ def with_overrides(settings: ImageSettings, overrides: Mapping[str, Any]) -> Ima
     rest = {k: v for k, v in overrides.items() if k not in _NAMED}
     # Rows hold one picture each: the batch is counted in pictures.
     return apply_run_overrides(settings, named | rest, also=_NAMED, without=("batch_slots",))
+
+
+def default_settings() -> ImageSettings:
+    """The settings of recipe `small`: what is trained where no recipe and no settings are given."""
+    return with_overrides(ImageSettings(), RECIPES[DEFAULT])
 
 
 def as_dict(settings: ImageSettings) -> dict[str, Any]:

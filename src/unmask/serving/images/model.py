@@ -188,9 +188,10 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
         mask = _mask(body["mask"]) if body["mask"] is not None else None
         box = tuple(body["box"]) if body["box"] is not None else None
         seed, steps, temperature = body["seed"], body["steps"], body["temperature"]
-        hidden = chosen_patches(
-            model.config, images, ratio=body["ratio"], box=box, mask=mask, gaps=False, seed=seed
-        ).reshape(-1, *model.config.grid)
+        ratio = model.hidden_ratio if body["ratio"] is None and mask is None and box is None else body["ratio"]
+        hidden = chosen_patches(model.config, images, ratio=ratio, box=box, mask=mask, gaps=False, seed=seed).reshape(
+            -1, *model.config.grid
+        )
 
         def run(found: ImageSet, hidden: np.ndarray) -> list[dict[str, Any]]:
             made = model.reconstruct(found, mask=hidden, steps=steps, temperature=temperature, seed=seed)
@@ -217,7 +218,9 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
             ),
             box=Field(ListOf(Number(0, whole=True), most=4, least=4), "Left, top, width, height to hide.", None),
             ratio=Field(
-                Number(0.01, 0.99), "Share of the patches to hide at random; default .75 without a mask.", None
+                Number(0.01, 0.99),
+                f"Share of the patches to hide at random; default {model.hidden_ratio:g} without a mask.",
+                None,
             ),
             steps=Field(Number(1, 64, whole=True), "Above 1, patches see each other's answers.", 1),
             temperature=Field(Number(0, 10), "Above 0, patches are drawn.", 0.0),
