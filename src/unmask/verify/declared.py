@@ -57,12 +57,12 @@ RESULTS: tuple[Result, ...] = (
     Result(
         name="images-digits",
         title="Features of digits, learnt without labels",
-        says="scikit-learn's 1,797 digits of 8 x 8 pixels, two thirds to learn from, 400 steps.",
+        says="scikit-learn's 1,797 digits of 8 x 8 pixels, two thirds to learn from, 200 steps.",
         measure=f"{_MEASURES}:digits",
         rule="most frequent digit",
         seeds=(0, 1, 2),
         sources=(*_ENGINE, *_IMAGES),
-        given={"steps": 400},
+        given={"steps": 200},
     ),
     Result(
         name="text-docstrings",

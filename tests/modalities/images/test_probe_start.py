@@ -92,7 +92,7 @@ def test_by_default_the_features_are_those_that_a_probe_tells_apart_best(base, t
 
     def compared(net, train, labels, readings, seed):
         asked["readings"] = readings
-        return {reading: 0.9 if reading == ("grid", True) else 0.5 for reading in readings}
+        return {r: probe_start.Compared(-0.1 if r == ("grid", True) else -0.5, 0.5) for r in readings}
 
     monkeypatch.setattr("unmask.modalities.images.finetune.choose_reading", compared)
     done = tuned(base, pictures(), tmp_path / "c", **STILL)
@@ -107,8 +107,8 @@ def test_the_features_that_are_right_most_often_in_the_folds_are_read(base, tmp_
     train, test = pictures(90), pictures(120, seed=1)
     asked = probe_start.readings("auto", None, class_token=True)
     found = probe_start.choose_reading(ClassifierNet(untrained(), 3), train, train.labels, asked, 0)
-    best = max(asked, key=lambda reading: found[reading])  # the first, which is the smallest, of equals
-    assert min(found.values()) < found[best]
+    best = max(asked, key=lambda reading: found[reading].likelihood)
+    assert min(c.right for c in found.values()) < found[best].right
     done = tuned(base, train, tmp_path / "c", **STILL)
     assert (done.figures["pooling"], done.figures["gradients"]) == best
     assert right(done.classifier, test) >= 0.9

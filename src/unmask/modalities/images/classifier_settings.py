@@ -22,9 +22,9 @@ class ClassifierSettings:
 
     Attributes:
         pooling: 'mean' of the patches, the class token ('first'), or the means over a grid of cells side by side
-            ('grid': what is where is kept; more weights to learn from the labels). 'auto' takes what a linear probe of
-            the frozen features tells the training pictures apart by best, in four folds; where the head starts at zero,
-            the mean.
+            ('grid': what is where is kept; more weights to learn from the labels). 'auto' takes the features by which a
+            linear probe gives the classes of the training pictures the highest probability, in four folds; where the
+            head starts at zero, the mean.
         gradients: the head reads the oriented gradients of the whole picture (HOG) beside; None decides as pooling=auto
             does, and leaves them out where the head starts at zero.
         start: where the head starts: at 'zero', or as the linear probe of the frozen features ('probe': of one class

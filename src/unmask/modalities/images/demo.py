@@ -9,22 +9,15 @@ from typing import Any
 import numpy as np
 
 from unmask.files import demo_folder
-from unmask.modalities.images.pretrain import ImageRun, pretrain
-from unmask.modalities.images.recipes import ImageSettings, with_overrides
+from unmask.modalities.images.pretrain import ImageRun, loss_unit, pretrain
+from unmask.modalities.images.recipes import DEFAULT, RECIPES, ImageSettings, with_overrides
 
-SETTINGS: dict[str, Any] = {
-    "width": 96,
-    "layers": 4,
-    "heads": 4,
-    "patch": 2,
-    "decoder": "light",
-    "ratio": 0.6,
-    "flip": False,
-    "crop": (0.8, 1.0),
-    "batch": 128,
-    "learning_rate": 3e-3,
-    "holdout": 0.0,
-}
+SETTINGS: dict[str, Any] = {**RECIPES[DEFAULT], "flip": False, "crop": (0.7, 1.0), "holdout": 0.0}
+"""The default recipe; mirrored, a digit is another one."""
+
+
+HIDDEN = 0.5
+"""Share of a digit's patches that is hidden in the report's pictures."""
 
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -90,7 +83,7 @@ def look(finished: ImageRun, images: Any) -> dict[str, Any]:
     before = ImageModel(ImageFolder(model=untrained.to(model.device).eval()), model.device, model.precision)
     found["untrained_probe_accuracy"] = before.evaluate(images, baselines=False)["probe_accuracy"]
     unseen = images.take(np.flatnonzero(images.test))
-    page = Report("What a masked autoencoder learnt from digits without labels", "unmask demo images")
+    page = Report("What a masked model learnt from digits without labels", "unmask demo images")
     page.facts(
         {
             "Linear probe": f"{found['probe_accuracy']:.1%}",
@@ -105,11 +98,11 @@ def look(finished: ImageRun, images: Any) -> dict[str, Any]:
     )
     if why := why_behind(found):
         page.section("Where raw pixels win", why[0][:1].upper() + why[0][1:] + ".")
-    page.section("Training", training_curves(out / "metrics.jsonl", loss="error of a hidden patch"))
+    page.section("Training", training_curves(out / "metrics.jsonl", loss=loss_unit(finished.settings)))
     page.section(
         "Original, masked, reconstructed",
-        triptychs(model, unseen, 12, 0.6),
-        note="Digits of the test part, 60 % hidden.",
+        triptychs(model, unseen, 12, HIDDEN),
+        note=f"Digits of the test part, {HIDDEN:.0%} hidden.",
     )
     page.section("Where the last layer looks", attention_pictures(model, unseen, 12))
     path = page.write(out / "report.html")

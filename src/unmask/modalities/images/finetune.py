@@ -192,11 +192,11 @@ def _let_read(net: ClassifierNet, train: ImageSet, truth: np.ndarray, settings: 
     if start == "zero":
         net.read(*asked[0], outputs)
         return f"the head reads {named(asked[0])}, and starts at zero"
-    why, right = "", choose_reading(net, train, truth, asked, seed) if len(asked) > 1 else {}
-    if right:
-        asked = sorted(asked, key=lambda reading: -right[reading])  # of equals the smallest
-        others = ", ".join(f"{named(reading)} {right[reading]:.1%}" for reading in asked[1:])
-        why = f": a linear probe tells {right[asked[0]]:.1%} right in four folds ({others})"
+    why, found = "", choose_reading(net, train, truth, asked, seed) if len(asked) > 1 else {}
+    if found:
+        asked = sorted(asked, key=lambda reading: -found[reading].likelihood)  # of equals the smallest
+        others = ", ".join(f"{named(reading)} {found[reading].right:.1%}" for reading in asked[1:])
+        why = f": a linear probe tells {found[asked[0]].right:.1%} right in four folds ({others})"
     net.read(*asked[0], outputs)
     start_as_probe(net, train, truth, seed)
     return f"the head reads {named(asked[0])}, and starts as a linear probe{why}"

@@ -4,6 +4,7 @@ pretrained features': a probe first, then all), and which features it reads."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,11 +38,25 @@ def readings(pooling: str, gradients: bool | None, *, class_token: bool) -> list
     return [(pool, edges) for edges in beside for pool in pools]
 
 
+@dataclass(frozen=True)
+class Compared:
+    """How a linear probe does on training pictures that it did not learn from.
+
+    Attributes:
+        likelihood: mean log-probability of the true class; what features are chosen by, for it changes less by chance
+            than the share told right.
+        right: share told right.
+    """
+
+    likelihood: float
+    right: float
+
+
 def choose_reading(
     net: ClassifierNet, train: ImageSet, labels: np.ndarray, asked: Sequence[Reading], seed: int
-) -> dict[Reading, float]:
-    """Shares of training pictures told right by linear probes of each kind of features, in four folds of `COMPARED`
-    pictures at most; {} for fewer than `PER_CLASS` per class."""
+) -> dict[Reading, Compared]:
+    """How linear probes of each kind of features do in four folds of the training pictures (`COMPARED` of them at
+    most); {} for fewer than `PER_CLASS` per class."""
     some = _some(len(labels), COMPARED, seed)
     if len(some) < PER_CLASS * len(np.unique(labels)):
         return {}
@@ -51,10 +66,13 @@ def choose_reading(
     for name, found in parts.items():
         by_penalty = folded(found, labels, seed)
         told[name] = by_penalty[best_penalty(by_penalty, labels)]
-    return {
-        (pool, edges): float(((told[pool] + told["gradients"] if edges else told[pool]).argmax(1) == labels).mean())
-        for pool, edges in asked
-    }
+    out = {}
+    for pool, edges in asked:
+        both = (told[pool] + told["gradients"]) / 2 if edges else told[pool]
+        sure = both - np.logaddexp.reduce(both, 1, keepdims=True)
+        likelihood = float(sure[np.arange(len(labels)), labels].mean())
+        out[pool, edges] = Compared(likelihood, float((both.argmax(1) == labels).mean()))
+    return out
 
 
 def start_as_probe(net: ClassifierNet, train: ImageSet, labels: np.ndarray, seed: int) -> None:
@@ -135,4 +153,4 @@ def folded(features: np.ndarray, labels: np.ndarray, seed: int) -> dict[float, n
     return out
 
 
-__all__ = ["Reading", "choose_reading", "chosen_penalty", "folded", "readings", "start_as_probe"]
+__all__ = ["Compared", "Reading", "choose_reading", "chosen_penalty", "folded", "readings", "start_as_probe"]
