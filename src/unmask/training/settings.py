@@ -56,8 +56,8 @@ class TrainSettings:
         weight_decay: decoupled; biases and norms are exempt.
         clip: largest gradient norm, None for no clipping.
         optimiser: 'adamw' (fused), 'stable_adamw' (limits the update per tensor; for runs with loss spikes) or 'muon'
-            (makes the updates of the layers' matrices orthogonal, the rest is AdamW's; try several times the
-            `learning_rate`).
+            (makes the updates of the layers' matrices orthogonal, at four times the `learning_rate`; the rest is
+            AdamW's, at the `learning_rate` itself, so that a rate that suits 'adamw' suits 'muon').
         schedule: 'linear' and 'cosine' fall from the warm-up to the end; 'wsd' holds, then falls over the
             last `decay`; 'constant' holds.
         warmup: fraction of the run over which the rate rises linearly from 0. 0.06 is RoBERTa's.
