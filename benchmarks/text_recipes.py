@@ -40,18 +40,16 @@ from unmask.training import progress
 from unmask.training.precision import resolve_precision
 
 MASK_ALONE = {"mask": 1.0, "random": 0.0, "keep": 0.0}
-BATCH_2 = {"batch_slots": 2048}
-MUON = {"optimiser": "muon", "learning_rate": 2e-3}
+MUON = {"optimiser": "muon", "learning_rate": 2e-3, "matrix_rate": 4}
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": {**BERT, "batch_slots": 8192},
     "default": {},
     "default-random": {"initial_attention": "random"},
     "batch-8192": {"batch_slots": 8192},
-    "batch-2048": BATCH_2,
     "batch-1024": {"batch_slots": 1024},
-    "rate-2": {"learning_rate": 2e-3},
+    "rate-1": {"learning_rate": 1e-3},
     "rate-4": {"learning_rate": 4e-3},
-    "batch-2048-rate-2": {**BATCH_2, "learning_rate": 2e-3},
+    "before": {"learning_rate": 1e-3, "batch_slots": 4096},
     "muon": MUON,
     "muon-1": {**MUON, "learning_rate": 1e-3},
     "muon-4": {**MUON, "learning_rate": 4e-3},
@@ -179,7 +177,7 @@ def judged(work: Path, folder: str, blimp: str | None, pairs: int) -> dict[str, 
     texts = list(documents([str(work / "held.jsonl")]))
     kept = np.argsort(hash_keys(0, np.arange(len(texts)), Salt.JUDGED_PAIRS))[:JUDGED_DOCUMENTS]
     found = evaluate(model, [texts[i] for i in kept], ratio=0.15)
-    out = {key: found[key] for key in ("loss", "accuracy@1", "most_frequent_accuracy") if key in found}
+    out = {key: found[key] for key in ("loss", "accuracy_at_1", "most_frequent_accuracy")}
     if blimp:
         chosen = some_of_each(read_minimal_pairs(blimp), pairs)
         found = evaluate_minimal_pairs(model, chosen, say=print)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Learned
 from unmask.errors import UserError
 from unmask.training import optimiser as module
-from unmask.training.optimiser import MATRICES, Muon, build_optimiser, orthogonal, step
+from unmask.training.optimiser import Muon, build_optimiser, orthogonal, step
 from unmask.training.settings import TrainSettings
 
 MUON = TrainSettings(optimiser="muon", learning_rate=0.01, weight_decay=0.1)
@@ -47,7 +48,7 @@ def test_it_is_torchs_muon_beside_adamw(monkeypatch):
     rest = [p for p in theirs.parameters() if not any(p is q for q in layers)]
     decayed = [{"params": [p for p in rest if p.ndim > 1]}]
     decayed += [{"params": [p for p in rest if p.ndim == 1], "weight_decay": 0.0}]
-    muon = torch.optim.Muon(layers, lr=0.01 * MATRICES, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(layers, lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adamw = torch.optim.AdamW(decayed, lr=0.01, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
     optimiser = build_optimiser(ours, MUON)
     assert isinstance(optimiser, Muon)
@@ -65,11 +66,11 @@ def test_it_is_torchs_muon_beside_adamw(monkeypatch):
         assert not torch.equal(a, start[name]), name
 
 
-def test_one_rate_serves_both_and_matrices_take_a_multiple_of_it():
+def test_matrices_take_a_multiple_of_the_rate():
     network = Network()
-    optimiser = build_optimiser(network, MUON)
+    optimiser = build_optimiser(network, dataclasses.replace(MUON, matrix_rate=4.0))
     rates = {bool(g.get("orthogonal")): g["initial_lr"] for g in optimiser.param_groups}
-    assert rates == {False: 0.01, True: 0.01 * MATRICES}
+    assert rates == {False: 0.01, True: 0.04}
     backward(network, 0)
     step(optimiser, network.parameters(), clip=None, rate=0.5)
     assert {g["lr"] / g["initial_lr"] for g in optimiser.param_groups} == {0.5}

@@ -21,10 +21,6 @@ from unmask.errors import UserError, option, setting
 from unmask.training.precision import bf16_pays
 from unmask.training.settings import TrainSettings
 
-MATRICES = 4
-"""How many times the learning rate Muon's matrices take: what is best for them is that much above what embeddings and
-biases, which stay with AdamW, bear (docs/explanation/measured-text.md). One setting then serves both optimisers."""
-
 
 def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Trainable parameters in two groups: matrices (and embeddings) decay, vectors (biases, norms) do not.
@@ -57,7 +53,7 @@ def build_optimiser(module: nn.Module, settings: TrainSettings) -> Optimizer:
     if settings.optimiser == "muon":
         groups = muon_groups(module, groups)
         for group in groups:
-            group["lr"] = settings.learning_rate * (MATRICES if group["orthogonal"] else 1)
+            group["lr"] = settings.learning_rate * (settings.matrix_rate if group["orthogonal"] else 1)
         optimiser = Muon(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
     elif settings.optimiser == "stable_adamw":
         optimiser = StableAdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
@@ -225,9 +221,9 @@ class Muon(Prompt):
 
     A matrix's update is its momentum made orthogonal, by five Newton-Schulz steps (Jordan et al. 2024, 'Muon: an
     optimizer for hidden layers in neural networks'), times .2 sqrt(larger side), which makes it as large as AdamW's
-    usually are (Liu et al. 2025, 'Muon is scalable for LLM training', section 2.2); `build_optimiser` gives matrices
-    `MATRICES` times the rate of the rest. The matrices are multiplied in bf16 where that is faster
-    (`precision.bf16_pays`), else in fp32.
+    usually are, so that one learning rate and decay can serve both (Liu et al. 2025, 'Muon is scalable for LLM
+    training', section 2.2); a group may have a rate of its own (`matrix_rate`). The matrices are multiplied in bf16
+    where that is faster (`precision.bf16_pays`), else in fp32.
 
     Args:
         params: groups; those with `orthogonal` true hold matrices alone.
