@@ -5,12 +5,12 @@
     python benchmarks/text_recipes.py WORK --recipes best --cpu-minutes 180 --pairs 1000 --blimp blimp.zip --seeds 0,1,2
 
 Every twentieth document is held out, the others are the training text up to `--words`. A recipe is `RECIPES` below over
-the settings of `--shape`; how many steps it takes is found beforehand from the processor time of two short runs, so
-that a recipe with quicker steps takes more of them. Use one thread (OMP_NUM_THREADS=1): processor time is then the
-same beside other work. The loss is measured alike for all: 15 % of the tokens of the held-out documents hidden behind
-[MASK]; recipes of another vocabulary are compared by BLiMP alone. `transformers` and `transformers-tuned` are its
-BertForMaskedLM under its own loop: the defaults of its example script (batches of 8 x 128, rate 5e-5), and our rate
-and batch.
+the settings of `--shape`. A run ends when it has spent its minutes of processor time, and its schedule follows them,
+so that a recipe with quicker steps takes more of them. Use one thread (OMP_NUM_THREADS=1): processor time is then
+nearly the same beside other work. The loss is measured alike for all: 15 % of the tokens of the held-out documents
+hidden behind [MASK]; recipes of another vocabulary are compared by BLiMP alone. `transformers` and
+`transformers-tuned` are its BertForMaskedLM under its own loop: the defaults of its example script (batches of 8 x 128,
+rate 5e-5), and our rate and batch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import gzip
 import json
 import shutil
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,36 +36,42 @@ from unmask.modalities.text.prepare import prepare
 from unmask.modalities.text.pretrain import pretrain
 from unmask.modalities.text.recipes import BERT, TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.training import progress
+from unmask.training.precision import resolve_precision
 
 MASK_ALONE = {"mask": 1.0, "random": 0.0, "keep": 0.0}
-BATCH_2 = {"batch_slots": 2048}
+MUON = {"optimiser": "muon", "learning_rate": 2e-3, "matrix_rate": 4}
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": {**BERT, "batch_slots": 8192},
     "default": {},
     "default-random": {"initial_attention": "random"},
     "batch-8192": {"batch_slots": 8192},
-    "batch-4096": {"batch_slots": 4096},
-    "batch-2048": BATCH_2,
     "batch-1024": {"batch_slots": 1024},
-    "rate-2": {**BATCH_2, "learning_rate": 2e-3},
-    "rate-.5": {**BATCH_2, "learning_rate": 5e-4},
-    "mask-alone": {**BATCH_2, **MASK_ALONE},
-    "ratio-.15": {**BATCH_2, "ratio": 0.15, "ratio_end": None},
-    "ratio-.4-.15": {**BATCH_2, "ratio": 0.4},
-    "ratio-.4": {**BATCH_2, "ratio": 0.4, "ratio_end": None},
-    "bell": {**BATCH_2, "density": "bell", "ratio_end": None},
-    "diffusion": {**BATCH_2, **MASK_ALONE, "density": "uniform", "loss_weight": "ratio", "ratio_end": None},
-    "rarity": {**BATCH_2, "rarity": 0.25},
-    "words": {**BATCH_2, "hide": "word"},
-    "visible-only": {**BATCH_2, **MASK_ALONE, "architecture": "visible_only", "ratio": 0.4},
-    "muon": {**BATCH_2, "optimiser": "muon", "learning_rate": 4e-3},
-    "bert-shape": {**BATCH_2, "recipe": "bert"},
-    "wsd": {**BATCH_2, "schedule": "wsd", "decay": 0.3},
-    "narrow": {**BATCH_2, "width": 192, "heads": 3},
-    "wide": {**BATCH_2, "width": 384, "heads": 6},
-    "deep": {**BATCH_2, "layers": 8},
-    "slots-64": {**BATCH_2, "slots": 64},
-    "vocabulary-8192": {**BATCH_2, "vocabulary": 8192},
+    "rate-1": {"learning_rate": 1e-3},
+    "rate-4": {"learning_rate": 4e-3},
+    "before": {"learning_rate": 1e-3, "batch_slots": 4096},
+    "muon": MUON,
+    "muon-1": {**MUON, "learning_rate": 1e-3},
+    "muon-4": {**MUON, "learning_rate": 4e-3},
+    "muon-mask-alone": {**MUON, **MASK_ALONE},
+    "muon-ratio-.4-.15": {**MUON, "ratio": 0.4},
+    "muon-words": {**MUON, "hide": "word"},
+    "mask-alone": MASK_ALONE,
+    "ratio-.15": {"ratio": 0.15, "ratio_end": None},
+    "ratio-.4-.15": {"ratio": 0.4},
+    "ratio-.4": {"ratio": 0.4, "ratio_end": None},
+    "bell": {"density": "bell", "ratio_end": None},
+    "diffusion": {**MASK_ALONE, "density": "uniform", "loss_weight": "ratio", "ratio_end": None},
+    "rarity": {"rarity": 0.25},
+    "words": {"hide": "word"},
+    "visible-only": {**MASK_ALONE, "architecture": "visible_only", "ratio": 0.4},
+    "bert-shape": {"recipe": "bert"},
+    "wsd": {"schedule": "wsd", "decay": 0.3},
+    "narrow": {"width": 192, "heads": 3},
+    "wide": {"width": 384, "heads": 6},
+    "deep": {"layers": 8},
+    "slots-64": {"slots": 64},
+    "vocabulary-8192": {"vocabulary": 8192},
 }
 TRANSFORMERS = {
     "transformers": {"rows": 8, "learning_rate": 5e-5, "warmup": 0.0},
@@ -93,8 +100,8 @@ def split(work: Path, files: list[str], words: int) -> None:
     print(f"{counted:,} words", flush=True)
 
 
-def settings_of(recipe: dict[str, Any], shape: dict[str, Any], seed: int, steps: int) -> TextSettings:
-    return with_overrides(TextSettings(), {**shape, **recipe, "seed": seed, "steps": steps, "checkpoint_seconds": 600})
+def settings_of(recipe: dict[str, Any], shape: dict[str, Any], seed: int) -> TextSettings:
+    return with_overrides(TextSettings(), {**shape, **recipe, "seed": seed, "checkpoint_seconds": 600})
 
 
 def prepared(work: Path, settings: TextSettings) -> Path:
@@ -104,24 +111,18 @@ def prepared(work: Path, settings: TextSettings) -> Path:
     return folder
 
 
-def ours(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: float, steps: int | None) -> dict[str, Any]:
-    """Train within `seconds` of processor time, or for `steps`."""
-    data = prepared(work, settings_of(RECIPES[name], shape, seed, 1))
-
-    def run(steps: int, to: str) -> float:
-        began = time.process_time()
-        settings = settings_of(RECIPES[name], shape, seed, steps)
-        shutil.rmtree(work / to, ignore_errors=True)
-        pretrain(str(data), work / to, settings=settings, console=False)
-        return time.process_time() - began
-
-    if steps is None:
-        short, longer = run(5, f"timing-{name}"), run(30, f"timing-{name}")
-        steps = max(20, int((seconds - short) / max((longer - short) / 25, 1e-6)))
-    out = f"{name}-{seed}-{steps}"
-    spent = run(steps, out)
-    settings = settings_of(RECIPES[name], shape, seed, steps)
-    return {"folder": out, "steps": steps, "slots": steps * settings.train.batch_slots, "processor_seconds": spent}
+def ours(work: Path, name: str, shape: dict[str, Any], seed: int, minutes: float, steps: int | None) -> dict[str, Any]:
+    """Train for `minutes` of processor time, or for `steps`."""
+    plain = settings_of(RECIPES[name], shape, seed)
+    data = prepared(work, plain)
+    ending = {"steps": steps} if steps else {"minutes": minutes, "validate_every": 1_000_000}
+    settings = with_overrides(plain, ending)
+    out = f"{name}-{seed}-{steps or minutes}"
+    shutil.rmtree(work / out, ignore_errors=True)
+    began = time.process_time()
+    run = pretrain(str(data), work / out, settings=settings, console=False).result
+    slots = run.steps * settings.train.batch_slots
+    return {"folder": out, "steps": run.steps, "slots": slots, "processor_seconds": time.process_time() - began}
 
 
 def theirs(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: float) -> dict[str, Any]:
@@ -129,7 +130,8 @@ def theirs(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: flo
     import torch
     from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
-    settings, choice = settings_of({}, shape, seed, 1), TRANSFORMERS[name]
+    settings, choice = settings_of({}, shape, seed), TRANSFORMERS[name]
+    half = name != "transformers" and resolve_precision("auto", "cpu").name == "bf16"  # as ours decides
     data = prepared(work, settings)
     cache, tokenizer = TokenCache.open(data), Tokenizer.load(data / "tokenizer.json")
     torch.manual_seed(seed)
@@ -155,7 +157,7 @@ def theirs(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: flo
             group["lr"] = choice["learning_rate"] * share
         at = steps * choice["rows"] % (len(blocks) - choice["rows"])
         batch = collate([{"input_ids": blocks[i]} for i in order[at : at + choice["rows"]]])
-        with torch.autocast("cpu", torch.bfloat16, enabled=name != "transformers"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
             loss = model(**batch).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -175,7 +177,7 @@ def judged(work: Path, folder: str, blimp: str | None, pairs: int) -> dict[str, 
     texts = list(documents([str(work / "held.jsonl")]))
     kept = np.argsort(hash_keys(0, np.arange(len(texts)), Salt.JUDGED_PAIRS))[:JUDGED_DOCUMENTS]
     found = evaluate(model, [texts[i] for i in kept], ratio=0.15)
-    out = {key: found[key] for key in ("loss", "accuracy@1", "most_frequent_accuracy") if key in found}
+    out = {key: found[key] for key in ("loss", "accuracy_at_1", "most_frequent_accuracy")}
     if blimp:
         chosen = some_of_each(read_minimal_pairs(blimp), pairs)
         found = evaluate_minimal_pairs(model, chosen, say=print)
@@ -198,6 +200,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=100, help="per paradigm")
     parser.add_argument("--out", type=Path, help="a .jsonl file; one line per recipe and seed is added to it")
     args = parser.parse_args()
+    clock: Any = progress
+    clock.time = types.SimpleNamespace(monotonic=time.process_time)  # minutes of a run are then of processor time
     if args.prepare:
         split(args.work, args.corpus, args.words)
     shape = json.loads(args.shape)
@@ -206,7 +210,7 @@ def main() -> None:
             if name in TRANSFORMERS:
                 made = theirs(args.work, name, shape, seed, 60 * args.cpu_minutes)
             else:
-                made = ours(args.work, name, shape, seed, 60 * args.cpu_minutes, args.steps)
+                made = ours(args.work, name, shape, seed, args.cpu_minutes, args.steps)
             found = {"recipe": name, "seed": seed, "shape": shape, **made}
             found |= judged(args.work, made["folder"], args.blimp, args.pairs)
             print(json.dumps(found), flush=True)

@@ -10,11 +10,14 @@ judged on held-out text, written in 16 bits and packed: `pip install dist/unmask
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 import shutil
 import signal
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -22,24 +25,19 @@ NAME, VERSION = "unmask-en", "0.1.0"
 LARGEST = 40_000_000
 """Bytes that the weights may take."""
 
-PYPROJECT = """[build-system]
-requires = ["hatchling>=1.24"]
-build-backend = "hatchling.build"
+METADATA = """Metadata-Version: 2.4
+Name: {name}
+Version: {version}
+Summary: A small English masked language model, trained with unmask on free text.
+License-Expression: CC-BY-SA-3.0
+Requires-Python: >=3.11
+Description-Content-Type: text/markdown
 
-[project]
-name = "{name}"
-version = "{version}"
-description = "A small English masked language model, trained with unmask on free text."
-readme = "README.md"
-requires-python = ">=3.11"
-license = "CC-BY-SA-3.0"
-
-[project.entry-points."unmask.models"]
-{name} = "{module}:folder"
-
-[tool.hatch.build.targets.wheel]
-packages = ["{module}"]
-"""
+{card}"""
+WHEEL = "Wheel-Version: 1.0\nGenerator: make_model\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+DATE = (2020, 1, 1, 0, 0, 0)
+"""Of all files in the wheel: packed again, it has the same bytes."""
+ENTRY = "[unmask.models]\n{name} = {module}:folder\n"
 
 MODULE = '''"""A small English masked language model: `unmask.load("{name}")`."""
 
@@ -106,23 +104,41 @@ def pack(build: Path, sources: list[dict[str, str]], out: Path) -> Path:
     module = NAME.replace("-", "_")
     package = build / "package"
     shutil.rmtree(package, ignore_errors=True)
-    (package / module).mkdir(parents=True)
-    subprocess.run(
-        unmask("export", str(build / "run"), "--out", str(package / module / "model"), "--dtype", "bf16"), check=True
-    )
-    weights = (package / module / "model" / "model.safetensors").stat().st_size
+    model = package / module / "model"
+    model.parent.mkdir(parents=True)
+    subprocess.run(unmask("export", str(build / "run"), "--out", str(model), "--dtype", "bf16"), check=True)
+    weights = (model / "model.safetensors").stat().st_size
     if weights > LARGEST:
         raise Refused(f"the weights take {weights:,} bytes; at most {LARGEST:,} are packed")
-    (package / "pyproject.toml").write_text(PYPROJECT.format(name=NAME, version=VERSION, module=module))
     (package / module / "__init__.py").write_text(MODULE.format(name=NAME))
-    card = (build / "run" / "README.md").read_text(encoding="utf-8")
-    (package / "README.md").write_text(card + "\n" + told(sources), encoding="utf-8")
+    card = (build / "run" / "README.md").read_text(encoding="utf-8") + "\n" + told(sources)
+    (model / "README.md").write_text(card, encoding="utf-8")
+    return wheel(package, module, card, out)
+
+
+def wheel(package: Path, module: str, card: str, out: Path) -> Path:
+    """A wheel of the files under `package`, written here so that packing needs no build tool and no network (the format
+    is that of the Python packaging user guide, "Binary distribution format")."""
+    info = f"{module}-{VERSION}.dist-info"
+    texts = {
+        "METADATA": METADATA.format(name=NAME, version=VERSION, card=card),
+        "WHEEL": WHEEL,
+        "entry_points.txt": ENTRY.format(name=NAME, module=module),
+    }
+    files = {p.relative_to(package).as_posix(): p.read_bytes() for p in sorted(package.rglob("*")) if p.is_file()}
+    files |= {f"{info}/{name}": text.encode() for name, text in texts.items()}
+    record = "".join(f"{name},sha256={digest(data)},{len(data)}\n" for name, data in files.items())
     out.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(out), str(package)],
-        check=True,
-    )
-    return max(out.glob(f"{module}-{VERSION}-*.whl"), key=lambda path: path.stat().st_mtime)
+    path = out / f"{module}-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in (*files.items(), (f"{info}/RECORD", f"{record}{info}/RECORD,,\n".encode())):
+            archive.writestr(zipfile.ZipInfo(name, DATE), data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 as RECORD has it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 def told(sources: list[dict[str, str]]) -> str:

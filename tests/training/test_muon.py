@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -63,6 +64,16 @@ def test_it_is_torchs_muon_beside_adamw(monkeypatch):
     for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-3)
         assert not torch.equal(a, start[name]), name
+
+
+def test_matrices_take_a_multiple_of_the_rate():
+    network = Network()
+    optimiser = build_optimiser(network, dataclasses.replace(MUON, matrix_rate=4.0))
+    rates = {bool(g.get("orthogonal")): g["initial_lr"] for g in optimiser.param_groups}
+    assert rates == {False: 0.01, True: 0.04}
+    backward(network, 0)
+    step(optimiser, network.parameters(), clip=None, rate=0.5)
+    assert {g["lr"] / g["initial_lr"] for g in optimiser.param_groups} == {0.5}
 
 
 @pytest.mark.parametrize("half", [False, True])

@@ -51,7 +51,10 @@ def build_optimiser(module: nn.Module, settings: TrainSettings) -> Optimizer:
     betas = (settings.beta1, settings.beta2)
     optimiser: Optimizer
     if settings.optimiser == "muon":
-        optimiser = Muon(muon_groups(module, groups), lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
+        groups = muon_groups(module, groups)
+        for group in groups:
+            group["lr"] = settings.learning_rate * (settings.matrix_rate if group["orthogonal"] else 1)
+        optimiser = Muon(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
     elif settings.optimiser == "stable_adamw":
         optimiser = StableAdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.epsilon)
     else:
@@ -218,8 +221,9 @@ class Muon(Prompt):
 
     A matrix's update is its momentum made orthogonal, by five Newton-Schulz steps (Jordan et al. 2024, 'Muon: an
     optimizer for hidden layers in neural networks'), times .2 sqrt(larger side), which makes it as large as AdamW's
-    usually are, so that one learning rate and decay serve both (Liu et al. 2025, 'Muon is scalable for LLM training',
-    section 2.2). The matrices are multiplied in bf16 where that is faster (`precision.bf16_pays`), else in fp32.
+    usually are, so that one learning rate and decay can serve both (Liu et al. 2025, 'Muon is scalable for LLM
+    training', section 2.2); a group may have a rate of its own (`matrix_rate`). The matrices are multiplied in bf16
+    where that is faster (`precision.bf16_pays`), else in fp32.
 
     Args:
         params: groups; those with `orthogonal` true hold matrices alone.

@@ -56,8 +56,9 @@ class TrainSettings:
         weight_decay: decoupled; biases and norms are exempt.
         clip: largest gradient norm, None for no clipping.
         optimiser: 'adamw' (fused), 'stable_adamw' (limits the update per tensor; for runs with loss spikes) or 'muon'
-            (makes the updates of the layers' matrices orthogonal, the rest is AdamW's; try several times the
-            `learning_rate`).
+            (makes the updates of the layers' matrices orthogonal; the rest is AdamW's).
+        matrix_rate: how many times the `learning_rate` those matrices take ('muon'): what is best for them may be more
+            than embeddings bear. One `learning_rate` then suits all optimisers.
         schedule: 'linear' and 'cosine' fall from the warm-up to the end; 'wsd' holds, then falls over the
             last `decay`; 'constant' holds.
         warmup: fraction of the run over which the rate rises linearly from 0. 0.06 is RoBERTa's.
@@ -100,6 +101,7 @@ class TrainSettings:
     weight_decay: float = 0.01
     clip: float | None = 1.0
     optimiser: Literal["adamw", "stable_adamw", "muon"] = "adamw"
+    matrix_rate: float = 1.0
     schedule: Literal["linear", "cosine", "wsd", "constant"] = "linear"
     warmup: float = 0.06
     decay: float = 0.1
@@ -134,7 +136,7 @@ class TrainSettings:
             "patience",
             "checkpoint_every",
         )
-        above = ("epochs", "minutes", "learning_rate", "epsilon", "checkpoint_seconds")
+        above = ("epochs", "minutes", "learning_rate", "matrix_rate", "epsilon", "checkpoint_seconds")
         require(self, lambda v: 0 < v < math.inf, "a number above 0", *above)
         require(self, lambda v: 0 < v < math.inf, "a number above 0, or none", "clip", "memory")
         require(self, lambda v: 0 <= v < 1, "a number from 0 up to, not including, 1", "beta1", "beta2")
@@ -201,6 +203,8 @@ LATER = {"select": None, "density": "fixed", "spread": 1.0, "loss_weight": "slot
 def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of a kind's settings as plain data, those that a run must be resumed with: all but `MAY_CHANGE` of `train`."""
     train = {k: v for k, v in settings["train"].items() if k not in MAY_CHANGE}
+    if train.get("optimiser") != "muon" or train.get("matrix_rate") == 1.0:  # has no say, or is what there always was
+        train.pop("matrix_rate", None)
     # Runs begun before there were these know nothing of them; what they were then is not asked again.
     return {k: v for k, v in settings.items() if k != "initial_attention" and (k not in LATER or v != LATER[k])} | {
         "train": train

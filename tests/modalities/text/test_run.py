@@ -186,6 +186,32 @@ def test_another_run_is_not_written_over(corpus, tmp_path):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4), resume=True, console=False)
 
 
+def test_a_run_begun_with_an_earlier_default_says_what_it_was_and_goes_on_with_it(corpus, tmp_path):
+    def run(steps, **more):
+        small = {k: v for k, v in SMALL.items() if k not in ("recipe", "learning_rate")}
+        made = with_overrides(TextSettings(), small | {"steps": steps} | more)
+        return pretrain(str(corpus), tmp_path / "run", settings=made, resume=steps > 2, console=False)
+
+    was = {"learning_rate": 1e-3, "batch_slots": 512}
+    run(2, **was)
+    with pytest.raises(UserError, match=r"batch_slots=256, was 512; learning_rate=0\.002, was 0\.001"):
+        run(4)
+    assert run(4, **was).result.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("of", "optimiser", "rate"),
+    [({}, "adamw", 2e-3), (RECIPES["diffusion"], "adamw", 2e-3), (RECIPES["bert"], "adamw", 1e-3)],
+)
+def test_the_rate_goes_by_the_recipe_and_suits_either_optimiser(of, optimiser, rate):
+    train = with_overrides(TextSettings(), of).train
+    assert (train.optimiser, train.learning_rate, train.matrix_rate, train.batch_slots) == (optimiser, rate, 4, 2048)
+    for other in ("adamw", "muon"):  # what is given is taken, nothing else moves
+        given = with_overrides(with_overrides(TextSettings(), of), {"optimiser": other, "learning_rate": 3e-4}).train
+        assert (given.optimiser, given.learning_rate, given.matrix_rate) == (other, 3e-4, 4)
+    assert (adapt_settings({}).train.optimiser, adapt_settings({}).train.learning_rate) == ("adamw", 1e-4)
+
+
 def test_a_tokenizer_left_by_a_run_that_never_began_is_not_taken_for_ours(corpus, tmp_path):
     tokenizer("wordpiece").save(tmp_path / "run")
     pretrain(str(corpus), tmp_path / "run", settings=settings(steps=1), console=False)
@@ -202,6 +228,18 @@ def test_the_tokenizer_never_sees_held_out_text(corpus, tmp_path):
     kept = [p for p in paragraphs if not is_held_out(p, 0.1, 0)]
     assert len(kept) < len(paragraphs)
     assert train("\n\n".join(paragraphs), "all.txt") == train("\n\n".join(kept), "kept.txt")
+
+
+def test_a_text_with_too_little_for_the_vocabulary_says_so(corpus, tmp_path):
+    def said(vocabulary):
+        lines = []
+        made = build_tokenizer([str(corpus)], tmp_path / str(vocabulary), settings(vocabulary=vocabulary), lines.append)
+        return made.vocab_size, lines
+
+    size, lines = said(5000)
+    assert size < 5000
+    assert lines == ["training a wordpiece tokenizer of 5000 entries", f"the text holds enough for {size} of them"]
+    assert said(300) == (300, ["training a wordpiece tokenizer of 300 entries"])
 
 
 def test_the_decoders_heads_divide_its_width(corpus):

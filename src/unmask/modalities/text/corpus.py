@@ -68,14 +68,18 @@ def build_tokenizer(
 
 
 def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:
-    """A tokenizer trained on these texts."""
+    """A tokenizer trained on these texts; where they hold too little for as many entries as were asked for, that is
+    said."""
     say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
-    return Tokenizer.train(
+    made = Tokenizer.train(
         texts,
         kind=settings.tokenizer_kind,
         vocab_size=settings.vocabulary,
         lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
     )
+    if made.vocab_size < settings.vocabulary:
+        say(f"the text holds enough for {made.vocab_size} of them")
+    return made
 
 
 def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:

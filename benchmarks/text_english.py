@@ -1,0 +1,92 @@
+"""The English model of `make model`, judged: held-out Wikipedia, BLiMP, size and speed, each beside rules.
+
+    python benchmarks/text_english.py unmask-en --prepared build/english/prepared --blimp blimp.zip --pairs 100
+
+`--prepared` is the folder of the corpus that the model was trained on: its held-out documents are what is filled, and
+its training documents give the frequencies for the rules. Two rules need no model: the shorter sentence of a pair, and
+the one whose tokens are more frequent in the training text (the sum of their log shares; unigram probability). Tasks
+are judged by benchmarks/text_defaults.py with `--model` the model's folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.core.hashing import Salt, hash_keys
+from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.evaluate import evaluate
+from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
+from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.registry import load
+
+FILLED = 300
+"""Held-out pieces of text that are filled."""
+SHOWN = ("accuracy", "low", "high", "pairs", "ties", "shorter", "by_field")
+
+
+class Unigram:
+    """Scores a text by how frequent its tokens are; see `minimal_pairs.Scorer`."""
+
+    def __init__(self, tokenizer: Tokenizer, frequencies: np.ndarray) -> None:
+        counts = frequencies.astype(np.float64) + 1
+        self.tokenizer, self.log = tokenizer, np.log(counts / counts.sum())
+
+    def score(self, texts: Sequence[str], *, mode: str) -> list[dict[str, Any]]:
+        found = self.tokenizer.encode(list(texts), specials=False)
+        return [{"score": float(self.log[e.ids].sum()), "slots": len(e.ids)} for e in found]
+
+
+def held_out(cache: TokenCache, tokenizer: Tokenizer) -> list[str]:
+    """Held-out pieces of text, the same ones every time."""
+    numbers = np.asarray(cache.validation)
+    order = np.argsort(hash_keys(0, numbers, Salt.JUDGED_PAIRS), kind="stable")[:FILLED]
+    special = set(tokenizer.special_ids)
+    return [tokenizer.decode([int(t) for t in cache.example(i)[0] if t not in special]) for i in numbers[order]]
+
+
+def speed(model: Any, texts: Sequence[str]) -> dict[str, float]:
+    """Texts per processor second with one blank each: one at a time, and all at once."""
+    blanked = [" ".join([*words[:8], "[MASK]", *words[9:24]]) for t in texts if len(words := t.split()) > 12]
+    model.fill(blanked[:4])
+    found = {}
+    for name, calls in (("one at a time", [[t] for t in blanked[:100]]), ("at once", [blanked])):
+        began = time.process_time()
+        for call in calls:
+            model.fill(call)
+        found[name] = sum(map(len, calls)) / (time.process_time() - began)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a folder, or the name of an installed model")
+    parser.add_argument("--prepared", type=Path, required=True)
+    parser.add_argument("--blimp")
+    parser.add_argument("--pairs", type=int, default=100, help="per paradigm")
+    args = parser.parse_args()
+    model = load(args.model)
+    cache, tokenizer = TokenCache.open(args.prepared), Tokenizer.load(args.prepared / "tokenizer.json")
+    texts, frequencies = held_out(cache, tokenizer), cache.frequencies()
+    filled = evaluate(model, texts, ratio=0.15, frequencies=frequencies)
+    found: dict[str, Any] = {k: filled[k] for k in ("loss", "accuracy_at_1", "accuracy_at_5", "most_frequent_accuracy")}
+    share = (frequencies + 1) / (frequencies + 1).sum()
+    seen = np.bincount(np.concatenate([e.ids for e in tokenizer.encode(texts, specials=False)]), minlength=len(share))
+    found["loss of the shares"] = float(-(seen * np.log(share)).sum() / seen.sum())
+    found["texts per processor second"] = speed(model, texts)
+    print(json.dumps(found), flush=True)
+    if args.blimp:
+        pairs = some_of_each(read_minimal_pairs(args.blimp), args.pairs)
+        for name, scorer in (("unigram", Unigram(tokenizer, frequencies)), ("model", model)):
+            judged = evaluate_minimal_pairs(scorer, pairs, say=print)
+            print(json.dumps({"blimp": name} | {k: judged[k] for k in SHOWN}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""models/english: a run that goes on where it was stopped, and the package that is made of it."""
+
+import base64
+import gzip
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from text_corpus import SENTENCES
+from unmask.plugins import installed_model
+
+HERE = Path(__file__).resolve().parents[3] / "models" / "english"
+RECIPE = """
+width = 32
+layers = 1
+heads = 2
+slots = 32
+vocabulary = 300
+[train]
+steps = {steps}
+batch_slots = 256
+log_every = 1
+checkpoint_every = 1
+"""
+
+
+def command(folder, *more):
+    paths = ["--corpus", folder / "corpus", "--recipe", folder / "recipe.toml", "--build", folder / "build"]
+    return [sys.executable, str(HERE / "make_model.py"), *map(str, paths), "--out", str(folder / "dist"), *more]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A corpus under a name that sources.toml knows, and a recipe."""
+    (tmp_path / "corpus").mkdir()
+    with gzip.open(tmp_path / "corpus" / "wikipedia_en_slice.jsonl.gz", "wt", encoding="utf-8") as file:
+        for i in range(300):
+            text = f"{SENTENCES[i % 5]} Paragraph {i}. {SENTENCES[(i * 3 + 1) % 5]}"
+            file.write(json.dumps({"text": text}) + "\n")
+    (tmp_path / "recipe.toml").write_text(RECIPE.format(steps=4))
+    return tmp_path
+
+
+def test_a_stopped_run_goes_on_and_is_packed(folder):
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
+    began = subprocess.Popen(command(folder, "--minutes", "10"), start_new_session=True)
+    checkpoints = folder / "build" / "run" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while not (checkpoints.is_dir() and any(checkpoints.iterdir())):
+        assert began.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(began.pid, 9)  # make_model and the run it started, as where the machine goes down
+    began.wait()
+    assert not (folder / "dist").exists()
+    steps = max(int(p.name.split("-")[-1]) for p in checkpoints.iterdir() if p.name.split("-")[-1].isdigit())
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=steps + 3))
+    done = subprocess.run(command(folder), capture_output=True, text=True, check=True)
+    assert "packed:" in done.stdout
+    log = (folder / "build" / "run" / "metrics.jsonl").read_text().splitlines()
+    taken = [row["step"] for row in map(json.loads, log) if row["kind"] == "train"]
+    assert taken[0] == 1  # one run: its beginning is still in its log
+    assert taken[-1] == steps + 3
+
+
+def test_minutes_end_a_call_not_the_run(folder):
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
+    done = subprocess.run(command(folder, "--minutes", "0.2"), capture_output=True, text=True, check=True)
+    assert "not finished: the same command goes on" in done.stdout
+    assert not (folder / "dist").exists()
+
+
+def test_the_package_is_a_wheel_that_pip_installs_offline_and_load_finds(folder, tmp_path, monkeypatch):
+    subprocess.run(command(folder), check=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        record = archive.read("unmask_en-0.1.0.dist-info/RECORD").decode().splitlines()
+        listed = dict(line.rsplit(",", 2)[:2] for line in record)
+        for name in names:
+            if not name.endswith("RECORD"):
+                digest = base64.urlsafe_b64encode(hashlib.sha256(archive.read(name)).digest()).decode().rstrip("=")
+                assert listed[name] == f"sha256={digest}"
+        card = archive.read("unmask_en-0.1.0.dist-info/METADATA").decode()
+    assert sorted(listed) == sorted(names)
+    for said in ("License-Expression: CC-BY-SA-3.0", "articles of the English Wikipedia: CC BY-SA 3.0"):
+        assert said in card
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", "--target", str(site)]
+    subprocess.run([*pip, str(wheel)], check=True)
+    monkeypatch.syspath_prepend(str(site))
+    importlib.invalidate_caches()
+    try:
+        there = installed_model("unmask-en")
+        assert there == site / "unmask_en" / "model"
+        assert "articles of the English Wikipedia" in (there / "README.md").read_text()
+        import unmask
+
+        (found,) = unmask.load("unmask-en").fill("The quick brown [MASK] jumps.", top=3)
+        assert len(found["slots"][0]["candidates"]) == 3
+    finally:
+        sys.modules.pop("unmask_en", None)
+
+
+def test_what_is_wrong_is_said(folder):
+    def refused(*more):
+        done = subprocess.run([*command(folder), *more], capture_output=True, text=True)
+        assert done.returncode == 2
+        return done.stderr
+
+    assert "no such folder" in refused("--corpus", str(folder / "nowhere"))
+    assert "expected more than 0" in refused("--minutes", "0")
+    assert "none of wikipedia_en_slice.jsonl.gz" in refused("--corpus", str(folder))
