@@ -95,7 +95,7 @@ def digits(*, seed: int, steps: int) -> Found:
     from sklearn.datasets import load_digits
 
     from unmask.modalities.images.arrays import ImageSet
-    from unmask.modalities.images.build import new_model
+    from unmask.modalities.images.build import untrained
     from unmask.modalities.images.demo import SETTINGS
     from unmask.modalities.images.folder import ImageFolder
     from unmask.modalities.images.model import ImageModel, load
@@ -112,8 +112,8 @@ def digits(*, seed: int, steps: int) -> Found:
         run = pretrain(images, place / "model", settings=settings, console=False)
         model = load(place / "model", device="cpu", precision="fp32")
         judged = model.evaluate(images)
-        untrained = ImageFolder(model=new_model(run.settings, model.config).eval())
-        before = ImageModel(untrained, model.device, model.precision).evaluate(images, baselines=False)
+        fresh = ImageFolder(model=untrained(model.model, run.settings.train.seed).eval())
+        before = ImageModel(fresh, model.device, model.precision).evaluate(images, baselines=False)
     often = np.bincount(labels[~test]).argmax()
     common = float((labels[test] == often).mean())
     return {

@@ -71,7 +71,7 @@ def why_behind(found: dict[str, Any]) -> list[str]:
 def look(finished: ImageRun, images: Any) -> dict[str, Any]:
     """What the model learnt, on digits it was not trained on, as figures and as report.html."""
     from unmask.evaluation.report import Report, training_curves
-    from unmask.modalities.images.build import new_model
+    from unmask.modalities.images.build import untrained
     from unmask.modalities.images.folder import ImageFolder
     from unmask.modalities.images.model import ImageModel, load
     from unmask.modalities.images.report import attention_pictures, triptychs
@@ -79,8 +79,8 @@ def look(finished: ImageRun, images: Any) -> dict[str, Any]:
     out, r = finished.folder, finished.result
     model = load(out)
     found = model.evaluate(images)
-    untrained = new_model(finished.settings, model.config)
-    before = ImageModel(ImageFolder(model=untrained.to(model.device).eval()), model.device, model.precision)
+    fresh = untrained(model.model, finished.settings.train.seed).to(model.device).eval()
+    before = ImageModel(ImageFolder(model=fresh), model.device, model.precision)
     found["untrained_probe_accuracy"] = before.evaluate(images, baselines=False)["probe_accuracy"]
     unseen = images.take(np.flatnonzero(images.test))
     page = Report("What a masked model learnt from digits without labels", "unmask demo images")
