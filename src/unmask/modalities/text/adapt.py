@@ -75,6 +75,10 @@ class Adapted:
         """As plain data, for --json."""
         return self.run.to_dict() | {"before": self.before, "after": self.after}
 
+    def said(self) -> list[str]:
+        """What else people are told, in sentences."""
+        return []
+
     def table(self) -> list[tuple[str, str, str]]:
         """Name, before and after of each metric, for people."""
 
@@ -126,9 +130,7 @@ class TextAdaptation(Pretrainable[Adapted]):
     def _cache(
         self, data: str | Sequence[str], folder: Path, settings: TextSettings, say: Callable[[str], None]
     ) -> TokenCache:
-        source = resolve([data] if isinstance(data, str) else list(data), folder.parent)
-        if not plain_text(source):
-            settings = dataclasses.replace(settings, document="auto")
+        source, settings = sources_of(data, folder.parent, settings)
         return build_cache(source, self.loaded.tokenizer, folder, settings, say)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
@@ -142,8 +144,9 @@ class TextAdaptation(Pretrainable[Adapted]):
         say(f"before: {self.before}")
         return job
 
-    def _held_out(self, say: Callable[[str], None]) -> dict[str, Sequence[PackedBatch]]:
-        """Held-out batches of the domain, under '', and of general text, where given, under 'general_'."""
+    def _held_out(self, say: Callable[[str], None], most: int = 2048) -> dict[str, Sequence[PackedBatch]]:
+        """Held-out batches of the domain, under '', and of general text, where given, under 'general_'; of `most`
+        examples each."""
         check_unknown(self.cache, say)
         caches = {"": self.cache} | ({} if self.held is None else {"general_": self.held})
         return {
@@ -153,6 +156,7 @@ class TextAdaptation(Pretrainable[Adapted]):
                 slots=self.settings.slots,
                 special_ids=self.loaded.tokenizer.special_ids,
                 batch_slots=self.settings.train.batch_slots,
+                most=most,
             )
             for name, cache in caches.items()
         }
@@ -190,7 +194,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         return {name: found.get(f"validation_{name}", found.get(name)) for name in self.before}
 
     def report(self, finished: Adapted) -> None:
-        write_report(finished.run)
+        write_report(finished.run, said=finished.said())
 
 
 def adapt(
@@ -248,6 +252,12 @@ def adapted(
     again = goes_on(out, cpu=resolve_device(settings.train.device).type == "cpu")
     check_run_folder(out, resume=again or resume)
     return pretrained(kind(model, data, settings, **more), out, resume=resume, console=console)
+
+
+def sources_of(data: str | Sequence[str], out: Path, settings: TextSettings) -> tuple[list[str], TextSettings]:
+    """The files of some data, and the settings that they are read with."""
+    source = resolve([data] if isinstance(data, str) else list(data), out)
+    return source, settings if plain_text(source) else dataclasses.replace(settings, document="auto")
 
 
 def _digest(model: torch.nn.Module) -> str:
