@@ -38,29 +38,39 @@ class PooledPrediction:
     All methods but `loss` are those of the reconstruction.
 
     Attributes:
-        reconstruction: of the hidden slots.
+        reconstruction: of the hidden slots; None where it has no weight, and is not worked out.
         contrast: mean over examples of the cross-entropy of finding an example's whole, or rest, by its visible part,
             and its part by that.
     """
 
-    def __init__(self, reconstruction: Prediction, contrast: Tensor, weights: tuple[float, float]) -> None:
-        self.reconstruction, self.contrast, self.weights = reconstruction, contrast, weights
+    def __init__(
+        self, reconstruction: Prediction | None, contrast: Tensor, weights: tuple[float, float], hidden: int
+    ) -> None:
+        self.reconstruction, self.contrast, self.weights, self.hidden = reconstruction, contrast, weights, hidden
 
     def __len__(self) -> int:
-        return len(self.reconstruction)
+        return self.hidden
 
     def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
         """Both losses by their weights, times the hidden slots (or the sum of what they count): the loop divides by
         those, which leaves means."""
         reconstruct, contrast = self.weights
         total = contrast * self.contrast * (len(target) if weight is None else weight.sum())
-        return total + reconstruct * self.reconstruction.loss(target, weight) if reconstruct else total
+        if self.reconstruction is None:
+            return total
+        return total + reconstruct * self.reconstruction.loss(target, weight)
 
     def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
+        """
+        Raises:
+            ValueError: the reconstruction has no weight.
+        """
+        if self.reconstruction is None:
+            raise ValueError("nothing is reconstructed")
         return self.reconstruction.log_prob(value)
 
     def correct(self, target: Tensor) -> Tensor | None:
-        return self.reconstruction.correct(target)
+        return None if self.reconstruction is None else self.reconstruction.correct(target)
 
 
 class PooledReconstruction(nn.Module, Generic[CodecT]):
@@ -112,14 +122,16 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
         wanted = hidden.flat if wanted is None else wanted
         count = int(on_host(batch.index).max()) + 1
         part = self.part(batch, hidden, count)
-        states = self._decoded(batch, hidden, part, wanted)
-        reconstruction = self.codec.predict(states, WantedSlots(batch, hidden, wanted))
+        reconstruction = None
+        if self.reconstruct:
+            states = self._decoded(batch, hidden, part, wanted)
+            reconstruction = self.codec.predict(states, WantedSlots(batch, hidden, wanted))
         contrast = part.new_zeros(())
         if self.contrast:
             whole = self.against == "whole"
             other = self.whole(batch, count) if whole else self.rest(batch, hidden, count)
             contrast = between(part, other, self.temperature)
-        return PooledPrediction(reconstruction, contrast, (self.reconstruct, self.contrast))
+        return PooledPrediction(reconstruction, contrast, (self.reconstruct, self.contrast), len(wanted))
 
     def part(self, batch: PackedBatch, hidden: Hidden, count: int) -> Float[Tensor, "examples width"]:
         """Mean state of each example's visible slots, special ones too; the encoder sees no others."""

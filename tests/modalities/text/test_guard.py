@@ -7,6 +7,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import unmask
+from commands import run
 from unmask.errors import UserError
 from unmask.modalities.text.adapt_embedding import adapt_embedding, embedding_settings
 from unmask.modalities.text.held_out_search import (
@@ -222,3 +223,25 @@ def test_words_that_find_more_are_named():
     lines = Verdict(share=0.0, before=first, after=first, by_words=last).lines("out")
     assert "no state of the training was better" in lines[0]
     assert lines[2] == "counts of words (TF-IDF): 0.000"
+
+
+def test_the_command_says_whether_it_helped(base, corpus, tmp_path, capsys):
+    sets = [part for key, value in SHORT.items() for part in ("--set", f"{key}={value}")]
+    adapting = ["adapt", base, corpus, "--for", "embedding", *sets]
+    code, out, _ = run(capsys, *adapting, "--out", tmp_path / "a", "--set", "learning_rate=1e-12", "--set", "steps=2")
+    assert code == 0
+    assert "adaptation did not help" in out
+    assert f"{tmp_path / 'a'} holds the weights of the model as it was" in out
+    assert "TF-IDF" in out
+    code, out, _ = run(capsys, *adapting, "--out", tmp_path / "b", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["guard"]["helped"] is True
+    assert set(found["guard"]["ndcg@10"]) == {"before", "after", "by_words"}
+
+
+def test_too_few_texts_end_the_command_with_2(base, tmp_path, capsys):
+    source = write(tmp_path / "few.jsonl", texts(20))
+    code, _, err = run(capsys, "adapt", base, source, "--for", "embedding", "--out", tmp_path / "a")
+    assert code == 2
+    assert "--set guard=false" in err

@@ -84,7 +84,7 @@ EMBEDDING = {
 is held out, at most `held_out_search.JUDGED_ON` of which are looked at: with a hundredth a corpus of ten thousand texts
 leaves too few to tell whether it helped."""
 
-LOOKED_AT = 128
+LOOKED_AT = 64
 """Held-out examples at most that the loss on the way is of."""
 
 
