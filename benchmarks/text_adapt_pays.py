@@ -28,7 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -101,7 +102,8 @@ def right(task: str, model: Any, train: Rows, test: Rows) -> tuple[np.ndarray, n
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=300, class_weight="balanced"))
         return balanced([probe.fit(x, y).predict(w) if i == 0 else probe.predict(w)
                          for i, w in enumerate(words_of(model, test[0]))], test[1])  # fmt: skip
-    probe = make_pipeline(StandardScaler(), LogisticRegressionCV(Cs=[1e-4, 1e-3, 1e-2, 1e-1], cv=5, max_iter=300))
+    strengths = GridSearchCV(LogisticRegression(max_iter=300), {"C": [1e-4, 1e-3, 1e-2, 1e-1]}, cv=5)
+    probe = make_pipeline(StandardScaler(), strengths)
     said = probe.fit(model.embed(train[0]), train[1]).predict(model.embed(test[0]))
     return (said == np.array(test[1])).astype(float), np.ones(len(said))
 

@@ -137,6 +137,7 @@ def main() -> None:
             gain, close = judged(last_weights(load(args.model), out), domain, args.texts)
             verdict = run.verdict
             kept = (before, similar) if verdict and not verdict.helped else judged(load(out), domain, args.texts)
+            np.savez(out / "gains.npz", last=gain, kept=kept[0], before=before)  # to be paired with other seeds
             sides["last"].append(gain)
             sides["kept"].append(kept[0])
             found = {

@@ -33,6 +33,7 @@ SHORT = {
     "patience": None,
     "validate_every": 20,
     "reconstruct": 0.0,
+    "against": "rest",
 }
 FILLER = ["the", "of", "and", "was", "in", "for", "with", "on", "by", "at", "from", "into", "over", "under"]
 

@@ -58,7 +58,7 @@ class EmbeddingSettings(TextSettings):
     seen: tuple[float, float] = (0.1, 0.5)
     reconstruct: float = 1.0
     contrast: float = 1.0
-    against: Literal["whole", "rest"] = "rest"
+    against: Literal["whole", "rest"] = "whole"
     temperature: float = 0.05
     guard: bool = True
 
@@ -75,9 +75,9 @@ EMBEDDING = {
     "batch_slots": 8192,
     "ratio": 0.5,
     "ratio_end": None,
-    "learning_rate": 1e-4,
+    "learning_rate": 3e-4,
     "epochs": 1.0,
-    "patience": 6,
+    "patience": 10,
     "holdout": 0.1,
 }
 """Half of the tokens hidden where `view` is 'token' (RetroMAE hides 50 to 70 % from its decoder). A tenth of the texts
