@@ -66,8 +66,8 @@ def settings_page() -> str:
 
 
 def fields(settings: Any) -> list[tuple[str, Any, str, str]]:
-    """(name, type, default, meaning) of the fields of a settings class, less those that it has of a class with a table of
-    its own; "" for what its docstring does not say."""
+    """(name, type, default, meaning) of the fields of a settings class, less those of a base that has a table of
+    its own; "" for what the docstring does not say."""
     said, hints = meanings(settings), typing.get_type_hints(settings)
     found, tables = [], {table for table, _ in CLASSES.values()} - {settings}
     inherited = {field.name for base in tables & {*settings.__mro__} for field in dataclasses.fields(base)}
