@@ -188,7 +188,7 @@ def main() -> None:
                 found["tasks"][task] = {
                     "before": float(np.average(was, weights=counts)), "after": float(np.average(now, weights=counts)),
                     "rule": float(rules[task]),
-                    "gain": bootstrap_mean(mean * counts, np.arange(len(mean)), counts).to_dict(),
+                    "gain": bootstrap_mean(mean, np.arange(len(mean)), counts).to_dict(),
                 }  # fmt: skip
             print(json.dumps(found), flush=True)
             with args.out.open("a") as file:

@@ -68,10 +68,10 @@ def adapt(
     device: options.RunDevice = None,
     json_: options.Json = False,
 ) -> None:
-    """Continue pretraining on your own text; says whether that is likely to help, stops early, watches for forgetting.
+    """Continue pretraining on your own text; says what speaks against it, stops early, watches for forgetting.
 
-    With --for embedding it is judged by a search among held-out texts, and the model stays as it was where that did not
-    get better; without, says in advance what is to be expected, and keeps the weights with the lowest held-out loss.
+    The weights with the lowest held-out loss are kept. With --for embedding a search among held-out texts judges, and
+    the model stays as it was where that did not get better.
     """
     from unmask.cli.common import Output, run_overrides
     from unmask.errors import check_choice

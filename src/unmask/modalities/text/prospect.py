@@ -1,8 +1,8 @@
 """What can be said before `unmask adapt`: how far the domain is from what the model knows, and how fast it learns it.
 
 A short run of a few steps, whose weights are thrown away, says how fast the held-out loss falls. From that and the
-loss before comes whether adapting is likely to help tasks of the domain. The rule is `Prospect.expected`; the few cases
-it was fitted on, and those it got wrong, are in docs/explanation/measured-text-tasks.md.
+loss before comes what speaks against adapting for tasks of the domain (`Prospect.doubts`). Where nothing does it
+still may not help: the few cases that were measured are in docs/explanation/measured-text-tasks.md.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Prospect:
 
     @property
     def doubts(self) -> list[str]:
-        """Why adapting is unlikely to help tasks of the domain; none where it is likely to."""
+        """Why adapting is unlikely to help tasks of the domain; none where nothing is known that speaks against it."""
         found = []
         if not self.head:
             found.append("the model has no trained masked-LM head, and learns one first")
@@ -72,13 +72,13 @@ class Prospect:
         return found
 
     @property
-    def expected(self) -> bool:
-        """Whether adapting is expected to help tasks of the domain."""
-        return not self.doubts
+    def verdict(self) -> str:
+        """'unlikely to help', or 'may help': nothing speaks against it, which is no promise."""
+        return "unlikely to help" if self.doubts else "may help"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json and unmask.json."""
-        return dataclasses.asdict(self) | {"expected": self.expected, "doubts": self.doubts}
+        return dataclasses.asdict(self) | {"verdict": self.verdict, "doubts": self.doubts}
 
     def lines(self) -> list[str]:
         """What people are told before."""
@@ -91,10 +91,10 @@ class Prospect:
             known.append(f"on general text {self.general_loss:.2f}")
         if self.probe_gain is not None:
             known.append(f"{self.probe_gain:+.2f} lower after {PROBE_STEPS} steps")
-        verdict = "expected to help" if self.expected else "unlikely to help: " + "; ".join(self.doubts)
+        why = "; ".join(self.doubts) or "nothing known before speaks against it, and labels of your own will tell"
         return [
-            f"adapting is {verdict}",
-            f"({', '.join(known)}; a rule fitted on few cases, which labels of your own may contradict)",
+            f"adapting {'is ' if self.doubts else ''}{self.verdict}: {why}",
+            f"({', '.join(known)}; a rule fitted on few cases)",
         ]
 
 
