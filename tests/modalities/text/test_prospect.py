@@ -102,7 +102,7 @@ def test_doubts_are_named_with_their_numbers(more, doubt):
     assert known().lines()[0].startswith("adapting may help: nothing known before speaks against it")
     assert known(**more).verdict == "unlikely to help"
     assert doubt in known(**more).lines()[0]
-    assert "fitted on few cases" in known(**more).lines()[1]
+    assert "tested on few cases" in known(**more).lines()[1]
 
 
 def test_nothing_held_out_is_no_reason_to_doubt():

@@ -28,7 +28,7 @@ PROBE_SHARE = 0.1
 """Of the run's steps, that the short run takes at most: a shorter run is its own probe."""
 
 FEWEST_TOKENS = 200_000
-"""Of the training texts, below which nothing was seen to be gained."""
+"""Of the training texts, below which they are called few; a rule of thumb, as is the next."""
 
 FURTHER = 0.2
 """Nats by which the loss on the domain is to be above that on general text."""
@@ -94,7 +94,7 @@ class Prospect:
         why = "; ".join(self.doubts) or "nothing known before speaks against it, and labels of your own will tell"
         return [
             f"adapting {'is ' if self.doubts else ''}{self.verdict}: {why}",
-            f"({', '.join(known)}; a rule fitted on few cases)",
+            f"({', '.join(known)}; a rule of thumb, tested on few cases)",
         ]
 
 
