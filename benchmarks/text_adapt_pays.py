@@ -165,7 +165,8 @@ def main() -> None:
     before = {key: right(key[0], start, part, tasks[key[0]][1]) for key, part in parts.items()}
     rules = {name: np.mean([rule(name, parts[name, s], tasks[name][1]) for s in seeds]) for name in tasks}
     for name in args.corpora.split(","):
-        source, gains = corpus(name, args.texts, args.work), {task: [] for task in tasks}
+        source = corpus(name, args.texts, args.work)
+        gains: dict[str, list[np.ndarray]] = {task: [] for task in tasks}
         for seed in seeds:
             out = args.work / f"{Path(args.model).name}-{name}-{seed}"
             given = dict(s.split("=", 1) for s in args.set) | {"seed": seed, "steps": args.steps, "holdout": 0.05}

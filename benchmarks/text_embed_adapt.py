@@ -87,12 +87,12 @@ def gains(queries: Any, documents: Any, right: np.ndarray) -> np.ndarray:
 
 
 def judged(model: Any, domain: Domain, texts: Path) -> tuple[np.ndarray, float]:
-    vectors = [model.embed(t, normalise=True) for t in (domain.queries, domain.documents)]
+    queries, documents = (model.embed(t, normalise=True) for t in (domain.queries, domain.documents))
     with (texts / "glue" / "STS-B" / "stsb-en-dev.csv").open(encoding="utf-8") as file:
         rows = list(csv.reader(file))
     a, b = (model.embed([row[i] for row in rows], normalise=True) for i in (0, 1))
     similar = spearmanr((a * b).sum(1), [float(row[2]) for row in rows]).statistic
-    return gains(*vectors, domain.right), float(similar)
+    return gains(queries, documents, domain.right), float(similar)
 
 
 def last_weights(model: Any, run: Path) -> Any:
