@@ -67,7 +67,8 @@ def flags() -> set[str]:
 @functools.cache
 def settings() -> set[str]:
     """What --set takes somewhere."""
-    classes = [getattr(m, name) for m in MODULES for name in ("Settings", "FinetuneSettings") if name in dir(m)]
+    kinds = ("Settings", "FinetuneSettings", "EmbeddingSettings")
+    classes = [getattr(m, name) for m in MODULES for name in kinds if name in dir(m)]
     fields = {field.name for c in [*classes, TrainSettings] for field in dataclasses.fields(c)}
     return fields | set(READING) | set(TABLE)
 

@@ -16,6 +16,7 @@ from unmask.modalities.images.recipes import RECIPES as IMAGE_RECIPES
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.table.recipes import RECIPES as TABLE_RECIPES
 from unmask.modalities.table.recipes import UNUSED, TableSettings
+from unmask.modalities.text.adapt_embedding import EmbeddingSettings
 from unmask.modalities.text.recipes import RECIPES as TEXT_RECIPES
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -23,6 +24,7 @@ from unmask.training.settings import TrainSettings
 
 CLASSES = {
     "pretrain and adapt text": (TextSettings, TEXT_RECIPES),
+    "adapt text for embedding": (EmbeddingSettings, {}),
     "finetune: text tasks": (TaskSettings, {}),
     "pretrain table": (TableSettings, TABLE_RECIPES),
     "pretrain images": (ImageSettings, IMAGE_RECIPES),
@@ -47,6 +49,8 @@ def settings_page() -> str:
     lines = [INTRODUCTION]
     for title, (settings, recipes) in CLASSES.items():
         lines += [f"## {title}", "", f"`{settings.__module__}.{settings.__name__}`", ""]
+        if settings is EmbeddingSettings:
+            lines += ["Beside those of [pretrain and adapt text](#pretrain-and-adapt-text):", ""]
         lines += ["| key | type | default | |", "|---|---|---|---|"]
         lines += [
             f"| `{name}` | {_type(hint)} | {default} | {_cell(text)} |"
@@ -62,10 +66,14 @@ def settings_page() -> str:
 
 
 def fields(settings: Any) -> list[tuple[str, Any, str, str]]:
-    """(name, type, default, meaning) of the fields of a settings class; "" for what its docstring does not say."""
+    """(name, type, default, meaning) of the fields of a settings class, less those of a base that has a table of
+    its own; "" for what the docstring does not say."""
     said, hints = meanings(settings), typing.get_type_hints(settings)
-    found = []
+    found, tables = [], {table for table, _ in CLASSES.values()} - {settings}
+    inherited = {field.name for base in tables & {*settings.__mro__} for field in dataclasses.fields(base)}
     for field in dataclasses.fields(settings):
+        if field.name in inherited:
+            continue
         if field.default is not dataclasses.MISSING:
             default = "none" if field.default is None else f"`{field.default}`"
         elif hints[field.name] is TrainSettings:

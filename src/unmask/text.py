@@ -9,7 +9,9 @@ from unmask.lazy import lazily
 
 if TYPE_CHECKING:
     from unmask.modalities.text.adapt import adapt as adapt
+    from unmask.modalities.text.adapt_embedding import EmbeddingSettings as EmbeddingSettings
     from unmask.modalities.text.adapt_embedding import adapt_embedding as adapt_embedding
+    from unmask.modalities.text.adapt_embedding import embedding_settings as embedding_settings
     from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs as evaluate_minimal_pairs
     from unmask.modalities.text.minimal_pairs import read_minimal_pairs as read_minimal_pairs
     from unmask.modalities.text.model import TextModel as TextModel
@@ -43,6 +45,8 @@ __getattr__, __dir__, __all__ = lazily(
         "pretrain": "unmask.modalities.text.pretrain:pretrain",
         "adapt": "unmask.modalities.text.adapt:adapt",
         "adapt_embedding": "unmask.modalities.text.adapt_embedding:adapt_embedding",
+        "EmbeddingSettings": "unmask.modalities.text.adapt_embedding:EmbeddingSettings",
+        "embedding_settings": "unmask.modalities.text.adapt_embedding:embedding_settings",
         "finetune": "unmask.modalities.text.tasks.finetune:finetune",
         "predict": "unmask.modalities.text.tasks.finetune:predict",
         "evaluate": "unmask.modalities.text.tasks.finetune:evaluate",

@@ -50,6 +50,18 @@ def test_a_part_is_pooled_as_the_example_alone_would_be(seed, batch):
     torch.testing.assert_close(model.part(batch, nothing, 8), model.whole(batch, 8), atol=1e-5, rtol=0)
 
 
+def test_the_rest_is_what_the_part_is_not(seed, batch):
+    model, hidden = make(seed, against="rest").eval(), drawn(batch)
+    others = batch.maskable.flatten().clone()
+    others[hidden.flat] = False
+    complement = hide(others.nonzero().flatten())
+    torch.testing.assert_close(model.rest(batch, hidden, 8), model.part(batch, complement, 8))
+    torch.testing.assert_close(
+        model(batch, hidden).contrast,
+        between(model.part(batch, hidden, 8), model.rest(batch, hidden, 8), model.temperature),
+    )
+
+
 def test_the_reconstruction_reads_the_vector(seed, batch):
     model, hidden = make(seed).eval(), drawn(batch)
     targets = model.codec.targets(batch.values, hidden.flat)
@@ -65,7 +77,7 @@ def test_the_contrast_of_equal_pairs_is_less_than_of_shuffled_ones_and_of_one_te
     assert between(vectors[:1], vectors[1:2], 0.05) == 0
 
 
-@pytest.mark.parametrize("weights", [{"reconstruct": 0.0}, {"contrast": 0.0}, {}])
+@pytest.mark.parametrize("weights", [{"reconstruct": 0.0}, {"contrast": 0.0}, {}, {"against": "rest"}])
 def test_the_six_step_loop_trains_it(seed, batch, weights):
     model = make(seed, **weights)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)

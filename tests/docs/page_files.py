@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -110,7 +111,10 @@ def text(where: Path) -> None:
     write_corpus(where / "corpus" / "a.txt", 60)
     write_corpus(where / "corpus.txt", 40)
     (where / "domain.jsonl").write_text(
-        "".join(json.dumps({"text": f"{s} Paragraph {i}."}) + "\n" for i in range(12) for s in ENGLISH)
+        "".join(
+            json.dumps({"text": f"Paragraph {i} says so. {s} What follows is number {i}, and {t}"}) + "\n"
+            for i, (s, t) in enumerate(itertools.islice(itertools.cycle(itertools.pairwise(ENGLISH)), 500))
+        )
     )
     lines = [f"{s} Paragraph {i}." for i in range(3) for s in ENGLISH]
     for name in ("general.txt", "sentences.txt", "texts.txt", "inputs.txt", "held-out.txt"):

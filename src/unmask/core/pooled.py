@@ -4,19 +4,21 @@ Two losses on one hidden share. *Reconstruction*: the encoder sees the visible s
 one vector, and a shallow decoder, which is thrown away afterwards, predicts the hidden slots from that vector and the
 embeddings of the visible values (RetroMAE, Xiao et al. 2022, section 3.1, with hidden slots dropped before the encoder
 as in MAE, He et al. 2022, section 3). *Contrast*: the vector of the visible part must be nearer to the vector of the
-whole example than to those of the other examples in the batch (the loss of SimCSE, Gao et al. 2021, section 3, whose
-two views differ by dropout; here they differ by what is hidden as well).
+whole example, or of its rest alone, than to those of the other examples in the batch (the loss of SimCSE, Gao et al.
+2021, section 3, whose two views differ by dropout; here they differ by what is hidden as well). A part is in its whole,
+so that copying is enough to find that; between a part and the rest only what both are about is the same (the inverse
+cloze task, Lee et al. 2019).
 
 Shape letters: rows, slots, hidden, examples, width.
 """
 
 from __future__ import annotations
 
-from typing import Generic
+from typing import Generic, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
@@ -36,29 +38,39 @@ class PooledPrediction:
     All methods but `loss` are those of the reconstruction.
 
     Attributes:
-        reconstruction: of the hidden slots.
-        contrast: mean over examples of the cross-entropy of finding an example's whole by its visible part, and its
-            part by the whole.
+        reconstruction: of the hidden slots; None where it has no weight, and is not worked out.
+        contrast: mean over examples of the cross-entropy of finding an example's whole, or rest, by its visible part,
+            and its part by that.
     """
 
-    def __init__(self, reconstruction: Prediction, contrast: Tensor, weights: tuple[float, float]) -> None:
-        self.reconstruction, self.contrast, self.weights = reconstruction, contrast, weights
+    def __init__(
+        self, reconstruction: Prediction | None, contrast: Tensor, weights: tuple[float, float], hidden: int
+    ) -> None:
+        self.reconstruction, self.contrast, self.weights, self.hidden = reconstruction, contrast, weights, hidden
 
     def __len__(self) -> int:
-        return len(self.reconstruction)
+        return self.hidden
 
     def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
         """Both losses by their weights, times the hidden slots (or the sum of what they count): the loop divides by
         those, which leaves means."""
         reconstruct, contrast = self.weights
         total = contrast * self.contrast * (len(target) if weight is None else weight.sum())
-        return total + reconstruct * self.reconstruction.loss(target, weight) if reconstruct else total
+        if self.reconstruction is None:
+            return total
+        return total + reconstruct * self.reconstruction.loss(target, weight)
 
     def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
+        """
+        Raises:
+            ValueError: the reconstruction has no weight.
+        """
+        if self.reconstruction is None:
+            raise ValueError("nothing is reconstructed")
         return self.reconstruction.log_prob(value)
 
     def correct(self, target: Tensor) -> Tensor | None:
-        return self.reconstruction.correct(target)
+        return None if self.reconstruction is None else self.reconstruction.correct(target)
 
 
 class PooledReconstruction(nn.Module, Generic[CodecT]):
@@ -70,6 +82,7 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
         reconstruct: weight of the reconstruction, per hidden slot.
         contrast: weight of the contrast, per example.
         temperature: that cosines are divided by; .05 is SimCSE's.
+        against: what a part must find: the 'whole' example, or its 'rest', of which it has no slot.
 
     Raises:
         ValueError: neither loss has a weight.
@@ -83,6 +96,7 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
         reconstruct: float = 1.0,
         contrast: float = 1.0,
         temperature: float = 0.05,
+        against: Literal["whole", "rest"] = "whole",
     ) -> None:
         super().__init__()
         if not (reconstruct or contrast):
@@ -94,6 +108,7 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
         self.decoder = make_encoder(decoder)
         self.decoder_out = nn.Linear(decoder.width, width)
         self.reconstruct, self.contrast, self.temperature = reconstruct, contrast, temperature
+        self.against = against
 
     @property
     def codec(self) -> CodecT:
@@ -107,17 +122,32 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
         wanted = hidden.flat if wanted is None else wanted
         count = int(on_host(batch.index).max()) + 1
         part = self.part(batch, hidden, count)
-        states = self._decoded(batch, hidden, part, wanted)
-        reconstruction = self.codec.predict(states, WantedSlots(batch, hidden, wanted))
+        reconstruction = None
+        if self.reconstruct:
+            states = self._decoded(batch, hidden, part, wanted)
+            reconstruction = self.codec.predict(states, WantedSlots(batch, hidden, wanted))
         contrast = part.new_zeros(())
         if self.contrast:
-            contrast = between(part, self.whole(batch, count), self.temperature)
-        return PooledPrediction(reconstruction, contrast, (self.reconstruct, self.contrast))
+            whole = self.against == "whole"
+            other = self.whole(batch, count) if whole else self.rest(batch, hidden, count)
+            contrast = between(part, other, self.temperature)
+        return PooledPrediction(reconstruction, contrast, (self.reconstruct, self.contrast), len(wanted))
 
     def part(self, batch: PackedBatch, hidden: Hidden, count: int) -> Float[Tensor, "examples width"]:
         """Mean state of each example's visible slots, special ones too; the encoder sees no others."""
         there = on_host(batch.segment) != 0
-        visible = there.flatten().index_fill(0, on_host(hidden.flat), False).nonzero().flatten()
+        return self._seen(batch, there.flatten().index_fill(0, on_host(hidden.flat), False), count)
+
+    def rest(self, batch: PackedBatch, hidden: Hidden, count: int) -> Float[Tensor, "examples width"]:
+        """Mean state of each example's hidden slots and special ones; the encoder sees no others."""
+        seen = (on_host(batch.segment) != 0) & on_host(batch.special)
+        return self._seen(batch, seen.flatten().index_fill(0, on_host(hidden.flat), True), count)
+
+    def _seen(
+        self, batch: PackedBatch, seen: Bool[Tensor, " all_slots"], count: int
+    ) -> Float[Tensor, "examples width"]:
+        """Mean state of each example's slots of `seen`, where the encoder sees no others."""
+        visible = seen.nonzero().flatten()
         states, kept = self.masked._encoded(batch, visible)
         index = to_device(on_host(batch.index).flatten()[visible], states.device)
         states = states.flatten(0, 1).index_select(0, kept).float()

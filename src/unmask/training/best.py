@@ -56,31 +56,40 @@ class EarlyStopping:
     Args:
         patience: looks without improvement before the run stops; None never stops.
         stop_when: ends the run at once, whatever the loss; what it saw then is never the best.
+        watched: the metric that is called loss here; lower is better.
+        at_start: the loss before the first step, where it counts as a look.
 
     Attributes:
         loss: the lowest so far; None before the first look.
         waited: looks since then.
     """
 
-    def __init__(self, patience: int | None, stop_when: StopWhen | None) -> None:
-        self.patience, self.stop_when = patience, stop_when
-        self.loss: float | None = None
+    def __init__(
+        self,
+        patience: int | None,
+        stop_when: StopWhen | None,
+        *,
+        watched: str = "validation_loss",
+        at_start: float | None = None,
+    ) -> None:
+        self.patience, self.stop_when, self.watched, self.at_start = patience, stop_when, watched, at_start
+        self.loss = at_start
         self.waited = 0
 
     @property
     def possible(self) -> bool:
         """Whether the run can stop early at all."""
-        return self.patience is not None or self.stop_when is not None
+        return self.patience is not None or self.stop_when is not None or self.at_start is not None
 
     def improves(self, metrics: dict[str, float]) -> bool:
         """Whether these metrics are better than those of the best look."""
-        better = self.loss is None or metrics["validation_loss"] < self.loss
+        better = self.loss is None or metrics[self.watched] < self.loss
         return better and not self._refused(metrics)
 
     def look(self, metrics: dict[str, float]) -> tuple[bool, bool]:
         """Count a look; (whether it is the best so far, whether the run is to stop)."""
         refused = self._refused(metrics)
-        loss = metrics["validation_loss"]
+        loss = metrics[self.watched]
         improved = not refused and (self.loss is None or loss < self.loss)
         self.loss = loss if improved else self.loss
         self.waited = 0 if improved else self.waited + 1

@@ -31,6 +31,10 @@ class Job:
         validation: held-out batches, and how they are masked (the same way at every validation).
         extra_validation: named further held-out sets, e.g. general text while adapting.
         stop_when: called with the validation metrics; True ends the run (the forgetting guard).
+        watched: the figure that says which weights are the best and, with patience, when to stop; lower is better. One
+            of the validation metrics, or of what `measure` returns.
+        at_start: that figure of the untrained weights, which are kept unless a look is better; None where they are not
+            to be.
         fingerprint: what must be the same when the run is resumed, as JSON (`check_same_run`).
         unit: what a row is called, in the plural.
         whole_batch: what the loss is called where it compares the examples of a batch with each other, so that a step
@@ -50,6 +54,8 @@ class Job:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
     by_epoch: bool = False
     measure: Callable[[nn.Module], dict[str, float]] | None = None
+    watched: str = "validation_loss"
+    at_start: float | None = None
     unit: str = "rows"
     whole_batch: str = ""
     look_ahead: int = 0

@@ -96,7 +96,7 @@ class Run:
 
     def __init__(self, job: Job, out: Path, settings: TrainSettings, *, resume: bool, console: bool) -> None:
         self.job, self.out, self.settings, self.model = job, out, settings, job.model
-        self.early = EarlyStopping(settings.patience, job.stop_when)
+        self.early = EarlyStopping(settings.patience, job.stop_when, watched=job.watched, at_start=job.at_start)
         accelerator = launch(settings)
         found = latest_checkpoint(out, accelerator) if resume else None
         hint = (
@@ -167,7 +167,7 @@ class Run:
             best.restore(found.extra.get("best_step"))
             if not self.compute.from_first(float(best.state is not None)):
                 best.state = None
-        elif self.job.stop_when is not None:  # the first look may end the run
+        elif self.job.stop_when is not None or self.job.at_start is not None:  # they may stay the best
             best.keep(self.engine.state(), 0, write=self.compute.first_process)
         return best
 

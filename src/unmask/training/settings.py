@@ -196,7 +196,15 @@ def check_seed(seed: int | None) -> int | None:
     return seed
 
 
-LATER = {"select": None, "density": "fixed", "spread": 1.0, "loss_weight": "slot", "rarity": 0.0}
+LATER = {
+    "select": None,
+    "density": "fixed",
+    "spread": 1.0,
+    "loss_weight": "slot",
+    "rarity": 0.0,
+    "guard": False,
+    "against": "whole",
+}
 """Settings that came after the first runs, and what those did. `initial_attention` has no say once a run is begun."""
 
 

@@ -79,7 +79,8 @@ class Validation:
         self.sets = {"validation": job.validation, **(job.extra_validation or {})}
 
     def look(self, tracker: Tracker, step: int, progress: float, *, whole: bool = False) -> dict[str, float]:
-        """Metrics of the sets, such as 'validation_loss', logged; what the job measures itself is logged beside them.
+        """Metrics of the sets, such as 'validation_loss', and the figure that the job watches; logged, and what the job
+        measures itself beside them.
 
         Args:
             whole: look at all held-out batches, not at a sample.
@@ -95,6 +96,8 @@ class Validation:
         tracker.log(step, progress, kind="validation", **found)
         if measured := self._measured():
             tracker.log(step, progress, kind="probe", **measured)
+        if (watched := self.job.watched) not in found:
+            found[watched] = self.compute.from_first(measured.get(watched, math.inf))
         return found
 
     def _measured(self) -> dict[str, float]:

@@ -11,7 +11,15 @@ from unmask.modalities.text.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 
 TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 300, "slots": 32, "batch_slots": 256, "steps": 2}
-SHORT = {"slots": 32, "batch_slots": 256, "steps": 12, "holdout": 0.2, "learning_rate": 3e-3, "patience": None}
+SHORT = {
+    "slots": 32,
+    "batch_slots": 256,
+    "steps": 12,
+    "holdout": 0.2,
+    "learning_rate": 3e-3,
+    "patience": None,
+    "guard": False,
+}
 
 
 @pytest.fixture(scope="module")

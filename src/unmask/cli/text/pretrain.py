@@ -68,7 +68,11 @@ def adapt(
     device: options.RunDevice = None,
     json_: options.Json = False,
 ) -> None:
-    """Continue pretraining on your own text; stops early, watches for forgetting."""
+    """Continue pretraining on your own text; says what speaks against it, stops early, watches for forgetting.
+
+    The weights with the lowest held-out loss are kept. With --for embedding a search among held-out texts judges, and
+    the model stays as it was where that did not get better.
+    """
     from unmask.cli.common import Output, run_overrides
     from unmask.errors import check_choice
     from unmask.modalities.text.adapt import adapt as run
@@ -87,6 +91,6 @@ def adapt(
         found = run(model, data, out, settings=settings, general=held, resume=resume)
     lines = [f"{'':24}{'before':>10}{'after':>10}"]
     lines += [f"{name:24}{before:>10}{after:>10}" for name, before, after in found.table()]
-    lines += [f"model:  {out}", f"report: {out}/report.html"]
+    lines += [*found.said(), f"model:  {out}", f"report: {out}/report.html"]
     r = found.run.result
     output.write(found.to_dict(), lines, device=r.device, precision=r.precision)

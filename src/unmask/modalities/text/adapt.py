@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +17,22 @@ from unmask.core.batch import PackedBatch
 from unmask.core.pretrain import validate
 from unmask.errors import UserError, option
 from unmask.evaluation.card import source_name
+from unmask.files import read_object, replace_json
 from unmask.modalities.text.batches import measuring_corruption, validation_batches
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.corpus import build_cache, check_unknown
 from unmask.modalities.text.folder import load_folder, save_folder
 from unmask.modalities.text.pretrain import TextRun, counts, make_job, write_report
+from unmask.modalities.text.prospect import Prospect, probed, prospect_of
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.sources import plain_text, resolve
 from unmask.training.job import Job, RunResult
 from unmask.training.launcher import goes_on
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.pretraining import Pretrainable, pretrained
-from unmask.training.run import check_run_folder
+from unmask.training.run import LOOKED_AT, check_run_folder
 from unmask.training.settings import TrainSettings
+from unmask.training.validation import sample
 
 ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
@@ -65,15 +69,37 @@ def adapt_settings(given: Mapping[str, Any]) -> TextSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapted:
-    """Held-out metrics on the domain (and on general text, where given) before and after; None was not measured."""
+    """Held-out metrics on the domain (and on general text, where given) before and after; None was not measured.
+
+    Attributes:
+        prospect: what was foreseen; None where nothing is held out.
+        forgot: whether the run was stopped by the loss on general text.
+    """
 
     run: TextRun
     before: dict[str, float | None]
     after: dict[str, float | None]
+    prospect: Prospect | None = None
+    forgot: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
-        return self.run.to_dict() | {"before": self.before, "after": self.after}
+        foreseen = None if self.prospect is None else self.prospect.to_dict()
+        return self.run.to_dict() | {"before": self.before, "after": self.after, "prospect": foreseen}
+
+    def said(self) -> list[str]:
+        """What was foreseen, and why the run stopped, in sentences."""
+        result, lines = self.run.result, [] if self.prospect is None else self.prospect.lines()
+        if result.stopped == "early":
+            why = (
+                "the loss on general text had risen by more than its limit"
+                if self.forgot
+                else f"the held-out loss had not fallen for {self.run.settings.train.patience} looks"
+            )
+            lines.append(f"stopped at step {result.steps}: {why}; the weights of step {result.kept_step} are kept")
+        if result.kept_step == 0:
+            lines.append(f"adapting did not lower the held-out loss: {self.run.folder} holds the weights as they were")
+        return lines
 
     def table(self) -> list[tuple[str, str, str]]:
         """Name, before and after of each metric, for people."""
@@ -86,6 +112,9 @@ class Adapted:
 
 class TextAdaptation(Pretrainable[Adapted]):
     """A published or pretrained model on domain text; see `adapt`."""
+
+    prospect: Prospect | None = None
+    forgot = False
 
     def __init__(
         self,
@@ -126,9 +155,7 @@ class TextAdaptation(Pretrainable[Adapted]):
     def _cache(
         self, data: str | Sequence[str], folder: Path, settings: TextSettings, say: Callable[[str], None]
     ) -> TokenCache:
-        source = resolve([data] if isinstance(data, str) else list(data), folder.parent)
-        if not plain_text(source):
-            settings = dataclasses.replace(settings, document="auto")
+        source, settings = sources_of(data, folder.parent, settings)
         return build_cache(source, self.loaded.tokenizer, folder, settings, say)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
@@ -140,10 +167,38 @@ class TextAdaptation(Pretrainable[Adapted]):
         job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": self._digest})
         self.before = _measure(loaded.model, sets, settings)
         say(f"before: {self.before}")
+        return self._foreseen(job, out, say)
+
+    def _foreseen(self, job: Job, out: Path, say: Callable[[str], None]) -> Job:
+        """Say what is to be expected, and have the start's weights kept unless training lowers the held-out loss."""
+        loaded, train = self.loaded, self.train
+        prospect = prospect_of(
+            self.cache,
+            loaded.tokenizer.special_ids,
+            loss=self.before["loss"],
+            general_loss=self.before.get("general_loss"),
+            head=not loaded.why_not_masked(),
+        )
+        self.prospect, loss = prospect, self.before["loss"]
+        if loss is None:
+            return job
+        some = sample(job.validation, LOOKED_AT * train.batch_slots)
+        if train.patience is not None or job.stop_when is not None:
+            job = dataclasses.replace(job, at_start=_measure(loaded.model, {"": some}, self.settings)["loss"])
+        kept = out / "prospect.json"
+        if (out / "checkpoints").exists():
+            prospect = dataclasses.replace(prospect, probe_gain=(read_object(kept) or {}).get("probe_gain"))
+        elif int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            prospect = dataclasses.replace(prospect, probe_gain=probed(job, train, loss))
+            replace_json(kept, prospect.to_dict())
+        self.prospect = prospect
+        for line in prospect.lines():
+            say(line)
         return job
 
-    def _held_out(self, say: Callable[[str], None]) -> dict[str, Sequence[PackedBatch]]:
-        """Held-out batches of the domain, under '', and of general text, where given, under 'general_'."""
+    def _held_out(self, say: Callable[[str], None], most: int = 2048) -> dict[str, Sequence[PackedBatch]]:
+        """Held-out batches of the domain, under '', and of general text, where given, under 'general_'; of `most`
+        examples each."""
         check_unknown(self.cache, say)
         caches = {"": self.cache} | ({} if self.held is None else {"general_": self.held})
         return {
@@ -153,12 +208,14 @@ class TextAdaptation(Pretrainable[Adapted]):
                 slots=self.settings.slots,
                 special_ids=self.loaded.tokenizer.special_ids,
                 batch_slots=self.settings.train.batch_slots,
+                most=most,
             )
             for name, cache in caches.items()
         }
 
     def _forgot(self, metrics: dict[str, float]) -> bool:
-        return metrics["general_loss"] > (self.before["general_loss"] or 0.0) + self.most_forgetting
+        self.forgot = metrics["general_loss"] > (self.before["general_loss"] or 0.0) + self.most_forgetting
+        return self.forgot
 
     def save(self, out: Path, model: Any) -> None:
         loaded = self.loaded
@@ -176,13 +233,15 @@ class TextAdaptation(Pretrainable[Adapted]):
                 "text": kept,
                 "adapted_from": self.origin,
                 "before": self.before,
+                "prospect": None if self.prospect is None else self.prospect.to_dict(),
                 "source": source_name(self.data),
             },
         )
 
     def finished(self, out: Path, result: RunResult) -> Adapted:
         run = TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))
-        return Adapted(run=run, before=self.before, after=self.after(result))
+        after = self.after(result)
+        return Adapted(run=run, before=self.before, after=after, prospect=self.prospect, forgot=self.forgot)
 
     def after(self, result: RunResult) -> dict[str, float | None]:
         """What `before` holds, of the trained model."""
@@ -190,7 +249,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         return {name: found.get(f"validation_{name}", found.get(name)) for name in self.before}
 
     def report(self, finished: Adapted) -> None:
-        write_report(finished.run)
+        write_report(finished.run, said=finished.said())
 
 
 def adapt(
@@ -248,6 +307,12 @@ def adapted(
     again = goes_on(out, cpu=resolve_device(settings.train.device).type == "cpu")
     check_run_folder(out, resume=again or resume)
     return pretrained(kind(model, data, settings, **more), out, resume=resume, console=console)
+
+
+def sources_of(data: str | Sequence[str], out: Path, settings: TextSettings) -> tuple[list[str], TextSettings]:
+    """The files of some data, and the settings that they are read with."""
+    source = resolve([data] if isinstance(data, str) else list(data), out)
+    return source, settings if plain_text(source) else dataclasses.replace(settings, document="auto")
 
 
 def _digest(model: torch.nn.Module) -> str:

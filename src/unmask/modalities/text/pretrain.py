@@ -160,8 +160,12 @@ def make_job(
     )
 
 
-def write_report(finished: TextRun) -> Path:
-    """report.html of a run: the figures, the curves, and what the model makes of held-out text."""
+def write_report(finished: TextRun, *, said: Sequence[str] = ()) -> Path:
+    """report.html of a run: the figures, the curves, and what the model makes of held-out text.
+
+    Args:
+        said: sentences that say whether it was worth it.
+    """
     from unmask.evaluation.report import Report, training_curves
 
     r = finished.result
@@ -176,6 +180,8 @@ def write_report(finished: TextRun) -> Path:
         "Precision": r.precision,
     }
     report.facts(facts)
+    if said:
+        report.section("Did it help?", "\n\n".join(said))
     report.section("Training", training_curves(finished.folder / "metrics.jsonl"))
     report.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
     return report.write(finished.folder / "report.html")

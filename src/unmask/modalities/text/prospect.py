@@ -1,0 +1,153 @@
+"""What can be said before `unmask adapt`: how far the domain is from what the model knows, and how fast it learns it.
+
+A short run of a few steps, whose weights are thrown away, says how fast the held-out loss falls. From that and the
+loss before comes what speaks against adapting for tasks of the domain (`Prospect.doubts`). Where nothing does it
+still may not help: the few cases that were measured are in docs/explanation/measured-text-tasks.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.modalities.text.cache import TokenCache
+from unmask.training.job import Job
+from unmask.training.run import run
+from unmask.training.settings import TrainSettings, without_endings
+
+PROBE_STEPS = 8
+"""Steps of the short run."""
+
+PROBE_SHARE = 0.1
+"""Of the run's steps, that the short run takes at most: a shorter run is its own probe."""
+
+FEWEST_TOKENS = 200_000
+"""Of the training texts, below which they are called few; a rule of thumb, as is the next."""
+
+FURTHER = 0.2
+"""Nats by which the loss on the domain is to be above that on general text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prospect:
+    """What is known before adapting.
+
+    Attributes:
+        loss: of the model on held-out texts of the domain, in nats per hidden token; None where none is held out.
+        by_shares: that of the rule that predicts every token by its share in the domain's training texts.
+        general_loss: of the model on general text; None where none was given.
+        tokens, documents: of the training texts.
+        tokens_per_word: in the domain's held-out texts.
+        head: whether the model has a trained masked-LM head.
+        probe_gain: nats by which the held-out loss fell in the short run; None where there was none.
+    """
+
+    loss: float | None
+    by_shares: float | None
+    general_loss: float | None
+    tokens: int
+    examples: int
+    tokens_per_word: float | None
+    head: bool
+    probe_gain: float | None = None
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why adapting is unlikely to help tasks of the domain; none where nothing is known that speaks against it."""
+        found = []
+        if not self.head:
+            found.append("the model has no trained masked-LM head, and learns one first")
+        if self.tokens < FEWEST_TOKENS:
+            found.append(f"{self.tokens:,} tokens are few ({FEWEST_TOKENS:,} are wanted)")
+        if self.head and self.loss is not None and self.general_loss is not None:
+            further = self.loss - self.general_loss
+            if further < FURTHER:
+                found.append(f"these texts are hardly further from what it knows than general ({further:+.2f} nats)")
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """'unlikely to help', or 'may help': nothing speaks against it, which is no promise."""
+        return "unlikely to help" if self.doubts else "may help"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json and unmask.json."""
+        return dataclasses.asdict(self) | {"verdict": self.verdict, "doubts": self.doubts}
+
+    def lines(self) -> list[str]:
+        """What people are told before."""
+        known = [f"{self.tokens:,} tokens to learn from"]
+        if self.tokens_per_word is not None:
+            known.append(f"{self.tokens_per_word:.2f} per word")
+        if self.loss is not None and self.by_shares is not None:
+            known.append(f"held-out loss {self.loss:.2f} nats (by token shares {self.by_shares:.2f})")
+        if self.general_loss is not None:
+            known.append(f"on general text {self.general_loss:.2f}")
+        if self.probe_gain is not None:
+            known.append(f"{self.probe_gain:+.2f} lower after {PROBE_STEPS} steps")
+        why = "; ".join(self.doubts) or "nothing known before speaks against it, and labels of your own will tell"
+        return [
+            f"adapting {'is ' if self.doubts else ''}{self.verdict}: {why}",
+            f"({', '.join(known)}; a rule of thumb, tested on few cases)",
+        ]
+
+
+def prospect_of(
+    cache: TokenCache, special_ids: Any, *, loss: float | None, general_loss: float | None, head: bool
+) -> Prospect:
+    """What the corpus and the losses before say."""
+    special = np.asarray(special_ids)
+    tokens = words = 0
+    held: list[np.ndarray] = []
+    for number in np.asarray(cache.validation)[:2048]:
+        ids, units = cache.example(int(number))
+        held.append(ids[~np.isin(ids, special)])
+        tokens, words = tokens + int((units >= 0).sum()), words + int(units.max(initial=-1)) + 1
+    counts = cache.frequencies(most=16_000_000).astype(float)
+    counts[special] = 0
+    shares = (counts + 1) / (counts + 1).sum()
+    ids = np.concatenate(held) if held else np.zeros(0, int)
+    inside = len(cache.meta["before"]) + len(cache.meta["after"])
+    return Prospect(
+        loss=loss,
+        by_shares=float(-np.log(shares[ids]).mean()) if len(ids) else None,
+        general_loss=general_loss,
+        tokens=int((cache.lengths[cache.train] - inside).sum()),
+        examples=len(cache.train),
+        tokens_per_word=tokens / words if words else None,
+        head=head,
+    )
+
+
+def planned_steps(job: Job, train: TrainSettings) -> float:
+    """Steps of the run; infinite where the clock ends it."""
+    if train.minutes is not None:
+        return math.inf
+    return train.steps if train.steps is not None else (train.epochs or 1) * job.plan.steps_per_epoch()
+
+
+def probed(job: Job, train: TrainSettings, loss: float) -> float | None:
+    """Nats by which the held-out loss falls in a short run; the model has its weights back afterwards.
+
+    Args:
+        loss: before, on all of the job's held-out batches.
+
+    Returns:
+        None where the run is too short for a run before it.
+    """
+    if planned_steps(job, train) * PROBE_SHARE < PROBE_STEPS or not job.validation:
+        return None
+    start = {name: tensor.detach().cpu().clone() for name, tensor in job.model.state_dict().items()}
+    kept = without_endings(dataclasses.asdict(train))
+    short = TrainSettings(**kept | {"steps": PROBE_STEPS, "patience": None, "schedule": "constant", "warmup": 0.25})
+    once = dataclasses.replace(job, stop_when=None, at_start=None, measure=None, extra_validation=None)
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(once, Path(folder) / "probe", short, console=False).validation["validation_loss"]
+    job.model.load_state_dict(start)
+    return loss - found

@@ -1,0 +1,121 @@
+"""What `adapt` says before it begins, and why it stopped."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from commands import run
+from text_corpus import write_corpus
+from unmask.modalities.text import prospect as prospects
+from unmask.modalities.text.adapt import adapt, adapt_settings
+from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.prospect import Prospect
+from unmask.modalities.text.recipes import TextSettings, with_overrides
+
+TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 300, "slots": 32, "batch_slots": 256, "steps": 2}
+SHORT = {"slots": 32, "batch_slots": 256, "steps": 12, "holdout": 0.2, "learning_rate": 3e-3, "patience": None}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return str(write_corpus(tmp_path_factory.mktemp("corpus") / "domain.txt", copies=120))
+
+
+@pytest.fixture(scope="module")
+def base(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("base") / "model"
+    pretrain(corpus, out, settings=with_overrides(TextSettings(), TINY), console=False)
+    return out
+
+
+@pytest.fixture
+def short_probe(monkeypatch):
+    monkeypatch.setattr(prospects, "PROBE_STEPS", 2)
+    monkeypatch.setattr(prospects, "PROBE_SHARE", 0.5)
+
+
+def test_the_short_run_leaves_no_trace(base, corpus, tmp_path, monkeypatch):
+    folders = [tmp_path / "without", tmp_path / "with"]
+    without = adapt(base, corpus, folders[0], settings=adapt_settings(SHORT), console=False)
+    monkeypatch.setattr(prospects, "PROBE_STEPS", 2)
+    monkeypatch.setattr(prospects, "PROBE_SHARE", 0.5)
+    found = adapt(base, corpus, folders[1], settings=adapt_settings(SHORT), console=False)
+    assert without.prospect.probe_gain is None
+    assert found.prospect.probe_gain > 0
+    assert (folders[0] / "model.safetensors").read_bytes() == (folders[1] / "model.safetensors").read_bytes()
+
+
+def test_what_is_known_before(base, corpus, tmp_path, short_probe):
+    found = adapt(base, corpus, tmp_path / "out", settings=adapt_settings(SHORT), general=corpus, console=False)
+    known = found.prospect
+    assert known.head
+    assert known.loss == found.before["loss"]
+    assert known.general_loss == found.before["general_loss"]
+    assert known.tokens_per_word > 1
+    assert 0 < known.by_shares < np.log(300)
+    assert known.examples > 50 and known.tokens > 20 * known.examples / 2  # noqa: PT018
+    written = json.loads((tmp_path / "out" / "unmask.json").read_text())
+    assert written["prospect"] == known.to_dict() == found.to_dict()["prospect"]
+
+
+def test_a_resumed_run_says_what_was_foreseen_at_its_start(base, corpus, tmp_path, short_probe):
+    first = adapt(base, corpus, tmp_path / "out", settings=adapt_settings(SHORT), console=False)
+    longer = adapt_settings({**SHORT, "steps": 14})
+    again = adapt(base, corpus, tmp_path / "out", settings=longer, resume=True, console=False)
+    assert again.prospect.probe_gain == first.prospect.probe_gain is not None
+
+
+def test_a_run_that_only_makes_it_worse_keeps_the_start_and_says_why(base, corpus, tmp_path):
+    harm = adapt_settings({**SHORT, "learning_rate": 2.0, "clip": "none", "patience": 2, "validate_every": 1})
+    found = adapt(base, corpus, tmp_path / "out", settings=harm, console=False)
+    assert found.run.result.kept_step == 0
+    said = found.said()
+    assert "stopped at step 2: the held-out loss had not fallen for 2 looks; the weights of step 0 are kept" in said
+    assert f"adapting did not lower the held-out loss: {tmp_path / 'out'} holds the weights as they were" in said
+    before, after = load_file(base / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert found.after == found.before
+
+
+def test_the_guard_against_forgetting_says_that_it_stopped_the_run(base, corpus, tmp_path):
+    harm = adapt_settings({**SHORT, "learning_rate": 2.0, "clip": "none", "validate_every": 1})
+    found = adapt(base, corpus, tmp_path / "out", settings=harm, general=corpus, console=False)
+    assert any("the loss on general text had risen by more than its limit" in line for line in found.said())
+
+
+def known(**more):
+    usual = {"loss": 5.0, "by_shares": 7.0, "general_loss": 4.0, "tokens": 1_000_000, "examples": 9_000}
+    return Prospect(**usual | {"tokens_per_word": 1.3, "head": True} | more)
+
+
+@pytest.mark.parametrize(
+    ("more", "doubt"),
+    [
+        ({"head": False}, "the model has no trained masked-LM head"),
+        ({"tokens": 50_000}, "50,000 tokens are few"),
+        ({"general_loss": 5.1}, "hardly further from what it knows than general (-0.10 nats)"),
+    ],
+)
+def test_doubts_are_named_with_their_numbers(more, doubt):
+    assert known().lines()[0].startswith("adapting may help: nothing known before speaks against it")
+    assert known(**more).verdict == "unlikely to help"
+    assert doubt in known(**more).lines()[0]
+    assert "tested on few cases" in known(**more).lines()[1]
+
+
+def test_nothing_held_out_is_no_reason_to_doubt():
+    assert known(loss=None, by_shares=None, general_loss=None, tokens_per_word=None).verdict == "may help"
+
+
+def test_the_command_says_it_before_and_after(base, corpus, tmp_path, capsys):
+    words = ["slots=32", "batch_slots=256", "holdout=0.2", "patience=none"]
+    sets = [part for word in words for part in ("--set", word)]
+    code, out, err = run(capsys, "adapt", base, corpus, "--out", tmp_path / "a", "--steps", 2, *sets)
+    assert code == 0
+    assert "adapting is unlikely to help" in err  # before
+    assert "tokens are few" in out
+    code, out, _ = run(capsys, "adapt", base, corpus, "--out", tmp_path / "b", "--steps", 2, *sets, "--json")
+    assert code == 0
+    assert json.loads(out)["prospect"]["verdict"] == "unlikely to help"
