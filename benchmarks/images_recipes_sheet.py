@@ -4,7 +4,7 @@
 
 Each file is what `images_recipes.py --work DIR` wrote for pictures of that name: `pretrain`, `probe`, and where they
 were asked for `rules`, `speed` and `labels`; `all labels` (probes by name that know every label) is put together by
-hand from runs with `--most 60000`. SINCE is the commit that was measured.
+hand from runs with `--most 60000`. SINCE is the whole hash of the commit that was measured.
 """
 
 from __future__ import annotations
