@@ -1,7 +1,7 @@
 """What recipes of pretraining are worth on small pictures, with the same processor time each.
 
     python benchmarks/images_recipes.py --work DIR [--data fashion|digits|F.npz] [--cpu-minutes 10]
-        [--recipes mae,simclr] [--most 60000] [--seeds 5] [--only rules,speed,pretrain,probe,labels,scratch]
+        [--recipes mae,simclr] [--most 60000] [--seeds 5] [--only rules,speed,pretrain,probe,fill,labels,scratch]
 
 - rules: raw pixels, and histograms of oriented gradients (Dalal and Triggs 2005: 8 orientations, cells of a seventh of
   the picture, blocks of two by two) under the same probes and neighbours.
@@ -13,6 +13,8 @@
   features pooled by mean and over a grid.
 - labels: 60 labels per class (10 of digits), drawn anew for each seed: a probe of the grid, and fine-tuned. The last
   step counts: there are no held-out pictures.
+- fill: root mean squared error of hidden pixels (0 to 1) of 1000 test pictures, with a half and three quarters hidden,
+  beside the rule that puts the mean of the training pictures there; of recipes that predict pixels.
 - scratch: the network of the first recipe from scratch on the same labels, twice as long.
 
 F.npz holds x_train, y_train, x_test, y_test and classes; what its pictures want set is in `SETTINGS`, by the name of
@@ -156,6 +158,26 @@ def probed(folder: Path, images: Any, most: int, asked: int) -> dict[str, Any]:
         out[pooling] = told_apart(a, train.labels, b, test.labels)
         if pooling == "mean":
             out["spread"] = spread_of(b[:2000])
+    return out
+
+
+def filled(folder: Path, images: Any) -> dict[str, dict[str, float]]:
+    """Errors of hidden pixels by share hidden: the model's, and of the mean training picture."""
+    import unmask
+    from unmask.modalities.images.floats import as_floats
+
+    model = unmask.load(folder)
+    train, test = parted(images)
+    some = test.take(np.arange(min(1000, len(test))))
+    truth, mean = as_floats(some.pixels), as_floats(train.pixels[:20_000]).mean(0)
+    out = {}
+    for ratio in (0.5, 0.75):
+        r = model.reconstruct(some, ratio=ratio, seed=1)
+        hidden = np.broadcast_to(r.hidden.reshape(len(some), 1, *r.hidden.shape[1:3]), truth.shape)
+        guesses = {"model": as_floats(r.filled), "mean picture": np.broadcast_to(mean, truth.shape)}
+        out[f"{ratio:.0%}"] = {
+            name: float(np.sqrt(((guess - truth)[hidden] ** 2).mean())) for name, guess in guesses.items()
+        }
     return out
 
 
@@ -349,7 +371,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=10_000, help="test pictures of the probe")
     parser.add_argument("--precision", default="auto")
     parser.add_argument(
-        "--only", help="rules, speed, pretrain, probe, labels, scratch, with commas between; default all"
+        "--only", help="rules, speed, pretrain, probe, fill, labels, scratch, with commas between; default all but fill"
     )
     args = parser.parse_args()
     parts = (args.only or "rules,speed,pretrain,probe,labels,scratch").split(",")
@@ -378,6 +400,8 @@ def main() -> None:
             keep("pretrain", name, pretrained(name, folder, train, args, 0, timed))
         if "probe" in parts:
             keep("probe", name, probed(folder, images, args.most, args.test))
+        if "fill" in parts:
+            keep("fill", name, filled(folder, images))
         if "labels" in parts:
             scratch = "scratch" in parts and number == 0
             rows = [few_labels(folder, images, seed, per_class, scratch, kind(args.data)) for seed in range(args.seeds)]

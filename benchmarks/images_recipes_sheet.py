@@ -107,6 +107,11 @@ def sheet(path: Path, since: str) -> None:
     tables, labels = [recipes(found)], found.get("labels", {})
     if "rules" in found:
         tables.append(rules(found))
+    if "fill" in found:
+        columns = ["error of hidden pixels", *(f"{share} hidden" for share in next(iter(found["fill"].values())))]
+        rows = [[name, *(f"{e['model']:.3f}" for e in row.values())] for name, row in found["fill"].items()]
+        rule = [f"{e['mean picture']:.3f}" for e in next(iter(found["fill"].values())).values()]
+        tables.append({"columns": columns, "rows": [*rows, ["mean training picture (rule)", *rule]]})
     if "all labels" in found:
         rows = [[name, percent(share)] for name, share in found["all labels"].items()]
         tables.append({"columns": ["all 60,000 labels", "linear probe"], "rows": rows})
