@@ -121,6 +121,9 @@ def test_by_default_views_are_compared_and_pixels_predicted(tmp_path):
 
     assert default_settings() == with_overrides(ImageSettings(), RECIPES[DEFAULT])
     assert (default_settings().target, default_settings().predicts_pixels) == ("contrast", True)
+    assert default_settings().scale == (0.3, 1.0)
+    native = with_overrides(default_settings(), {"view": "crop", "image_size": 12})  # nothing is resized there
+    assert native.scale == (1.0, 1.0)
     kind = ImagePretraining(bars(20), None)
     assert kind.settings == default_settings()
 

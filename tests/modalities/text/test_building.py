@@ -214,9 +214,12 @@ def test_a_tokenizer_of_the_same_files_is_not_trained_again(tmp_path):
         settings = TextSettings(vocabulary=200, tokenizer_kind="unigram", **more)
         return build_tokenizer([str(corpus)], tmp_path / "run", settings, said.append).fingerprint()
 
+    def trained() -> int:
+        return sum(line.startswith("training a unigram tokenizer") for line in said)
+
     assert made() == made()
-    assert len(said) == 1
+    assert trained() == 1
     made(holdout=0.3)
     corpus.write_text(corpus.read_text()[:-300])
     made(holdout=0.3)
-    assert len(said) == 3
+    assert trained() == 3

@@ -93,7 +93,7 @@ class ImageSettings:
             below the folder given), file, or a column of a table; none takes the patient of DICOM files and the file
             elsewhere.
         crop: random resized crops of this share of the area, low,high; 1,1 for none. None is 0.6,1 with view=shrink,
-            else 1,1.
+            else 1,1; where views are compared (target=views, contrast) 0.3,1, but with view=crop.
         flip: mirror half of the pictures.
         turn: turn pictures by quarters, where up means nothing (cells, tissue, scenes from above).
         batch: images in one optimiser step.
@@ -271,6 +271,8 @@ class ImageSettings:
         """Share of the area that random resized crops cover."""
         if self.crop is not None:
             return self.crop
+        if self.target in ("views", "contrast") and self.view != "crop":
+            return (0.3, 1.0)
         return (0.6, 1.0) if self.view == "shrink" else (1.0, 1.0)
 
     @property
@@ -351,7 +353,7 @@ SIMMIM: dict[str, Any] = {
 """Xie et al. 2022, section 4.1 and appendix A: mask units of 32 pixels, 60 %, L1, rate 1e-4 x batch / 512. The step
 decay at 7/8 of the run is a linear one here; learned absolute positions stand for the relative bias of their ViT."""
 
-_VIEWS: dict[str, Any] = {"ratio": 0.5, "crop": (0.3, 1.0), "jitter": 0.4}
+_VIEWS: dict[str, Any] = {"ratio": 0.5, "jitter": 0.4}
 """Views of small pictures on a CPU: half of the patches are seen, so that a view costs half."""
 
 LEJEPA: dict[str, Any] = {**_VIEWS, "target": "views", "views": 4, "regulariser": 0.05, "weight_decay": 0.05}
