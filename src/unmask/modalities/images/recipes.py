@@ -93,7 +93,7 @@ class ImageSettings:
             below the folder given), file, or a column of a table; none takes the patient of DICOM files and the file
             elsewhere.
         crop: random resized crops of this share of the area, low,high; 1,1 for none. None is 0.6,1 with view=shrink,
-            else 1,1; where views are compared (target=views, contrast) 0.3,1, but with view=crop.
+            else 1,1; where views are compared (target=views, contrast) 0.3,1, except with view=crop.
         flip: mirror half of the pictures.
         turn: turn pictures by quarters, where up means nothing (cells, tissue, scenes from above).
         batch: images in one optimiser step.
