@@ -42,9 +42,13 @@ from unmask.training.precision import resolve_precision
 MASK_ALONE = {"mask": 1.0, "random": 0.0, "keep": 0.0}
 MUON = {"optimiser": "muon", "learning_rate": 2e-3, "matrix_rate": 4}
 RECIPES: dict[str, dict[str, Any]] = {
-    "plain": {**BERT, "batch_slots": 8192},
+    "plain": {**BERT, "batch_slots": 8192, "initial_embeddings": "random"},
+    "plain-1024": {**BERT, "batch_slots": 1024, "initial_embeddings": "random"},
+    "bert-counted": {**BERT, "batch_slots": 1024},
     "default": {},
-    "default-random": {"initial_attention": "random"},
+    "default-random": {"initial_attention": "random", "initial_embeddings": "random"},
+    "attention-alone": {"initial_embeddings": "random"},
+    "embeddings-alone": {"initial_attention": "random"},
     "batch-8192": {"batch_slots": 8192},
     "batch-1024": {"batch_slots": 1024},
     "rate-1": {"learning_rate": 1e-3},

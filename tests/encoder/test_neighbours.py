@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
+from unmask.core.co_occurrence import Factors
 from unmask.encoder.neighbours import OFFSETS
 from unmask.encoder.rotary import rotate, rotation
-from unmask.modalities.text.build import build_model
+from unmask.modalities.text.build import build_model, start_from_counts
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -48,6 +50,29 @@ def test_a_random_start_looks_everywhere(tokenizer):
 def test_learned_positions_start_at_random(tokenizer):
     model, _ = build_model(with_overrides(TextSettings(), {"recipe": "bert", "width": 64, "layers": 1}), tokenizer)
     assert model.codec.word.weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+def test_heads_that_look_at_neighbours_pass_them_on(tokenizer):
+    """A slot's state after the first attention is nearest to what stands beside it."""
+    shape = {"width": 64, "layers": 2, "heads": 4, "slots": 32}
+    model, _ = build_model(with_overrides(TextSettings(), shape), tokenizer)
+    random = np.random.default_rng(0)
+    axes = np.linalg.qr(random.standard_normal((64, 64)))[0][:16].astype(np.float32)
+    vectors = random.standard_normal((tokenizer.vocab_size, 16)).astype(np.float32) @ axes
+    company = Factors(vectors=vectors, axes=axes, signs=np.ones(16, np.float32))
+    before = model.encoder.layers[0].attention.out.weight.detach().clone()
+    start_from_counts(model, with_overrides(TextSettings(), shape), np.ones(tokenizer.vocab_size), company)
+    ids = torch.arange(5, 5 + SLOTS)[None]
+    position = torch.arange(SLOTS)[None]
+    layer, x = model.encoder.layers[0], model.encoder.stem(model.codec.word(ids), position)
+    layout = model.encoder.layout(torch.ones_like(ids), position)
+    added = (layer.attention(layer.attention_norm(x), layout, None)[0] @ torch.from_numpy(axes).T).detach()
+    own = torch.from_numpy(vectors @ axes.T)[ids[0]]
+    alike = torch.nn.functional.normalize(added, dim=1) @ torch.nn.functional.normalize(own, dim=1).T
+    beside = torch.stack([alike.diagonal(d)[4:-4].mean() for d in (-1, 1)]).mean()
+    far = torch.stack([alike.diagonal(d)[4:-4].mean().abs() for d in (-9, -6, 6, 9)]).mean()
+    assert beside > 0.2 > 3 * far
+    assert not torch.equal(layer.attention.out.weight, before)
 
 
 def test_every_seed_has_its_own_start(tokenizer):

@@ -30,6 +30,8 @@ SLOWEST = 0.25
 """Radians per slot of the slowest rotation used: slower ones make the peak wider, and where there is but one, its peak
 comes back every 2 pi slots: two at least are used."""
 
+PASSED = 0.7
+"""Of a neighbour's part along an axis, what a head reads of it, and again what it writes (`pass_on`)."""
 
 LAYERS = 2
 """How many layers start so, from the first."""
@@ -65,3 +67,22 @@ def look_at_neighbours(embedding: Tensor, layers: Sequence[SelfAttention], offse
             rows = slice(head * depth, (head + 1) * depth)
             weight[:width][rows] += size * query[:, None] * reader
             weight[width : 2 * width][rows] += size * key[:, None] * reader
+
+
+@torch.no_grad()
+def pass_on(axes: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int] = OFFSETS) -> None:
+    """Let the heads that look at neighbours add to a slot's state what these are, as far as some axes say it.
+
+    Args:
+        axes: (axes, width) orthonormal, the most telling first; a head passes on as many as it is deep.
+        layers: as of `look_at_neighbours`.
+        offsets: one per head, as there.
+    """
+    for attention in layers:
+        heads, width = attention.config.heads, attention.config.width
+        depth = width // heads
+        passed = PASSED * axes[:depth].to(attention.qkv.weight)
+        for head in range(min(len(offsets), heads)):
+            values = slice(head * depth, head * depth + len(passed))
+            attention.qkv.weight[2 * width :][values] += passed
+            attention.out.weight[:, values] += passed.T

@@ -205,7 +205,10 @@ LATER = {
     "guard": False,
     "against": "whole",
 }
-"""Settings that came after the first runs, and what those did. `initial_attention` has no say once a run is begun."""
+"""Settings that came after the first runs, and what those did."""
+
+AT_THE_START = ("initial_attention", "initial_embeddings")
+"""Settings that have no say once a run is begun."""
 
 
 def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,7 +217,7 @@ def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
     if train.get("optimiser") != "muon" or train.get("matrix_rate") == 1.0:  # has no say, or is what there always was
         train.pop("matrix_rate", None)
     # Runs begun before there were these know nothing of them; what they were then is not asked again.
-    return {k: v for k, v in settings.items() if k != "initial_attention" and (k not in LATER or v != LATER[k])} | {
+    return {k: v for k, v in settings.items() if k not in AT_THE_START and (k not in LATER or v != LATER[k])} | {
         "train": train
     }
 

@@ -16,13 +16,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from text_corpus import tokenizer, write_corpus
+from unmask.core.co_occurrence import co_occurrences, factors, information
 from unmask.errors import UserError
 from unmask.modalities.text.adapt import adapt, adapt_settings
 from unmask.modalities.text.build import build_model
 from unmask.modalities.text.cache import TokenCache, is_held_out
 from unmask.modalities.text.corpus import build_tokenizer
 from unmask.modalities.text.model import load
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.pretrain import COMPANY, pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -417,6 +418,40 @@ def test_a_run_that_hides_nothing_or_all_is_refused(ratio):
 
 def test_the_modern_recipe_hides_as_much_to_the_end():
     assert with_overrides(TextSettings(), RECIPES["modern"]).ratio_end is None
+
+
+def start_of(out, corpus, **more):
+    """The embeddings of a run that learns next to nothing."""
+    lost = settings(steps=1, learning_rate=1e-9, dropout=0.0, **more)
+    pretrain(str(corpus), out, settings=lost, console=False)
+    assert not (out / COMPANY).exists()
+    return load(out).model.codec.word.weight.detach()
+
+
+@pytest.mark.parametrize("recipe", ["bert", "modern"])
+def test_a_new_model_begins_with_embeddings_counted_in_its_training_text(recipe, corpus, tmp_path):
+    found = start_of(tmp_path / "counted", corpus, recipe=recipe)
+    cache = TokenCache.open(tmp_path / "counted" / "cache")
+    shape = settings(recipe=recipe)
+    company = factors(information(co_occurrences(cache.pieces(), len(found))), shape.width, seed=shape.train.seed)
+    vectors = torch.from_numpy(company.vectors)
+    live = vectors.any(1)
+    seen, expected = found[live] - found[live].mean(0), vectors[live]
+    assert live.sum() > 50
+    assert torch.cosine_similarity(seen, expected - expected.mean(0)).min() > 0.99
+    drawn = start_of(tmp_path / "random", corpus, recipe=recipe, initial_embeddings="random")
+    assert torch.equal(found[~live], drawn[~live])
+    assert torch.cosine_similarity(found[live], drawn[live]).mean() < 0.8
+
+
+def test_pieces_of_a_corpus_are_its_training_tokens_in_order(corpus, tmp_path):
+    start_of(tmp_path / "run", corpus, holdout=0.2)
+    cache = TokenCache.open(tmp_path / "run" / "cache")
+    tokens, example = (np.concatenate(parts) for parts in zip(*cache.pieces(), strict=True))
+    inside = slice(len(cache.meta["before"]), -len(cache.meta["after"]))
+    assert 0 < len(cache.train) < len(cache)
+    np.testing.assert_array_equal(tokens, np.concatenate([cache.example(i)[0][inside] for i in cache.train]))
+    np.testing.assert_array_equal(np.unique(example), cache.train)
 
 
 @pytest.mark.parametrize("recipe", ["bert", "modern"])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
+from unmask.core.co_occurrence import Factors
 from unmask.encoder.config import MLP, EncoderConfig, Rotary, SinCos
-from unmask.encoder.neighbours import LAYERS, look_at_neighbours
+from unmask.encoder.neighbours import LAYERS, look_at_neighbours, pass_on
 from unmask.modalities.text.folder import new_text_model
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokenizer import Tokenizer
@@ -44,6 +46,24 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
         dropout=settings.dropout,
         decoder=decoder,
     )
-    if settings.initial_attention == "neighbours" and isinstance(model.encoder.config.positions, Rotary):
+    if looks_at_neighbours(settings, model):
         look_at_neighbours(model.codec.word.weight, [layer.attention for layer in model.encoder.layers[:LAYERS]])
     return model, family
+
+
+def looks_at_neighbours(settings: TextSettings, model: Any) -> bool:
+    """Whether the first heads of a new model look at the slots beside them."""
+    return settings.initial_attention == "neighbours" and isinstance(model.encoder.config.positions, Rotary)
+
+
+def start_from_counts(model: Any, settings: TextSettings, frequencies: np.ndarray, company: Factors | None) -> None:
+    """Let a new model begin as a rule that counting gives, before it learns more than that.
+
+    Args:
+        model: of `build_model`.
+        frequencies: (vocabulary,) count of each token.
+        company: which tokens stand near which; None leaves the embeddings random.
+    """
+    model.codec.start_from(frequencies, company)
+    if company is not None and looks_at_neighbours(settings, model):
+        pass_on(torch.from_numpy(company.axes), [layer.attention for layer in model.encoder.layers[:LAYERS]])

@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,17 +75,28 @@ class TokenCache:
         """Count of each token in the training split.
 
         Args:
-            most: about so many tokens are counted at most, in pieces of 8 192 examples evenly spread.
+            most: of `pieces`.
         """
         counts = np.zeros(self.meta["vocabulary"], np.int64)
+        for tokens, _ in self.pieces(most):
+            counts += np.bincount(tokens, minlength=len(counts))
+        return counts
+
+    def pieces(self, most: int | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(tokens, number of the example of each) of the training split, 8 192 examples at a time, without [CLS] and
+        [SEP].
+
+        Args:
+            most: about so many tokens at most, of pieces evenly spread over the corpus.
+        """
         training = np.zeros(len(self), bool)
         training[self.train] = True
         step = 1 if most is None else max(1, len(self._tokens) // most)
         for first in range(0, len(self), 8192 * step):
             edges = self._offsets[first : first + 8193]
-            part = self._tokens[edges[0] : edges[-1]][np.repeat(training[first : first + 8192], np.diff(edges))]
-            counts += np.bincount(part, minlength=len(counts))
-        return counts
+            example = np.repeat(np.arange(first, first + len(edges) - 1), np.diff(edges))
+            kept = training[example]
+            yield self._tokens[edges[0] : edges[-1]][kept], example[kept]
 
     def digest(self) -> int:
         """CRC-32 of where examples end and of the tokens, of which 64 pieces of 2^18, evenly spread, are enough."""

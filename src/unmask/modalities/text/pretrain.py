@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.core.co_occurrence import Factors, co_occurrences, factors, information
 from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError
 from unmask.evaluation.card import source_name
+from unmask.files import written
 from unmask.modalities.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
-from unmask.modalities.text.build import build_model
+from unmask.modalities.text.build import build_model, start_from_counts
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.corpus import build_cache, build_tokenizer, check_unknown
 from unmask.modalities.text.detection import save_detection
@@ -31,7 +34,10 @@ from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, lasting
 
 COUNTED = 16_000_000
-"""Tokens from which the frequencies are taken that a new model begins with."""
+"""Tokens from which the counts are taken that a new model begins with."""
+
+COMPANY = "company.npz"
+"""Of the run folder, until the run is finished: which tokens stand near which, for the model to begin with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,22 +65,47 @@ class TextPretraining(Pretrainable[TextRun]):
         return self.settings.train
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        started = resume and (out / "checkpoints").exists()
         if (folder := prepared_at(self.data, "text")) is not None:
             self.tokenizer, self.cache = open_prepared(folder, self.settings)
             say(f"{folder}: prepared, {self.cache.meta['tokens']:,} tokens")
-            return
-        data = resolve(self.data, out)
-        started = resume and (out / "checkpoints").exists()
-        self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
-        self.tokenizer.require_mask()
-        self.cache = build_cache(data, self.tokenizer, out / "cache", self.settings, say)
+        else:
+            data = resolve(self.data, out)
+            self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
+            self.tokenizer.require_mask()
+            self.cache = build_cache(data, self.tokenizer, out / "cache", self.settings, say)
+        if self.counts_company and not started and (first or not (out / COMPANY).exists()):
+            self._count_company(out, say)
+
+    @property
+    def counts_company(self) -> bool:
+        """Whether the model begins with which tokens stand near which."""
+        return self.settings.initial_embeddings == "co_occurrence" and self.settings.objective != "detection"
+
+    def _count_company(self, out: Path, say: Callable[[str], None]) -> None:
+        """Which tokens stand near which, for all processes to begin with."""
+        began = time.monotonic()
+        counts = co_occurrences(self.cache.pieces(COUNTED), self.cache.meta["vocabulary"])
+        found = factors(information(counts), self.settings.width, seed=self.settings.train.seed)
+        out.mkdir(parents=True, exist_ok=True)
+        with written(out / COMPANY) as file:
+            np.savez(file, **vars(found))
+        say(f"embeddings begin with which tokens stand together ({time.monotonic() - began:.0f} s)")
+
+    def _company(self, out: Path) -> Factors | None:
+        """What `_count_company` found; None where it was not asked, or the run was begun: its weights are in its
+        checkpoints then."""
+        if not self.counts_company or not (out / COMPANY).exists():
+            return None
+        with np.load(out / COMPANY) as kept:
+            return Factors(**kept)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         cache = self.cache
         check_unknown(cache, say)
         model, self.family = build_model(self.settings, self.tokenizer)
         if isinstance(model, MaskedModel):
-            model.codec.start_from(cache.frequencies(most=COUNTED))
+            start_from_counts(model, self.settings, cache.frequencies(most=COUNTED), self._company(out))
         size = sum(p.numel() for p in model.parameters())
         say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {size / 1e6:.1f} M parameters")
         return make_job(model, cache, self.tokenizer, self.settings)
@@ -83,6 +114,7 @@ class TextPretraining(Pretrainable[TextRun]):
         about = {"text": as_dict(self.settings), "source": source_name(self.data), "lengths": lengths_of(self.cache)}
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
         save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
+        (out / COMPANY).unlink(missing_ok=True)
 
     def finished(self, out: Path, result: RunResult) -> TextRun:
         return TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))

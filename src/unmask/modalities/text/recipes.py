@@ -38,6 +38,9 @@ class TextSettings:
         initial_attention: where heads look before training: 'neighbours', the first four of the first two layers at
             the slots beside them (`unmask.encoder.neighbours`), or 'random'. Recipe 'bert', whose positions are
             learned, always starts at random.
+        initial_embeddings: vectors of the tokens before training: 'co_occurrence', counted in the training text, so
+            that tokens of like company are near each other (`unmask.core.co_occurrence`), and the head and the heads
+            that look at neighbours read them; or 'random'. With objective 'detection' they are random.
         slots: slots in a row and the longest example.
         vocabulary: entries of the tokenizer trained on the corpus.
         tokenizer_kind: 'wordpiece', 'bpe' (byte-level) or 'unigram'.
@@ -79,6 +82,7 @@ class TextSettings:
     heads: int = 4
     inner: int | None = None
     initial_attention: Literal["neighbours", "random"] = "neighbours"
+    initial_embeddings: Literal["co_occurrence", "random"] = "co_occurrence"
     slots: int = 128
     vocabulary: int = 16384
     tokenizer_kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
