@@ -3,9 +3,10 @@
     python benchmarks/text_english.py unmask-en --prepared build/english/prepared --blimp blimp.zip --pairs 100
 
 `--prepared` is the folder of the corpus that the model was trained on: its held-out documents are what is filled, and
-its training documents give the frequencies for the rules. Two rules need no model: the shorter sentence of a pair, and
-the one whose tokens are more frequent in the training text (the sum of their log shares; unigram probability). Tasks
-are judged by benchmarks/text_defaults.py with `--model` the model's folder.
+its training documents give the counts for the rules. Three rules need no model: the shorter sentence of a pair, the one
+whose tokens are more frequent in the training text (the sum of their log shares), and the one that a table of
+three tokens in a row finds likelier (an n-gram model with absolute discounting). Tasks are judged by
+benchmarks/text_defaults.py with `--model` the model's folder.
 """
 
 from __future__ import annotations
@@ -41,6 +42,64 @@ class Unigram:
     def score(self, texts: Sequence[str], *, mode: str) -> list[dict[str, Any]]:
         found = self.tokenizer.encode(list(texts), specials=False)
         return [{"score": float(self.log[e.ids].sum()), "slots": len(e.ids)} for e in found]
+
+
+class Trigram:
+    """Scores a text by the tokens that stand before each: interpolated absolute discounting (Ney et al. 1994)."""
+
+    DISCOUNT = 0.75
+
+    def __init__(self, tokenizer: Tokenizer, cache: TokenCache) -> None:
+        self.tokenizer, self.size = tokenizer, tokenizer.vocab_size
+        ones = np.zeros(self.size, np.int64)
+        rows: dict[int, list[np.ndarray]] = {2: [], 3: []}
+        for tokens, example in cache.pieces():
+            tokens = tokens.astype(np.int64)
+            ones += np.bincount(tokens, minlength=self.size)
+            for order, found in rows.items():
+                inside = example[order - 1 :] == example[: len(example) - order + 1]
+                found.append(self._key([tokens[i : len(tokens) - order + 1 + i] for i in range(order)])[inside])
+        self.unigram = (ones + 1) / (ones + 1).sum()
+        self.counts = {order: np.unique(np.concatenate(found), return_counts=True) for order, found in rows.items()}
+        self.before = {}
+        for order, (keys, counts) in self.counts.items():
+            context, first = np.unique(keys // self.size, return_index=True)
+            ends = np.append(first[1:], len(keys))
+            self.before[order] = context, np.add.reduceat(counts, first), ends - first
+
+    def _key(self, tokens: Sequence[Any]) -> Any:
+        key = tokens[0]
+        for token in tokens[1:]:
+            key = key * self.size + token
+        return key
+
+    @staticmethod
+    def _found(keys: np.ndarray, values: Sequence[np.ndarray], key: int) -> list[int]:
+        at = int(np.searchsorted(keys, key))
+        return [int(v[at]) for v in values] if at < len(keys) and keys[at] == key else [0] * len(values)
+
+    def probability(self, tokens: Sequence[int]) -> float:
+        """Of the last token after those before it, two at most."""
+        if len(tokens) < 2:
+            return float(self.unigram[tokens[-1]])
+        rest = self.probability(tokens[1:])
+        order = len(tokens)
+        contexts, totals, kinds = self.before[order]
+        total, different = self._found(contexts, (totals, kinds), self._key(tokens[:-1]))
+        if not total:
+            return rest
+        (count,) = self._found(self.counts[order][0], (self.counts[order][1],), self._key(tokens))
+        return max(count - self.DISCOUNT, 0) / total + self.DISCOUNT * different / total * rest
+
+    def score(self, texts: Sequence[str], *, mode: str) -> list[dict[str, Any]]:
+        found = self.tokenizer.encode(list(texts), specials=False)
+        return [
+            {
+                "score": float(sum(np.log(self.probability(ids[max(0, i - 2) : i + 1])) for i in range(len(ids)))),
+                "slots": len(ids),
+            }
+            for ids in ([int(token) for token in e.ids] for e in found)
+        ]
 
 
 def held_out(cache: TokenCache, tokenizer: Tokenizer) -> list[str]:
@@ -83,7 +142,8 @@ def main() -> None:
     print(json.dumps(found), flush=True)
     if args.blimp:
         pairs = some_of_each(read_minimal_pairs(args.blimp), args.pairs)
-        for name, scorer in (("unigram", Unigram(tokenizer, frequencies)), ("model", model)):
+        rules = {"unigram": Unigram(tokenizer, frequencies), "trigram": Trigram(tokenizer, cache)}
+        for name, scorer in (*rules.items(), ("model", model)):
             judged = evaluate_minimal_pairs(scorer, pairs, say=print)
             print(json.dumps({"blimp": name} | {k: judged[k] for k in SHOWN}), flush=True)
 

@@ -277,9 +277,12 @@ def test_nothing_held_out_stops_nothing_early(corpus, tmp_path):
     assert found.table() == [("loss", "-", "-"), ("accuracy", "-", "-")]
 
 
-def test_adapting_has_no_settings_of_a_new_model():
-    with pytest.raises(UserError, match="width=64: the model to adapt has its own"):
-        adapt_settings({"width": 64})
+@pytest.mark.parametrize(
+    ("name", "value"), [("width", 64), ("initial_embeddings", "random"), ("initial_attention", "random")]
+)
+def test_adapting_has_no_settings_of_a_new_model(name, value):
+    with pytest.raises(UserError, match=f"{name}={value}: the model to adapt has its own"):
+        adapt_settings({name: value})
 
 
 def test_an_adaptation_is_resumed_from_its_own_model(corpus, tmp_path):

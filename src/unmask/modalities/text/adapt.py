@@ -46,6 +46,8 @@ OF_A_NEW_MODEL = (
     "layers",
     "heads",
     "inner",
+    "initial_attention",
+    "initial_embeddings",
     "vocabulary",
     "tokenizer_kind",
     "tokenizer",
