@@ -5,7 +5,8 @@
 
 Both models have 4 layers of width 256 and one vocabulary (a WordPiece tokenizer trained on the training documents), and
 take as many steps of the same windows of documents in the same order: `unmask pretrain text --recipe diffusion` and the
-GPT-2 of transformers, with the learning rates below, linear warm-up and decay, bf16. Held-out documents are others.
+GPT-2 of transformers, each at the `--rate` given, with linear warm-up and decay, in bf16 where that pays here and else
+in fp32. Held-out documents are others.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from unmask.modalities.text.prepare import prepare
 from unmask.modalities.text.pretrain import pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.training.precision import resolve_precision
 
 SLOTS, BATCH_SLOTS, LAYERS, WIDTH, HEADS = 128, 2048, 4, 256, 4
-RATE = 1e-3
 
 
 def documents(corpus: Path, words: int, held_out: int) -> tuple[list[str], list[str]]:
@@ -59,13 +60,13 @@ def write(texts: list[str], path: Path) -> None:
     path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts), encoding="utf-8")
 
 
-def settings_of(steps: int, vocabulary: int) -> TextSettings:
+def settings_of(steps: int, vocabulary: int, rate: float) -> TextSettings:
     more = {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "slots": SLOTS, "vocabulary": vocabulary}
-    run = {"steps": steps, "batch_slots": BATCH_SLOTS, "learning_rate": RATE, "seed": 0, "precision": "bf16"}
+    run = {"steps": steps, "batch_slots": BATCH_SLOTS, "learning_rate": rate, "seed": 0}
     return with_overrides(TextSettings(), {**RECIPES["diffusion"], **more, **run})
 
 
-def causal(cache: TokenCache, tokenizer: Tokenizer, steps: int, out: Path) -> dict[str, Any]:
+def causal(cache: TokenCache, tokenizer: Tokenizer, steps: int, rate: float, out: Path) -> dict[str, Any]:
     """Train GPT-2 on the windows of the plan that the masked model's steps are made of, each a padded row."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -75,7 +76,8 @@ def causal(cache: TokenCache, tokenizer: Tokenizer, steps: int, out: Path) -> di
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     )  # fmt: skip
     model = GPT2LMHeadModel(config).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    half = resolve_precision("auto", "cpu").name == "bf16"
+    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
     plan = Plan(lengths=cache.lengths, examples=np.asarray(cache.train), slots=SLOTS, rows=BATCH_SLOTS // SLOTS)
     special = torch.from_numpy(np.asarray(tokenizer.special_ids))
     began, real = time.process_time(), 0
@@ -86,8 +88,8 @@ def causal(cache: TokenCache, tokenizer: Tokenizer, steps: int, out: Path) -> di
         real += sum(map(len, rows))
         done = number / steps
         for group in optimiser.param_groups:
-            group["lr"] = RATE * (done / 0.06 if done < 0.06 else (1 - done) / 0.94)
-        with torch.autocast("cpu", torch.bfloat16):
+            group["lr"] = rate * (done / 0.06 if done < 0.06 else (1 - done) / 0.94)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
             loss = model(input_ids=ids, attention_mask=(ids != tokenizer.pad_id).long(), labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -100,14 +102,16 @@ def causal(cache: TokenCache, tokenizer: Tokenizer, steps: int, out: Path) -> di
     return {"parameters": size, "processor_seconds": time.process_time() - began, "tokens": real}
 
 
-def train(work: Path, corpus: Path, words: int, held_out: int, steps: int, vocabulary: int, which: str) -> None:
-    settings, data = settings_of(steps, vocabulary), work / "prepared"
+def train(
+    work: Path, corpus: Path, words: int, held_out: int, steps: int, vocabulary: int, rate: float, which: str
+) -> None:
+    settings, data = settings_of(steps, vocabulary, rate), work / "prepared"
     if not data.exists():
         seen, held = documents(corpus, words, held_out)
         write(seen, work / "train.jsonl")
         write(held, work / "held.jsonl")
         prepare([str(work / "train.jsonl")], data, settings=settings, workers=1)
-    about: dict[str, Any] = {"steps": steps, "words": words, "vocabulary": vocabulary}
+    about: dict[str, Any] = {"steps": steps, "words": words, "vocabulary": vocabulary, "rate": rate}
     if which in ("both", "masked"):
         began = time.process_time()
         pretrain(str(data), work / "masked", settings=settings, console=False)
@@ -115,7 +119,7 @@ def train(work: Path, corpus: Path, words: int, held_out: int, steps: int, vocab
         (work / "masked.json").write_text(json.dumps(about))
     if which in ("both", "causal"):
         cache, tokenizer = TokenCache.open(data), Tokenizer.load(data / "tokenizer.json")
-        about["causal"] = causal(cache, tokenizer, steps, work / "causal")
+        about["causal"] = causal(cache, tokenizer, steps, rate, work / "causal")
         (work / "causal.json").write_text(json.dumps(about))
 
 
@@ -230,6 +234,7 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=400)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--vocabulary", type=int, default=8192)
+    parser.add_argument("--rate", type=float, default=2e-3, help="learning rate")
     parser.add_argument("--train", choices=("both", "masked", "causal"))
     parser.add_argument("--judge", action="store_true")
     parser.add_argument("--draws", type=int, default=8)
@@ -240,7 +245,16 @@ def main() -> None:
     if given.judge:
         judge(given.work, given.out, given.draws)
     elif given.train:
-        train(given.work, given.corpus, given.words, given.held_out, given.steps, given.vocabulary, given.train)
+        train(
+            given.work,
+            given.corpus,
+            given.words,
+            given.held_out,
+            given.steps,
+            given.vocabulary,
+            given.rate,
+            given.train,
+        )
 
 
 if __name__ == "__main__":

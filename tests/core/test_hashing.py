@@ -65,6 +65,7 @@ def test_numbers_of_version_0_1_are_still_the_same():
         *range(11, 17),
         21,
         22,
+        23,
         *range(30, 34),
         *range(40, 55),
         56,

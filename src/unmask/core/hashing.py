@@ -38,6 +38,7 @@ class Salt(IntEnum):
     # The order of training
     PLAN_EXAMPLES = 21
     PLAN_ROWS = 22
+    REPLAY = 23
     # Pictures: hidden patches
     RECTANGLE_AREA = 30
     RECTANGLE_SHAPE = 31

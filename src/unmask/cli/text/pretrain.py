@@ -57,6 +57,7 @@ def adapt(
         "filling", "--for", help="filling: hidden tokens, as before; embedding: vectors of texts, without labels."
     ),
     general: list[str] = typer.Option([], help="General text to guard against forgetting; may be repeated."),
+    replay: float = typer.Option(0.0, help="Share of what is learnt from that is general text (half of --general)."),
     config: options.Config = None,
     set_: options.Set = [],
     steps: options.Steps = None,
@@ -74,7 +75,7 @@ def adapt(
     the model stays as it was where that did not get better.
     """
     from unmask.cli.common import Output, run_overrides
-    from unmask.errors import check_choice
+    from unmask.errors import UserError, check_choice, option
     from unmask.modalities.text.adapt import adapt as run
     from unmask.modalities.text.adapt import adapt_settings
     from unmask.modalities.text.adapt_embedding import adapt_embedding, embedding_settings
@@ -82,13 +83,18 @@ def adapt(
     check_choice("for", for_, ("filling", "embedding"))
     given, held = run_overrides(context), general or None
     if for_ == "embedding":
+        if replay:
+            raise UserError(
+                f"{option('replay', replay)} with {option('for', 'embedding')}",
+                hint="Leave it out: vectors are learnt from the texts alone.",
+            )
         chosen = embedding_settings(given)
         output = Output(json_, chosen.train.seed)
         found = adapt_embedding(model, data, out, settings=chosen, general=held, resume=resume)
     else:
         settings = adapt_settings(given)
         output = Output(json_, settings.train.seed)
-        found = run(model, data, out, settings=settings, general=held, resume=resume)
+        found = run(model, data, out, settings=settings, general=held, replay=replay, resume=resume)
     lines = [f"{'':24}{'before':>10}{'after':>10}"]
     lines += [f"{name:24}{before:>10}{after:>10}" for name, before, after in found.table()]
     lines += [*found.said(), f"model:  {out}", f"report: {out}/report.html"]

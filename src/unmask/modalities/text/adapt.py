@@ -25,6 +25,7 @@ from unmask.modalities.text.folder import load_folder, save_folder
 from unmask.modalities.text.pretrain import TextRun, counts, make_job, write_report
 from unmask.modalities.text.prospect import Prospect, probed, prospect_of
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
+from unmask.modalities.text.replay import Replayed
 from unmask.modalities.text.sources import plain_text, resolve
 from unmask.training.job import Job, RunResult
 from unmask.training.launcher import goes_on
@@ -36,6 +37,9 @@ from unmask.training.validation import sample
 
 ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
+
+MEASURED = 0.5
+"""Share of the documents of general text that forgetting is measured on where the others are learnt from (`replay`)."""
 
 OF_A_NEW_MODEL = (
     "recipe",
@@ -126,8 +130,9 @@ class TextAdaptation(Pretrainable[Adapted]):
         *,
         general: str | Sequence[str] | None,
         most_forgetting: float = 0.2,
+        replay: float = 0.0,
     ) -> None:
-        self.data, self.general, self.most_forgetting = data, general, most_forgetting
+        self.data, self.general, self.most_forgetting, self.replay = data, general, most_forgetting, replay
         torch.manual_seed(settings.train.seed)  # of a head that the model lacks, and must be the same in every process
         self.origin, self.loaded = str(model), load_folder(str(model))
         longest = self.loaded.model.encoder.config.longest or settings.slots
@@ -151,7 +156,8 @@ class TextAdaptation(Pretrainable[Adapted]):
         """Tokenise the domain's text, and the general one where it is given."""
         self.cache, self.held = self._cache(self.data, out / "cache", self.settings, say), None
         if self.general is not None:
-            only_held_out = dataclasses.replace(self.settings, holdout=0.999, hide="token")
+            held_out = MEASURED if self.replay else 0.999
+            only_held_out = dataclasses.replace(self.settings, holdout=held_out, hide="token")
             self.held = self._cache(self.general, out / "cache-general", only_held_out, say)
 
     def _cache(
@@ -165,7 +171,11 @@ class TextAdaptation(Pretrainable[Adapted]):
         sets = self._held_out(say)
         extra = {"general": sets["general_"]} if "general_" in sets else {}
         stop = self._forgot if extra else None
-        job = make_job(loaded.model, self.cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=stop)
+        cache: Any = self.cache
+        if self.replay and self.held is not None:
+            cache = Replayed(self.cache, self.held, self.replay, seed=settings.train.seed)
+            say(f"{cache.share:.1%} of what is learnt from is general text ({self.replay:.1%} were asked for)")
+        job = make_job(loaded.model, cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=stop)
         job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": self._digest})
         self.before = _measure(loaded.model, sets, settings)
         say(f"before: {self.before}")
@@ -235,6 +245,7 @@ class TextAdaptation(Pretrainable[Adapted]):
                 "text": kept,
                 "adapted_from": self.origin,
                 "before": self.before,
+                "replay": self.replay,
                 "prospect": None if self.prospect is None else self.prospect.to_dict(),
                 "source": source_name(self.data),
             },
@@ -262,6 +273,7 @@ def adapt(
     settings: TextSettings | None = None,
     general: str | Sequence[str] | None = None,
     most_forgetting: float = 0.2,
+    replay: float = 0.0,
     resume: bool = False,
     console: bool = True,
 ) -> Adapted:
@@ -272,11 +284,17 @@ def adapt(
             the model's longest context.
         general: held-out general text. Its loss is measured beside the domain's, and the run stops when it has
             risen by more than `most_forgetting` nats per hidden slot.
+        replay: share of what is learnt from that is general text, 0 to below 1; half of `general` is then learnt from,
+            the other half measured.
 
     Raises:
         UserError: `out` is the model's own folder; anything wrong with model, data or settings; nothing is held out
             though `general` or patience asks for it.
     """
+    if not 0 <= replay < 1:
+        raise UserError(f"replay={replay}", hint="Expected a share from 0 to below 1, such as 0.2.")
+    if replay and general is None:
+        raise UserError(f"replay={replay} without general text", hint=f"Give {option('general')} FILE too.")
     settings = settings or adapt_settings({})
     return adapted(
         TextAdaptation,
@@ -286,6 +304,7 @@ def adapt(
         settings=settings,
         general=general,
         most_forgetting=most_forgetting,
+        replay=replay,
         resume=resume,
         console=console,
     )
