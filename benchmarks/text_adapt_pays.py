@@ -171,7 +171,9 @@ def main() -> None:
             out = args.work / f"{Path(args.model).name}-{name}-{seed}"
             given = dict(s.split("=", 1) for s in args.set) | {"seed": seed, "steps": args.steps, "holdout": 0.05}
             began = time.process_time()
-            run = adapt(args.model, source, out, settings=adapt_settings(given), general=str(general), console=False)
+            run = adapt(
+                args.model, source, out, settings=adapt_settings(given, args.model), general=str(general), console=False
+            )
             took = time.process_time() - began
             model = load(out)
             found: dict[str, Any] = {

@@ -285,6 +285,20 @@ def test_adapting_has_no_settings_of_a_new_model(name, value):
         adapt_settings({name: value})
 
 
+def test_a_model_of_our_own_is_adapted_at_a_quarter_of_its_rate(corpus, tmp_path):
+    pretrain(str(corpus), tmp_path / "base", settings=settings(steps=1, learning_rate=2e-3), console=False)
+    base = tmp_path / "base"
+    assert adapt_settings({}, base).train.learning_rate == pytest.approx(5e-4)
+    assert adapt_settings({"learning_rate": 1e-5}, base).train.learning_rate == 1e-5
+    adapt(base, str(corpus), tmp_path / "once", settings=adapt_settings({**SHORT, "steps": 1}, base), console=False)
+    assert adapt_settings({}, tmp_path / "once").train.learning_rate == pytest.approx(5e-4)
+    (base / "unmask.json").unlink()  # as a published model's folder
+    assert adapt_settings({}, base).train.learning_rate == adapt_settings({}).train.learning_rate == 1e-4
+    for wrong in ("3e-3", 0, None, True):
+        (base / "unmask.json").write_text(json.dumps({"text": {"train": {"learning_rate": wrong}}}))
+        assert adapt_settings({}, base).train.learning_rate == 1e-4
+
+
 def test_an_adaptation_is_resumed_from_its_own_model(corpus, tmp_path):
     for seed in (0, 1):
         pretrain(str(corpus), tmp_path / str(seed), settings=settings(steps=1, seed=seed), console=False)

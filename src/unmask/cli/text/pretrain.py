@@ -92,7 +92,7 @@ def adapt(
         output = Output(json_, chosen.train.seed)
         found = adapt_embedding(model, data, out, settings=chosen, general=held, resume=resume)
     else:
-        settings = adapt_settings(given)
+        settings = adapt_settings(given, model)
         output = Output(json_, settings.train.seed)
         found = run(model, data, out, settings=settings, general=held, replay=replay, resume=resume)
     lines = [f"{'':24}{'before':>10}{'after':>10}"]

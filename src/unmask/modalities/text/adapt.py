@@ -21,7 +21,7 @@ from unmask.files import read_object, replace_json
 from unmask.modalities.text.batches import measuring_corruption, validation_batches
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.corpus import build_cache, check_unknown
-from unmask.modalities.text.folder import load_folder, save_folder
+from unmask.modalities.text.folder import find_folder, load_folder, save_folder
 from unmask.modalities.text.pretrain import TextRun, counts, make_job, write_report
 from unmask.modalities.text.prospect import Prospect, probed, prospect_of
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
@@ -36,7 +36,12 @@ from unmask.training.settings import TrainSettings
 from unmask.training.validation import sample
 
 ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
-"""Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate."""
+"""Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate of models of their
+size."""
+
+OF_ITS_OWN_RATE = 0.25
+"""Of the learning rate that a model of our own was trained with: small models bear more than published ones, and learn
+little at a rate for those (docs/explanation/measured-text-tasks.md)."""
 
 MEASURED = 0.5
 """Share of the documents of general text that forgetting is measured on where the others are learnt from (`replay`)."""
@@ -61,16 +66,38 @@ OF_A_NEW_MODEL = (
 """Settings that the model to adapt has already."""
 
 
-def adapt_settings(given: Mapping[str, Any]) -> TextSettings:
+def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) -> TextSettings:
     """`ADAPT` on top of the usual settings, and what was given on top of both.
 
+    Args:
+        model: that is to be adapted; the rate is then that of `rate_for`, unless it is given.
+
     Raises:
-        UserError: an unknown setting, or one that only a new model has.
+        UserError: an unknown setting, or one that only a new model has; no such model.
     """
     for key in OF_A_NEW_MODEL:
         if key in given:
             raise UserError(f"{key}={given[key]}: the model to adapt has its own", hint="Leave it out.")
-    return with_overrides(with_overrides(TextSettings(), ADAPT), given)
+    usual = with_overrides(TextSettings(), ADAPT)
+    if model is not None:
+        usual = with_overrides(usual, {"learning_rate": rate_for(model)})
+    return with_overrides(usual, given)
+
+
+def rate_for(model: str | Path) -> float:
+    """The learning rate to adapt a model with: a quarter of that which it was trained with where its folder says so
+    (`OF_ITS_OWN_RATE`), the same again where it was adapted, that of `ADAPT` for others.
+
+    Raises:
+        UserError: no such model.
+    """
+    about = read_object(find_folder(str(model)) / "unmask.json") or {}
+    text = about.get("text")
+    train = text.get("train") if isinstance(text, dict) else None
+    rate = train.get("learning_rate") if isinstance(train, dict) else None
+    if not isinstance(rate, float) or not rate > 0:
+        return float(ADAPT["learning_rate"])  # type: ignore[arg-type]
+    return rate if "adapted_from" in about else OF_ITS_OWN_RATE * rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +307,8 @@ def adapt(
     """Continue pretraining `model` on `data`.
 
     Args:
-        settings: default: `adapt_settings({})`; those of a new model (`OF_A_NEW_MODEL`) are not read. `slots` is cut to
-            the model's longest context.
+        settings: default: `adapt_settings({}, model)`; those of a new model (`OF_A_NEW_MODEL`) are not read. `slots` is
+            cut to the model's longest context.
         general: held-out general text. Its loss is measured beside the domain's, and the run stops when it has
             risen by more than `most_forgetting` nats per hidden slot.
         replay: share of what is learnt from that is general text, 0 to below 1; half of `general` is then learnt from,
@@ -295,7 +322,7 @@ def adapt(
         raise UserError(f"replay={replay}", hint="Expected a share from 0 to below 1, such as 0.2.")
     if replay and general is None:
         raise UserError(f"replay={replay} without general text", hint=f"Give {option('general')} FILE too.")
-    settings = settings or adapt_settings({})
+    settings = settings or adapt_settings({}, model)
     return adapted(
         TextAdaptation,
         model,

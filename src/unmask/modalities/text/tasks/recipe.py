@@ -47,7 +47,7 @@ def adapt_then_finetune(
 
     require_validation(options, "adapting")
     with tempfile.TemporaryDirectory() as scratch:
-        settings = adapt_settings(adaptation or {})
+        settings = adapt_settings(adaptation or {}, model)
         adapted = adapt(
             model,
             texts,
