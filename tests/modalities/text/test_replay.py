@@ -63,6 +63,12 @@ def test_where_the_other_is_too_small_all_of_it_is_taken(caches):
     assert mixed.share < 0.99
 
 
+def test_nothing_to_replay_is_refused(caches):
+    domain, general = caches
+    with pytest.raises(UserError, match="replay=1e-09: no general text to learn from"):
+        Replayed(domain, general, 1e-9, seed=0)
+
+
 def test_adapting_with_replay_forgets_less(tmp_path, capsys):
     corpus, domain = write_corpus(tmp_path / "general.txt"), tmp_path / "domain.txt"
     domain.write_text("\n\n".join(f"patient {i} had {i % 7} mg of aspirin for pain {i}." for i in range(300)))

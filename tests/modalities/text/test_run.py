@@ -23,7 +23,7 @@ from unmask.modalities.text.build import build_model
 from unmask.modalities.text.cache import TokenCache, is_held_out
 from unmask.modalities.text.corpus import build_tokenizer
 from unmask.modalities.text.model import load
-from unmask.modalities.text.pretrain import COMPANY, pretrain
+from unmask.modalities.text.pretrain import COMPANY, TextPretraining, pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -459,6 +459,16 @@ def test_a_new_model_begins_with_embeddings_counted_in_its_training_text(recipe,
     drawn = start_of(tmp_path / "random", corpus, recipe=recipe, initial_embeddings="random")
     assert torch.equal(found[~live], drawn[~live])
     assert torch.cosine_similarity(found[live], drawn[live]).mean() < 0.8
+
+
+def test_what_another_run_counted_is_counted_again(corpus, tmp_path):
+    """A run that was killed before its first checkpoint leaves its counts behind."""
+    expected = start_of(tmp_path / "one", corpus)
+    left = tmp_path / "two"
+    stale = TextPretraining(str(corpus), settings(seed=5, initial_embeddings="co_occurrence"))
+    stale.prepare(left, resume=False, first=True, say=lambda line: None)
+    assert (left / COMPANY).exists()
+    assert torch.equal(start_of(left, corpus), expected)
 
 
 def test_pieces_of_a_corpus_are_its_training_tokens_in_order(corpus, tmp_path):

@@ -74,13 +74,18 @@ class TextPretraining(Pretrainable[TextRun]):
             self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
             self.tokenizer.require_mask()
             self.cache = build_cache(data, self.tokenizer, out / "cache", self.settings, say)
-        if self.counts_company and not started and (first or not (out / COMPANY).exists()):
+        if self.counts_company and not started and self._company(out) is None:
             self._count_company(out, say)
 
     @property
     def counts_company(self) -> bool:
         """Whether the model begins with which tokens stand near which."""
         return self.settings.initial_embeddings == "co_occurrence" and self.settings.objective != "detection"
+
+    @property
+    def _company_of(self) -> str:
+        """What the company was counted in and made for: a file that says otherwise is another run's."""
+        return f"{self.cache.digest()} {self.settings.width} {self.settings.train.seed}"
 
     def _count_company(self, out: Path, say: Callable[[str], None]) -> None:
         """Which tokens stand near which, for all processes to begin with."""
@@ -89,7 +94,7 @@ class TextPretraining(Pretrainable[TextRun]):
         found = factors(information(counts), self.settings.width, seed=self.settings.train.seed)
         out.mkdir(parents=True, exist_ok=True)
         with written(out / COMPANY) as file:
-            np.savez(file, **vars(found))
+            np.savez(file, of=self._company_of, **vars(found))
         say(f"embeddings begin with which tokens stand together ({time.monotonic() - began:.0f} s)")
 
     def _company(self, out: Path) -> Factors | None:
@@ -98,7 +103,8 @@ class TextPretraining(Pretrainable[TextRun]):
         if not self.counts_company or not (out / COMPANY).exists():
             return None
         with np.load(out / COMPANY) as kept:
-            return Factors(**kept)
+            arrays = dict(kept)
+        return Factors(**arrays) if str(arrays.pop("of")) == self._company_of else None
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         cache = self.cache
