@@ -49,6 +49,18 @@ def test_nothing_counted_has_no_information_and_no_vectors():
     assert not factors(nothing, 3).vectors.any()
 
 
+def test_values_without_company_have_no_vector_and_keep_their_own_embedding():
+    random = np.random.default_rng(0)
+    counts = co_occurrences([piece(random.integers(5, 35, 4000))], 40)  # 0 to 4 and 35 to 39 never occur
+    company = factors(information(counts), 16)
+    unseen = np.r_[0:5, 35:40]
+    assert not company.vectors[unseen].any()
+    assert company.vectors[5:35].any(1).all()
+    before, given = codec(), codec()
+    given.start_from(np.ones(40), company)
+    assert torch.equal(given.word.weight[unseen], before.word.weight[unseen])
+
+
 def test_factors_are_the_largest_eigenvectors():
     random = np.random.default_rng(1)
     matrix = random.standard_normal((60, 60))
