@@ -208,7 +208,8 @@ LATER = {
 """Settings that came after the first runs, and what those did."""
 
 AT_THE_START = ("initial_attention", "initial_embeddings")
-"""Settings that have no say once a run is begun."""
+"""Settings of a new model, which later versions know more of: a run is resumed with those it was begun with, and one
+that was begun before there were these is not asked for them (`check_same_run`)."""
 
 
 def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,9 +218,7 @@ def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
     if train.get("optimiser") != "muon" or train.get("matrix_rate") == 1.0:  # has no say, or is what there always was
         train.pop("matrix_rate", None)
     # Runs begun before there were these know nothing of them; what they were then is not asked again.
-    return {k: v for k, v in settings.items() if k not in AT_THE_START and (k not in LATER or v != LATER[k])} | {
-        "train": train
-    }
+    return {k: v for k, v in settings.items() if k not in LATER or v != LATER[k]} | {"train": train}
 
 
 def without_endings(settings: Mapping[str, Any]) -> dict[str, Any]:

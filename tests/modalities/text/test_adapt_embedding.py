@@ -10,7 +10,16 @@ from unmask.modalities.text.adapt_embedding import adapt_embedding, embedding_se
 from unmask.modalities.text.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 
-TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 300, "slots": 32, "batch_slots": 256, "steps": 2}
+TINY = {
+    "width": 32,
+    "layers": 2,
+    "heads": 2,
+    "vocabulary": 300,
+    "slots": 32,
+    "batch_slots": 256,
+    "steps": 2,
+    "initial_embeddings": "random",  # a base that knows nothing, which has everything to learn
+}
 SHORT = {
     "slots": 32,
     "batch_slots": 256,

@@ -30,6 +30,32 @@ def test_prefix_and_suffix_stay_to_the_byte(kind: str):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefix", ["Title\n\n", "a\tb\t", "two  "])
+def test_white_space_at_the_end_of_a_prefix_stays(kind: str, prefix: str):
+    model = make(kind)
+    for one in model.generate(prefix=prefix, length=2, number=8, temperature=5.0):
+        assert one["text"].startswith(prefix)
+
+
+def test_no_mark_of_a_piece_is_shown_in_what_was_generated():
+    for one in make().generate(prefix="a", length=1, number=40, temperature=50.0):
+        assert "##" not in one["generated"]
+
+
+def test_no_space_is_written_between_characters_of_scripts_without_or_before_a_comma():
+    from unmask.modalities.text.blanks import close_up
+
+    assert close_up("他 是 一 个 学 生 。") == "他是一个学生。"
+    assert close_up("日 本 の 2015 年") == "日本の 2015 年"
+    assert close_up("a b , c") == "a b , c"
+    model = make()
+    [one] = model.generate(prefix="他是一个", suffix="学生。", length=2)
+    assert " " not in one["text"].replace(one["generated"], "") or not one["generated"]
+    [one] = model.generate(prefix="It was in", suffix=", in 2015.", length=2)
+    assert one["text"].endswith(one["generated"] + ", in 2015.")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_are_never_drawn(kind: str):
     model = make(kind)
     for one in model.generate(length=20, number=8, temperature=50.0):
@@ -74,6 +100,11 @@ def test_lengths_are_those_of_training_texts_where_they_are_noted():
         ({"length": MODEL_SLOTS}, "the model takes"),
         ({"prefix": "word " * MODEL_SLOTS}, "the model takes"),
         ({"length": 0}, "length=0"),
+        ({"length": 2.5}, "length=2.5"),
+        ({"seed": 2**70, "length": 1}, "seed="),
+        ({"seed": -1, "length": 1}, "seed=-1"),
+        ({"prefix": None, "length": 1}, "prefix"),
+        ({"prefix": "caf\udce9", "length": 1}, "not UTF-8"),
         ({"number": 0}, "number=0"),
         ({"temperature": -1.0}, "temperature"),
         ({"order": "sideways", "length": 2}, "order"),

@@ -95,6 +95,39 @@ def test_adapting_with_replay_forgets_less(tmp_path, capsys):
     assert load(tmp_path / "adapted-0.5").folder.settings["replay"] == 0.5
 
 
+def test_equal_corpora_do_not_cancel_out(caches):
+    domain, general = caches
+    assert Replayed(domain, domain, 0.1, seed=0).digest() != Replayed(general, general, 0.1, seed=0).digest()
+    ours, theirs = (Replayed(c, c, 0.1, seed=0) for c in caches)
+    theirs.train = ours.train
+    assert ours.digest() != theirs.digest()
+
+
+def test_general_text_that_cannot_be_measured_on_is_refused(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.txt", copies=60)
+    made = with_overrides(TextSettings(), {**SMALL, "holdout": 0.1, "steps": 1})
+    pretrain(str(corpus), tmp_path / "base", settings=made, console=False)
+    short = {k: SMALL[k] for k in ("slots", "batch_slots", "precision")} | {"holdout": 0.1, "steps": 1}
+    foreign = tmp_path / "foreign.txt"
+    for number in range(6):  # a document is learnt from or held out by its content
+        (tmp_path / f"{number}.txt").write_text(f"A single short text of a few words, number {number}.")
+    foreign.write_text("\n\n".join(f"他是一个很好的学生 {i}" for i in range(60)))
+    short_ones = [
+        (tmp_path / f"{n}.txt", r"txt: none of it is held out|no general text to learn from") for n in range(6)
+    ]
+    for general, said in (*short_ones, (foreign, r"foreign\.txt: .* unknown to the")):
+        with pytest.raises(UserError, match=said):
+            adapt(
+                tmp_path / "base",
+                str(corpus),
+                tmp_path / "out",
+                settings=adapt_settings(short),
+                general=str(general),
+                replay=0.2,
+                console=False,
+            )
+
+
 @pytest.mark.parametrize(
     ("given", "said"), [({"replay": 1.0}, "replay=1.0"), ({"replay": 0.1}, "replay=0.1 without general text")]
 )

@@ -243,10 +243,15 @@ def test_a_text_with_too_little_for_the_vocabulary_says_so(corpus, tmp_path):
     assert said(300) == (300, ["training a wordpiece tokenizer of 300 entries"])
 
 
-def test_the_decoders_heads_divide_its_width(corpus):
-    chosen = settings(width=400, heads=4, architecture="visible_only")
+@pytest.mark.parametrize(
+    ("width", "heads", "decoder"), [(400, 4, (200, 5)), (130, 1, (64, 2)), (134, 1, (66, 2)), (150, 3, (74, 2))]
+)
+def test_the_decoders_width_is_even_and_its_heads_divide_it(width, heads, decoder):
+    chosen = settings(width=width, heads=heads, architecture="visible_only")
     model, _ = build_model(chosen, tokenizer("wordpiece"))
-    assert (model.decoder.config.width, model.decoder.config.heads) == (200, 5)
+    assert (model.decoder.config.width, model.decoder.config.heads) == decoder
+    slots = torch.ones(1, 4, dtype=torch.int64)
+    assert model.decoder(torch.zeros(1, 4, decoder[0]), segment=slots, position=torch.arange(4)[None]).shape[-1] > 0
 
 
 def test_a_folder_that_cannot_be_one_is_refused_before_work(corpus, tmp_path, monkeypatch):
@@ -269,8 +274,9 @@ def test_nothing_held_out_stops_nothing_early(corpus, tmp_path):
         {"settings": adapt_settings(more)},
         {"settings": adapt_settings(more | {"patience": None}), "general": str(corpus)},
     ):
-        with pytest.raises(UserError, match="nothing is held out"):
+        with pytest.raises(UserError, match="nothing is held out") as refused:
             adapt(base, str(corpus), tmp_path / "no", console=False, **needs)
+        assert ("leave general" in str(refused.value.hint)) == ("general" in needs)
     found = adapt(
         base, str(corpus), tmp_path / "yes", settings=adapt_settings(more | {"patience": None}), console=False
     )
@@ -292,6 +298,11 @@ def test_a_model_of_our_own_is_adapted_at_a_quarter_of_its_rate(corpus, tmp_path
     assert adapt_settings({"learning_rate": 1e-5}, base).train.learning_rate == 1e-5
     adapt(base, str(corpus), tmp_path / "once", settings=adapt_settings({**SHORT, "steps": 1}, base), console=False)
     assert adapt_settings({}, tmp_path / "once").train.learning_rate == pytest.approx(5e-4)
+    about = json.loads((tmp_path / "once" / "unmask.json").read_text())
+    about["text"]["train"]["learning_rate"] = 3e-4  # of another objective: that of `adapt --for embedding`
+    for known, expected in (({}, 1e-4), ({"adapt_rate": 5e-4}, 5e-4)):
+        (tmp_path / "once" / "unmask.json").write_text(json.dumps({**about, **known, "task": {"name": "similarity"}}))
+        assert adapt_settings({}, tmp_path / "once").train.learning_rate == pytest.approx(expected)
     (base / "unmask.json").unlink()  # as a published model's folder
     assert adapt_settings({}, base).train.learning_rate == adapt_settings({}).train.learning_rate == 1e-4
     for wrong in ("3e-3", 0, None, True):
@@ -469,6 +480,31 @@ def test_what_another_run_counted_is_counted_again(corpus, tmp_path):
     stale.prepare(left, resume=False, first=True, say=lambda line: None)
     assert (left / COMPANY).exists()
     assert torch.equal(start_of(left, corpus), expected)
+
+
+def test_a_resumed_run_without_a_checkpoint_begins_as_a_new_one(corpus, tmp_path):
+    """Its checkpoints were removed, or it was killed when only the weights of its best look were written."""
+    run = tmp_path / "run"
+    looks = {"patience": 50, "validate_every": 1}
+    expected = pretrain(str(corpus), run, settings=settings(steps=2, **looks), console=False).result.validation
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").mkdir()
+    best = {name: torch.zeros_like(tensor) for name, tensor in load_file(run / "model.safetensors").items()}
+    save_file(best, run / "checkpoints" / "best.safetensors", metadata={"step": "1"})
+    again = pretrain(str(corpus), run, settings=settings(steps=2, **looks), resume=True, console=False)
+    assert again.result.validation == expected
+    assert not (run / COMPANY).exists()
+
+
+@pytest.mark.parametrize("name", ["initial_embeddings", "initial_attention"])
+def test_a_run_is_resumed_with_the_start_it_had(name, corpus, tmp_path):
+    pretrain(str(corpus), tmp_path / "run", settings=settings(steps=1), console=False)
+    there = (tmp_path / "run" / "unmask.json").read_bytes()
+    with pytest.raises(UserError, match=rf"{name}=random, was "):
+        pretrain(
+            str(corpus), tmp_path / "run", settings=settings(steps=2, **{name: "random"}), resume=True, console=False
+        )
+    assert (tmp_path / "run" / "unmask.json").read_bytes() == there
 
 
 def test_pieces_of_a_corpus_are_its_training_tokens_in_order(corpus, tmp_path):

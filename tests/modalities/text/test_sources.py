@@ -45,6 +45,18 @@ def test_duplicates_empty_and_undecodable_are_counted_by_name_and_line(tmp_path)
     assert any("a.txt:5" in e and "0xff" in e for e in report.examples)
 
 
+def test_text_that_is_mostly_of_another_encoding_is_refused_with_what_to_do(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(
+        "".join(f"l'été numéro {i}\n" for i in range(40)).encode("latin-1")
+        + "".join(f"\ngood {i}\n" for i in range(10)).encode()
+    )
+    with pytest.raises(UserError, match=r"40 lines or rows are not UTF-8, documents that are: 10") as refused:
+        read(path)
+    assert "a.txt:1 not UTF-8 (byte 0xe9)" in refused.value.hint
+    assert "iconv" in refused.value.hint
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from text_corpus import SENTENCES, tokenizer
+from text_corpus import SENTENCES, made_model, tokenizer
 from unmask.errors import UserError
+from unmask.modalities.text.filling import blank_examples
 from unmask.modalities.text.tokenizer import Tokenizer
 
 KINDS = ["wordpiece", "bpe", "unigram"]
@@ -151,3 +152,15 @@ def test_half_a_surrogate_pair_is_read_as_unknown_and_offsets_hold():
 def test_nothing_to_train_on():
     with pytest.raises(UserError, match="no text to train"):
         Tokenizer.train(iter(["", "  "]))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_transformers_reads_a_blank_as_we_do(kind, tmp_path):
+    """The space before [MASK] belongs to what is missing."""
+    transformers = pytest.importorskip("transformers")
+    model = made_model(kind)
+    model.tokenizer.save(tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    text = "A masked [MASK] of the text [MASK]."
+    [ours] = blank_examples(model, [text])
+    assert theirs(text)["input_ids"] == ours.values["token"].tolist()

@@ -95,6 +95,8 @@ def rate_for(model: str | Path) -> float:
     text = about.get("text")
     train = text.get("train") if isinstance(text, dict) else None
     rate = train.get("learning_rate") if isinstance(train, dict) else None
+    if "task" in about and "adapted_from" in about:  # by another objective, whose rate says nothing of this one
+        rate = about.get("adapt_rate")
     if not isinstance(rate, float) or not rate > 0:
         return float(ADAPT["learning_rate"])  # type: ignore[arg-type]
     return rate if "adapted_from" in about else OF_ITS_OWN_RATE * rate
@@ -238,7 +240,15 @@ class TextAdaptation(Pretrainable[Adapted]):
     def _held_out(self, say: Callable[[str], None], most: int = 2048) -> dict[str, Sequence[PackedBatch]]:
         """Held-out batches of the domain, under '', and of general text, where given, under 'general_'; of `most`
         examples each."""
-        check_unknown(self.cache, say)
+        check_unknown(self.cache, say, name=source_name(self.data) or "the corpus", given=True)
+        if self.held is not None and self.general is not None:
+            name = source_name(self.general) or "the general text"
+            check_unknown(self.held, say, name=name, given=True)
+            if not len(self.held.validation):
+                raise UserError(
+                    f"{name}: none of it is held out to measure forgetting on",
+                    hint="Give more general text, of several documents.",
+                )
         caches = {"": self.cache} | ({} if self.held is None else {"general_": self.held})
         return {
             name: validation_batches(

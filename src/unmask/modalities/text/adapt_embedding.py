@@ -25,7 +25,7 @@ from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.encoder.on_host import on_host
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
-from unmask.modalities.text.adapt import OF_A_NEW_MODEL, Adapted, TextAdaptation, adapted, sources_of
+from unmask.modalities.text.adapt import OF_A_NEW_MODEL, Adapted, TextAdaptation, adapted, rate_for, sources_of
 from unmask.modalities.text.guard import MISSED, Guard, embedded_slots
 from unmask.modalities.text.held_out_search import FEWEST, HeldOutSearch, Verdict, held_out_search
 from unmask.modalities.text.pretrain import make_job
@@ -234,6 +234,7 @@ class EmbeddingAdaptation(TextAdaptation):
         loaded.settings |= {
             "text": {k: v for k, v in as_dict(settings).items() if k not in OF_A_NEW_MODEL},
             "adapted_from": self.origin,
+            "adapt_rate": rate_for(self.origin),
             "before": self.before,
             "source": source_name(self.data),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from string import whitespace
 
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -11,6 +12,33 @@ from unmask.modalities.text.tokenizer import Tokenizer
 def marks_spaces(tokenizer: Tokenizer) -> bool:
     """Whether tokens say themselves that a space is in front of them."""
     return any(token.startswith(("Ġ", "▁")) for token in tokenizer.backend.encode("a a").tokens)
+
+
+_UNSPACED = "[\u3001-\u303f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uffef\U00020000-\U0003ffff]"
+"""A character of a script without spaces (Chinese, Japanese), its punctuation included."""
+_OPENING, _CLOSING = "([{\u00ab\u201c\u2018", ")]}\u00bb\u201d\u2019,.;:!?%\u2026"
+
+
+def close_up(text: str) -> str:
+    """The text without the single spaces that decoding puts between characters of scripts that have none.
+
+    >>> close_up("\u4ed6 \u662f a student")
+    '\u4ed6\u662f a student'
+    """
+    return re.sub(f"(?<={_UNSPACED}) (?={_UNSPACED})", "", text)
+
+
+def space_between(before: str, after: str) -> str:
+    """A space where two parts of a text would touch and people would write one; '' else."""
+    if not before or not after or before[-1].isspace() or after[0].isspace():
+        return ""
+    touch = before[-1] in _OPENING or after[0] in _CLOSING or re.search(_UNSPACED, before[-1] + after[0])
+    return "" if touch else " "
+
+
+def words_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Tokens as one piece of text, without the mark of a piece that goes on with a word."""
+    return close_up(tokenizer.decode(list(ids)).strip().removeprefix("##"))
 
 
 def write_blanks(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> str:
@@ -24,10 +52,11 @@ def write_blanks(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> str:
             run.append(ids[i])
         first = tokenizer.token(run[0])
         if first.startswith("##") or (marked and not first.startswith(("Ġ", "▁"))):
-            out = out.rstrip()
+            # It goes on with the word before: the one space between them goes, other white space is the text's own.
+            out = out[:-1] if out.endswith(" ") and not out[:-1].endswith(tuple(whitespace)) else out
         elif marked and out and not out[-1].isspace():
             out += " "
-        out += tokenizer.decode(run).strip().removeprefix("##") + parts[i + 1]
+        out += words_of(tokenizer, run) + parts[i + 1]
         i += 1
     return out
 

@@ -25,7 +25,7 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
     decoder = None
     if settings.architecture == "visible_only":
         # Narrower and shallower than the encoder, as in MAE (He et al. 2022, table 1).
-        width = max(64, settings.width // 2)
+        width = max(64, settings.width // 4 * 2)  # even, for sines and cosines
         heads = next(n for n in range(width // 32, 0, -1) if width % n == 0)
         decoder = EncoderConfig(
             width=width,

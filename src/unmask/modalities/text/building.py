@@ -142,13 +142,24 @@ def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[
         )
 
 
-def told(meta: dict[str, Any]) -> Iterator[str]:
-    """What was made of the corpus, for people: where documents of plain text end, and what was too short."""
+def told(meta: dict[str, Any], *, copies: bool = True) -> Iterator[str]:
+    """What was made of the corpus, for people: where documents of plain text end, and what was left out.
+
+    Args:
+        copies: say how many were left out too.
+    """
+    report = meta.get("report", {})
     ends = {"blank": "at blank lines", "line": "at every line", "file": "with the file"}
-    parted = meta.get("report", {}).get("parted", {})
+    parted = report.get("parted", {})
     parts = [f"{ends[way]} in {n} file{'s' * (n != 1)}" for way, n in sorted(parted.items())]
     if parts:
         yield f"documents of plain text end {', '.join(parts)} ({setting('document')} blank, line or file)"
+    if bad := report.get("undecodable", 0):
+        places = [e for e in report.get("examples", ()) if "not UTF-8" in e or "surrogate" in e]
+        first = f", the first: {places[0]}" if places else ""
+        yield f"{bad:,} lines or rows are not UTF-8: the documents around them are left out{first}"
+    if copies and (again := report.get("duplicates", 0)):
+        yield f"{again:,} exact copies are left out"
     if short := meta.get("short", 0):
         yield f"{short:,} pieces of fewer than {meta['least']} tokens are left out"
     if meta.get("held_out_by") == "tail":

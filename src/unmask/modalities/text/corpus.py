@@ -25,21 +25,31 @@ MOST_UNKNOWN = 0.1
 """Above this share of unknown tokens a corpus is refused: they are special, so never hidden and never learnt."""
 
 
-def check_unknown(cache: TokenCache, say: Callable[[str], None]) -> None:
+def check_unknown(
+    cache: TokenCache, say: Callable[[str], None], *, name: str = "the corpus", given: bool = False
+) -> None:
     """Tell how much of the corpus the tokenizer does not know.
+
+    Args:
+        name: of the corpus, for people.
+        given: the tokenizer is that of a model which is there already.
 
     Raises:
         UserError: more than `MOST_UNKNOWN`.
     """
     share = float(cache.meta.get("unknown", 0.0))
     if share > MOST_UNKNOWN:
+        whose = "the model's tokenizer" if given else "the tokenizer"
         raise UserError(
-            f"{share:.1%} of the corpus is unknown to the tokenizer ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
-            hint=f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make "
+            f"{name}: {share:.1%} of it is unknown to {whose} ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
+            hint="Choose a model that was trained on the text's language, or pretrain one: unmask pretrain text."
+            if given
+            else f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make "
             f"{setting('vocabulary')} larger, or say {setting('tokenizer_kind', 'bpe')}, which knows every character.",
         )
     if share > 0.001:
-        say(f"{share:.2%} of the tokens are unknown to the tokenizer")
+        of = "" if name == "the corpus" else f" of {name}"
+        say(f"{share:.2%} of the tokens{of} are unknown to the tokenizer")
 
 
 def build_tokenizer(

@@ -18,8 +18,9 @@ import torch
 
 from unmask.core.fill import FilledExample, Order, fill_examples
 from unmask.errors import UserError, check_choice, option
-from unmask.modalities.text.blanks import write_blanks
+from unmask.modalities.text.blanks import space_between, words_of, write_blanks
 from unmask.modalities.text.filling import BLANK, blank_examples
+from unmask.training.settings import check_seed
 
 if TYPE_CHECKING:
     from unmask.modalities.text.loaded import LoadedText
@@ -47,11 +48,16 @@ def generate(
     model.require_head()
     check_choice("order", order, ("confidence", "random", "left_to_right"))
     for name, value in (("number", number), ("length", length), ("steps", steps), ("top_k", top_k)):
-        if value is not None and value < 1:
-            raise UserError(f"{name}={value}", hint="Expected 1 or more.")
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise UserError(f"{name}={value}", hint="Expected a whole number, 1 or more.")
+    check_seed(seed)
     if not temperature >= 0:
         raise UserError(f"temperature={temperature}", hint="Expected 0 or more.")
     for name, text in (("prefix", prefix), ("suffix", suffix)):
+        if not isinstance(text, str):
+            raise UserError(f"{name}={text!r}", hint="Expected a text, '' for none.")
+        if any("\ud800" <= c <= "\udfff" for c in text):
+            raise UserError(f"{name} is not UTF-8: {text[:60]!a}", hint="Give it in UTF-8.")
         if BLANK in text or model.tokenizer.mask_token in text:
             raise UserError(
                 f"{name} holds {model.tokenizer.mask_token}: {text[:60]!r}",
@@ -74,7 +80,7 @@ def generate(
     return [
         {
             "text": write_blanks(model.tokenizer, text, one.new.tolist()),
-            "generated": model.tokenizer.decode(one.new.tolist()).strip(),
+            "generated": words_of(model.tokenizer, one.new.tolist()),
             "tokens": len(one.new),
             "log_probability": float(one.log_prob.sum()),
         }
@@ -96,9 +102,9 @@ def shown_little(model: LoadedText) -> str | None:
 
 def _with_room(model: LoadedText, prefix: str, suffix: str, length: int) -> str:
     """Prefix and suffix with blanks between them, and a space where words would touch."""
-    before = " " if prefix and not prefix[-1].isspace() else ""
-    after = " " if suffix and not suffix[0].isspace() else ""
-    return prefix + before + model.tokenizer.mask_token * length + after + suffix
+    blanks = model.tokenizer.mask_token * length
+    before, after = space_between(prefix, "a"), space_between("a", suffix)
+    return prefix + before + blanks + after + suffix
 
 
 def _fill(model: LoadedText, texts: Sequence[str], **options: Any) -> list[FilledExample]:

@@ -323,7 +323,7 @@ def _finish(made: Preparation, scanned: Scanned, tokenizer: Tokenizer, shards: l
     }
     replace_json(out / "meta.json", meta)
     check_unknown(TokenCache.open(out), made.say)
-    for line in told(meta):
+    for line in told(meta, copies=False):
         made.say(line)
     remove_halves(out / "shards")
     about = {"kind": "text", "key": made.key, "settings": settled(s)}

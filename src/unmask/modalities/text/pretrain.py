@@ -29,6 +29,7 @@ from unmask.modalities.text.prepared import open_prepared, prepared_settings
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.sources import resolve
 from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, lasting
@@ -65,7 +66,7 @@ class TextPretraining(Pretrainable[TextRun]):
         return self.settings.train
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
-        started = resume and (out / "checkpoints").exists()
+        started = resume and bool(checkpoints(out))
         if (folder := prepared_at(self.data, "text")) is not None:
             self.tokenizer, self.cache = open_prepared(folder, self.settings)
             say(f"{folder}: prepared, {self.cache.meta['tokens']:,} tokens")

@@ -175,16 +175,28 @@ def sound_documents(raw: Iterable[Document], report: ReadReport) -> Iterator[tup
         yield found, encoded
 
 
+FEW_UNDECODABLE, MOST_UNDECODABLE = 20, 0.05
+"""Lines or rows that are not UTF-8 are left out and told of; above both this number and this share of the documents the
+text is refused: it is of another encoding, and what is left would be chosen by it."""
+
+
 def check_read(inputs: Sequence[str | Path], report: ReadReport, document: Parting) -> None:
     """
     Raises:
-        UserError: no text was read, or `document` was given without a file it is for.
+        UserError: no text was read, much of it is not UTF-8, or `document` was given without a file it is for.
     """
     if document != "auto" and not report.parted:
         raise UserError(f"document={document}: no .txt or .md file in {listed(inputs)}", hint="Leave it out.")
     if not report.documents:
         why = f"{report.empty} empty, {report.undecodable} not UTF-8" if inputs else "nothing was given"
         raise UserError(f"no text found in {listed(inputs)} ({why})", hint="; ".join(report.examples[:3]))
+    if report.undecodable > max(FEW_UNDECODABLE, MOST_UNDECODABLE * (report.documents + report.undecodable)):
+        bad, good = f"{report.undecodable:,} lines or rows are not UTF-8", f"documents that are: {report.documents:,}"
+        first = next((e for e in report.examples if "UTF-8" in e), "not noted")
+        raise UserError(
+            f"{listed(inputs)}: {bad}, {good}",
+            hint=f"The first: {first}. Convert such files, for example: iconv -f latin1 -t utf-8 FILE > NEW.",
+        )
 
 
 def listed(inputs: Sequence[str | Path]) -> str:

@@ -97,6 +97,10 @@ def _canonical(backend: Backend, fixed: int) -> Backend:
     data = json.loads(backend.to_str())
     model = data["model"]
     data["added_tokens"] = [t for t in data["added_tokens"] if t["id"] < fixed]
+    if model["type"] != "WordPiece":
+        # A token there begins with the space before it: what is missing behind [MASK] has that space too, and programs
+        # that read tokenizer.json must not make it a token of its own.
+        data["added_tokens"] = [t | {"lstrip": t["content"] == "[MASK]"} for t in data["added_tokens"]]
     if model["type"] == "WordPiece":
         first = sorted((t for t, i in model["vocab"].items() if i < fixed), key=model["vocab"].get)
         model["vocab"] = {t: i for i, t in enumerate([*first, *sorted(set(model["vocab"]) - set(first))])}
