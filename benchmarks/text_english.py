@@ -7,13 +7,20 @@ its training documents give the counts for the rules. Three rules need no model:
 whose tokens are more frequent in the training text (the sum of their log shares), and the one that a table of
 three tokens in a row finds likelier (an n-gram model with absolute discounting). Tasks are judged by
 benchmarks/text_defaults.py with `--model` the model's folder.
+
+`--beside` names other models: one whole word is hidden in each of 1 000 held-out sentences, a word that is a single
+token in every one of the vocabularies, and each model says which. Right is the same word, whatever its case. The rules
+beside are the most frequent word and the word that most often follows the one before in the training text; the loss
+of models of different vocabularies does not compare, this does.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -102,10 +109,10 @@ class Trigram:
         ]
 
 
-def held_out(cache: TokenCache, tokenizer: Tokenizer) -> list[str]:
+def held_out(cache: TokenCache, tokenizer: Tokenizer, number: int = FILLED) -> list[str]:
     """Held-out pieces of text, the same ones every time."""
     numbers = np.asarray(cache.validation)
-    order = np.argsort(hash_keys(0, numbers, Salt.JUDGED_PAIRS), kind="stable")[:FILLED]
+    order = np.argsort(hash_keys(0, numbers, Salt.JUDGED_PAIRS), kind="stable")[:number]
     special = set(tokenizer.special_ids)
     return [tokenizer.decode([int(t) for t in cache.example(i)[0] if t not in special]) for i in numbers[order]]
 
@@ -123,12 +130,61 @@ def speed(model: Any, texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
+def hidden_words(texts: Sequence[str], models: Sequence[Any], *, number: int = 1000) -> list[tuple[str, str, str]]:
+    """(the word before, the text with a blank, the word): one word per sentence, the same ones every time."""
+    random, found = np.random.default_rng(0), []
+    for text in texts:
+        for sentence in re.findall(r"[^.!?]{30,200}[.!?]", text):
+            words = list(re.finditer(r"[A-Za-z]+", sentence))
+            if len(words) < 6 or not sentence.isascii():
+                continue
+            at = int(random.integers(1, len(words)))
+            word = words[at].group().lower()
+            if all(len(m.tokenizer.encode([f"a {word}"], specials=False)[0].ids) == 2 for m in models):
+                blank = f"{sentence[: words[at].start()].strip()} [MASK]{sentence[words[at].end() :]}"
+                found.append((words[at - 1].group().lower(), blank.strip(), word))
+    return [found[i] for i in random.permutation(len(found))[:number]]
+
+
+def words_right(model: Any, hidden: Sequence[tuple[str, str, str]]) -> dict[str, float]:
+    """Share of the words that are the likeliest, or among the five likeliest."""
+    found = model.fill([blank for _, blank, _ in hidden], top=5)
+    said = [[c["value"].strip().lower() for c in one["slots"][0]["candidates"]] for one in found]
+    first = [word == values[0] for values, (_, _, word) in zip(said, hidden, strict=True)]
+    five = [word in values for values, (_, _, word) in zip(said, hidden, strict=True)]
+    return {"first": float(np.mean(first)), "among five": float(np.mean(five)), "of": len(hidden)}
+
+
+def word_rules(cache: TokenCache, tokenizer: Tokenizer, hidden: Sequence[tuple[str, str, str]]) -> dict[str, float]:
+    """The same by the most frequent word, and by the one that most often follows the word before."""
+    size, counts = tokenizer.vocab_size, Counter[int]()
+    for tokens, example in cache.pieces():
+        inside = example[1:] == example[:-1]
+        pair, count = np.unique(tokens[:-1][inside].astype(np.int64) * size + tokens[1:][inside], return_counts=True)
+        counts.update(dict(zip(pair.tolist(), count.tolist(), strict=True)))
+    likeliest: dict[int, tuple[int, int]] = {}
+    words = [tokenizer.token(i).isalpha() for i in range(size)]
+    for key, times in counts.items():
+        before, after = divmod(key, size)
+        if words[after] and times > likeliest.get(before, (0, 0))[0]:
+            likeliest[before] = times, after
+    frequent = max((int(f), i) for i, f in enumerate(cache.frequencies()) if words[i])[1]
+    bigram = [
+        tokenizer.token(likeliest.get(int(tokenizer.encode([before], specials=False)[0].ids[-1]), (0, frequent))[1])
+        for before, _, _ in hidden
+    ]
+    right = [word == said for said, (_, _, word) in zip(bigram, hidden, strict=True)]
+    most = [word == tokenizer.token(frequent) for _, _, word in hidden]
+    return {"most frequent word": float(np.mean(most)), "bigram": float(np.mean(right))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder, or the name of an installed model")
     parser.add_argument("--prepared", type=Path, required=True)
     parser.add_argument("--blimp")
     parser.add_argument("--pairs", type=int, default=100, help="per paradigm")
+    parser.add_argument("--beside", nargs="*", default=[], help="other models, for the words")
     args = parser.parse_args()
     model = load(args.model)
     cache, tokenizer = TokenCache.open(args.prepared), Tokenizer.load(args.prepared / "tokenizer.json")
@@ -140,6 +196,12 @@ def main() -> None:
     found["loss of the shares"] = float(-(seen * np.log(share)).sum() / seen.sum())
     found["texts per processor second"] = speed(model, texts)
     print(json.dumps(found), flush=True)
+    others = {name: load(name) for name in args.beside}
+    hidden = hidden_words(held_out(cache, tokenizer, 4 * FILLED), [model, *others.values()])
+    print(json.dumps({"words by rules": word_rules(cache, tokenizer, hidden)}), flush=True)
+    for name, one in {args.model: model, **others}.items():
+        size = sum(p.numel() for p in one.model.parameters())
+        print(json.dumps({"words": Path(name).name, "parameters": size, **words_right(one, hidden)}), flush=True)
     if args.blimp:
         pairs = some_of_each(read_minimal_pairs(args.blimp), args.pairs)
         rules = {"unigram": Unigram(tokenizer, frequencies), "trigram": Trigram(tokenizer, cache)}
