@@ -75,7 +75,10 @@ RECIPES: dict[str, dict[str, Any]] = {
     "wide": {"width": 384, "heads": 6},
     "deep": {"layers": 8},
     "slots-64": {"slots": 64},
+    "slots-32": {"slots": 32},
     "vocabulary-8192": {"vocabulary": 8192},
+    "slots-64-vocabulary-8192": {"slots": 64, "vocabulary": 8192},
+    "slots-64-vocabulary-4096": {"slots": 64, "vocabulary": 4096},
 }
 TRANSFORMERS = {
     "transformers": {"rows": 8, "learning_rate": 5e-5, "warmup": 0.0},
