@@ -223,3 +223,13 @@ def test_a_tokenizer_of_the_same_files_is_not_trained_again(tmp_path):
     corpus.write_text(corpus.read_text()[:-300])
     made(holdout=0.3)
     assert trained() == 3
+
+
+def test_what_was_left_out_of_a_corpus_is_told(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a text of some words\n\na text of some words\n\nl'\xe9t\xe9\n\nanother text of a few more words\n")
+    lines: list[str] = []
+    TokenCache.build(path, tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, holdout=0.0, say=lines.append)
+    assert "1 lines or rows are not UTF-8: the documents around them are left out, the first: " in "\n".join(lines)
+    assert "a.txt:5 not UTF-8 (byte 0xe9)" in "\n".join(lines)
+    assert "1 exact copies are left out" in lines
