@@ -227,7 +227,7 @@ def test_a_tokenizer_of_the_same_files_is_not_trained_again(tmp_path):
 
 def test_what_was_left_out_of_a_corpus_is_told(tmp_path):
     path = tmp_path / "a.txt"
-    path.write_bytes(b"a text of some words\n\na text of some words\n\nl'\xe9t\xe9\n\nanother text of a few more words\n")
+    path.write_bytes(b"a text of some words\n\na text of some words\n\nl'\xe9t\xe9\n\nanother text of a few words\n")
     lines: list[str] = []
     TokenCache.build(path, tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, holdout=0.0, say=lines.append)
     assert "1 lines or rows are not UTF-8: the documents around them are left out, the first: " in "\n".join(lines)
