@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from unmask.errors import UserError
-from unmask.files import check_place, demo_folder, written, written_folder
+from unmask.files import check_place, demo_folder, json_text, written, written_folder
 
 
 def fails_after(path: Path, error: Exception) -> None:
@@ -80,3 +81,9 @@ def test_a_demo_takes_a_new_folder_or_that_of_an_earlier_one(tmp_path):
         with pytest.raises(UserError, match="is not a folder"):
             demo_folder(place)
     assert (tmp_path / "mine" / "file").read_text() == "mine"
+
+
+def test_json_is_written_as_utf_8_whatever_it_holds():
+    assert json_text({"a": "é"}) == '{"a": "é"}'
+    half = json_text({"a": "é\udce9"}, allow_nan=False)
+    assert json.loads(half.encode("utf-8")) == {"a": "é\udce9"}

@@ -263,6 +263,16 @@ def replace_json(path: Path, content: Any) -> None:
     fsync(path.parent)
 
 
+def json_text(content: Any, **options: Any) -> str:
+    """JSON as people read it, but for half surrogate pairs, which JSON can spell and UTF-8 cannot: those are spelled.
+
+    Args:
+        options: of `json.dumps`.
+    """
+    text = json.dumps(content, ensure_ascii=False, **options)
+    return json.dumps(content, **options) if any("\ud800" <= c <= "\udfff" for c in text) else text
+
+
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> None:
     """One JSON object per line, the file whole or not at all.
 
@@ -271,9 +281,7 @@ def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> Non
     """
     with written(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for row in rows:
-            text = json.dumps(row, ensure_ascii=False)
-            # Half a surrogate pair, which JSON can spell and UTF-8 cannot, is spelled.
-            file.write((json.dumps(row) if any("\ud800" <= c <= "\udfff" for c in text) else text) + "\n")
+            file.write(json_text(row) + "\n")
 
 
 _FINAL: ContextVar[Mapping[Path, Path]] = ContextVar("final places", default=MappingProxyType({}))

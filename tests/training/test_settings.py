@@ -65,7 +65,8 @@ def test_a_run_is_resumed_with_all_but_its_end_and_how_it_is_watched():
     )
     assert lasting(first) == lasting(other)
     assert lasting(first) != lasting({**first, "width": 9})
-    assert lasting(first) == lasting({**first, "density": "fixed", "rarity": 0.0})
+    assert lasting(first) == lasting({**first, "density": "fixed", "rarity": 0.0, "initial_attention": "random"})
+    assert lasting(first) != lasting({**first, "initial_attention": "neighbours"})
     assert lasting(first) != lasting({**first, "density": "bell"})
     assert lasting(first) != lasting({**first, "train": to_dict(TrainSettings(learning_rate=1.0))})
 

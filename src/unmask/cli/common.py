@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
-from unmask.files import split_lines
+from unmask.files import json_text, split_lines
 from unmask.progress import counted
 
 
@@ -35,7 +34,7 @@ class Output:
         if self.as_json:
             seconds = round(time.perf_counter() - self.started, 3)
             about = {"seed": self.seed, "seconds": seconds, "device": device, "precision": precision}
-            print(json.dumps(about | result, ensure_ascii=False, allow_nan=False, default=_plain))
+            print(json_text(about | result, allow_nan=False, default=_plain))
         else:
             for line in lines:
                 print(line)

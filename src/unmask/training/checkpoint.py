@@ -39,7 +39,7 @@ from torch import Tensor
 
 from unmask.errors import UserError, option, setting
 from unmask.files import fsync
-from unmask.training.settings import AT_THE_START
+from unmask.training.settings import LATER
 
 _NAME = re.compile(r"step-(\d+)(\.replaced)?")
 _TEMPORARY = ".writing-"
@@ -244,23 +244,15 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
     if checkpoint is None:
         return
     was, now = checkpoint.extra.get("fingerprint"), json.loads(json.dumps(fingerprint, default=str))
-    now = _known(was, now)
     if was != now:
         told = "; ".join(_differences(was, now)) if isinstance(was, Mapping) else "another version wrote it"
         raise UserError(f"{folder}: the run there was started with other data or settings: {told}", hint=hint)
 
 
-def _known(was: Any, now: Any) -> Any:
-    """What is asked of a run that may have been begun before there were the settings `AT_THE_START`."""
-    if not isinstance(was, Mapping) or not isinstance(now, Mapping):
-        return now
-    return {k: _known(was.get(k), v) for k, v in now.items() if k in was or k not in AT_THE_START}
-
-
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any], *, values: bool = False) -> Iterator[str]:
     """What is not the same: digests by name, what stands in mappings with both `values`."""
     for key in {**now, **was}:
-        old, new = was.get(key), now.get(key)
+        old, new = (side.get(key, LATER.get(key)) for side in (was, now))
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, values=True)
         elif old != new:

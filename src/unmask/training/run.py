@@ -73,18 +73,11 @@ def run(
         if not job.validation and (settings.patience is not None or job.stop_when is not None):
             raise UserError(
                 "nothing is held out to stop early by",
-                hint=f"Hold some out (holdout), or {_without_stops(settings, job)}.",
+                hint="Hold some out (holdout)"
+                + (f", or set {setting('patience', None)}." if settings.patience is not None else "."),
             )
         keep_freed_memory()
         return Run(job, out, settings, resume=resume, console=console).train(trackers=trackers, save=save)
-
-
-def _without_stops(settings: TrainSettings, job: Job) -> str:
-    """What to leave out, so that nothing stops early."""
-    ways = [f"set {setting('patience', None)}"] if settings.patience is not None else []
-    if job.stop_when is not None:
-        ways.append(f"leave {option('general')} out")
-    return " and ".join(ways)
 
 
 class Run:

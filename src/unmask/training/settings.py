@@ -204,12 +204,10 @@ LATER = {
     "rarity": 0.0,
     "guard": False,
     "against": "whole",
+    "initial_attention": "random",
+    "initial_embeddings": "random",
 }
 """Settings that came after the first runs, and what those did."""
-
-AT_THE_START = ("initial_attention", "initial_embeddings")
-"""Settings of a new model, which later versions know more of: a run is resumed with those it was begun with, and one
-that was begun before there were these is not asked for them (`check_same_run`)."""
 
 
 def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:

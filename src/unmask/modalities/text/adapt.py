@@ -86,7 +86,7 @@ def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) ->
 
 def rate_for(model: str | Path) -> float:
     """The learning rate to adapt a model with: a quarter of that which it was trained with where its folder says so
-    (`OF_ITS_OWN_RATE`), the same again where it was adapted, that of `ADAPT` for others.
+    (`OF_ITS_OWN_RATE`), what its folder says where it was adapted before, that of `ADAPT` for others.
 
     Raises:
         UserError: no such model.
@@ -95,11 +95,11 @@ def rate_for(model: str | Path) -> float:
     text = about.get("text")
     train = text.get("train") if isinstance(text, dict) else None
     rate = train.get("learning_rate") if isinstance(train, dict) else None
-    if "task" in about and "adapted_from" in about:  # by another objective, whose rate says nothing of this one
-        rate = about.get("adapt_rate")
+    again = "adapted_from" in about  # perhaps by another objective, whose own rate says nothing of this one
+    rate = about.get("adapt_rate") if again else rate
     if not isinstance(rate, float) or not rate > 0:
         return float(ADAPT["learning_rate"])  # type: ignore[arg-type]
-    return rate if "adapted_from" in about else OF_ITS_OWN_RATE * rate
+    return rate if again else OF_ITS_OWN_RATE * rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +249,11 @@ class TextAdaptation(Pretrainable[Adapted]):
                     f"{name}: none of it is held out to measure forgetting on",
                     hint="Give more general text, of several documents.",
                 )
+            if not len(self.cache.validation):
+                raise UserError(
+                    "nothing is held out of the domain's text to stop early by",
+                    hint=f"Hold some out (holdout), or leave {option('general')} out.",
+                )
         caches = {"": self.cache} | ({} if self.held is None else {"general_": self.held})
         return {
             name: validation_batches(
@@ -281,6 +286,7 @@ class TextAdaptation(Pretrainable[Adapted]):
             settings={
                 "text": kept,
                 "adapted_from": self.origin,
+                "adapt_rate": self.settings.train.learning_rate,
                 "before": self.before,
                 "replay": self.replay,
                 "prospect": None if self.prospect is None else self.prospect.to_dict(),

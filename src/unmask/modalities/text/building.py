@@ -22,7 +22,7 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.files import replace_json
-from unmask.modalities.text.documents import ReadReport
+from unmask.modalities.text.documents import ReadReport, first_undecodable
 from unmask.modalities.text.plain import Parting
 from unmask.modalities.text.sources import iter_documents, listed
 from unmask.modalities.text.tokenising import Recipe, Tokenised, processes, tokenised
@@ -142,12 +142,8 @@ def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[
         )
 
 
-def told(meta: dict[str, Any], *, copies: bool = True) -> Iterator[str]:
-    """What was made of the corpus, for people: where documents of plain text end, and what was left out.
-
-    Args:
-        copies: say how many were left out too.
-    """
+def told(meta: dict[str, Any]) -> Iterator[str]:
+    """What was made of the corpus, for people: where documents of plain text end, and what was left out."""
     report = meta.get("report", {})
     ends = {"blank": "at blank lines", "line": "at every line", "file": "with the file"}
     parted = report.get("parted", {})
@@ -155,10 +151,9 @@ def told(meta: dict[str, Any], *, copies: bool = True) -> Iterator[str]:
     if parts:
         yield f"documents of plain text end {', '.join(parts)} ({setting('document')} blank, line or file)"
     if bad := report.get("undecodable", 0):
-        places = [e for e in report.get("examples", ()) if "not UTF-8" in e or "surrogate" in e]
-        first = f", the first: {places[0]}" if places else ""
-        yield f"{bad:,} lines or rows are not UTF-8: the documents around them are left out{first}"
-    if copies and (again := report.get("duplicates", 0)):
+        first = first_undecodable(report.get("examples", ()))
+        yield f"{bad:,} lines or rows are not UTF-8: the documents around them are left out, the first: {first}"
+    if again := report.get("duplicates", 0):
         yield f"{again:,} exact copies are left out"
     if short := meta.get("short", 0):
         yield f"{short:,} pieces of fewer than {meta['least']} tokens are left out"

@@ -48,8 +48,7 @@ def check_unknown(
             f"{setting('vocabulary')} larger, or say {setting('tokenizer_kind', 'bpe')}, which knows every character.",
         )
     if share > 0.001:
-        of = "" if name == "the corpus" else f" of {name}"
-        say(f"{share:.2%} of the tokens{of} are unknown to the tokenizer")
+        say(f"{share:.2%} of the tokens of {name} are unknown to the tokenizer")
 
 
 def build_tokenizer(

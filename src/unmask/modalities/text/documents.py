@@ -62,6 +62,11 @@ class ReadReport:
             self.examples.append(f"{where} {reason}")
 
 
+def first_undecodable(examples: Sequence[str]) -> str:
+    """Of a report's examples the first of what is not UTF-8 or no Unicode, '' where none was noted."""
+    return next((e for e in examples if "not UTF-8" in e or "surrogate" in e), "")
+
+
 def moved(entities: Sequence[tuple[int, int]], by: int) -> list[tuple[int, int]]:
     """Entities of a text, counted from its character `by`; those that end before are left out."""
     return [(start - by, end - by) for start, end in entities if end > by]

@@ -48,7 +48,7 @@ def generate(
     model.require_head()
     check_choice("order", order, ("confidence", "random", "left_to_right"))
     for name, value in (("number", number), ("length", length), ("steps", steps), ("top_k", top_k)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
             raise UserError(f"{name}={value}", hint="Expected a whole number, 1 or more.")
     check_seed(seed)
     if not temperature >= 0:
@@ -102,9 +102,9 @@ def shown_little(model: LoadedText) -> str | None:
 
 def _with_room(model: LoadedText, prefix: str, suffix: str, length: int) -> str:
     """Prefix and suffix with blanks between them, and a space where words would touch."""
-    blanks = model.tokenizer.mask_token * length
-    before, after = space_between(prefix, "a"), space_between("a", suffix)
-    return prefix + before + blanks + after + suffix
+    word = "a"  # stands for what is drawn
+    before, after = space_between(prefix, word), space_between(word, suffix)
+    return prefix + before + model.tokenizer.mask_token * length + after + suffix
 
 
 def _fill(model: LoadedText, texts: Sequence[str], **options: Any) -> list[FilledExample]:

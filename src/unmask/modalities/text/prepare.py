@@ -229,7 +229,7 @@ class Preparation:
         found = gathered(self.out, plan)
         check_read(self.files, found.report, self.settings.document)
         r = found.report
-        self.say(f"{r.documents:,} documents, {r.characters:,} characters; {r.duplicates:,} copies are left out")
+        self.say(f"{r.documents:,} documents, {r.characters:,} characters")
         return found
 
     def tokenizer(self, plan: list[Portion], scanned: Scanned) -> Tokenizer:
@@ -323,7 +323,7 @@ def _finish(made: Preparation, scanned: Scanned, tokenizer: Tokenizer, shards: l
     }
     replace_json(out / "meta.json", meta)
     check_unknown(TokenCache.open(out), made.say)
-    for line in told(meta, copies=False):
+    for line in told(meta):
         made.say(line)
     remove_halves(out / "shards")
     about = {"kind": "text", "key": made.key, "settings": settled(s)}

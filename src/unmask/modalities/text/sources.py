@@ -11,7 +11,16 @@ from typing import get_args
 from unmask.engines.folder import ABOUT
 from unmask.errors import UserError, suggest
 from unmask.files import files_below
-from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, cut, moved, refuse_binary
+from unmask.modalities.text.documents import (
+    WHOLE,
+    Document,
+    ReadReport,
+    Span,
+    cut,
+    first_undecodable,
+    moved,
+    refuse_binary,
+)
 from unmask.modalities.text.plain import Parting, parting_of, plain_documents
 from unmask.modalities.text.rows import csv_documents, hub_documents, jsonl_documents, parquet_documents
 from unmask.modalities.text.seen import Seen
@@ -192,11 +201,9 @@ def check_read(inputs: Sequence[str | Path], report: ReadReport, document: Parti
         raise UserError(f"no text found in {listed(inputs)} ({why})", hint="; ".join(report.examples[:3]))
     if report.undecodable > max(FEW_UNDECODABLE, MOST_UNDECODABLE * (report.documents + report.undecodable)):
         bad, good = f"{report.undecodable:,} lines or rows are not UTF-8", f"documents that are: {report.documents:,}"
-        first = next((e for e in report.examples if "UTF-8" in e), "not noted")
-        raise UserError(
-            f"{listed(inputs)}: {bad}, {good}",
-            hint=f"The first: {first}. Convert such files, for example: iconv -f latin1 -t utf-8 FILE > NEW.",
-        )
+        first = first_undecodable(report.examples)
+        convert = "" if "surrogate" in first else " Convert such files: iconv -f latin1 -t utf-8 FILE > NEW."
+        raise UserError(f"{listed(inputs)}: {bad}, {good}", hint=f"The first: {first}.{convert}")
 
 
 def listed(inputs: Sequence[str | Path]) -> str:
