@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from tokenizers.processors import TemplateProcessing
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
+from unmask.modalities.text import cache
 from unmask.modalities.text import tokenising as module
-from unmask.modalities.text.cache import TokenCache, cut
+from unmask.modalities.text.cache import TokenCache, content_key, cut
 from unmask.modalities.text.tokenizer import Tokenizer
 
 
@@ -135,6 +137,23 @@ def test_reused_when_nothing_changed_and_rebuilt_when_something_did(tmp_path, mo
     assert build(tmp_path).meta == first.meta
     assert (tmp_path / "cache" / "tokens.bin").stat().st_mtime_ns == stamp
     assert build(tmp_path, seed=1).meta["key"] != first.meta["key"]
+
+
+def test_a_copy_is_the_same_corpus_and_an_edit_within_is_another(tmp_path, monkeypatch):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_bytes(b"a" * 3_000_000)
+    about = corpus.stat()
+    first = content_key([str(corpus)])
+    os.utime(corpus, ns=(1, 1))
+    assert content_key([str(corpus)]) == first
+    corpus.write_bytes(b"a" * 1_500_000 + b"b" + b"a" * 1_499_999)
+    os.utime(corpus, ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert content_key([str(corpus)]) != first
+
+    monkeypatch.setattr(cache, "READ_WHOLE", 2_000_000)  # of files too large to be read whole, the time tells
+    large = content_key([str(corpus)])
+    os.utime(corpus, ns=(1, 1))
+    assert content_key([str(corpus)]) != large
 
 
 @pytest.mark.parametrize("error", [RuntimeError("killed"), OSError(errno.ENOSPC, "No space left on device")])

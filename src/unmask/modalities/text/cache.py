@@ -34,6 +34,8 @@ from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.remote import Remote
 
 VERSION = 4
+READ_WHOLE = 1 << 30
+"""Bytes of local files that are read whole to know whether they changed."""
 _KNOWN = (*FILES, PROGRESS, f"{PROGRESS}.new", "meta.json", "documents.bin")
 """The last one is of caches that earlier versions wrote."""
 
@@ -246,23 +248,29 @@ def _map(path: Path, dtype: str) -> np.ndarray:
 
 
 def content_key(inputs: Sequence[str]) -> str:
-    """Hash of what inputs hold: name, size, time, first and last MiB of each file, and the names of data sets on the
-    hub."""
+    """Hash of what inputs hold: the names and all bytes of local files, where these are 1 GiB at most together, so
+    that a copy counts as the same; of larger ones name, size, time, first and last MiB of each. Of data sets on the
+    hub, the names."""
     digest = hashlib.blake2b(digest_size=16)
-    for item in inputs:
-        if on_hub(item):
-            digest.update(item.encode())
+    places = [place for item in inputs for place in ([item] if on_hub(item) else expand([item]))]
+    whole = sum(place.stat().st_size for place in places if isinstance(place, Path)) <= READ_WHOLE
+    for place in places:
+        if isinstance(place, str):
+            digest.update(place.encode())
             continue
-        for path in expand([item]):
-            if isinstance(path, Remote):
-                digest.update(f"{path} {path.mark()}".encode())
+        if isinstance(place, Remote):
+            digest.update(f"{place} {place.mark()}".encode())
+            continue
+        with opened(place, unzip=False) as file:
+            stat = os.fstat(file.fileno())
+            if whole:
+                digest.update(f"{place.name} {stat.st_size}".encode())
+                digest.update(hashlib.file_digest(file, "blake2b").digest())  # type: ignore[arg-type]
                 continue
-            with opened(path, unzip=False) as file:
-                stat = os.fstat(file.fileno())
-                digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}".encode())
-                digest.update(file.read(1 << 20))
-                file.seek(max(0, stat.st_size - (1 << 20)))
-                digest.update(file.read())
+            digest.update(f"{place.name} {stat.st_size} {stat.st_mtime_ns}".encode())
+            digest.update(file.read(1 << 20))
+            file.seek(max(0, stat.st_size - (1 << 20)))
+            digest.update(file.read())
     return digest.hexdigest()
 
 
