@@ -105,6 +105,14 @@ def test_doubts_are_named_with_their_numbers(more, doubt):
     assert "tested on few cases" in known(**more).lines()[1]
 
 
+def test_a_model_that_knows_neither_text_has_much_to_learn_from_either():
+    lost = known(loss=7.02, by_shares=6.66, general_loss=6.98)  # docstrings read medicine; tasks gained by adapting
+    assert lost.verdict == "may help"
+    assert "no better than counting tokens would (-0.36 nats)" in lost.lines()[0]
+    assert known(loss=6.5, by_shares=7.0, general_loss=6.5).verdict == "may help"
+    assert known(loss=5.5, by_shares=7.0, general_loss=5.5).verdict == "unlikely to help"
+
+
 def test_nothing_held_out_is_no_reason_to_doubt():
     assert known(loss=None, by_shares=None, general_loss=None, tokens_per_word=None).verdict == "may help"
 

@@ -31,7 +31,11 @@ FEWEST_TOKENS = 200_000
 """Of the training texts, below which they are called few; a rule of thumb, as is the next."""
 
 FURTHER = 0.2
-"""Nats by which the loss on the domain is to be above that on general text."""
+"""Nats by which the loss on the domain is to be above that on general text, for a model that knows its texts."""
+
+KNOWS = 1.0
+"""Nats by which a model is to predict the domain better than token shares do, to be said to know its texts. One that
+does not has much to learn from them, however little it knows of general text either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,11 @@ class Prospect:
     probe_gain: float | None = None
 
     @property
+    def ahead(self) -> float | None:
+        """Nats by which the model predicts the domain better than token shares do; None where nothing is held out."""
+        return None if self.loss is None or self.by_shares is None else self.by_shares - self.loss
+
+    @property
     def doubts(self) -> list[str]:
         """Why adapting is unlikely to help tasks of the domain; none where nothing is known that speaks against it."""
         found = []
@@ -65,7 +74,8 @@ class Prospect:
             found.append("the model has no trained masked-LM head, and learns one first")
         if self.tokens < FEWEST_TOKENS:
             found.append(f"{self.tokens:,} tokens are few ({FEWEST_TOKENS:,} are wanted)")
-        if self.head and self.loss is not None and self.general_loss is not None:
+        knows = self.ahead is None or self.ahead >= KNOWS
+        if self.head and knows and self.loss is not None and self.general_loss is not None:
             further = self.loss - self.general_loss
             if further < FURTHER:
                 found.append(f"these texts are hardly further from what it knows than general ({further:+.2f} nats)")
@@ -91,7 +101,11 @@ class Prospect:
             known.append(f"on general text {self.general_loss:.2f}")
         if self.probe_gain is not None:
             known.append(f"{self.probe_gain:+.2f} lower after {PROBE_STEPS} steps")
-        why = "; ".join(self.doubts) or "nothing known before speaks against it, and labels of your own will tell"
+        spoken = "nothing known before speaks against it, and labels of your own will tell"
+        if self.head and self.ahead is not None and self.ahead < KNOWS:
+            better = "no better than" if self.ahead <= 0 else "hardly better than"
+            spoken = f"the model predicts these texts {better} counting tokens would ({self.ahead:+.2f} nats): much to learn"
+        why = "; ".join(self.doubts) or spoken
         return [
             f"adapting {'is ' if self.doubts else ''}{self.verdict}: {why}",
             f"({', '.join(known)}; a rule of thumb, tested on few cases)",
