@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import dataclasses
 import hashlib
 import shutil
 import signal
@@ -19,6 +20,8 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
+
+from unmask.evaluation.card import card_of
 
 HERE = Path(__file__).resolve().parent
 NAME, VERSION = "unmask-en", "0.1.0"
@@ -111,9 +114,18 @@ def pack(build: Path, sources: list[dict[str, str]], out: Path) -> Path:
     if weights > LARGEST:
         raise Refused(f"the weights take {weights:,} bytes; at most {LARGEST:,} are packed")
     (package / module / "__init__.py").write_text(MODULE.format(name=NAME))
-    card = (build / "run" / "README.md").read_text(encoding="utf-8") + "\n" + told(sources)
+    card = card_text(model, module) + "\n" + told(sources)
     (model / "README.md").write_text(card, encoding="utf-8")
     return wheel(package, module, card, out)
+
+
+def card_text(model: Path, module: str) -> str:
+    """The card, with the package's name where a run's has its folder: unmask takes the name, transformers a path."""
+    made = card_of(model, name=NAME)
+    path = made.use.transformers.replace(f'"{NAME}"', f"str({module}.folder())")
+    use = dataclasses.replace(made.use, transformers=f"import {module}\n{path}")
+    data = [sentence for sentence in made.data if not sentence.startswith("From ")]  # the prepared folder
+    return dataclasses.replace(made, data=data, use=use).text()
 
 
 def wheel(package: Path, module: str, card: str, out: Path) -> Path:

@@ -93,6 +93,10 @@ def test_the_package_is_a_wheel_that_pip_installs_offline_and_load_finds(folder,
     assert sorted(listed) == sorted(names)
     for said in ("License-Expression: CC-BY-SA-3.0", "articles of the English Wikipedia: CC BY-SA 3.0"):
         assert said in card
+    assert "# unmask-en\n" in card
+    assert "unmask evaluate unmask-en held-out.txt" in card
+    assert 'pipeline("fill-mask", str(unmask_en.folder()))' in card
+    assert "From prepared" not in card
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", "--target", str(site)]
     subprocess.run([*pip, str(wheel)], check=True)

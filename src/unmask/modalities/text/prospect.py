@@ -104,7 +104,9 @@ class Prospect:
         spoken = "nothing known before speaks against it, and labels of your own will tell"
         if self.head and self.ahead is not None and self.ahead < KNOWS:
             better = "no better than" if self.ahead <= 0 else "hardly better than"
-            spoken = f"the model predicts these texts {better} counting tokens would ({self.ahead:+.2f} nats): much to learn"
+            spoken = (
+                f"the model predicts these texts {better} counting tokens would ({self.ahead:+.2f} nats): much to learn"
+            )
         why = "; ".join(self.doubts) or spoken
         return [
             f"adapting {'is ' if self.doubts else ''}{self.verdict}: {why}",
