@@ -123,6 +123,7 @@ def test_the_command_says_it_before_and_after(base, corpus, tmp_path, capsys):
     code, out, err = run(capsys, "adapt", base, corpus, "--out", tmp_path / "a", "--steps", 2, *sets)
     assert code == 0
     assert "adapting is unlikely to help" in err  # before
+    assert "before: loss " in err
     assert "tokens are few" in out
     code, out, _ = run(capsys, "adapt", base, corpus, "--out", tmp_path / "b", "--steps", 2, *sets, "--json")
     assert code == 0

@@ -102,6 +102,15 @@ def rate_for(model: str | Path) -> float:
     return rate if again else OF_ITS_OWN_RATE * rate
 
 
+def in_words(figures: dict[str, float | None]) -> str:
+    """Figures as a line; what was not measured is left out.
+
+    >>> in_words({"loss": 4.4274, "accuracy": 0.3297, "general_loss": None})
+    'loss 4.427, accuracy 0.330'
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items() if value is not None)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Adapted:
     """Held-out metrics on the domain (and on general text, where given) before and after; None was not measured.
@@ -207,7 +216,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         job = make_job(loaded.model, cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=stop)
         job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": self._digest})
         self.before = _measure(loaded.model, sets, settings)
-        say(f"before: {self.before}")
+        say(f"before: {in_words(self.before)}")
         return self._foreseen(job, out, say)
 
     def _foreseen(self, job: Job, out: Path, say: Callable[[str], None]) -> Job:

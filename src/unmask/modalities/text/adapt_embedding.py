@@ -25,7 +25,15 @@ from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.encoder.on_host import on_host
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
-from unmask.modalities.text.adapt import OF_A_NEW_MODEL, Adapted, TextAdaptation, adapted, rate_for, sources_of
+from unmask.modalities.text.adapt import (
+    OF_A_NEW_MODEL,
+    Adapted,
+    TextAdaptation,
+    adapted,
+    in_words,
+    rate_for,
+    sources_of,
+)
 from unmask.modalities.text.guard import MISSED, Guard, embedded_slots
 from unmask.modalities.text.held_out_search import FEWEST, HeldOutSearch, Verdict, held_out_search
 from unmask.modalities.text.pretrain import make_job
@@ -185,7 +193,7 @@ class EmbeddingAdaptation(TextAdaptation):
         )
         self.before: dict[str, float | None] = dict.fromkeys(found_names(sets))
         self.before |= self._found(self.pooled)
-        say(f"before: {self.before}")
+        say(f"before: {in_words(self.before)}")
         return self._guarded(job, say) if self.settings.guard else job
 
     def _guarded(self, job: Job, say: Callable[[str], None]) -> Job:
