@@ -107,9 +107,11 @@ def test_doubts_are_named_with_their_numbers(more, doubt):
 
 def test_a_model_that_knows_neither_text_has_much_to_learn_from_either():
     lost = known(loss=7.02, by_shares=6.66, general_loss=6.98)  # docstrings read medicine; tasks gained by adapting
-    assert lost.verdict == "may help"
+    assert lost.verdict == "likely to help"
+    assert lost.lines()[0].startswith("adapting is likely to help: the model predicts these texts")
     assert "no better than counting tokens would (-0.36 nats)" in lost.lines()[0]
-    assert known(loss=6.5, by_shares=7.0, general_loss=6.5).verdict == "may help"
+    assert known(loss=6.5, by_shares=7.0, general_loss=6.5).verdict == "likely to help"
+    assert known(loss=6.5, by_shares=7.0, general_loss=6.5, tokens=50_000).verdict == "unlikely to help"
     assert known(loss=5.5, by_shares=7.0, general_loss=5.5).verdict == "unlikely to help"
 
 

@@ -67,6 +67,11 @@ class Prospect:
         return None if self.loss is None or self.by_shares is None else self.by_shares - self.loss
 
     @property
+    def knows(self) -> bool:
+        """Whether the model knows such texts, as far as anything is known of that."""
+        return self.ahead is None or self.ahead >= KNOWS
+
+    @property
     def doubts(self) -> list[str]:
         """Why adapting is unlikely to help tasks of the domain; none where nothing is known that speaks against it."""
         found = []
@@ -74,8 +79,7 @@ class Prospect:
             found.append("the model has no trained masked-LM head, and learns one first")
         if self.tokens < FEWEST_TOKENS:
             found.append(f"{self.tokens:,} tokens are few ({FEWEST_TOKENS:,} are wanted)")
-        knows = self.ahead is None or self.ahead >= KNOWS
-        if self.head and knows and self.loss is not None and self.general_loss is not None:
+        if self.head and self.knows and self.loss is not None and self.general_loss is not None:
             further = self.loss - self.general_loss
             if further < FURTHER:
                 found.append(f"these texts are hardly further from what it knows than general ({further:+.2f} nats)")
@@ -83,8 +87,11 @@ class Prospect:
 
     @property
     def verdict(self) -> str:
-        """'unlikely to help', or 'may help': nothing speaks against it, which is no promise."""
-        return "unlikely to help" if self.doubts else "may help"
+        """'unlikely to help'; 'likely to help': the model hardly knows such texts, and there are enough of them; else
+        'may help': nothing speaks against it, which is no promise."""
+        if self.doubts:
+            return "unlikely to help"
+        return "may help" if self.knows else "likely to help"
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json and unmask.json."""
@@ -102,14 +109,14 @@ class Prospect:
         if self.probe_gain is not None:
             known.append(f"{self.probe_gain:+.2f} lower after {PROBE_STEPS} steps")
         spoken = "nothing known before speaks against it, and labels of your own will tell"
-        if self.head and self.ahead is not None and self.ahead < KNOWS:
+        if self.ahead is not None and not self.knows:
             better = "no better than" if self.ahead <= 0 else "hardly better than"
             spoken = (
                 f"the model predicts these texts {better} counting tokens would ({self.ahead:+.2f} nats): much to learn"
             )
         why = "; ".join(self.doubts) or spoken
         return [
-            f"adapting {'is ' if self.doubts else ''}{self.verdict}: {why}",
+            f"adapting {'' if self.verdict == 'may help' else 'is '}{self.verdict}: {why}",
             f"({', '.join(known)}; a rule of thumb, tested on few cases)",
         ]
 
