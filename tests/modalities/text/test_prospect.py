@@ -10,9 +10,11 @@ from commands import run
 from text_corpus import write_corpus
 from unmask.modalities.text import prospect as prospects
 from unmask.modalities.text.adapt import adapt, adapt_settings
+from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.pretrain import pretrain
-from unmask.modalities.text.prospect import Prospect
+from unmask.modalities.text.prospect import Prospect, prospect_of
 from unmask.modalities.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.tokenizer import Tokenizer
 
 TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 300, "slots": 32, "batch_slots": 256, "steps": 2}
 SHORT = {"slots": 32, "batch_slots": 256, "steps": 12, "holdout": 0.2, "learning_rate": 3e-3, "patience": None}
@@ -113,6 +115,35 @@ def test_a_model_that_knows_neither_text_has_much_to_learn_from_either():
     assert known(loss=6.5, by_shares=7.0, general_loss=6.5).verdict == "likely to help"
     assert known(loss=6.5, by_shares=7.0, general_loss=6.5, tokens=50_000).verdict == "unlikely to help"
     assert known(loss=5.5, by_shares=7.0, general_loss=5.5).verdict == "unlikely to help"
+
+
+def letters(generator, word):
+    return "".join(generator.choice(list("abcdefghijklmnopqrstuvwxyz"), word))
+
+
+def foreseen(cache, tokenizer):
+    return prospect_of(cache, tokenizer.special_ids, loss=9.0, general_loss=9.0, head=True)
+
+
+def test_noise_has_nothing_to_be_learnt_though_the_model_knows_none_of_it(base, tmp_path):
+    generator = np.random.default_rng(0)
+    noise = [" ".join(letters(generator, generator.integers(2, 9)) for _ in range(100)) for _ in range(700)]
+    # Words of which each says much of the next, as in any language: the same words, but in runs.
+    order = [letters(generator, 5) for _ in range(500)]
+    starts = generator.integers(0, 500, (700, 25))
+    runs = [" ".join(order[(start + i) % 500] for start in row for i in range(4)) for row in starts]
+    tokenizer, found = Tokenizer.load(base), {}
+    for name, texts in (("noise", noise), ("runs", runs)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        cache = TokenCache.build(path, tokenizer, tmp_path / f"cache-{name}", max_slots=64, holdout=0.05)
+        found[name] = foreseen(cache, tokenizer)
+    assert found["noise"].tokens > 200_000
+    assert found["noise"].context_gain < 0.05
+    assert found["noise"].verdict == "unlikely to help"
+    assert "a word says nothing of the next" in found["noise"].lines()[0]
+    assert found["runs"].context_gain > 0.3
+    assert found["runs"].verdict == "likely to help"
 
 
 def test_nothing_held_out_is_no_reason_to_doubt():

@@ -1,4 +1,5 @@
-"""What can be said before `unmask adapt`: how far the domain is from what the model knows, and how fast it learns it.
+"""What can be said before `unmask adapt`: how far the domain is from what the model knows, how fast it learns it,
+and whether there is anything in it to learn.
 
 A short run of a few steps, whose weights are thrown away, says how fast the held-out loss falls. From that and the
 loss before comes what speaks against adapting for tasks of the domain (`Prospect.doubts`). Where nothing does it
@@ -38,6 +39,15 @@ KNOWS = 1.0
 does not has much to learn from them, however little it knows of general text either."""
 
 
+SAYS_SOMETHING = 0.1
+"""Nats by which the token before must help to foresee a word, under counts of pairs; below it texts are said to be
+noise. With three vocabularies: random letters -.14 to -.11, English words in random order -.22 to -.13; English, code,
+Chinese and tables of 110,000 to 510,000 tokens +.35 to +1.52, but +.12 for Chinese in a vocabulary without it."""
+
+COUNTED = 4_000_000
+"""Tokens, about, of which it is counted what follows what."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
     """What is known before adapting.
@@ -50,6 +60,9 @@ class Prospect:
         tokens_per_word: in the domain's held-out texts.
         head: whether the model has a trained masked-LM head.
         probe_gain: nats by which the held-out loss fell in the short run; None where there was none.
+        context_gain: nats by which the loss of held-out words' first tokens is lower when foreseen from the token
+            before, by counts of pairs, than by token shares; None where nothing is held out. About 0 or below: a word
+            says nothing of the next (random letters, shuffled words), or the texts are too few to tell.
     """
 
     loss: float | None
@@ -60,6 +73,7 @@ class Prospect:
     tokens_per_word: float | None
     head: bool
     probe_gain: float | None = None
+    context_gain: float | None = None
 
     @property
     def ahead(self) -> float | None:
@@ -79,6 +93,8 @@ class Prospect:
             found.append("the model has no trained masked-LM head, and learns one first")
         if self.tokens < FEWEST_TOKENS:
             found.append(f"{self.tokens:,} tokens are few ({FEWEST_TOKENS:,} are wanted)")
+        elif self.context_gain is not None and self.context_gain < SAYS_SOMETHING:
+            found.append(f"in these texts a word says nothing of the next ({self.context_gain:+.2f} nats), as in noise")
         if self.head and self.knows and self.loss is not None and self.general_loss is not None:
             further = self.loss - self.general_loss
             if further < FURTHER:
@@ -145,7 +161,38 @@ def prospect_of(
         examples=len(cache.train),
         tokens_per_word=tokens / words if words else None,
         head=head,
+        context_gain=context_gain(cache),
     )
+
+
+def context_gain(cache: TokenCache, most: int = COUNTED) -> float | None:
+    """Nats by which held-out words' first tokens are foreseen better from the token before than from their shares.
+
+    Both rules are of counts in the training split; the former is smoothed with the latter as by Witten and Bell
+    (1991): a token after which many others were seen leaves more to the shares.
+
+    Args:
+        most: about so many tokens are counted.
+
+    Returns:
+        The difference of the mean losses; None where no held-out text has two words, or no training text.
+    """
+    held = np.concatenate([np.zeros((0, 2), np.int64), *cache.neighbours(cache.validation)])
+    size = cache.meta["vocabulary"]
+    pairs = np.concatenate([np.zeros((0, 2), np.int64), *cache.neighbours(cache.train, most)])
+    if not len(held) or not len(pairs):
+        return None
+    counts = np.bincount(pairs[:, 1], minlength=size) + 1.0
+    shares = counts / counts.sum()
+    known, times = np.unique(pairs[:, 0] * size + pairs[:, 1], return_counts=True)
+    seen, kinds = np.bincount(known // size, times, size), np.bincount(known // size, minlength=size)
+    before, share = held[:, 0], shares[held[:, 1]]
+    wanted = before * size + held[:, 1]
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    count = np.where(known[at] == wanted, times[at], 0)
+    all_of_it = seen[before] + kinds[before]
+    foreseen = np.where(all_of_it > 0, (count + kinds[before] * share) / np.maximum(all_of_it, 1), share)
+    return float(np.log(foreseen).mean() - np.log(share).mean())
 
 
 def planned_steps(job: Job, train: TrainSettings) -> float:
