@@ -44,12 +44,13 @@ bench: $(STAMP)  ## side by side with transformers on this machine (tens of minu
 	$(BIN)/python benchmarks/text_infer.py
 	$(BIN)/python benchmarks/text_pretrain.py
 
-# A folder with files that models/english/sources.toml knows, and how long this call trains.
+# A folder of texts, the file that says what they are, and how long this call trains.
 CORPUS ?= corpus
+SOURCES ?= models/english/sources.toml
 MINUTES ?= 60
 
 model: $(STAMP)  ## train the English model on the files in CORPUS=folder for MINUTES=n, going on where it was; pack it
-	$(BIN)/python models/english/make_model.py --corpus $(CORPUS) --minutes $(MINUTES)
+	$(BIN)/python models/english/make_model.py --corpus $(CORPUS) --sources $(SOURCES) --minutes $(MINUTES)
 
 $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c constraints.txt -e '.[dev,docs]'

@@ -71,9 +71,11 @@ RECIPES: dict[str, dict[str, Any]] = {
     "visible-only": {**MASK_ALONE, "architecture": "visible_only", "ratio": 0.4},
     "bert-shape": {"recipe": "bert"},
     "wsd": {"schedule": "wsd", "decay": 0.3},
-    "narrow": {"width": 192, "heads": 3},
-    "wide": {"width": 384, "heads": 6},
-    "deep": {"layers": 8},
+    "narrow": {"width": 128},
+    "wide-256": {"width": 256},
+    "wide-384": {"width": 384},
+    "deep-6": {"layers": 6},
+    "deep-8": {"layers": 8},
     "slots-64": {"slots": 64},
     "slots-32": {"slots": 32},
     "vocabulary-8192": {"vocabulary": 8192},
@@ -144,7 +146,7 @@ def theirs(work: Path, name: str, shape: dict[str, Any], seed: int, seconds: flo
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=tokenizer.vocab_size, hidden_size=settings.width, num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads, intermediate_size=4 * settings.width,
+        num_attention_heads=settings.attention_heads, intermediate_size=4 * settings.width,
         max_position_embeddings=settings.slots,
     )  # fmt: skip
     model = BertForMaskedLM(config).train()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
-from unmask.files import check_place, demo_folder, json_text, written, written_folder
+from unmask.files import check_place, demo_folder, files_below, json_text, written, written_folder
 
 
 def fails_after(path: Path, error: Exception) -> None:
@@ -87,3 +87,13 @@ def test_json_is_written_as_utf_8_whatever_it_holds():
     assert json_text({"a": "é"}) == '{"a": "é"}'
     half = json_text({"a": "é\udce9"}, allow_nan=False)
     assert json.loads(half.encode("utf-8")) == {"a": "é\udce9"}
+
+
+def test_what_is_hidden_below_a_folder_is_kept_apart_where_it_is_asked_for(tmp_path):
+    for place in (".a/b", "c/.d", "c/e", "f"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text("")
+    hidden: list[Path] = []
+    assert files_below(tmp_path, hidden=hidden) == [tmp_path / "c" / "e", tmp_path / "f"]
+    assert sorted(hidden) == [tmp_path / ".a", tmp_path / "c" / ".d"]
+    assert len(files_below(tmp_path)) == 4

@@ -4,7 +4,8 @@
 
 Every call goes on where the last one stopped, bit for bit on a CPU. When the recipe's steps are done the model is
 judged on held-out text, written in 16 bits and packed: `pip install dist/unmask_en-*.whl`, then
-`unmask.load("unmask-en")`.
+`unmask.load("unmask-en")`. Texts of your own are taken with `--sources FILE`, which is like models/english/sources.toml
+and names each file, its title, licence and address.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ import argparse
 import base64
 import dataclasses
 import hashlib
+import json
 import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from unmask.evaluation.card import card_of
+from unmask.modalities.text.prepared import SETTINGS, TRAINED
 
 HERE = Path(__file__).resolve().parent
 NAME, VERSION = "unmask-en", "0.1.0"
+SAID = ("file", "title", "licence", "address")
+"""What is to be known of each text; and, where the file is to be this very one, its sha256."""
 LARGEST = 40_000_000
 """Bytes that the weights may take."""
 
@@ -61,32 +68,92 @@ class Refused(SystemExit):
         super().__init__(2)
 
 
-def corpus_files(folder: Path) -> tuple[list[Path], list[dict[str, str]]]:
-    """The files of the corpus and what sources.toml says of them."""
-    sources = tomllib.loads((HERE / "sources.toml").read_text(encoding="utf-8"))["source"]
-    found = [(folder / s["file"], s) for s in sources if (folder / s["file"]).is_file()]
+def table_of(path: Path) -> dict[str, Any]:
+    """A TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Refused(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise Refused(f"{path}: cannot be read ({error})") from None
+
+
+def known_sources(path: Path) -> list[dict[str, str]]:
+    """What sources.toml, or a file like it, says of each text."""
+    sources = table_of(path).get("source") or []
+    for number, source in enumerate(sources, 1):
+        if lacking := [key for key in SAID if not isinstance(source.get(key), str)]:
+            raise Refused(f"{path}: source {number} does not say its {', '.join(lacking)}")
+    if not sources:
+        raise Refused(f"{path}: names no [[source]]")
+    return list(sources)
+
+
+def corpus_files(folder: Path, listed: Path) -> tuple[list[Path], list[dict[str, str]]]:
+    """The files of the corpus and what `listed` says of them; what it does not name is left out, and told."""
+    sources = known_sources(listed)
+    names = [source["file"] for source in sources]
+    found = [source for source in sources if (folder / source["file"]).is_file()]
     if not found:
-        raise Refused(f"{folder}: none of {', '.join(s['file'] for s in sources)} (models/english/sources.toml)")
-    missing = [s["file"] for s in sources if s not in [known for _, known in found]]
-    if missing:
-        print(f"not there, and left out: {', '.join(missing)}", file=sys.stderr)
-    return [path for path, _ in found], [s for _, s in found]
+        raise Refused(f"{folder}: none of {', '.join(names)} ({listed}); of texts of your own say what they are there")
+    for source in found:
+        path = folder / source["file"]
+        with path.open("rb") as file:
+            have = hashlib.file_digest(file, "sha256").hexdigest()
+        if have != source.get("sha256", have):
+            raise Refused(f"{path}: not the file that {listed} describes (its SHA-256 begins {have[:12]})")
+    for what, left in (
+        ("not there", [name for name in names if not (folder / name).is_file()]),
+        ("not described", sorted(p.name for p in folder.iterdir() if p.name not in names)),
+    ):
+        if left:
+            print(
+                f"left out, {what} in {folder if what == 'not there' else listed}: {', '.join(left)}", file=sys.stderr
+            )
+    return [folder / source["file"] for source in found], found
+
+
+def check_recipe(build: Path, recipe: Mapping[str, Any]) -> bool:
+    """Keep the recipe beside the run, and refuse another than the run was begun with; whether it is the very same. The
+    number of steps may be another: the run goes on to it."""
+    kept = build / "recipe.json"
+    now = flat(recipe)
+    before = json.loads(kept.read_text()) if kept.exists() else now
+    other = sorted(key for key in {*before, *now} - {"train.steps"} if before.get(key) != now.get(key))
+    if other:
+        told = ", ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in other)
+        raise Refused(f"{build}: its run was begun with another recipe: {told}. Choose another --build")
+    kept.write_text(json.dumps(now))
+    return before == now
+
+
+def flat(recipe: Mapping[str, Any], of: str = "") -> dict[str, Any]:
+    """Settings of all tables under dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in recipe.items():
+        found |= flat(value, f"{of}{key}.") if isinstance(value, Mapping) else {f"{of}{key}": value}
+    return found
 
 
 def unmask(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "unmask", *arguments]
 
 
+def done(*arguments: str) -> None:
+    """Run a command that says itself what is wrong."""
+    if code := subprocess.run(unmask(*arguments)).returncode:
+        print(f"make_model: unmask {' '.join(arguments[:2])} ended with exit code {code}", file=sys.stderr)
+        raise SystemExit(code)
+
+
 def train(files: list[Path], build: Path, minutes: float, recipe: Path) -> bool:
     """Go on with the run for so many minutes; whether it is finished."""
     prepared, out = build / "prepared", build / "run"
-    settings = tomllib.loads(recipe.read_text(encoding="utf-8"))
-    kept = [f"{name}={settings[name]}" for name in ("slots", "vocabulary", "tokenizer_kind") if name in settings]
-    subprocess.run(
-        unmask("prepare", "text", *map(str, files), "--out", str(prepared), *(a for k in kept for a in ("--set", k))),
-        check=True,
-    )
-    if (out / "model.safetensors").exists():
+    settings = table_of(recipe)
+    same = check_recipe(build, settings)
+    decided = [f"{name}={settings[name]}" for name in (*SETTINGS, *TRAINED) if name in settings]
+    done("prepare", "text", *map(str, files), "--out", str(prepared), *(a for k in decided for a in ("--set", k)))
+    if same and (out / "model.safetensors").exists():
         return True
     again = ["--resume"] if (out / "checkpoints").exists() else []
     run = subprocess.Popen(
@@ -109,7 +176,7 @@ def pack(build: Path, sources: list[dict[str, str]], out: Path) -> Path:
     shutil.rmtree(package, ignore_errors=True)
     model = package / module / "model"
     model.parent.mkdir(parents=True)
-    subprocess.run(unmask("export", str(build / "run"), "--out", str(model), "--dtype", "bf16"), check=True)
+    done("export", str(build / "run"), "--out", str(model), "--dtype", "bf16")
     weights = (model / "model.safetensors").stat().st_size
     if weights > LARGEST:
         raise Refused(f"the weights take {weights:,} bytes; at most {LARGEST:,} are packed")
@@ -161,7 +228,8 @@ def told(sources: list[dict[str, str]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True, help="folder with files that sources.toml knows")
+    parser.add_argument("--corpus", type=Path, required=True, help="folder with files that --sources names")
+    parser.add_argument("--sources", type=Path, default=HERE / "sources.toml", help="TOML that says what the files are")
     parser.add_argument("--minutes", type=float, default=60.0, help="to train in this call")
     parser.add_argument("--recipe", type=Path, default=HERE / "recipe.toml", help="TOML of settings")
     parser.add_argument("--build", type=Path, default=Path("build") / "english", help="folder of the run")
@@ -171,7 +239,7 @@ def main() -> None:
         raise Refused(f"--corpus {given.corpus}: no such folder")
     if not given.minutes > 0:
         raise Refused(f"--minutes {given.minutes}: expected more than 0")
-    files, sources = corpus_files(given.corpus)
+    files, sources = corpus_files(given.corpus, given.sources)
     given.build.mkdir(parents=True, exist_ok=True)
     if not train(files, given.build, given.minutes, given.recipe):
         print(f"not finished: the same command goes on; {given.build / 'run' / 'metrics.jsonl'} says how far it is")

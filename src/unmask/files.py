@@ -94,8 +94,12 @@ def damaged(folder: str | Path) -> Iterator[None]:
         raise UserError(f"{folder}: damaged ({what[:200]})", hint="Copy the folder again.") from error
 
 
-def files_below(folder: str | Path) -> list[Path]:
-    """All files in a folder and those below it, sorted; links to folders are followed, and no folder twice."""
+def files_below(folder: str | Path, *, hidden: list[Path] | None = None) -> list[Path]:
+    """All files in a folder and those below it, sorted; links to folders are followed, and no folder twice.
+
+    Args:
+        hidden: where given, files and folders whose names begin with a dot are put here, and not looked into.
+    """
     found: list[Path] = []
     seen: set[str] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
@@ -104,6 +108,10 @@ def files_below(folder: str | Path) -> list[Path]:
             folders.clear()
             continue
         seen.add(real)
+        if hidden is not None:
+            hidden += (Path(here, name) for name in (*folders, *files) if name.startswith("."))
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            files = [name for name in files if not name.startswith(".")]
         folders.sort()
         found += (Path(here, name) for name in files)
     return sorted(found)

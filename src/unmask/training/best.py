@@ -62,6 +62,7 @@ class EarlyStopping:
     Attributes:
         loss: the lowest so far; None before the first look.
         waited: looks since then.
+        refused: whether `stop_when` is why the run is to stop.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class EarlyStopping:
         self.patience, self.stop_when, self.watched, self.at_start = patience, stop_when, watched, at_start
         self.loss = at_start
         self.waited = 0
+        self.refused = False
 
     @property
     def possible(self) -> bool:
@@ -88,7 +90,7 @@ class EarlyStopping:
 
     def look(self, metrics: dict[str, float]) -> tuple[bool, bool]:
         """Count a look; (whether it is the best so far, whether the run is to stop)."""
-        refused = self._refused(metrics)
+        self.refused = refused = self._refused(metrics)
         loss = metrics[self.watched]
         improved = not refused and (self.loss is None or loss < self.loss)
         self.loss = loss if improved else self.loss

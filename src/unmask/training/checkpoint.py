@@ -315,7 +315,7 @@ def restore_random_state(captured: Mapping[str, Any]) -> None:
 class SignalGuard:
     """Turns the first SIGTERM or SIGINT into a flag, so that the loop can save and leave.
 
-    A second one acts as usual.
+    A second one acts as usual. Of guards within each other all are told.
     Previous handlers are back on exit. Outside the main thread, where Python allows no handlers, it does
     nothing.
 
@@ -344,7 +344,10 @@ class SignalGuard:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
+        around = self._previous.get(signal.Signals(number))
         self._restore()
+        if callable(around) and getattr(around, "__func__", None) is SignalGuard._handle:
+            around(number, frame)  # the guard around this one is to know too
 
     def _restore(self) -> None:
         while self._previous:

@@ -69,6 +69,7 @@ class RunResult:
         stopped: 'finished', 'early' (patience, or a guard such as that against forgetting), or 'signal' (saved,
             resumable).
         kept_step: the step whose weights were kept; an earlier one than the last only where a run can stop early.
+        refused: it stopped early because of the job's `stop_when`, and not of patience.
         expected_memory_mb: what was said before the start; `peak_memory_mb` is what the process held at most.
     """
 
@@ -85,6 +86,7 @@ class RunResult:
     peak_memory_mb: float
     expected_memory_mb: float = math.nan
     micro_batches: int = 1
+    refused: bool = False
 
     def held_out(self, name: str, form: str) -> str:
         """A figure of the held-out data for a report: `form` filled with it; "none held out" where there is none.

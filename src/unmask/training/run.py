@@ -71,9 +71,12 @@ def run(
     with locked(out / ".run.lock", busy="trains there") if writes else contextlib.nullcontext():
         refuse_compile(settings)
         if not job.validation and (settings.patience is not None or job.stop_when is not None):
+            one = len(job.plan.examples) == 1
             raise UserError(
-                "nothing is held out to stop early by",
-                hint="Hold some out (holdout)"
+                "1 example is left to learn from, of which nothing can be held out to stop early by"
+                if one
+                else "nothing is held out to stop early by",
+                hint=("Give more data" if one else "Hold some out (holdout)")
                 + (f", or set {setting('patience', None)}." if settings.patience is not None else "."),
             )
         keep_freed_memory()
@@ -155,6 +158,7 @@ class Run:
             return 0.0
         extra = found.extra
         self.early.loss, self.early.waited = extra["best"], extra["waited"]
+        self.early.refused = extra.get("refused", False)
         self.next_look = extra.get("next_check", math.inf)
         if extra.get("stopped_before") == ending(self.settings):
             self.stopped = "early"  # and stays so until it is given another end
@@ -268,6 +272,7 @@ class Run:
             "best": self.early.loss,
             "best_step": self.best.step if self.best else None,
             "waited": self.early.waited,
+            "refused": self.early.refused,
             "next_check": self.next_look,
             "seconds": self.clock.elapsed(),
             "precision": self.compute.precision.name,
@@ -322,6 +327,7 @@ class Run:
             peak_memory_mb=peak_memory(),
             expected_memory_mb=round(self.fitted.expected / 1e6),
             micro_batches=self.fitted.parts,
+            refused=self.stopped == "early" and self.early.refused,
         )
 
 

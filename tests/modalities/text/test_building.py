@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from commands import run
 from text_corpus import tokenizer, write_corpus
 from unmask.engines.local import Pool
 from unmask.errors import UserError
 from unmask.modalities.text import building, tokenising
-from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.cache import TokenCache, content_key
 from unmask.modalities.text.corpus import build_tokenizer
 from unmask.modalities.text.documents import ReadReport
 from unmask.modalities.text.model import load
@@ -182,8 +183,7 @@ def test_where_documents_end_and_what_is_too_short_is_said(tmp_path):
     assert "1 pieces of fewer than 8 tokens are left out" in said
 
 
-def test_one_file_of_lines_has_intervals(tmp_path):
-    """It was one document: the intervals over documents were null."""
+def save_tiny(folder):
     from unmask.modalities.text.folder import new_text_model, save_folder
 
     made = tokenizer("wordpiece")
@@ -199,7 +199,12 @@ def test_one_file_of_lines_has_intervals(tmp_path):
         dropout=0.0,
         decoder=None,
     )
-    save_folder(tmp_path / "model", model=model, tokenizer=made, family=family, settings={})
+    save_folder(folder, model=model, tokenizer=made, family=family, settings={})
+
+
+def test_one_file_of_lines_has_intervals(tmp_path):
+    """It was one document: the intervals over documents were null."""
+    save_tiny(tmp_path / "model")
     (tmp_path / "held.txt").write_text("\n".join(f"{i} the quick brown fox jumps over it" for i in range(12)))
     texts = [d.text for d in iter_documents(tmp_path / "held.txt")]
     found = load(tmp_path / "model", precision="fp32").evaluate(texts)
@@ -233,3 +238,60 @@ def test_what_was_left_out_of_a_corpus_is_told(tmp_path):
     assert "1 lines or rows are not UTF-8: the documents around them are left out, the first: " in "\n".join(lines)
     assert "a.txt:5 not UTF-8 (byte 0xe9)" in "\n".join(lines)
     assert "1 exact copies are left out" in lines
+
+
+def test_what_a_folder_holds_and_is_not_read_is_told(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    write_corpus(data / "corpus.txt")
+    alone = content_key([str(data)])
+    (data / "notes.pdf").write_text("%PDF")
+    (data / ".corpus.txt").write_text("an older copy")
+    (data / "gone.txt").symlink_to("nowhere")
+    assert content_key([str(data)]) == alone
+    lines: list[str] = []
+    TokenCache.build(data, tokenizer("wordpiece"), tmp_path / "cache", max_slots=32, say=lines.append)
+    assert lines[0] == (
+        "3 files were not read: 1 link to nothing (gone.txt), 1 of a kind that is not read (.pdf), "
+        "1 hidden (.corpus.txt)"
+    )
+
+
+def test_the_advice_on_where_documents_end_is_one_that_evaluate_takes(tmp_path, capsys):
+    save_tiny(tmp_path / "model")
+    (tmp_path / "held.txt").write_text("\n".join(f"{i} the quick brown fox jumps over it" for i in range(12)))
+    for more in ((), ("--document", "line")):
+        code, _, err = run(capsys, "evaluate", tmp_path / "model", tmp_path / "held.txt", "--precision", "fp32", *more)
+        assert code == 0
+        assert "documents of plain text end at every line in 1 file (--document blank, line or file)" in err
+
+
+def test_every_command_that_reads_a_folder_says_what_it_does_not_read(tmp_path, capsys):
+    data, small = tmp_path / "data", ("--set", "vocabulary=200", "--set", "slots=32", "--set", "batch_slots=64")
+    data.mkdir()
+    write_corpus(data / "corpus.txt")
+    (data / "notes.pdf").write_text("%PDF")
+    save_tiny(tmp_path / "model")
+    for command in (
+        ("pretrain", "text", data, "--out", tmp_path / "run", "--steps", 1, *small),
+        ("prepare", "text", data, "--out", tmp_path / "prepared", "--workers", 1, *small[:4]),
+        ("adapt", tmp_path / "model", data, "--out", tmp_path / "adapted", "--steps", 1),
+        ("evaluate", tmp_path / "model", data),
+    ):
+        code, _, err = run(capsys, *command)
+        assert code == 0, err
+        assert err.count("1 file was not read: 1 of a kind that is not read (.pdf)") == 1, command[0]
+
+
+@pytest.mark.parametrize("general", [(), ("--general", "general.txt")])
+def test_of_one_text_nothing_can_be_held_out(tmp_path, capsys, monkeypatch, general):
+    monkeypatch.chdir(tmp_path)
+    save_tiny(tmp_path / "model")
+    Path("one.txt").write_text("the quick brown fox jumps over the lazy dog today\n" * 1000)
+    write_corpus(Path("general.txt"))
+    code, _, err = run(capsys, "adapt", "model", "one.txt", "--out", "adapted", "--steps", 2, *general)
+    assert code == 2
+    assert "999 exact copies are left out" in err
+    assert "of which nothing can be held out to stop early by" in err
+    assert "Give more" in err
+    assert "(holdout)" not in err

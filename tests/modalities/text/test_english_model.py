@@ -32,20 +32,39 @@ checkpoint_every = 1
 """
 
 
+SOURCES = """
+[[source]]
+file = "some.jsonl.gz"
+title = "300 paragraphs of a test"
+licence = "CC0"
+address = "nowhere"
+"""
+
+
 def command(folder, *more):
-    paths = ["--corpus", folder / "corpus", "--recipe", folder / "recipe.toml", "--build", folder / "build"]
+    paths = [
+        "--corpus",
+        folder / "corpus",
+        "--sources",
+        folder / "sources.toml",
+        "--recipe",
+        folder / "recipe.toml",
+        "--build",
+        folder / "build",
+    ]
     return [sys.executable, str(HERE / "make_model.py"), *map(str, paths), "--out", str(folder / "dist"), *more]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A corpus under a name that sources.toml knows, and a recipe."""
+    """A corpus, what is said of it, and a recipe."""
     (tmp_path / "corpus").mkdir()
-    with gzip.open(tmp_path / "corpus" / "wikipedia_en_slice.jsonl.gz", "wt", encoding="utf-8") as file:
+    with gzip.open(tmp_path / "corpus" / "some.jsonl.gz", "wt", encoding="utf-8") as file:
         for i in range(300):
             text = f"{SENTENCES[i % 5]} Paragraph {i}. {SENTENCES[(i * 3 + 1) % 5]}"
             file.write(json.dumps({"text": text}) + "\n")
     (tmp_path / "recipe.toml").write_text(RECIPE.format(steps=4))
+    (tmp_path / "sources.toml").write_text(SOURCES)
     return tmp_path
 
 
@@ -91,12 +110,14 @@ def test_the_package_is_a_wheel_that_pip_installs_offline_and_load_finds(folder,
                 assert listed[name] == f"sha256={digest}"
         card = archive.read("unmask_en-0.1.0.dist-info/METADATA").decode()
     assert sorted(listed) == sorted(names)
-    for said in ("License-Expression: CC-BY-SA-3.0", "articles of the English Wikipedia: CC BY-SA 3.0"):
+    for said in ("License-Expression: CC-BY-SA-3.0", "300 paragraphs of a test: CC0"):
         assert said in card
     assert "# unmask-en\n" in card
     assert "unmask evaluate unmask-en held-out.txt" in card
     assert 'pipeline("fill-mask", str(unmask_en.folder()))' in card
     assert "From prepared" not in card
+    assert "examples to train on" in card
+    assert "| figure | model | most frequent token |" in card
     site = tmp_path / "site"
     pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--quiet", "--target", str(site)]
     subprocess.run([*pip, str(wheel)], check=True)
@@ -105,7 +126,7 @@ def test_the_package_is_a_wheel_that_pip_installs_offline_and_load_finds(folder,
     try:
         there = installed_model("unmask-en")
         assert there == site / "unmask_en" / "model"
-        assert "articles of the English Wikipedia" in (there / "README.md").read_text()
+        assert "300 paragraphs of a test" in (there / "README.md").read_text()
         import unmask
 
         (found,) = unmask.load("unmask-en").fill("The quick brown [MASK] jumps.", top=3)
@@ -122,4 +143,28 @@ def test_what_is_wrong_is_said(folder):
 
     assert "no such folder" in refused("--corpus", str(folder / "nowhere"))
     assert "expected more than 0" in refused("--minutes", "0")
-    assert "none of wikipedia_en_slice.jsonl.gz" in refused("--corpus", str(folder))
+    assert "none of some.jsonl.gz" in refused("--corpus", str(folder))
+    (folder / "sources.toml").write_text(SOURCES + 'sha256 = "0123"\n')
+    assert "not the file that" in refused()
+    (folder / "sources.toml").write_text(SOURCES.replace("licence", "license"))
+    assert "source 1 does not say its licence" in refused()
+    (folder / "sources.toml").write_text(SOURCES)
+    (folder / "corpus" / "some.jsonl.gz").write_bytes(b"not gzip")
+    (folder / "corpus" / "private.txt").write_text("A secret.")
+    said = refused()
+    assert "private.txt" in said  # left out
+    assert "Traceback" not in said
+
+
+def test_a_finished_model_is_not_packed_as_that_of_another_recipe(folder):
+    subprocess.run(command(folder), check=True)
+    recipe = RECIPE.format(steps=4)
+    (folder / "recipe.toml").write_text(recipe.replace("width = 32", "width = 64"))
+    done = subprocess.run(command(folder), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "begun with another recipe: width was 32 and is 64" in done.stderr
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=6))
+    again = subprocess.run(command(folder), capture_output=True, text=True, check=True)
+    assert "packed:" in again.stdout
+    log = (folder / "build" / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [row["step"] for row in map(json.loads, log) if row["kind"] == "train"] == [1, 2, 3, 4, 5, 6]

@@ -10,7 +10,8 @@ import pytest
 from text_corpus import MODEL_SLOTS
 from text_corpus import made_model as make
 from unmask.errors import UserError
-from unmask.modalities.text.generating import shown_little
+from unmask.modalities.text.filling import blank_examples
+from unmask.modalities.text.generating import _with_room, shown_little
 
 KINDS = ("wordpiece", "bpe", "unigram")
 PREFIX, SUFFIX = "The  QUICK brown fox,", "near the river bank."
@@ -97,8 +98,15 @@ def test_lengths_are_those_of_training_texts_where_they_are_noted():
     ("options", "message"),
     [
         ({"prefix": "a [MASK] b"}, "prefix holds"),
-        ({"length": MODEL_SLOTS}, "the model takes"),
-        ({"prefix": "word " * MODEL_SLOTS}, "the model takes"),
+        ({"suffix": "a [SEP] [MASK]"}, r"suffix holds \[SEP\], \[MASK\]"),
+        ({"prefix": "[CLS]", "suffix": "[PAD]"}, r"prefix holds \[CLS\]"),
+        ({"prefix": "a [UNK]"}, r"prefix holds \[UNK\]"),
+        (
+            {"length": MODEL_SLOTS},
+            f"have 2 tokens .* {MODEL_SLOTS} more are to be drawn: the model takes {MODEL_SLOTS}",
+        ),
+        ({"prefix": "word " * MODEL_SLOTS}, "prefix and suffix have [0-9]+ tokens .* the model takes"),
+        ({"prefix": "word " * 40, "suffix": "word " * 40, "length": 5}, "prefix and suffix have .* 5 more are to be"),
         ({"length": 0}, "length=0"),
         ({"length": 2.5}, "length=2.5"),
         ({"seed": 2**70, "length": 1}, "seed="),
@@ -114,6 +122,17 @@ def test_lengths_are_those_of_training_texts_where_they_are_noted():
 def test_what_cannot_be_is_refused(options: dict, message: str):
     with pytest.raises(UserError, match=message):
         make().generate(**options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("prefix", "suffix"), [("The quick fox", ""), ("fox ", " dog"), ("", "dog"), ("(", ", dog")])
+def test_all_the_room_there_is_can_be_drawn_and_no_more(kind: str, prefix: str, suffix: str):
+    model = make(kind)
+    given = len(blank_examples(model, [_with_room(model, prefix, suffix, 1)])[0]) - 1
+    [one] = model.generate(prefix=prefix, suffix=suffix, length=MODEL_SLOTS - given, steps=1)
+    assert one["tokens"] == MODEL_SLOTS - given
+    with pytest.raises(UserError, match=f"prefix and suffix have {given} tokens"):
+        model.generate(prefix=prefix, suffix=suffix, length=MODEL_SLOTS - given + 1)
 
 
 def test_a_model_that_never_saw_mostly_hidden_text_is_told_of():

@@ -34,6 +34,13 @@ def test_a_model_that_knows_nothing_gives_every_token_alike():
     assert zeros["nelbo_standard_error"] is None
 
 
+def test_shares_in_these_texts_are_just_that():
+    found = likelihood(make(), ["the the the the", "the the the the"], draws=1)
+    assert found["unigram_of"] == "these texts"
+    assert found["unigram_nats"] == pytest.approx(0)
+    assert found["unigram_perplexity"] == pytest.approx(1)
+
+
 def test_long_texts_are_cut_and_a_share_of_the_texts_is_enough():
     model = make()
     texts = [" ".join(SENTENCES[:9])] * 30

@@ -176,7 +176,7 @@ def test_scores_and_order(model: TextModel) -> None:
     expected = sum(float(log_probs(model, ids, [i], i)[int(ids[i])]) for i in ordinary)
     assert found[1]["score"] == pytest.approx(expected, abs=1e-4)
     assert found[1]["perplexity"] == pytest.approx(math.exp(-expected / len(ordinary)), rel=1e-4)
-    assert (found[3]["slots"], found[3]["score"], found[3]["perplexity"]) == (0, 0.0, None)
+    assert (found[3]["slots"], found[3]["score"], found[3]["perplexity"]) == (0, None, None)
 
 
 def test_embeddings_keep_the_order_and_long_texts_are_cut(model: TextModel) -> None:

@@ -1,6 +1,7 @@
 """What `adapt` says before it begins, and why it stopped."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from unmask.modalities.text.pretrain import pretrain
 from unmask.modalities.text.prospect import Prospect, prospect_of
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.training.validation import Validation
 
 TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 300, "slots": 32, "batch_slots": 256, "steps": 2}
 SHORT = {"slots": 32, "batch_slots": 256, "steps": 12, "holdout": 0.2, "learning_rate": 3e-3, "patience": None}
@@ -85,6 +87,20 @@ def test_the_guard_against_forgetting_says_that_it_stopped_the_run(base, corpus,
     harm = adapt_settings({**SHORT, "learning_rate": 2.0, "clip": "none", "validate_every": 1})
     found = adapt(base, corpus, tmp_path / "out", settings=harm, general=corpus, console=False)
     assert any("the loss on general text had risen by more than its limit" in line for line in found.said())
+    again = adapt(base, corpus, tmp_path / "out", settings=harm, general=corpus, resume=True, console=False)
+    assert again.said()[-2:] == found.said()[-2:]
+
+
+def test_a_signal_in_the_short_run_before_ends_the_command(base, corpus, tmp_path, short_probe, monkeypatch):
+    def looked(self, *args, **more):
+        signal.raise_signal(signal.SIGINT)  # during the last look of the short run
+        return look(self, *args, **more)
+
+    look = Validation.look
+    monkeypatch.setattr(Validation, "look", looked)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(base, corpus, tmp_path / "out", settings=adapt_settings(SHORT), console=False)
+    assert not (tmp_path / "out" / "checkpoints").exists()
 
 
 def known(**more):
@@ -97,7 +113,8 @@ def known(**more):
     [
         ({"head": False}, "the model has no trained masked-LM head"),
         ({"tokens": 50_000}, "50,000 tokens are few"),
-        ({"general_loss": 5.1}, "hardly further from what it knows than general (-0.10 nats)"),
+        ({"general_loss": 4.9}, "hardly further from what it knows than the general text is (+0.10 nats)"),
+        ({"general_loss": 5.1}, "nearer to what it knows than the general text is (-0.10 nats)"),
     ],
 )
 def test_doubts_are_named_with_their_numbers(more, doubt):
@@ -122,7 +139,7 @@ def letters(generator, word):
 
 
 def foreseen(cache, tokenizer):
-    return prospect_of(cache, tokenizer.special_ids, loss=9.0, general_loss=9.0, head=True)
+    return prospect_of(cache, tokenizer, loss=9.0, general_loss=9.0, head=True)
 
 
 def test_noise_has_nothing_to_be_learnt_though_the_model_knows_none_of_it(base, tmp_path):
@@ -132,18 +149,26 @@ def test_noise_has_nothing_to_be_learnt_though_the_model_knows_none_of_it(base, 
     order = [letters(generator, 5) for _ in range(500)]
     starts = generator.integers(0, 500, (700, 25))
     runs = [" ".join(order[(start + i) % 500] for start in row for i in range(4)) for row in starts]
+    numbers = [",".join(f"{value:.2f}" for value in generator.normal(50, 20, 100)) for _ in range(700)]
+    chance = [" ".join(generator.choice(["yes", "no"], 200)) for _ in range(1000)]
     tokenizer, found = Tokenizer.load(base), {}
-    for name, texts in (("noise", noise), ("runs", runs)):
+    for name, texts in (("noise", noise), ("numbers", numbers), ("chance", chance), ("runs", runs)):
         path = tmp_path / f"{name}.jsonl"
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         cache = TokenCache.build(path, tokenizer, tmp_path / f"cache-{name}", max_slots=64, holdout=0.05)
         found[name] = foreseen(cache, tokenizer)
-    assert found["noise"].tokens > 200_000
-    assert found["noise"].context_gain < 0.05
-    assert found["noise"].verdict == "unlikely to help"
-    assert "a word says nothing of the next" in found["noise"].lines()[0]
+    for name in ("noise", "numbers", "chance"):
+        assert found[name].tokens > 200_000
+        assert found[name].context_gain < 0.01
+        assert found[name].verdict == "unlikely to help"
+        assert "a word says nothing of the next" in found[name].lines()[0]
     assert found["runs"].context_gain > 0.3
     assert found["runs"].verdict == "likely to help"
+
+
+def test_of_texts_with_few_different_tokens_nobody_can_be_a_nat_ahead():
+    assert known(loss=0.4, by_shares=0.9, general_loss=None).knows
+    assert not known(loss=0.8, by_shares=0.9, general_loss=None).knows
 
 
 def test_nothing_held_out_is_no_reason_to_doubt():

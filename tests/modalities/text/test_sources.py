@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import time
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
+from unmask.modalities.text import portions
 from unmask.modalities.text.documents import ReadReport, pieces
 from unmask.modalities.text.sources import expand, iter_documents, resolve
 
@@ -197,3 +199,119 @@ def test_a_run_inside_its_data_does_not_read_itself(tmp_path):
     assert resolve([str(tmp_path / "**")], tmp_path / "run") == mine
     # One that is named is asked for.
     assert resolve([str(tmp_path / "run" / "metrics.jsonl"), "hf:name"], tmp_path / "run")[1] == "hf:name"
+
+
+def mixed(folder):
+    """A folder of a text, and of what is not read beside it."""
+    for place, content in {
+        "ok.txt": "some text",
+        "sub/.deep.txt": "hidden",
+        ".git/desc.txt": "of no interest",
+        ".hidden.txt": "hidden",
+        ".ipynb_checkpoints/one-checkpoint.md": "an older copy",
+        "._ok.txt": "\0\5\26\7",  # macOS keeps what its own file systems know in such files
+        "b.pdf": "%PDF",
+        "c.html": "<p>",
+        "LICENSE": "free",
+        "e.parquet.gz": "packed twice",
+    }.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(content)
+    (folder / "a.txt").symlink_to("gone.txt")
+    return folder
+
+
+def test_what_stands_in_a_folder_and_is_not_read_is_said_in_a_line(tmp_path):
+    data, said = mixed(tmp_path / "data"), list[str]()
+    assert set(resolve([str(data), str(data)], tmp_path / "run", said.append)) == {str(data / "ok.txt")}
+    assert said == [
+        "10 files and folders were not read: 1 link to nothing (a.txt), 4 of kinds that are not read "
+        "(.html, .parquet.gz, .pdf and 1 more), 5 hidden (._ok.txt, .deep.txt, .git and 2 more)"
+    ]
+    assert read(data) == ["some text"]
+    for name in ("a.txt", "b.pdf", "c.html", "LICENSE", "e.parquet.gz", "._ok.txt", ".hidden.txt", "sub/.deep.txt"):
+        (data / name).unlink()
+    said.clear()
+    assert list(iter_documents(data, say=said.append))
+    assert said == ["2 folders were not read: 2 hidden (.git, .ipynb_checkpoints)"]
+    said.clear()
+    assert resolve([str(data / "ok.txt"), "hf:name"], None, said.append)[1] == "hf:name"
+    assert not said
+
+
+def test_what_is_hidden_is_read_where_it_is_named(tmp_path):
+    data, said = mixed(tmp_path / "data"), list[str]()
+    hidden = data / ".hidden.txt"
+    assert read(hidden) == ["hidden"]
+    assert read(data / ".git") == ["of no interest"]
+    assert read(data / ".h*") == ["hidden"]
+    assert resolve([str(data), str(hidden)], None, said.append) == [str(data / "ok.txt"), str(hidden)]
+    assert "4 hidden (._ok.txt, .deep.txt, .git and 1 more)" in said[0]
+
+
+def test_a_link_into_a_hidden_folder_is_read(tmp_path):
+    (tmp_path / ".store" / "texts").mkdir(parents=True)
+    (tmp_path / ".store" / "texts" / "a.txt").write_text("kept elsewhere")
+    (tmp_path / "texts").symlink_to(".store/texts")
+    assert expand(tmp_path) == [tmp_path / "texts" / "a.txt"]
+
+
+def test_what_a_pattern_finds_and_is_not_read_is_said(tmp_path):
+    data, said = mixed(tmp_path / "data"), list[str]()
+    assert resolve([str(data / "*")], None, said.append) == [str(data / "ok.txt")]
+    assert said == [
+        "5 files were not read: 1 link to nothing (a.txt), 4 of kinds that are not read "
+        "(.html, .parquet.gz, .pdf and 1 more)"
+    ]
+
+
+def test_a_url_is_read_as_a_folder_is(tmp_path):
+    data, said = mixed(tmp_path / ".data"), list[str]()
+    (data / "a.txt").unlink()
+    for url in (f"file://{data}", f"file://{data}/", f"file://{data}/**"):
+        said.clear()
+        assert [name.rpartition("/")[2] for name in resolve([url], None, said.append)] == ["ok.txt"], url
+        assert "4 of kinds that are not read" in said[0]
+    assert resolve([f"file://{data}/.hidden.txt"], None, said.append)[0].endswith(".hidden.txt")
+
+
+def test_a_folder_without_texts_says_what_it_holds(tmp_path):
+    (tmp_path / "b.pdf").write_text("%PDF")
+    (tmp_path / "c.txt").symlink_to(tmp_path / "c.txt")
+    os.mkfifo(tmp_path / "d.txt")
+    with pytest.raises(UserError, match="no text files in this folder") as refused:
+        expand(tmp_path)
+    assert refused.value.hint.startswith(
+        "3 files were not read: 1 link to nothing (c.txt), 1 that is no plain file (d.txt), "
+        "1 of a kind that is not read (.pdf). Read are .txt "
+    )
+
+
+def test_a_link_to_nothing_is_named_with_where_it_leads(tmp_path):
+    (tmp_path / "dd.txt").symlink_to("gone.txt")
+    (tmp_path / "round.txt").symlink_to("round.txt")
+    with pytest.raises(UserError, match=rf"dd\.txt: a link to {tmp_path}/gone\.txt, which is not there") as refused:
+        expand(tmp_path / "dd.txt")
+    assert "blanks" not in refused.value.hint
+    with pytest.raises(UserError, match=r"round\.txt: a link that leads back to itself\n"):
+        expand(tmp_path / "round.txt")
+
+
+def test_a_suffix_in_capitals_is_one(tmp_path, monkeypatch):
+    (tmp_path / "A.TXT").write_text("loud")
+    (tmp_path / "B.JSONL").write_text('{"text": "louder"}\n')
+    (tmp_path / "C.TXT.GZ").write_bytes(gzip.compress(b"loudest\nof\nall\n" * 99))
+    assert read(tmp_path) == ["loud", "louder", "loudest", "of", "all"]
+    monkeypatch.setattr(portions, "LEAST", 1)
+    assert portions.portions([str(tmp_path / "C.TXT.GZ")], "auto") == [(portions.Piece(str(tmp_path / "C.TXT.GZ")),)]
+
+
+def test_what_a_run_inside_its_data_holds_is_not_said(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / "run").mkdir()
+    for name in ("config.json", ".run.lock", "metrics.jsonl"):
+        (tmp_path / "run" / name).write_text("{}")
+    said: list[str] = []
+    resolve([str(tmp_path)], tmp_path / "run", said.append)
+    resolve([str(tmp_path / "**")], tmp_path / "run", said.append)
+    assert not said

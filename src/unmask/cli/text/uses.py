@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import typer
 
 from unmask.cli import options
+
+
+def given_texts(source: str) -> list[str]:
+    """The lines of a UTF-8 text file, or the text itself.
+
+    Raises:
+        UserError: it is empty; see `unmask.cli.common.read_lines`.
+    """
+    from unmask.cli.common import read_lines
+    from unmask.errors import UserError
+
+    if not source:
+        raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
+    return read_lines(source)
 
 
 def fill(
@@ -27,15 +42,16 @@ def fill(
     json_: options.Json = False,
 ) -> None:
     """Fill the blanks of texts."""
-    from unmask.cli.common import Output, read_lines
+    from unmask.cli.common import Output
     from unmask.files import check_results, write_json_lines
     from unmask.registry import load
 
     output = Output(json_, seed)
     check_results([out], [text])
+    texts = given_texts(text)
     loaded = load(model, device=device, precision=precision)
     results = loaded.fill(
-        read_lines(text),
+        texts,
         top=top,
         steps=steps,
         order=cast(Any, order),
@@ -66,18 +82,35 @@ def score(
     json_: options.Json = False,
 ) -> None:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
-    from unmask.cli.common import PART, Output, in_parts, read_lines, write_scores
+    from unmask.cli.common import PART, Output, in_parts, on_stderr, write_scores
+    from unmask.modalities.text.blanks import special_said
     from unmask.registry import load
 
     output = Output(json_)
+    texts = given_texts(text)
     loaded = load(model, device=device, precision=precision)
-    texts = read_lines(text)
     if len(texts) > PART:
         loaded.check(texts)  # a text that is too long is named by its place among all
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
-    lines = [f"{r['score']:10.3f}  {r['slots']:4d} tokens  {r['text']}" for r in results]
+    for line in [*special_said(loaded.tokenizer, texts), *_unscored_said(results)]:
+        on_stderr(line)
+    lines = []
+    for row in results:
+        shown = f"{'-':>10}" if row["score"] is None else f"{row['score']:10.3f}"
+        lines.append(f"{shown}  {row['slots']:4d} tokens  {row['text']}")
     write_scores(output, loaded, results, lines)
+
+
+def _unscored_said(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many texts have no score, in words; nothing where all have one."""
+    found = [number for number, row in enumerate(results, start=1) if row["score"] is None]
+    if not found:
+        return []
+    return [
+        f"{len(found):,} of {len(results):,} texts have no score, the first is text {found[0]}: they hold no token, or "
+        "none but special and unknown ones, which are not scored"
+    ]
 
 
 def embed(
@@ -134,7 +167,7 @@ def evaluate(
     json_: options.Json = False,
 ) -> None:
     """Loss, perplexity and accuracy on the hidden tokens of held-out text; accuracy on minimal pairs."""
-    from unmask.cli.common import Output, check_most
+    from unmask.cli.common import Output, check_most, on_stderr
     from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.building import told
     from unmask.modalities.text.documents import ReadReport
@@ -148,12 +181,15 @@ def evaluate(
         _evaluate_pairs(load(model, device=device, precision=precision), data[0], most, output)
         return
     read = ReadReport()
-    documents = iter_documents(data, column=column, report=read, document=cast(Any, document or "auto"))
+    way = cast(Any, document or "auto")
+    documents = iter_documents(data, column=column, report=read, document=way, say=on_stderr)
     texts = [d.text for d in itertools.islice(documents, most or 2000)]
     for line in told({"report": vars(read)}):
-        print(line, file=sys.stderr)
+        on_stderr(line)
     loaded = load(model, device=device, precision=precision)
-    found = loaded.evaluate(texts, ratio=ratio, seed=seed, nelbo_draws=nelbo_draws, nelbo_tokens=nelbo_tokens)
+    found = loaded.evaluate(
+        texts, ratio=ratio, seed=seed, nelbo_draws=nelbo_draws, nelbo_tokens=nelbo_tokens, say=on_stderr
+    )
     shown = ["loss", "perplexity", "accuracy_at_1", "accuracy_at_5", "hidden_slots"]
     rule = f"always {found['most_frequent']!r}: {found['most_frequent_accuracy']:.4f}"
     rules = {"accuracy_at_1": rule}

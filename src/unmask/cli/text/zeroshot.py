@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import typer
 
 from unmask.cli import options
@@ -26,7 +29,8 @@ def zeroshot(
     json_: options.Json = False,
 ) -> None:
     """Classify texts without training: by an NLI head where the model has one, else by masked prompts."""
-    from unmask.cli.common import Output, read_lines
+    from unmask.cli.common import Output, on_stderr
+    from unmask.cli.text.uses import given_texts
     from unmask.errors import UserError
     from unmask.files import check_results, write_json_lines
     from unmask.modalities.text.tasks.zeroshot import zero_shot
@@ -41,15 +45,21 @@ def zeroshot(
         verbalisers[name] = [w.strip() for w in listed.split(",") if w.strip()]
     rows, about = zero_shot(
         model,
-        read_lines(data),
+        given_texts(data),
         label,
         template=template,
         verbalisers=verbalisers or None,
         calibrate=calibrate,
         device=device,
         precision=precision,
+        say=on_stderr,
     )
     if out is not None:
         write_json_lines(rows, out)
-    lines = [f"{row['label']}  {row['probability']:.3f}  {row['text'][:90]}" for row in rows] if out is None else [out]
+    lines = list(map(_line, rows)) if out is None else [out]
     output.write({"results": rows, **about}, lines, device=about["device"], precision=about["precision"])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    label, chance = ("-", "-") if row["label"] is None else (row["label"], f"{row['probability']:.3f}")
+    return f"{label}  {chance}  {row['text'][:90]}"

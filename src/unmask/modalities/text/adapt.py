@@ -116,15 +116,13 @@ class Adapted:
     """Held-out metrics on the domain (and on general text, where given) before and after; None was not measured.
 
     Attributes:
-        prospect: what was foreseen; None where nothing is held out.
-        forgot: whether the run was stopped by the loss on general text.
+        prospect: what was foreseen; where nothing is held out, from the corpus alone.
     """
 
     run: TextRun
     before: dict[str, float | None]
     after: dict[str, float | None]
     prospect: Prospect | None = None
-    forgot: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
@@ -137,7 +135,7 @@ class Adapted:
         if result.stopped == "early":
             why = (
                 "the loss on general text had risen by more than its limit"
-                if self.forgot
+                if result.refused
                 else f"the held-out loss had not fallen for {self.run.settings.train.patience} looks"
             )
             lines.append(f"stopped at step {result.steps}: {why}; the weights of step {result.kept_step} are kept")
@@ -158,7 +156,6 @@ class TextAdaptation(Pretrainable[Adapted]):
     """A published or pretrained model on domain text; see `adapt`."""
 
     prospect: Prospect | None = None
-    forgot = False
 
     def __init__(
         self,
@@ -201,7 +198,7 @@ class TextAdaptation(Pretrainable[Adapted]):
     def _cache(
         self, data: str | Sequence[str], folder: Path, settings: TextSettings, say: Callable[[str], None]
     ) -> TokenCache:
-        source, settings = sources_of(data, folder.parent, settings)
+        source, settings = sources_of(data, folder.parent, settings, say)
         return build_cache(source, self.loaded.tokenizer, folder, settings, say)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
@@ -224,13 +221,15 @@ class TextAdaptation(Pretrainable[Adapted]):
         loaded, train = self.loaded, self.train
         prospect = prospect_of(
             self.cache,
-            loaded.tokenizer.special_ids,
+            loaded.tokenizer,
             loss=self.before["loss"],
             general_loss=self.before.get("general_loss"),
             head=not loaded.why_not_masked(),
         )
         self.prospect, loss = prospect, self.before["loss"]
         if loss is None:
+            for line in prospect.lines():
+                say(line)
             return job
         some = sample(job.validation, LOOKED_AT * train.batch_slots)
         if train.patience is not None or job.stop_when is not None:
@@ -259,9 +258,13 @@ class TextAdaptation(Pretrainable[Adapted]):
                     hint="Give more general text, of several documents.",
                 )
             if not len(self.cache.validation):
+                one = len(self.cache) == 1
                 raise UserError(
-                    "nothing is held out of the domain's text to stop early by",
-                    hint=f"Hold some out (holdout), or leave {option('general')} out.",
+                    "the domain's text is one example, of which nothing can be held out to stop early by"
+                    if one
+                    else "nothing is held out of the domain's text to stop early by",
+                    hint=("Give more texts" if one else "Hold some out (holdout)")
+                    + f", or leave {option('general')} out.",
                 )
         caches = {"": self.cache} | ({} if self.held is None else {"general_": self.held})
         return {
@@ -277,8 +280,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         }
 
     def _forgot(self, metrics: dict[str, float]) -> bool:
-        self.forgot = metrics["general_loss"] > (self.before["general_loss"] or 0.0) + self.most_forgetting
-        return self.forgot
+        return metrics["general_loss"] > (self.before["general_loss"] or 0.0) + self.most_forgetting
 
     def save(self, out: Path, model: Any) -> None:
         loaded = self.loaded
@@ -306,7 +308,7 @@ class TextAdaptation(Pretrainable[Adapted]):
     def finished(self, out: Path, result: RunResult) -> Adapted:
         run = TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))
         after = self.after(result)
-        return Adapted(run=run, before=self.before, after=after, prospect=self.prospect, forgot=self.forgot)
+        return Adapted(run=run, before=self.before, after=after, prospect=self.prospect)
 
     def after(self, result: RunResult) -> dict[str, float | None]:
         """What `before` holds, of the trained model."""
@@ -382,9 +384,11 @@ def adapted(
     return pretrained(kind(model, data, settings, **more), out, resume=resume, console=console)
 
 
-def sources_of(data: str | Sequence[str], out: Path, settings: TextSettings) -> tuple[list[str], TextSettings]:
+def sources_of(
+    data: str | Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None] | None = None
+) -> tuple[list[str], TextSettings]:
     """The files of some data, and the settings that they are read with."""
-    source = resolve([data] if isinstance(data, str) else list(data), out)
+    source = resolve([data] if isinstance(data, str) else list(data), out, say)
     return source, settings if plain_text(source) else dataclasses.replace(settings, document="auto")
 
 

@@ -1,4 +1,4 @@
-"""Tokens as people write them: alone, and written into the blanks of a text."""
+"""Tokens as people write them: alone, written into the blanks of a text, and special ones that a text holds."""
 
 from __future__ import annotations
 
@@ -66,3 +66,28 @@ def word_of(tokenizer: Tokenizer, number: int) -> str:
     token = tokenizer.token(number)
     shown = tokenizer.decode([number]).strip()
     return token if token.startswith("##") or not shown else shown
+
+
+def special_tokens_in(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The special tokens that a text holds as it is written, such as [SEP], each once, in order; as transformers does,
+    the tokenizer reads them as the marks that they are, not as text."""
+    names = [name for number in tokenizer.special_ids.tolist() if (name := tokenizer.token(number))]
+    # A longer name first, where one begins with another.
+    every = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    found = list(dict.fromkeys(re.findall(every, text))) if every else []
+    if not found:
+        return []
+    ids = set(tokenizer.encode([text], specials=False)[0].ids.tolist())
+    return [name for name in found if tokenizer.id(name) in ids]
+
+
+def special_said(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
+    """How many texts hold special tokens, and the first of them, in words; nothing where none does."""
+    held = [(number, names) for number, t in enumerate(texts, start=1) if (names := special_tokens_in(tokenizer, t))]
+    if not held:
+        return []
+    number, names = held[0]
+    return [
+        f"warning: {len(held):,} of {len(texts):,} texts hold special tokens, the first is text {number} "
+        f"({', '.join(names)}): the model reads them as its own marks, and they are not scored"
+    ]

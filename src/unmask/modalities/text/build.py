@@ -39,7 +39,7 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
         vocabulary=tokenizer.vocab_size,
         width=settings.width,
         layers=settings.layers,
-        heads=settings.heads,
+        heads=settings.attention_heads,
         inner=settings.inner,
         slots=settings.slots,
         tokenizer=tokenizer,

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, option, setting
 from unmask.files import replace_json
 from unmask.modalities.text.documents import ReadReport, first_undecodable
 from unmask.modalities.text.plain import Parting
@@ -62,7 +62,7 @@ def build_files(
     """
     recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
     report, workers = ReadReport(), processes()
-    stream = iter_documents(inputs, column=column, report=report, entities=entities, document=document)
+    stream = iter_documents(inputs, column=column, report=report, entities=entities, document=document, say=say)
     with ExitStack() as stack:
         files = _Files(folder, key, stack)
         before = dict(files.counts)
@@ -143,13 +143,19 @@ def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[
 
 
 def told(meta: dict[str, Any]) -> Iterator[str]:
-    """What was made of the corpus, for people: where documents of plain text end, and what was left out."""
+    """What was made of the corpus, for people: where documents of plain text end, and what was left out.
+
+    Args:
+        meta: of a cache or a prepared corpus; of texts that are read without one, as by `evaluate`, "report" alone.
+    """
     report = meta.get("report", {})
     ends = {"blank": "at blank lines", "line": "at every line", "file": "with the file"}
     parted = report.get("parted", {})
     parts = [f"{ends[way]} in {n} file{'s' * (n != 1)}" for way, n in sorted(parted.items())]
     if parts:
-        yield f"documents of plain text end {', '.join(parts)} ({setting('document')} blank, line or file)"
+        # A command that makes no corpus has no settings: where documents end is an option of its own.
+        way = setting("document") if "key" in meta else option("document")
+        yield f"documents of plain text end {', '.join(parts)} ({way} blank, line or file)"
     if bad := report.get("undecodable", 0):
         first = first_undecodable(report.get("examples", ()))
         yield f"{bad:,} lines or rows are not UTF-8: the documents around them are left out, the first: {first}"

@@ -100,11 +100,12 @@ class TokenCache:
             kept = training[example]
             yield self._tokens[edges[0] : edges[-1]][kept], example[kept]
 
-    def neighbours(self, split: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
+    def neighbours(self, split: np.ndarray, counted: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
         """(token before, first token) of the words of `split` that do not begin an example; shape (words, 2).
 
         Args:
             split: example numbers, `train` or `validation`.
+            counted: the others are passed over, as if they were not there; bool, shape (vocabulary,).
             most: as in `pieces`, of all tokens.
         """
         asked = np.zeros(len(self), bool)
@@ -112,12 +113,12 @@ class TokenCache:
         step = 1 if most is None else max(1, len(self._tokens) // most)
         for first in range(0, len(self), 8192 * step):
             edges = self._offsets[first : first + 8193]
-            kept = asked[np.repeat(np.arange(first, first + len(edges) - 1), np.diff(edges))]
-            kept &= self._starts[edges[0] : edges[-1]] > 0
-            kept[(edges[:-1] - edges[0])[np.diff(edges) > 0]] = False
-            at = np.flatnonzero(kept)
-            tokens = self._tokens[edges[0] : edges[-1]]
-            yield np.stack([tokens[at - 1], tokens[at]], axis=1)
+            tokens, starts = (part[edges[0] : edges[-1]] for part in (self._tokens, self._starts))
+            example = np.repeat(np.arange(first, first + len(edges) - 1), np.diff(edges))
+            kept = asked[example] & counted[tokens]
+            tokens, starts, example = tokens[kept], starts[kept], example[kept]
+            begins = (starts[1:] > 0) & (example[1:] == example[:-1])
+            yield np.stack([tokens[:-1][begins], tokens[1:][begins]], axis=1)
 
     def digest(self) -> int:
         """CRC-32 of where examples end and of the tokens, of which 64 pieces of 2^18, evenly spread, are enough."""

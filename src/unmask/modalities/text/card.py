@@ -36,15 +36,25 @@ def remembered(settings: Mapping[str, Any], run: Path, tokenizer: Tokenizer) -> 
     if "results" in out or not figures:
         return out
     out["results"] = [f.to_dict() for f in figures_of(figures, list(figures))]
-    try:
-        cache = TokenCache.open(run / "cache")
-    except UserError:  # of a run that made its batches in another way
-        return out
-    counts = {name: int(cache.meta[name]) for name in ("documents", "examples", "tokens") if name in cache.meta}
-    out["corpus"] = counts | {"training": len(cache.train), "held_out": len(cache.validation)}
-    if math.isfinite(share := most_frequent_share(cache, tokenizer.special_ids)):
+    if "corpus" not in out:
+        try:
+            out["corpus"] = corpus_of(TokenCache.open(run / "cache"), tokenizer)
+        except UserError:  # of a run that made its batches in another way
+            return out
+    if (share := out["corpus"].get("most_frequent")) is not None:
         out["results"].append(Figure(name="accuracy", value=share, of=RULE).to_dict())
     return out
+
+
+def corpus_of(cache: TokenCache, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What unmask.json is to hold of a corpus: its counts, and the accuracy on what is held out of always guessing the
+    most frequent token."""
+    counts: dict[str, Any] = {
+        name: int(cache.meta[name]) for name in ("documents", "examples", "tokens") if name in cache.meta
+    }
+    share = most_frequent_share(cache, tokenizer.special_ids)
+    rule = {"most_frequent": share} if math.isfinite(share) else {}
+    return {**counts, "training": len(cache.train), "held_out": len(cache.validation), **rule}
 
 
 def card(files: Path, run: Path) -> Card:

@@ -32,7 +32,7 @@ def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Replace
 
     The generator has the discriminator's layers and `settings.generator` of its width, heads and feed-forward.
     """
-    width, depth = settings.width, settings.width // settings.heads
+    width, depth = settings.width, settings.width // settings.attention_heads
     norm, inner = Norm(placement="post", epsilon=1e-12), settings.inner or 4 * settings.width
     shape: dict[str, Any] = {
         "layers": settings.layers,
@@ -40,12 +40,12 @@ def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Replace
         "positions": Learned(slots=max(settings.slots, 16)),
         "dropout": settings.dropout,
     }
-    encoder = EncoderConfig(width=width, heads=settings.heads, feedforward=MLP(inner=inner), **shape)
-    heads = max(1, round(settings.heads * settings.generator))
+    encoder = EncoderConfig(width=width, heads=settings.attention_heads, feedforward=MLP(inner=inner), **shape)
+    heads = max(1, round(settings.attention_heads * settings.generator))
     small = EncoderConfig(
         width=heads * depth,
         heads=heads,
-        feedforward=MLP(inner=max(1, inner * heads // settings.heads)),
+        feedforward=MLP(inner=max(1, inner * heads // settings.attention_heads)),
         embedding_width=width,
         **shape,
     )

@@ -128,6 +128,16 @@ class _Part(io.RawIOBase):
         return len(found)
 
 
+def packed(path: Place) -> bool:
+    """Whether the name says that the file is a .gz.
+
+    >>> from pathlib import Path
+    >>> packed(Path("a.txt.GZ")), packed(Path("a.txt"))
+    (True, False)
+    """
+    return path.suffix.lower() == ".gz"
+
+
 @contextmanager
 def opened(path: Place, span: Span = WHOLE, *, unzip: bool = True) -> Iterator[IO[bytes]]:
     """The file's bytes, unzipped where .gz; a damaged file or one without permission is the user's to mend."""
@@ -136,13 +146,13 @@ def opened(path: Place, span: Span = WHOLE, *, unzip: bool = True) -> Iterator[I
         with path.open("rb") as file:
             if url is not None or span != WHOLE:
                 file = io.BufferedReader(_Part(file, span, url), 1 << 20)
-            if unzip and path.suffix == ".gz":
+            if unzip and packed(path):
                 with gzip.GzipFile(fileobj=file) as plain:
                     yield plain  # type: ignore[misc]
             else:
                 yield file
     except (OSError, EOFError, zlib.error) as error:
-        hint = "Is it a whole gzip file?" if path.suffix == ".gz" else "Check the file and its permissions."
+        hint = "Is it a whole gzip file?" if packed(path) else "Check the file and its permissions."
         raise UserError(f"{path}: cannot be read ({error})", hint=hint) from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from unmask.errors import UserError
 from unmask.evaluation.metrics import bootstrap_mean, by_frequency, by_position, masked_metrics, plain
 from unmask.modalities.text.batches import measuring_corruption, text_example
 from unmask.modalities.text.cache import cut
+from unmask.modalities.text.corpus import MOST_UNKNOWN
 from unmask.modalities.text.rules import most_frequent_token
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -43,23 +44,32 @@ class Predictor(Protocol):
 
 
 def evaluate(
-    model: Predictor, texts: Sequence[str], *, ratio: float = 0.15, seed: int = 0, frequencies: np.ndarray | None = None
+    model: Predictor,
+    texts: Sequence[str],
+    *,
+    ratio: float = 0.15,
+    seed: int = 0,
+    frequencies: np.ndarray | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Loss, perplexity, accuracy@1 and @5 on hidden tokens, with 95 % intervals over texts, by position and frequency.
 
     Beside them `most_frequent_accuracy`: that of always guessing the most frequent token (`most_frequent`) of
-    `frequencies`. Long texts are cut into windows, as in training.
+    `frequencies`. Long texts are cut into windows, as in training. `unknown_share`: of the tokens, those that are
+    unknown ([UNK]), which are never hidden, so that the figures are of the others alone.
 
     Args:
         frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
+        say: called with the share of unknown tokens, where it is more than one in a thousand.
 
     Raises:
-        UserError: no text with a token to hide; a ratio that hides none.
+        UserError: more unknown tokens than a corpus may have; no text with a token to hide; a ratio that hides none.
     """
     model.require_head()
     if not 0 < ratio <= 1:
         raise UserError(f"ratio={ratio}", hint="Expected a share above 0 and up to 1.")
     examples, document = windows(model, texts)
+    unknown = _checked_unknown(model, examples, say)
     if not any(len(scorable(e)) for e in examples):
         raise UserError("the texts hold no token to hide", hint="Give text the tokenizer knows.")
     size = model.tokenizer.vocab_size
@@ -93,7 +103,30 @@ def evaluate(
     best = most_frequent_token(counts, model.tokenizer.special_ids)
     rule = {"most_frequent_accuracy": bootstrap_mean(np.concatenate(target) == best, d, seed=seed)}
     figures = plain(masked_metrics(p, r, d, seed=seed) | rule)
-    return {"rows": len(texts)} | figures | {"most_frequent": model.tokenizer.token(best)} | named
+    about = {"rows": len(texts), "unknown_share": unknown}
+    return about | figures | {"most_frequent": model.tokenizer.token(best)} | named
+
+
+def _checked_unknown(model: Predictor, examples: Sequence[Example], say: Callable[[str], None]) -> float:
+    """The share of the texts' tokens that the tokenizer does not know, told of and limited as `check_unknown` does of a
+    corpus.
+
+    Raises:
+        UserError: more than `MOST_UNKNOWN`.
+    """
+    around = len(model.tokenizer.before) + len(model.tokenizer.after)
+    tokens = sum(len(e) - around for e in examples)
+    unknown = sum(int(np.count_nonzero(e.values["token"] == model.tokenizer.unk_id)) for e in examples)
+    share = unknown / max(tokens, 1)
+    if share > MOST_UNKNOWN:
+        raise UserError(
+            f"{share:.1%} of the tokens of the texts are unknown to the model's tokenizer ([UNK]), and are neither "
+            f"hidden nor counted; at most {MOST_UNKNOWN:.0%} is accepted",
+            hint="Choose a model that was trained on the texts' language.",
+        )
+    if share > 0.001:
+        say(f"{share:.2%} of the tokens of the texts are unknown to the tokenizer: the figures are of the others")
+    return share
 
 
 def windows(model: Predictor, texts: Sequence[str]) -> tuple[list[Example], list[int]]:

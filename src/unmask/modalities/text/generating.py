@@ -18,7 +18,7 @@ import torch
 
 from unmask.core.fill import FilledExample, Order, fill_examples
 from unmask.errors import UserError, check_choice, option
-from unmask.modalities.text.blanks import space_between, words_of, write_blanks
+from unmask.modalities.text.blanks import space_between, special_tokens_in, words_of, write_blanks
 from unmask.modalities.text.filling import BLANK, blank_examples
 from unmask.training.settings import check_seed
 
@@ -58,10 +58,14 @@ def generate(
             raise UserError(f"{name}={text!r}", hint="Expected a text, '' for none.")
         if any("\ud800" <= c <= "\udfff" for c in text):
             raise UserError(f"{name} is not UTF-8: {text[:60]!a}", hint="Give it in UTF-8.")
-        if BLANK in text or model.tokenizer.mask_token in text:
+        special = special_tokens_in(model.tokenizer, text)
+        if BLANK in text and BLANK not in special:
+            special.append(BLANK)
+        if special:
             raise UserError(
-                f"{name} holds {model.tokenizer.mask_token}: {text[:60]!r}",
-                hint="It stays as it is; `unmask fill` fills the blanks of a text.",
+                f"{name} holds {', '.join(special)}: {text[:60]!r}",
+                hint="It stays as it is, and special tokens are no text: leave them out. `unmask fill` fills the "
+                f"blanks ({model.tokenizer.mask_token}) of a text.",
             )
     lengths = _lengths(model, prefix, suffix, length, number, seed)
     texts = [_with_room(model, prefix, suffix, n) for n in lengths]
@@ -120,14 +124,13 @@ def _lengths(model: LoadedText, prefix: str, suffix: str, length: int | None, nu
     Raises:
         UserError: prefix, suffix and so many tokens are more than the model takes.
     """
-    [least] = blank_examples(model, [_with_room(model, prefix, suffix, 1)])
-    given = len(least) - 1
+    given = _given(model, prefix, suffix)
     room = model.slots - given
     if (length or 1) > room:
         raise UserError(
-            f"prefix and suffix have {given} tokens with those around a text, length is {length or 1}: the model takes "
-            f"{model.slots}",
-            hint="Shorten them.",
+            f"prefix and suffix have {given} tokens with those around a text, and {length or 1} more are to be drawn: "
+            f"the model takes {model.slots}",
+            hint="Shorten them." if room < 1 else f"Shorten them, or draw {room} at most: {option('length', room)}.",
         )
     if length is not None:
         return [length] * number
@@ -139,6 +142,16 @@ def _lengths(model: LoadedText, prefix: str, suffix: str, length: int | None, nu
     whole = np.random.default_rng(seed).choice(np.array(noted), number)
     around = len(model.tokenizer.before) + len(model.tokenizer.after)
     return np.clip(whole - (given - around), 1, room).tolist()
+
+
+def _given(model: LoadedText, prefix: str, suffix: str) -> int:
+    """Tokens of prefix and suffix in an example with those around a text, however many the model takes."""
+    text = _with_room(model, prefix, suffix, 1)
+    [e] = model.tokenizer.encode([text])
+    blank = int(np.flatnonzero(e.ids == model.tokenizer.mask_id)[0])
+    # `blank_examples` leaves out a space in front of the blank that is a token of its own.
+    space = blank > 0 and not e.special[blank - 1] and not text[slice(*e.offsets[blank - 1])].strip()
+    return len(e) - 1 - space
 
 
 def _likeliest_length(model: LoadedText, prefix: str, suffix: str, room: int) -> int:

@@ -48,8 +48,9 @@ def likelihood(
         nelbo (nats per token), nelbo_standard_error (of the draws; None of one), nelbo_perplexity (its exponential, a
         bound too), nelbo_bits_per_byte and nelbo_bits_per_character (None where a token is unknown, as its bytes are
         not counted), nelbo_tokens, nelbo_unknown (tokens), nelbo_texts, nelbo_draws, unigram_nats and
-        unigram_perplexity (of always giving each token its share of the training tokens; 1 is added to each count),
-        unigram_of ('training' or 'these texts'), intervals (95 %, over texts).
+        unigram_perplexity (of always giving each token its share), unigram_of ('training': its share of the training
+        tokens, 1 added to each count; 'these texts': its share of the judged tokens themselves, which no rule that does
+        not know them can do better than), intervals (95 %, over texts).
 
     Raises:
         UserError: no text with a token to count, or draws below 1.
@@ -68,8 +69,11 @@ def likelihood(
     unknown = sum(int((e.values["token"] == model.tokenizer.unk_id).sum()) for e in examples)
     owner = np.array(document)
     spread = bootstrap_mean(found.nats.mean(0) / np.maximum(found.slots, 1), owner, found.slots, seed=seed)
-    counts = np.bincount(ids, minlength=model.tokenizer.vocab_size) if frequencies is None else np.array(frequencies)
-    shares = np.log((counts + 1) / (counts.sum() + len(counts)))
+    if frequencies is None:
+        counts = np.bincount(ids, minlength=model.tokenizer.vocab_size)
+    else:
+        counts = np.array(frequencies) + 1
+    shares = np.log(np.maximum(counts, 1) / counts.sum())
     nats = found.per_slot
     bits = nats * tokens / math.log(2)
     error = found.standard_error

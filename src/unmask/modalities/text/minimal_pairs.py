@@ -135,8 +135,8 @@ def evaluate_minimal_pairs(
 
     Args:
         mode: of `TextModel.score`.
-        say: called with how many sentences hold words that the tokenizer does not know: those are not scored, and a
-            pair that differs in nothing else is a tie.
+        say: called with how many pairs have a sentence of words alone that the tokenizer does not know: unknown words
+            are not scored, and a pair of which one sentence has no score, or that differs in nothing else, is a tie.
 
     Returns:
         accuracy, low, high, pairs, ties, shorter, by_field and by_paradigm: name -> share.
@@ -149,7 +149,7 @@ def evaluate_minimal_pairs(
         raise UserError("no minimal pair", hint="Give at least one.")
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.good, pair.bad)))
     scores = dict(zip(texts, model.score(texts, mode=mode), strict=True))
-    gap = np.array([scores[p.good]["score"] - scores[p.bad]["score"] for p in pairs])
+    gap = np.array([_gap(scores[p.good]["score"], scores[p.bad]["score"]) for p in pairs])
     longer = np.array([scores[p.bad]["slots"] - scores[p.good]["slots"] for p in pairs])
     right, rule = (np.where(d > 0, 1.0, np.where(d < 0, 0.0, 0.5)) for d in (gap, longer))
     paradigm, field = np.array([p.paradigm for p in pairs]), np.array([p.field for p in pairs])
@@ -158,7 +158,8 @@ def evaluate_minimal_pairs(
     found = bootstrap_mean(right, groups=np.arange(len(pairs)), weights=weight, seed=seed)
     unseen = sum(1 for pair in pairs if scores[pair.good]["slots"] == 0 or scores[pair.bad]["slots"] == 0)
     if unseen:
-        say(f"{unseen:,} pairs have a sentence of which nothing is scored: the tokenizer knows none of its words")
+        why = "the tokenizer knows none of its words"
+        say(f"{unseen:,} pairs have a sentence of which nothing is scored, and are ties: {why}")
     by_paradigm = {str(name): float(right[number == i].mean()) for i, name in enumerate(names)}
     by_field = {
         str(name): float(np.mean([by_paradigm[str(p)] for p in np.unique(paradigm[field == name])]))
@@ -176,3 +177,8 @@ def evaluate_minimal_pairs(
         "by_field": by_field,
         "by_paradigm": by_paradigm,
     }
+
+
+def _gap(good: float | None, bad: float | None) -> float:
+    """By how much the grammatical sentence is likelier; 0 where one of the two has no score."""
+    return 0.0 if good is None or bad is None else good - bad

@@ -159,7 +159,8 @@ class TextModel(LoadedText):
         return filling.answers(self, text, lengths=lengths, top=top, beam=beam)
 
     def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> list[dict[str, Any]]:
-        """Pseudo-log-likelihood of texts: text, score (nats, summed), slots, perplexity (None where nothing is scored).
+        """Pseudo-log-likelihood of texts: text, score (nats, summed), slots, perplexity; score and perplexity are None
+        where nothing is scored.
 
         Unknown words ([UNK]) are not scored, as they are never predicted in training: compare texts of equal `slots`.
         """
@@ -169,7 +170,12 @@ class TextModel(LoadedText):
         with self.context():
             found = score(self.model, self.examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
         return [
-            {"text": t, "score": s.total, "slots": s.slots, "perplexity": _perplexity(s.total, s.slots)}
+            {
+                "text": t,
+                "score": s.total if s.slots else None,
+                "slots": s.slots,
+                "perplexity": _perplexity(s.total, s.slots),
+            }
             for t, s in zip(texts, found, strict=True)
         ]
 
@@ -241,17 +247,19 @@ class TextModel(LoadedText):
         frequencies: np.ndarray | None = None,
         nelbo_draws: int = 4,
         nelbo_tokens: int | None = 16_384,
+        say: Callable[[str], None] = lambda line: None,
     ) -> dict[str, Any]:
         """Loss, perplexity and accuracy on hidden tokens (see `unmask.modalities.text.evaluate`), and a bound on the
         likelihood of the texts (see `unmask.modalities.text.likelihood`; `nelbo_draws=0` leaves it out).
 
         Args:
             frequencies: how often each token occurred in training, by id; default as the run's folder still knows.
+            say: called with how many tokens the tokenizer does not know, where it is more than one in a thousand.
         """
         from unmask.modalities.text.evaluate import evaluate
         from unmask.modalities.text.likelihood import likelihood, training_frequencies
 
-        found = evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies)
+        found = evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies, say=say)
         if not nelbo_draws:
             return found
         if frequencies is None and self.folder.path is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, NamedTuple
 
 from unmask.errors import UserError
-from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, opened, refuse_binary
+from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, opened, packed, refuse_binary
 from unmask.modalities.text.plain import Parting
 from unmask.modalities.text.rows import parquet_file
 from unmask.modalities.text.sources import file_documents, parted, suffix_of
@@ -67,8 +67,8 @@ def portions(files: Sequence[str], parting: Parting) -> list[Portion]:
 def _pieces(where: Place, size: int | None, grain: int, parting: Parting) -> Iterator[tuple[Piece, int]]:
     """The pieces of a file, and what each weighs."""
     kind, name = suffix_of(where), str(where)
-    if size is None or size <= grain or where.suffix == ".gz" or kind in (".csv", ".tsv"):
-        yield Piece(name), grain if size is None else size * (3 if where.suffix == ".gz" else 1)
+    if size is None or size <= grain or packed(where) or kind in (".csv", ".tsv"):
+        yield Piece(name), grain if size is None else size * (3 if packed(where) else 1)
         return
     if kind == ".parquet":
         yield from _row_groups(where, grain)

@@ -121,7 +121,7 @@ def prepare(
         raise UserError(f"{ready} is prepared already", hint="Give it to `unmask pretrain text` as its data.")
     work = engine_of(engine, workers, tell)
     # Workers of other machines stand in other folders.
-    files = [f if is_url(f) else str(Path(f).absolute()) for f in resolve(items, out)]
+    files = [f if is_url(f) else str(Path(f).absolute()) for f in resolve(items, out, tell)]
     with work, preparing(out, OWN):
         if not work.alone and not all(map(shared, files)):
             raise UserError(

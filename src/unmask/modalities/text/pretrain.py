@@ -22,6 +22,7 @@ from unmask.files import written
 from unmask.modalities.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.build import build_model, start_from_counts
 from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.card import corpus_of
 from unmask.modalities.text.corpus import build_cache, build_tokenizer, check_unknown
 from unmask.modalities.text.detection import save_detection
 from unmask.modalities.text.folder import save_folder
@@ -71,7 +72,7 @@ class TextPretraining(Pretrainable[TextRun]):
             self.tokenizer, self.cache = open_prepared(folder, self.settings)
             say(f"{folder}: prepared, {self.cache.meta['tokens']:,} tokens")
         else:
-            data = resolve(self.data, out)
+            data = resolve(self.data, out, say)
             self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
             self.tokenizer.require_mask()
             self.cache = build_cache(data, self.tokenizer, out / "cache", self.settings, say)
@@ -119,6 +120,7 @@ class TextPretraining(Pretrainable[TextRun]):
 
     def save(self, out: Path, model: torch.nn.Module) -> None:
         about = {"text": as_dict(self.settings), "source": source_name(self.data), "lengths": lengths_of(self.cache)}
+        about["corpus"] = corpus_of(self.cache, self.tokenizer)
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
         save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
         (out / COMPANY).unlink(missing_ok=True)

@@ -1,9 +1,10 @@
 """What can be said before `unmask adapt`: how far the domain is from what the model knows, how fast it learns it,
 and whether there is anything in it to learn.
 
-A short run of a few steps, whose weights are thrown away, says how fast the held-out loss falls. From that and the
-loss before comes what speaks against adapting for tasks of the domain (`Prospect.doubts`). Where nothing does it
-still may not help: the few cases that were measured are in docs/explanation/measured-text-tasks.md.
+From the losses before, the size of the corpus and how much its words say of each other comes what speaks against
+adapting for tasks of the domain (`Prospect.doubts`). Where nothing does it still may not help: the few cases that were
+measured are in docs/explanation/measured-text-tasks.md. A short run of a few steps, whose weights are thrown away, says
+how fast the held-out loss falls; it is shown, and decides nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.training.checkpoint import SignalGuard
 from unmask.training.job import Job
 from unmask.training.run import run
 from unmask.training.settings import TrainSettings, without_endings
@@ -36,13 +39,14 @@ FURTHER = 0.2
 
 KNOWS = 1.0
 """Nats by which a model is to predict the domain better than token shares do, to be said to know its texts. One that
-does not has much to learn from them, however little it knows of general text either."""
+does not has much to learn from them, however little it knows of general text either. Of texts whose shares foresee
+them well (few different tokens) nobody can be so far ahead: a quarter of the shares' loss is enough then."""
 
-
-SAYS_SOMETHING = 0.1
-"""Nats by which the token before must help to foresee a word, under counts of pairs; below it texts are said to be
-noise. With three vocabularies: random letters -.14 to -.11, English words in random order -.22 to -.13; English, code,
-Chinese and tables of 110,000 to 510,000 tokens +.35 to +1.52, but +.12 for Chinese in a vocabulary without it."""
+SAYS_SOMETHING = 0.05
+"""Nats by which the word before must help to foresee a word, under counts of pairs; below it texts are called noise.
+With three vocabularies: random letters, hexadecimal digits, numbers in tables, names in random order, yes and no by
+chance, shuffled English -.41 to .00; English, code, logs, Chinese of 110,000 to 510,000 tokens +.21 to +1.98, but +.16
+for Chinese in a vocabulary without it."""
 
 COUNTED = 4_000_000
 """Tokens, about, of which it is counted what follows what."""
@@ -61,8 +65,9 @@ class Prospect:
         head: whether the model has a trained masked-LM head.
         probe_gain: nats by which the held-out loss fell in the short run; None where there was none.
         context_gain: nats by which the loss of held-out words' first tokens is lower when foreseen from the token
-            before, by counts of pairs, than by token shares; None where nothing is held out. About 0 or below: a word
-            says nothing of the next (random letters, shuffled words), or the texts are too few to tell.
+            of the word before, by counts of pairs, than by their shares; words without a letter or digit are passed
+            over. None where nothing is held out. About 0 or below: a word says nothing of the next (random letters,
+            numbers, shuffled words), or the texts are too few to tell.
     """
 
     loss: float | None
@@ -83,7 +88,9 @@ class Prospect:
     @property
     def knows(self) -> bool:
         """Whether the model knows such texts, as far as anything is known of that."""
-        return self.ahead is None or self.ahead >= KNOWS
+        if self.ahead is None or self.by_shares is None:
+            return True
+        return self.ahead >= min(KNOWS, self.by_shares / 4)
 
     @property
     def doubts(self) -> list[str]:
@@ -98,7 +105,8 @@ class Prospect:
         if self.head and self.knows and self.loss is not None and self.general_loss is not None:
             further = self.loss - self.general_loss
             if further < FURTHER:
-                found.append(f"these texts are hardly further from what it knows than general ({further:+.2f} nats)")
+                how = "nearer to" if further < 0 else "hardly further from"
+                found.append(f"these texts are {how} what it knows than the general text is ({further:+.2f} nats)")
         return found
 
     @property
@@ -123,13 +131,12 @@ class Prospect:
         if self.general_loss is not None:
             known.append(f"on general text {self.general_loss:.2f}")
         if self.probe_gain is not None:
-            known.append(f"{self.probe_gain:+.2f} lower after {PROBE_STEPS} steps")
+            way = "lower" if self.probe_gain >= 0 else "higher"
+            known.append(f"{abs(self.probe_gain):.2f} {way} after {PROBE_STEPS} steps")
         spoken = "nothing known before speaks against it, and labels of your own will tell"
         if self.ahead is not None and not self.knows:
             better = "no better than" if self.ahead <= 0 else "hardly better than"
-            spoken = (
-                f"the model predicts these texts {better} counting tokens would ({self.ahead:+.2f} nats): much to learn"
-            )
+            spoken = f"the model predicts these texts {better} counting tokens would ({self.ahead:+.2f} nats)"
         why = "; ".join(self.doubts) or spoken
         return [
             f"adapting {'' if self.verdict == 'may help' else 'is '}{self.verdict}: {why}",
@@ -138,10 +145,10 @@ class Prospect:
 
 
 def prospect_of(
-    cache: TokenCache, special_ids: Any, *, loss: float | None, general_loss: float | None, head: bool
+    cache: TokenCache, tokenizer: Tokenizer, *, loss: float | None, general_loss: float | None, head: bool
 ) -> Prospect:
     """What the corpus and the losses before say."""
-    special = np.asarray(special_ids)
+    special = tokenizer.special_ids
     tokens = words = 0
     held: list[np.ndarray] = []
     for number in np.asarray(cache.validation)[:2048]:
@@ -150,7 +157,7 @@ def prospect_of(
         tokens, words = tokens + int((units >= 0).sum()), words + int(units.max(initial=-1)) + 1
     counts = cache.frequencies(most=16_000_000).astype(float)
     counts[special] = 0
-    shares = (counts + 1) / (counts + 1).sum()
+    shares = smoothed(counts)
     ids = np.concatenate(held) if held else np.zeros(0, int)
     inside = len(cache.meta["before"]) + len(cache.meta["after"])
     return Prospect(
@@ -161,29 +168,39 @@ def prospect_of(
         examples=len(cache.train),
         tokens_per_word=tokens / words if words else None,
         head=head,
-        context_gain=context_gain(cache),
+        context_gain=context_gain(cache, tokenizer.lettered()),
     )
 
 
-def context_gain(cache: TokenCache, most: int = COUNTED) -> float | None:
+def smoothed(counts: np.ndarray) -> np.ndarray:
+    """Shares of what was counted, none of them 0: all kinds, seen or not, share what as many as were seen would have
+    (Witten and Bell, 1991). Adding one to each would give a large vocabulary too much of a small corpus."""
+    kinds = max(int((counts > 0).sum()), 1)
+    return np.asarray((counts + kinds / len(counts)) / (counts.sum() + kinds))
+
+
+def context_gain(cache: TokenCache, lettered: np.ndarray, most: int = COUNTED) -> float | None:
     """Nats by which held-out words' first tokens are foreseen better from the token before than from their shares.
+
+    Words and tokens without a letter or a digit are passed over: that a comma follows a number says nothing of the
+    next number.
 
     Both rules are of counts in the training split; the former is smoothed with the latter as by Witten and Bell
     (1991): a token after which many others were seen leaves more to the shares.
 
     Args:
+        lettered: of each token of the vocabulary, whether it holds a letter or a digit.
         most: about so many tokens are counted.
 
     Returns:
         The difference of the mean losses; None where no held-out text has two words, or no training text.
     """
-    held = np.concatenate([np.zeros((0, 2), np.int64), *cache.neighbours(cache.validation)])
+    held = np.concatenate([np.zeros((0, 2), np.int64), *cache.neighbours(cache.validation, lettered)])
     size = cache.meta["vocabulary"]
-    pairs = np.concatenate([np.zeros((0, 2), np.int64), *cache.neighbours(cache.train, most)])
+    pairs = np.concatenate([np.zeros((0, 2), np.int64), *cache.neighbours(cache.train, lettered, most)])
     if not len(held) or not len(pairs):
         return None
-    counts = np.bincount(pairs[:, 1], minlength=size) + 1.0
-    shares = counts / counts.sum()
+    shares = smoothed(np.bincount(pairs[:, 1], minlength=size))
     known, times = np.unique(pairs[:, 0] * size + pairs[:, 1], return_counts=True)
     seen, kinds = np.bincount(known // size, times, size), np.bincount(known // size, minlength=size)
     before, share = held[:, 0], shares[held[:, 1]]
@@ -210,6 +227,9 @@ def probed(job: Job, train: TrainSettings, loss: float) -> float | None:
 
     Returns:
         None where the run is too short for a run before it.
+
+    Raises:
+        KeyboardInterrupt: SIGINT or SIGTERM came meanwhile.
     """
     if planned_steps(job, train) * PROBE_SHARE < PROBE_STEPS or not job.validation:
         return None
@@ -217,7 +237,9 @@ def probed(job: Job, train: TrainSettings, loss: float) -> float | None:
     kept = without_endings(dataclasses.asdict(train))
     short = TrainSettings(**kept | {"steps": PROBE_STEPS, "patience": None, "schedule": "constant", "warmup": 0.25})
     once = dataclasses.replace(job, stop_when=None, at_start=None, measure=None, extra_validation=None)
-    with tempfile.TemporaryDirectory() as folder:
-        found = run(once, Path(folder) / "probe", short, console=False).validation["validation_loss"]
+    with tempfile.TemporaryDirectory() as folder, SignalGuard() as guard:
+        result = run(once, Path(folder) / "probe", short, console=False)
+    if guard.requested:
+        raise KeyboardInterrupt  # nothing is trained yet that could be saved
     job.model.load_state_dict(start)
-    return loss - found
+    return loss - result.validation["validation_loss"]

@@ -33,7 +33,9 @@ class TextSettings:
             ELECTRA, Clark et al. 2020), for recipe 'bert' in place.
         generator: the generator's share of the discriminator's width ('detection'; section 3.2: a quarter to a half).
         architecture: 'in_place' (mask embeddings in the row) or 'visible_only' (hidden slots dropped, small decoder).
-        width, layers, heads: of the encoder.
+        width, layers: of the encoder. The width is that which learnt most in up to an hour of one core
+            (docs/explanation/measured-text.md); for days, or a GPU, take more.
+        heads: of attention, None for one per 64 of the width.
         inner: width of the feed-forward, None for the recipe's usual multiple of `width`.
         initial_attention: where heads look before training: 'neighbours', the first four of the first two layers at
             the slots beside them (`unmask.encoder.neighbours`), or 'random'. Recipe 'bert', whose positions are
@@ -77,9 +79,9 @@ class TextSettings:
     objective: Literal["masked", "detection"] = "masked"
     generator: float = 0.25
     architecture: Literal["in_place", "visible_only"] = "in_place"
-    width: int = 256
+    width: int = 192
     layers: int = 4
-    heads: int = 4
+    heads: int | None = None
     inner: int | None = None
     initial_attention: Literal["neighbours", "random"] = "neighbours"
     initial_embeddings: Literal["co_occurrence", "random"] = "co_occurrence"
@@ -137,6 +139,18 @@ class TextSettings:
                 f"{setting('architecture', 'in_place')}.",
             )
         require_whole_rows(self)
+
+    @property
+    def attention_heads(self) -> int:
+        """`heads`, or as many as there are.
+
+        >>> TextSettings(width=256).attention_heads, TextSettings(width=96).attention_heads
+        (4, 1)
+        """
+        if self.heads is not None:
+            return self.heads
+        fit = (n for n in range(self.width // 64, 1, -1) if self.width % n == 0 and self.width // n % 2 == 0)
+        return next(fit, 1)
 
 
 BERT = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import glob
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -19,30 +21,40 @@ from unmask.modalities.text.documents import (
     cut,
     first_undecodable,
     moved,
+    packed,
     refuse_binary,
 )
 from unmask.modalities.text.plain import Parting, parting_of, plain_documents
 from unmask.modalities.text.rows import csv_documents, hub_documents, jsonl_documents, parquet_documents
 from unmask.modalities.text.seen import Seen
-from unmask.remote import Place, files_at, is_url, nearly_url, place, size_of
+from unmask.remote import Place, Remote, files_at, is_url, nearly_url, place, size_of
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".tsv", ".parquet")
 MOST_CHARACTERS = 10_000_000
 """Of a document; a longer one is cut."""
+_LINK, _ODD, _KIND, _HIDDEN = "link", "odd", "kind", "hidden"
+_REASONS = {
+    _LINK: ("link to nothing", "links to nothing"),
+    _ODD: ("that is no plain file", "that are no plain files"),
+    _KIND: ("of a kind that is not read", "of kinds that are not read"),
+    _HIDDEN: ("hidden", "hidden"),
+}
+"""Why something in a folder is not read: of one, and of several."""
+_FORMATS = f"Read are {' '.join(SUFFIXES)}, and all but parquet with .gz."
 
 
 def suffix_of(path: Place) -> str:
     """The suffix that says the format, without .gz.
 
-    >>> suffix_of(Path("a/b.jsonl.gz"))
-    '.jsonl'
+    >>> suffix_of(Path("a/b.jsonl.gz")), suffix_of(Path("B.TXT.GZ"))
+    ('.jsonl', '.txt')
     """
-    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
+    return (path.with_suffix("") if packed(path) else path).suffix.lower()
 
 
 def _readable(path: Place) -> bool:
     # The WikiText release names its files .raw: plain text.
-    return suffix_of(path) in (*SUFFIXES, ".raw") and not (path.suffix == ".gz" and suffix_of(path) == ".parquet")
+    return suffix_of(path) in (*SUFFIXES, ".raw") and not (packed(path) and suffix_of(path) == ".parquet")
 
 
 def on_hub(item: str | Path) -> bool:
@@ -62,6 +74,8 @@ def plain_text(inputs: Iterable[str | Path]) -> bool:
 def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = None) -> list[Place]:
     """Files named by files, folders (recursively), globs and URLs of these, sorted within each, without repeats.
 
+    Below a folder nothing is read whose name, or whose folder's name, begins with a dot.
+
     Args:
         without: a folder whose files are left out where a folder or glob finds them (a run's own, inside its data).
 
@@ -69,55 +83,132 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
         UserError: nothing there, or a named file of a format that is not read.
     """
     inputs = [inputs] if isinstance(inputs, str | Path) else inputs
-    formats = f"Read are {' '.join(SUFFIXES)}, and all but parquet with .gz."
-    found: dict[Place, None] = {}
-    for item in inputs:
-        path = Path(item)
-        inside: Sequence[Place]
-        if is_url(item):
-            there = files_at(str(item))
-            inside = [p for p in there if _readable(p)]
-            if not inside:
-                raise UserError(f"{item}: no file of a format that is read (of {len(there)} there)", hint=formats)
-        elif path.is_dir() and (path / ABOUT).exists():
-            raise UserError(
-                f"{path}: a prepared corpus, which `unmask pretrain text` alone reads",
-                hint="Give the texts themselves.",
-            )
-        elif path.is_dir():
-            inside = _outside(without, (p for p in files_below(path) if _readable(p) and p.is_file()))
-            if not inside:
-                raise UserError(f"{path}: no text files in this folder", hint=formats)
-        elif path.is_file():
-            if not _readable(path):
-                raise UserError(f"{path}: format {''.join(path.suffixes[-2:]) or '(none)'} is not read", hint=formats)
-            inside = [path]
-        elif matches := sorted(Path(p) for p in glob.glob(str(item), recursive=True) if Path(p).is_file()):
-            inside = _outside(without, (p for p in matches if _readable(p)))
-            if not inside:
-                raise UserError(f"{item}: {len(matches)} files match, none of a format that is read", hint=formats)
-        else:
-            near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-            close = difflib.get_close_matches(path.name, near, n=1)
-            hint = suggest(path.name, close) if close else "Check the path."
-            if nearly_url(str(item)):
-                hint = "A URL has two slashes, as s3://bucket/folder."
-            raise UserError(f"{item}: no such file or folder", hint=hint)
-        found |= dict.fromkeys(inside)
-    return list(found)
+    return list(dict.fromkeys(found for item in inputs for found in _found(item, without, {})))
 
 
-def _outside(folder: Path | None, paths: Iterable[Path]) -> list[Path]:
-    return [p for p in paths if folder is None or not p.resolve().is_relative_to(folder.resolve())]
-
-
-def resolve(inputs: Sequence[str], out: Path) -> list[str]:
+def resolve(
+    inputs: Sequence[str | Path], out: Path | None = None, say: Callable[[str], None] | None = None
+) -> list[str]:
     """The files that inputs name, and `hf:NAME` as it is: what a run in `out` reads now and when it is resumed.
+
+    Args:
+        say: told in a line what stands there and is not read, if anything is.
 
     Raises:
         UserError: see `expand`.
     """
-    return [str(i) for item in map(str, inputs) for i in ([item] if on_hub(item) else expand(item, without=out))]
+    unread: dict[Place, str] = {}
+    items = [str(item) for item in inputs]
+    found = [str(i) for item in items for i in ([item] if on_hub(item) else _found(item, out, unread))]
+    if unread and say is not None:
+        named = set(found)  # a hidden file may be given by its own name beside its folder
+        unread = {where: why for where, why in unread.items() if str(where) not in named}
+        if unread:
+            say(told_unread(unread))
+    return found
+
+
+def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> Sequence[Place]:
+    """The files that one of the inputs names.
+
+    Args:
+        without: see `expand`.
+        unread: what a folder, glob or URL holds beside them is put here, with the reason.
+
+    Raises:
+        UserError: see `expand`.
+    """
+    path, other = Path(item), dict[Place, str]()
+    if is_url(item):
+        there = files_at(str(item))
+        inside = _sorted_out((p for p in there if not _hidden_at(p, str(item), other)), other)
+        nothing = f"{item}: no file of a format that is read (of {len(there)} there)"
+    elif path.is_dir() and (path / ABOUT).exists():
+        raise UserError(
+            f"{path}: a prepared corpus, which `unmask pretrain text` alone reads",
+            hint="Give the texts themselves.",
+        )
+    elif path.is_dir():
+        hidden: list[Path] = []
+        inside = _sorted_out(_outside(without, files_below(path, hidden=hidden)), other)
+        other |= dict.fromkeys(_outside(without, hidden), _HIDDEN)
+        nothing = f"{path}: no text files in this folder"
+    elif path.is_file():
+        if not _readable(path):
+            raise UserError(f"{path}: format {_kind(path)} is not read", hint=_FORMATS)
+        return [path]
+    elif path.is_symlink():
+        target = os.path.realpath(path)
+        leads = "that leads back to itself" if os.path.islink(target) else f"to {target}, which is not there"
+        raise UserError(f"{item}: a link {leads}", hint="Mend the link, or give the file itself.")
+    elif matches := sorted(Path(p) for p in glob.glob(str(item), recursive=True) if not os.path.isdir(p)):
+        inside = _sorted_out(_outside(without, matches), other)
+        nothing = f"{item}: {len(matches)} files match, none of a format that is read"
+    else:
+        near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        close = difflib.get_close_matches(path.name, near, n=1)
+        hint = suggest(path.name, close) if close else "Check the path."
+        if nearly_url(str(item)):
+            hint = "A URL has two slashes, as s3://bucket/folder."
+        raise UserError(f"{item}: no such file or folder", hint=hint)
+    if not inside:
+        raise UserError(nothing, hint=f"{told_unread(other)}. {_FORMATS}" if other else _FORMATS)
+    unread |= other
+    return inside
+
+
+def _sorted_out(places: Iterable[Place], unread: dict[Place, str]) -> list[Place]:
+    """Those of the files found that are read; the others are put into `unread`."""
+    read: list[Place] = []
+    for p in places:
+        if isinstance(p, Path) and p.is_symlink() and not p.exists():
+            unread[p] = _LINK
+        elif not _readable(p):
+            unread[p] = _KIND
+        elif isinstance(p, Path) and not p.is_file():
+            unread[p] = _ODD
+        else:
+            read.append(p)
+    return read
+
+
+def _hidden_at(where: Remote, url: str, unread: dict[Place, str]) -> bool:
+    """Whether a file that a URL names is hidden below what the URL spells out; it is put into `unread` then."""
+    spelt = re.split(r"[*\[]", url)[0]
+    below = where.url.removeprefix(spelt) if where.url.startswith(spelt) else where.name
+    hidden = any(part.startswith(".") for part in below.split("/"))
+    if hidden:
+        unread[where] = _HIDDEN
+    return hidden
+
+
+def _outside(folder: Path | None, paths: Iterable[Path]) -> list[Path]:
+    if folder is None:
+        return list(paths)
+    # Not Path.resolve, which fails where a link leads back to itself.
+    home = Path(os.path.realpath(folder))
+    return [p for p in paths if not Path(os.path.realpath(p)).is_relative_to(home)]
+
+
+def told_unread(unread: Mapping[Place, str]) -> str:
+    """What stands in folders and is not read, and why, in a line.
+
+    >>> told_unread({Path("a.txt"): "link", Path("b.pdf"): "kind", Path("c.html"): "kind", Path(".d.txt"): "hidden"})
+    '4 files were not read: 1 link to nothing (a.txt), 2 of kinds that are not read (.html, .pdf), 1 hidden (.d.txt)'
+    """
+    folders = sum(isinstance(p, Path) and p.is_dir() for p in unread)
+    what = "file" if not folders else "folder" if folders == len(unread) else "files and folders"
+    parts = []
+    for reason, (one, many) in _REASONS.items():
+        if places := [p for p, why in unread.items() if why == reason]:
+            names = sorted({_kind(p) if reason == _KIND else p.name for p in places})
+            parts.append(f"{len(places):,} {one if len(places) == 1 else many} ({listed(names)})")
+    plural = "s" * (len(unread) != 1 and what != "files and folders")
+    return f"{len(unread):,} {what}{plural} w{'as' if len(unread) == 1 else 'ere'} not read: {', '.join(parts)}"
+
+
+def _kind(path: Place) -> str:
+    return suffix_of(path) + ".gz" * packed(path) or "no suffix"
 
 
 def iter_documents(
@@ -129,6 +220,7 @@ def iter_documents(
     max_characters: int = MOST_CHARACTERS,
     entities: bool = False,
     document: Parting = "auto",
+    say: Callable[[str], None] | None = None,
 ) -> Iterator[Document]:
     """Stream documents.
 
@@ -144,6 +236,7 @@ def iter_documents(
         max_characters: a longer document is cut at white space.
         entities: read "entities" of .jsonl rows, a list of {"start", "end"} in characters of the text.
         document: where documents end in .txt files ('auto'), and in .md files where it is not 'auto'.
+        say: see `resolve`.
 
     Raises:
         UserError: missing, binary or malformed input, no text at all, or `document` given without a file it is for.
@@ -153,7 +246,8 @@ def iter_documents(
     if document not in get_args(Parting):
         raise UserError(f"document={document}", hint=f"Expected one of {', '.join(get_args(Parting))}.")
     seen = Seen()
-    for found, encoded in sound_documents(_raw(inputs, column, report, max_characters, entities, document), report):
+    raw = _raw(resolve(inputs, say=say), column, report, max_characters, entities, document)
+    for found, encoded in sound_documents(raw, report):
         if deduplicate and not seen.add(encoded):
             report.duplicates += 1
             continue
@@ -216,16 +310,13 @@ def listed(inputs: Sequence[str | Path]) -> str:
 
 
 def _raw(
-    inputs: Sequence[str | Path], column: str | None, report: ReadReport, longest: int, entities: bool, parting: Parting
+    files: Sequence[str], column: str | None, report: ReadReport, longest: int, entities: bool, parting: Parting
 ) -> Iterator[Document]:
     read: set[Place] = set()
-    for item in inputs:
-        if on_hub(item):
-            yield from cut(hub_documents(str(item)[3:], column), report, longest)
-            continue
-        for path in expand([item]):
-            if path in read:
-                continue
+    for name in files:
+        if on_hub(name):
+            yield from cut(hub_documents(name[3:], column), report, longest)
+        elif (path := place(name)) not in read:
             read.add(path)
             yield from file_documents(path, column, report, longest, entities, parting)
 

@@ -99,7 +99,7 @@ function hide(post) {
       word.heat = own.length ? -own.reduce((sum, token) => sum + token.log_probability, 0) : null;
     }
     show();
-    announce(`The text scores ${row.score.toFixed(1)} nats over ${row.slots} tokens.`);
+    announce(row.score === null ? "The text holds no token that is scored." : `The text scores ${row.score.toFixed(1)} nats over ${row.slots} tokens.`);
   });
 
   const read = latest(async (current) => {
@@ -132,6 +132,7 @@ function labels(post) {
     const found = await post("zeroshot", { texts: input.value, labels: names.value.split(",").map((name) => name.trim()).filter(Boolean) });
     if (!current()) return;
     const row = found.results[0];
+    if (!row.probabilities) { answer.replaceChildren(make("p", { className: "quiet" }, "Nothing is written: no label.")); return; }
     answer.replaceChildren(bars(Object.entries(row.probabilities).sort((a, b) => b[1] - a[1]), "Labels"),
       make("p", { className: "quiet" }, `By ${found.method}: ${found.template.join(" | ")}`));
   });

@@ -13,7 +13,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.filling import BLANK
 from unmask.modalities.text.model import TextModel
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text
+from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text, maybe
 from unmask.serving.text.shapes import check_lengths, listed, texts_field
 from unmask.serving.verbs import Verb, Work
 
@@ -109,7 +109,7 @@ def _score(model: TextModel, limits: Limits) -> Verb:
             rows = []
             for text, (total, slots, tokens) in zip(texts, found, strict=True):
                 perplexity = math.exp(min(-total / slots, 700.0)) if slots else None
-                row = {"text": text, "score": total, "slots": slots, "perplexity": perplexity}
+                row = {"text": text, "score": total if slots else None, "slots": slots, "perplexity": perplexity}
                 rows.append(row | ({"tokens": tokens} if body["tokens"] else {}))
             return {"results": rows}
 
@@ -136,7 +136,7 @@ def _score(model: TextModel, limits: Limits) -> Verb:
                     Open(
                         Record(
                             text=Field(Text()),
-                            score=Field(Number(), "Nats, summed."),
+                            score=Field(maybe(Number()), "Nats, summed; null where nothing is scored."),
                             slots=Field(Number(whole=True), "Tokens scored; unknown words are not."),
                         )
                     )
@@ -224,7 +224,7 @@ def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> 
                 verbalisers=body["words"],
                 calibrate=body["calibrate"],
             )
-            whole.append({name: about[name] for name in ("method", "template", "calibrated")})
+            whole.append({name: about[name] for name in ("method", "template", "calibrated", "cut")})
             return [rows]
 
         return Work(

@@ -313,8 +313,8 @@ def test_zero_shot_and_features(tmp_path):
     data = [("the fox", f"it is {i}", ("entailment", "contradiction")[i % 2]) for i in range(12)]
     finetune("classify", model, data, out=nli, **(FAST | {"epochs": 1}))
     assert zero_shot(nli, ["the fox"], ["x", "y"])[1]["method"] == "entailment"
-    with pytest.raises(UserError, match="text 2, text 4, label ' ': empty"):
-        zero_shot(nli, ["the fox", "", "a", " \n"], ["x", " "], template="{label}")
+    with pytest.raises(UserError, match="label ' ': empty"):
+        zero_shot(nli, ["the fox"], ["x", " "], template="{label}")
     with pytest.raises(UserError, match="no blank"):
         zero_shot(nli, ["the fox"], ["x", "y"], calibrate="context")
     loaded = load(model, precision="fp32")

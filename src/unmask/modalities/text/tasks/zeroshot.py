@@ -9,7 +9,7 @@ asked about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from unmask.core.score import score
 from unmask.errors import UserError, either
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.filling import BLANK
+from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.model import TextModel
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.task_of import task_of
@@ -43,6 +44,7 @@ def zero_shot(
     priors: Sequence[str] = CONTENT_FREE,
     device: str = "auto",
     precision: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Label texts.
 
@@ -55,13 +57,16 @@ def zero_shot(
             text; "batch", the log of its share averaged over all `texts` (give many, and expect labels about equally
             often: an answer then depends on the other texts); "none". Default: context for prompts, none for NLI
             models, which have no blank to ask without a text.
+        say: called with how many texts are cut to what the model reads beside the template, and which are blank.
 
     Returns:
-        (rows with text, label, probability and probabilities, in order; method, template, device and precision).
+        (rows with text, label, probability and probabilities, in order, all but the text None where that is blank;
+        method, template, calibrated, cut (texts whose ends were not read), device and precision).
 
     Raises:
-        UserError: fewer than two labels, a template without its blank, a word the vocabulary does not know, a
-            calibration that is not known or that the model does not allow, an empty text for an NLI model.
+        UserError: fewer than two labels, a label without a word, a template without its blank or that leaves no room
+            for a text, a word the vocabulary does not know, a calibration that is not known or that the model does not
+            allow.
     """
     if calibrate not in (None, *CALIBRATIONS):
         raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
@@ -69,6 +74,9 @@ def zero_shot(
     labels = list(dict.fromkeys(labels))
     if len(labels) < 2:
         raise UserError(f"{len(labels)} labels", hint="Give two or more.")
+    for name, listed in (verbalisers or {}).items():
+        if not listed:
+            raise UserError(f"label {name!r}: no word stands for it", hint=f"Give one or more: {_words_option()}.")
     asked: Prompts | Hypotheses
     if not isinstance(model, TextModel) and (isinstance(model, models.TaskFolder) or task_of(model) == "classify"):
         asked = Hypotheses(model, labels, device=device, precision=precision)
@@ -80,14 +88,21 @@ def zero_shot(
         templates, calibrate = templates or [TEMPLATE], calibrate or "context"
     for one in templates:
         asked.check(one)
-    scores = np.zeros((len(texts), len(labels)))
-    for one in templates:
-        found = asked.scores(texts, one)
+    room = min(_room(asked, one) for one in templates)
+    cut = count_longer(asked.tokenizer, [asked.written(t) for t in texts], room + len(asked.tokenizer.ids([""])[0]))
+    blank = [number for number, text in enumerate(texts) if not text.strip()]
+    for line in [*cut_said(cut, len(texts), room), *_blank_said(blank, len(texts))]:
+        say(line)
+    told = np.setdiff1d(np.arange(len(texts)), blank)
+    scores = np.full((len(texts), len(labels)), np.nan)
+    scores[told] = 0.0
+    for one in templates if len(told) else []:
+        found = asked.scores([texts[number] for number in told], one)
         if calibrate == "context":
             found = found - asked.scores(priors, one).mean(0)
-        scores += (_level(found) if calibrate == "batch" else found) / len(templates)
+        scores[told] += (_level(found) if calibrate == "batch" else found) / len(templates)
     rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
-    about = {"method": asked.method, "template": templates, "calibrated": calibrate}
+    about = {"method": asked.method, "template": templates, "calibrated": calibrate, "cut": cut}
     return rows, about | {"device": str(asked.model.device), "precision": asked.model.precision}
 
 
@@ -109,13 +124,21 @@ class Prompts:
             from unmask.modalities.text.model import load
 
             model = load(model, device=device, precision=precision)
-        self.model = model
+        self.model, self.tokenizer = model, model.tokenizer
         self.words = {name: list(verbalisers.get(name) or [name]) for name in labels}
 
     def check(self, template: str) -> None:
         """Refuse a template without one {text} and one [MASK]."""
         if template.count("{text}") != 1 or template.count(BLANK) != 1:
             raise UserError(f"template {template!r}", hint="It needs {text} once and [MASK] once.")
+
+    def written(self, text: str) -> str:
+        """The text as the model reads it: a blank in it is the model's own mask token."""
+        return text.replace(BLANK, self.tokenizer.mask_token)
+
+    def room(self, template: str) -> int:
+        """Tokens of a text that are read beside the template and its longest word."""
+        return _prompt_room(self.model, template, [word for listed in self.words.values() for word in listed])
 
     def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
         """(texts, labels) mean log probability of each label's words."""
@@ -132,7 +155,7 @@ class Hypotheses:
     ) -> None:
         if not isinstance(model, models.TaskFolder):
             model = models.load(model, device=device, precision=precision)
-        self.model, self.labels = model, labels
+        self.model, self.tokenizer, self.labels = model, model.tokenizer, labels
         lowered = {str(name).lower(): str(name) for name in self.model.about.get("labels") or []}
         yes = next((lowered[n] for n in lowered if n.startswith("entail")), None)
         no = next((lowered[n] for n in lowered if n.startswith(("contradict", "not_entail"))), None)
@@ -148,27 +171,37 @@ class Hypotheses:
         if "{label}" not in template:
             raise UserError(f"template {template!r}", hint="For an NLI model it needs {label}.")
 
+    def written(self, text: str) -> str:
+        """The text as the model reads it."""
+        return text
+
+    def room(self, template: str) -> int:
+        """Tokens of a text that are read beside the longest hypothesis."""
+        around = len(self.tokenizer.encode_pair("", ""))
+        hypotheses = self.tokenizer.encode(list(self._hypotheses(template).values()), specials=False)
+        return self.model.slots - around - max(map(len, hypotheses))
+
     def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
         """(texts, labels) log odds.
 
         Raises:
-            UserError: naming the texts and labels that are empty: a pair needs two.
+            UserError: naming the labels that are empty: a pair needs two.
         """
         from unmask.modalities.text.tasks.finetune import predict
 
-        hypotheses = {name: template.replace("{label}", name) for name in self.labels}
-        bare = [f"text {number}" for number, text in enumerate(texts, start=1) if not text.strip()]
-        bare += [f"label {name!r}" for name, said in hypotheses.items() if not said.strip()]
+        hypotheses = self._hypotheses(template)
+        bare = [f"label {name!r}" for name, said in hypotheses.items() if not said.strip()]
         if bare:
-            more = f" and {len(bare) - 5} more" if len(bare) > 5 else ""
             raise UserError(
-                f"{', '.join(bare[:5])}{more}: empty",
-                hint="An NLI model compares two texts: leave those out that say nothing.",
+                f"{_some(bare)}: empty", hint="An NLI model compares two texts: leave those out that say nothing."
             )
         pairs = [{"text": text, "text2": said} for text in texts for said in hypotheses.values()]
         p = np.array([[row["probabilities"][n] for n in (self.yes, self.no)] for row in predict(self.model, pairs)])
         odds = np.diff(np.log(np.maximum(p, 1e-12)), axis=1)
         return -odds.reshape(len(texts), len(self.labels))
+
+    def _hypotheses(self, template: str) -> dict[str, str]:
+        return {name: template.replace("{label}", name) for name in self.labels}
 
 
 def label_scores(
@@ -184,12 +217,9 @@ def label_scores(
         if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
             raise UserError(
                 f"label {label!r}: {word!r} is not in the vocabulary",
-                hint=f"Give other words: {either('--words LABEL=word', 'verbalisers=')}.",
+                hint=f"Give other words: {_words_option()}.",
             )
-    fixed = max(
-        len(e) for e in tokens.encode([before.replace("{text}", "") + w + after.replace("{text}", "") for _, w in flat])
-    )
-    room = model.slots - fixed - 2
+    room = _prompt_room(model, template, [word for _, word in flat])
     cut = [_shortened(model, text, room) for text in texts]
     examples: list[Example] = []
     for text in cut:
@@ -202,6 +232,42 @@ def label_scores(
     table = found.reshape(len(texts), len(flat))
     owner = np.array([list(words).index(label) for label, _ in flat])
     return np.stack([table[:, owner == i].mean(1) for i in range(len(words))], 1)
+
+
+def _prompt_room(model: TextModel, template: str, words: Sequence[str]) -> int:
+    """Tokens of a text that are read beside the template with its longest word in the blank."""
+    around = model.tokenizer.encode([template.replace("{text}", "").replace(BLANK, word) for word in words])
+    return model.slots - max(map(len, around)) - 2
+
+
+def _room(asked: Prompts | Hypotheses, template: str) -> int:
+    """Tokens of a text that are read beside a template.
+
+    Raises:
+        UserError: there is none.
+    """
+    room = asked.room(template)
+    if room < 1:
+        raise UserError(
+            f"template {template[:60]!r}: no room for a text beside it and the longest label, the model takes "
+            f"{asked.model.slots} tokens",
+            hint="Shorten it.",
+        )
+    return room
+
+
+def _words_option() -> str:
+    return either("--words LABEL=word,word", "verbalisers={label: [word, ...]}")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
+
+
+def _blank_said(blank: Sequence[int], total: int) -> list[str]:
+    """Which texts are blank, in words; nothing where none is."""
+    named = _some([f"text {number + 1}" for number in blank])
+    return [f"{len(blank):,} of {total:,} texts are blank ({named}): their labels are null"] if blank else []
 
 
 def _level(scores: np.ndarray) -> np.ndarray:
@@ -217,6 +283,8 @@ def _shortened(model: TextModel, text: str, room: int) -> str:
 
 
 def _row(text: str, labels: Sequence[str], scores: np.ndarray) -> dict[str, Any]:
+    if np.isnan(scores).all():
+        return {"text": text, "label": None, "probability": None, "probabilities": None}
     e = np.exp(scores - scores.max())
     p = e / e.sum()
     best = int(p.argmax())

@@ -1,0 +1,105 @@
+"""Labels without training: what is not read, or says nothing, is told of."""
+
+import json
+
+import pytest
+
+from commands import run
+from text_corpus import MODEL_SLOTS, made_model
+from unmask.errors import UserError
+from unmask.modalities.text.tasks.finetune import finetune
+from unmask.modalities.text.tasks.zeroshot import zero_shot
+
+LABELS = ["rows", "readers"]
+LONG = "the quick brown fox " * MODEL_SLOTS
+QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    made_model().save(folder := tmp_path_factory.mktemp("masked") / "m")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def nli(masked, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nli") / "m"
+    data = [("the fox", f"it is {i}", ("entailment", "contradiction")[i % 2]) for i in range(12)]
+    finetune("classify", masked, data, out=folder, **QUICK)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["masked", "nli"])
+def test_texts_that_are_cut_are_told_of_and_counted(request, kind):
+    said: list[str] = []
+    texts = ["The quick brown fox.", LONG, LONG + "dog"]
+    _, about = zero_shot(request.getfixturevalue(kind), texts, LABELS, precision="fp32", say=said.append)
+    assert about["cut"] == 2
+    [line] = said
+    assert line.startswith("2 of 3 texts are longer than ")
+    assert line.endswith("tokens: their ends are not read")
+    _, about = zero_shot(request.getfixturevalue(kind), texts[:1], LABELS, precision="fp32", say=said.append)
+    assert (about["cut"], len(said)) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["masked", "nli"])
+def test_the_number_told_of_is_that_from_which_an_end_is_not_read(request, kind):
+    folder, said = request.getfixturevalue(kind), []
+    tokenizer = made_model().tokenizer
+    zero_shot(folder, [LONG], LABELS, precision="fp32", say=said.append)
+    room = int(said[0].split(" longer than ")[1].split()[0])
+    ids = tokenizer.encode([LONG], specials=False)[0]
+    fits, longer = (LONG[: ids.offsets[n - 1, 1]] for n in (room, room + 1))
+    rows, about = zero_shot(folder, [fits, longer], LABELS, precision="fp32")
+    assert about["cut"] == 1
+    assert rows[1]["probabilities"] == pytest.approx(rows[0]["probabilities"], abs=1e-6)
+
+
+def test_the_shortest_room_of_several_templates_counts(masked):
+    templates = ["{text} It was [MASK].", "The quick brown fox jumps over {text} and it was all in all [MASK]."]
+    said: list[str] = []
+    zero_shot(masked, [LONG], LABELS, template=templates[1], precision="fp32", say=said.append)
+    zero_shot(masked, [LONG], LABELS, template=templates, precision="fp32", say=said.append)
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("kind", ["masked", "nli"])
+@pytest.mark.parametrize("calibrate", ["batch", "none"])
+def test_blank_texts_have_no_label_and_change_none(request, kind, calibrate):
+    folder, said = request.getfixturevalue(kind), []
+    some = ["The quick brown fox.", "Stop."]
+    rows, _ = zero_shot(
+        folder, [some[0], "", some[1], " \n"], LABELS, calibrate=calibrate, precision="fp32", say=said.append
+    )
+    nothing = {"label": None, "probability": None, "probabilities": None}
+    assert [rows[1], rows[3]] == [{"text": ""} | nothing, {"text": " \n"} | nothing]
+    assert said == ["2 of 4 texts are blank (text 2, text 4): their labels are null"]
+    alone, _ = zero_shot(folder, some, LABELS, calibrate=calibrate, precision="fp32")
+    for found, one in zip([rows[0], rows[2]], alone, strict=True):
+        assert found["probabilities"] == pytest.approx(one["probabilities"], abs=1e-6)
+    rows, about = zero_shot(folder, ["", " "], LABELS, calibrate=calibrate, precision="fp32")
+    assert [row["label"] for row in rows] == [None, None]
+    assert about["cut"] == 0
+
+
+def test_a_label_without_words_and_a_template_without_room_are_refused(masked):
+    with pytest.raises(UserError, match=r"(?s)label 'rows': no word.*verbalisers="):
+        zero_shot(masked, ["a fox"], LABELS, verbalisers={"rows": []})
+    with pytest.raises(UserError, match=r"no room for a text.*the model takes 64"):
+        zero_shot(masked, ["a fox"], LABELS, template="the fox " * MODEL_SLOTS + "{text} [MASK]")
+
+
+def test_the_command_says_the_same(masked, tmp_path, capsys):
+    labels = ["--label", "rows", "--label", "readers"]
+    (tmp_path / "t.txt").write_text(f"a fox\n\n{LONG}\n")
+    code, out, error = run(capsys, "zeroshot", masked, tmp_path / "t.txt", *labels, "--json")
+    found = json.loads(out)
+    assert (code, found["cut"], found["results"][1]["label"]) == (0, 1, None)
+    assert "1 of 3 texts are longer than" in error
+    assert "1 of 3 texts are blank (text 2): their labels are null" in error
+    code, out, _ = run(capsys, "zeroshot", masked, tmp_path / "t.txt", *labels)
+    assert (code, out.splitlines()[1].split()) == (0, ["-", "-"])
+    code, _, error = run(capsys, "zeroshot", masked, "a fox", *labels, "--words", "rows=")
+    assert (code, "'rows': no word" in error, "--words" in error) == (2, True, True), error
+    code, _, error = run(capsys, "zeroshot", masked, "", *labels)
+    assert (code, "the text is empty" in error) == (2, True), error
