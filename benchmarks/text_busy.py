@@ -27,6 +27,8 @@ import numpy as np
 from beside import processor, quiet_and_busy, timed
 
 SLOTS = 128
+SHAPE = {"width": 256, "heads": 4}
+"""The model that is timed, 4 x 256, whatever the default is."""
 
 
 def prepare(folder: Path) -> None:
@@ -44,7 +46,7 @@ def prepare(folder: Path) -> None:
     made = Tokenizer.train(texts, vocab_size=8192)
     made.save(folder)
     TokenCache.build(str(folder / "corpus.jsonl"), made, folder / "cache", max_slots=SLOTS)
-    model, family = build_model(TextSettings(), made)
+    model, family = build_model(TextSettings(**SHAPE), made)
     save_folder(folder / "model", model=model, tokenizer=made, family=family, settings={})
 
 
@@ -64,7 +66,7 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
 
     keep_freed_memory()
     made, cache = Tokenizer.load(folder), TokenCache.open(folder / "cache")
-    model, _ = build_model(TextSettings(), made)
+    model, _ = build_model(TextSettings(**SHAPE), made)
     optimiser = build_optimiser(model, TrainSettings(steps=1))
     plan = Plan(lengths=cache.lengths, examples=np.asarray(cache.train), slots=SLOTS, rows=4096 // SLOTS)
     make = batch_maker(cache, SLOTS, made.special_ids)
@@ -75,7 +77,9 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
         return float(norm), True
 
     batches = ((p.epoch, [make(p.rows, plan.rows)]) for p in plan.steps())
-    loop = pretrain(model, batches, corruption_of(TextSettings()), StepContext(update=update), progress=lambda n: 0.0)
+    loop = pretrain(
+        model, batches, corruption_of(TextSettings(**SHAPE)), StepContext(update=update), progress=lambda n: 0.0
+    )
 
     def some() -> None:
         for _ in range(steps):

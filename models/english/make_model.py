@@ -30,6 +30,7 @@ from unmask.modalities.text.prepared import SETTINGS, TRAINED
 
 HERE = Path(__file__).resolve().parent
 NAME, VERSION = "unmask-en", "0.1.0"
+STEPS = "train.steps"
 SAID = ("file", "title", "licence", "address")
 """What is to be known of each text; and, where the file is to be this very one, its sha256."""
 LARGEST = 40_000_000
@@ -39,8 +40,7 @@ METADATA = """Metadata-Version: 2.4
 Name: {name}
 Version: {version}
 Summary: A small English masked language model, trained with unmask on free text.
-License-Expression: CC-BY-SA-3.0
-Requires-Python: >=3.11
+{licence}Requires-Python: >=3.11
 Description-Content-Type: text/markdown
 
 {card}"""
@@ -81,6 +81,8 @@ def table_of(path: Path) -> dict[str, Any]:
 def known_sources(path: Path) -> list[dict[str, str]]:
     """What sources.toml, or a file like it, says of each text."""
     sources = table_of(path).get("source") or []
+    if not isinstance(sources, list) or not all(isinstance(source, dict) for source in sources):
+        raise Refused(f"{path}: source is no list of tables; write [[source]] over each")
     for number, source in enumerate(sources, 1):
         if lacking := [key for key in SAID if not isinstance(source.get(key), str)]:
             raise Refused(f"{path}: source {number} does not say its {', '.join(lacking)}")
@@ -100,11 +102,11 @@ def corpus_files(folder: Path, listed: Path) -> tuple[list[Path], list[dict[str,
         path = folder / source["file"]
         with path.open("rb") as file:
             have = hashlib.file_digest(file, "sha256").hexdigest()
-        if have != source.get("sha256", have):
+        if have != str(source.get("sha256", have)).lower():
             raise Refused(f"{path}: not the file that {listed} describes (its SHA-256 begins {have[:12]})")
     for what, left in (
         ("not there", [name for name in names if not (folder / name).is_file()]),
-        ("not described", sorted(p.name for p in folder.iterdir() if p.name not in names)),
+        ("not described", sorted(p.name for p in folder.iterdir() if p.name not in {Path(n).parts[0] for n in names})),
     ):
         if left:
             print(
@@ -113,18 +115,20 @@ def corpus_files(folder: Path, listed: Path) -> tuple[list[Path], list[dict[str,
     return [folder / source["file"] for source in found], found
 
 
-def check_recipe(build: Path, recipe: Mapping[str, Any]) -> bool:
-    """Keep the recipe beside the run, and refuse another than the run was begun with; whether it is the very same. The
-    number of steps may be another: the run goes on to it."""
-    kept = build / "recipe.json"
+def check_recipe(build: Path, recipe: Mapping[str, Any]) -> None:
+    """Keep the recipe beside the run, and refuse another than a run in `build` was begun with. The number of steps may
+    be another: the run goes on to it, and a model of fewer or more steps is no longer the one that is asked for."""
+    kept, out = build / "recipe.json", build / "run"
     now = flat(recipe)
-    before = json.loads(kept.read_text()) if kept.exists() else now
-    other = sorted(key for key in {*before, *now} - {"train.steps"} if before.get(key) != now.get(key))
-    if other:
-        told = ", ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in other)
-        raise Refused(f"{build}: its run was begun with another recipe: {told}. Choose another --build")
+    if kept.exists() and (out / "checkpoints").exists():
+        before = json.loads(kept.read_text())
+        other = sorted(key for key in {*before, *now} - {STEPS} if before.get(key) != now.get(key))
+        if other:
+            told = ", ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in other)
+            raise Refused(f"{build}: its run was begun with another recipe: {told}. Choose another --build")
+        if before.get(STEPS) != now.get(STEPS):
+            (out / "model.safetensors").unlink(missing_ok=True)
     kept.write_text(json.dumps(now))
-    return before == now
 
 
 def flat(recipe: Mapping[str, Any], of: str = "") -> dict[str, Any]:
@@ -150,10 +154,10 @@ def train(files: list[Path], build: Path, minutes: float, recipe: Path) -> bool:
     """Go on with the run for so many minutes; whether it is finished."""
     prepared, out = build / "prepared", build / "run"
     settings = table_of(recipe)
-    same = check_recipe(build, settings)
+    check_recipe(build, settings)
     decided = [f"{name}={settings[name]}" for name in (*SETTINGS, *TRAINED) if name in settings]
     done("prepare", "text", *map(str, files), "--out", str(prepared), *(a for k in decided for a in ("--set", k)))
-    if same and (out / "model.safetensors").exists():
+    if (out / "model.safetensors").exists():
         return True
     again = ["--resume"] if (out / "checkpoints").exists() else []
     run = subprocess.Popen(
@@ -183,7 +187,7 @@ def pack(build: Path, sources: list[dict[str, str]], out: Path) -> Path:
     (package / module / "__init__.py").write_text(MODULE.format(name=NAME))
     card = card_text(model, module) + "\n" + told(sources)
     (model / "README.md").write_text(card, encoding="utf-8")
-    return wheel(package, module, card, out)
+    return wheel(package, module, card, out, licence_of(sources))
 
 
 def card_text(model: Path, module: str) -> str:
@@ -195,12 +199,18 @@ def card_text(model: Path, module: str) -> str:
     return dataclasses.replace(made, data=data, use=use).text()
 
 
-def wheel(package: Path, module: str, card: str, out: Path) -> Path:
+def licence_of(sources: list[dict[str, str]]) -> str:
+    """The wheel's licence, where all texts have one of which the SPDX identifier is given; else the card alone says."""
+    known = {source.get("spdx", "") for source in sources}
+    return f"License-Expression: {known.pop()}\n" if len(known) == 1 and "" not in known else ""
+
+
+def wheel(package: Path, module: str, card: str, out: Path, licence: str = "") -> Path:
     """A wheel of the files under `package`, written here so that packing needs no build tool and no network (the format
     is that of the Python packaging user guide, "Binary distribution format")."""
     info = f"{module}-{VERSION}.dist-info"
     texts = {
-        "METADATA": METADATA.format(name=NAME, version=VERSION, card=card),
+        "METADATA": METADATA.format(name=NAME, version=VERSION, card=card, licence=licence),
         "WHEEL": WHEEL,
         "entry_points.txt": ENTRY.format(name=NAME, module=module),
     }

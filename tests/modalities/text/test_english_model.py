@@ -37,6 +37,7 @@ SOURCES = """
 file = "some.jsonl.gz"
 title = "300 paragraphs of a test"
 licence = "CC0"
+spdx = "CC0-1.0"
 address = "nowhere"
 """
 
@@ -110,7 +111,7 @@ def test_the_package_is_a_wheel_that_pip_installs_offline_and_load_finds(folder,
                 assert listed[name] == f"sha256={digest}"
         card = archive.read("unmask_en-0.1.0.dist-info/METADATA").decode()
     assert sorted(listed) == sorted(names)
-    for said in ("License-Expression: CC-BY-SA-3.0", "300 paragraphs of a test: CC0"):
+    for said in ("License-Expression: CC0-1.0", "300 paragraphs of a test: CC0"):
         assert said in card
     assert "# unmask-en\n" in card
     assert "unmask evaluate unmask-en held-out.txt" in card
@@ -148,6 +149,8 @@ def test_what_is_wrong_is_said(folder):
     assert "not the file that" in refused()
     (folder / "sources.toml").write_text(SOURCES.replace("licence", "license"))
     assert "source 1 does not say its licence" in refused()
+    (folder / "sources.toml").write_text(SOURCES.replace("[[source]]", "[source]"))
+    assert "write [[source]] over each" in refused()
     (folder / "sources.toml").write_text(SOURCES)
     (folder / "corpus" / "some.jsonl.gz").write_bytes(b"not gzip")
     (folder / "corpus" / "private.txt").write_text("A secret.")
@@ -163,8 +166,24 @@ def test_a_finished_model_is_not_packed_as_that_of_another_recipe(folder):
     done = subprocess.run(command(folder), capture_output=True, text=True)
     assert done.returncode == 2
     assert "begun with another recipe: width was 32 and is 64" in done.stderr
-    (folder / "recipe.toml").write_text(RECIPE.format(steps=6))
+    # More steps, and a call that ends before they are taken: the model of fewer is not packed for it.
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
+    short = subprocess.run(command(folder, "--minutes", "0.2"), capture_output=True, text=True, check=True)
+    assert "not finished" in short.stdout
+    assert "packed:" not in short.stdout
+    log = (folder / "build" / "run" / "metrics.jsonl").read_text().splitlines()
+    steps = max(row["step"] for row in map(json.loads, log) if row["kind"] == "train") + 2
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=steps))
     again = subprocess.run(command(folder), capture_output=True, text=True, check=True)
     assert "packed:" in again.stdout
     log = (folder / "build" / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [row["step"] for row in map(json.loads, log) if row["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
+    assert [row["step"] for row in map(json.loads, log) if row["kind"] == "train"][-1] == steps
+
+
+def test_a_recipe_that_was_mistyped_can_be_mended(folder):
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=4).replace("layers", "laysers"))
+    done = subprocess.run(command(folder), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "laysers" in done.stderr
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=4))
+    assert "packed:" in subprocess.run(command(folder), capture_output=True, text=True, check=True).stdout

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +165,20 @@ def test_noise_has_nothing_to_be_learnt_though_the_model_knows_none_of_it(base, 
         assert "a word says nothing of the next" in found[name].lines()[0]
     assert found["runs"].context_gain > 0.3
     assert found["runs"].verdict == "likely to help"
+
+
+def test_texts_of_a_script_that_the_tokenizer_knows_by_its_bytes_alone_are_no_noise(corpus, tmp_path):
+    generator = np.random.default_rng(0)
+    tokenizer = Tokenizer.train([Path(corpus).read_text()], kind="bpe", vocab_size=400)
+    order = ["".join(generator.choice(list("αβγδεζηθικλμνξοπρστυφχψω"), 5)) for _ in range(500)]
+    rows = [
+        " ".join(order[(start + i) % 500] for start in generator.integers(0, 500, 25) for i in range(4))
+        for _ in range(500)
+    ]
+    path = tmp_path / "greek.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    cache = TokenCache.build(path, tokenizer, tmp_path / "cache", max_slots=64, holdout=0.05)
+    assert prospects.context_gain(cache, tokenizer) > 0.5
 
 
 def test_of_texts_with_few_different_tokens_nobody_can_be_a_nat_ahead():

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.core.hashing import hash_keys
 from unmask.engines.local import Ended
 from unmask.errors import UserError
 from unmask.files import fsync, locked
@@ -100,13 +101,15 @@ class TokenCache:
             kept = training[example]
             yield self._tokens[edges[0] : edges[-1]][kept], example[kept]
 
-    def neighbours(self, split: np.ndarray, counted: np.ndarray, most: int | None = None) -> Iterator[np.ndarray]:
-        """(token before, first token) of the words of `split` that do not begin an example; shape (words, 2).
+    def words(
+        self, split: np.ndarray, counted: np.ndarray, most: int | None = None
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """(hash of each word, number of its example) of `split`, 8 192 examples at a time; a word is a unit's tokens.
 
         Args:
             split: example numbers, `train` or `validation`.
-            counted: the others are passed over, as if they were not there; bool, shape (vocabulary,).
-            most: as in `pieces`, of all tokens.
+            counted: the other tokens are passed over, as if they were not there; bool, shape (vocabulary,).
+            most: of all tokens, about so many, of pieces evenly spread over the corpus.
         """
         asked = np.zeros(len(self), bool)
         asked[split] = True
@@ -116,9 +119,15 @@ class TokenCache:
             tokens, starts = (part[edges[0] : edges[-1]] for part in (self._tokens, self._starts))
             example = np.repeat(np.arange(first, first + len(edges) - 1), np.diff(edges))
             kept = asked[example] & counted[tokens]
-            tokens, starts, example = tokens[kept], starts[kept], example[kept]
-            begins = (starts[1:] > 0) & (example[1:] == example[:-1])
-            yield np.stack([tokens[:-1][begins], tokens[1:][begins]], axis=1)
+            unit = np.cumsum(starts, dtype=np.int64)[kept]  # before others are dropped: a word may begin with a space
+            tokens, example = tokens[kept], example[kept]
+            if not len(tokens):
+                continue
+            new = np.ones(len(tokens), bool)
+            new[1:] = (unit[1:] != unit[:-1]) | (example[1:] != example[:-1])
+            at = np.flatnonzero(new)
+            place = np.arange(len(tokens)) - np.repeat(at, np.diff(at, append=len(tokens)))
+            yield np.add.reduceat(hash_keys(tokens, place), at), example[at]
 
     def digest(self) -> int:
         """CRC-32 of where examples end and of the tokens, of which 64 pieces of 2^18, evenly spread, are enough."""

@@ -12,6 +12,10 @@ MOST_TOKENS = 2_000_000
 """Held-out tokens that a rule is judged on: a share of that many is known to a tenth of a percent."""
 
 
+COUNTED = 16_000_000
+"""Training tokens, about, of which the most frequent is sought."""
+
+
 def most_frequent_token(frequencies: np.ndarray, special_ids: Sequence[int] | np.ndarray) -> int:
     """The token that occurs most often, special ones apart."""
     counts = np.array(frequencies, np.int64)
@@ -21,8 +25,10 @@ def most_frequent_token(frequencies: np.ndarray, special_ids: Sequence[int] | np
 
 def most_frequent_share(cache: TokenCache, special_ids: Sequence[int] | np.ndarray) -> float:
     """Accuracy on the held-out tokens of always guessing the most frequent training token; NaN without any."""
+    if not len(cache.validation):
+        return float("nan")
     special = np.asarray(special_ids, np.int64)
-    best = most_frequent_token(cache.frequencies(), special)
+    best = most_frequent_token(cache.frequencies(most=COUNTED), special)
     right = total = 0
     for ids in _taken(cache, np.asarray(cache.validation), MOST_TOKENS):
         ids = ids[~np.isin(ids, special)]

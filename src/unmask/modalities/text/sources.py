@@ -137,7 +137,7 @@ def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> 
         if not _readable(path):
             raise UserError(f"{path}: format {_kind(path)} is not read", hint=_FORMATS)
         return [path]
-    elif path.is_symlink():
+    elif path.is_symlink() and not path.exists():
         target = os.path.realpath(path)
         leads = "that leads back to itself" if os.path.islink(target) else f"to {target}, which is not there"
         raise UserError(f"{item}: a link {leads}", hint="Mend the link, or give the file itself.")
@@ -163,10 +163,10 @@ def _sorted_out(places: Iterable[Place], unread: dict[Place, str]) -> list[Place
     for p in places:
         if isinstance(p, Path) and p.is_symlink() and not p.exists():
             unread[p] = _LINK
-        elif not _readable(p):
-            unread[p] = _KIND
         elif isinstance(p, Path) and not p.is_file():
             unread[p] = _ODD
+        elif not _readable(p):
+            unread[p] = _KIND
         else:
             read.append(p)
     return read

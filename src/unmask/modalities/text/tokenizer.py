@@ -63,6 +63,7 @@ class Tokenizer:
         vocab_size: number of entries, added tokens included (largest id + 1).
         pad_id, unk_id, cls_id, sep_id, mask_id: ids, None where there is none.
         special_ids: ascending ids that are never hidden and never proposed.
+        by_character: whether every token is a character and a unit of its own (residues, letters).
         before, after: ids put in front of and behind a text ([CLS], [SEP]), in training as in use; empty where
             tokenizer.json has no post-processor that adds any, whatever its vocabulary holds.
     """
@@ -92,7 +93,7 @@ class Tokenizer:
         self._written = np.zeros(self.vocab_size, bool)
         self._written[[i for i in self.special_ids.tolist() if i != self.unk_id]] = True
         # Residues and letters: no white space between them, yet each is a unit.
-        self._by_character = type(backend.model).__name__ == "WordLevel" and all(len(token) == 1 for token in ordinary)
+        self.by_character = type(backend.model).__name__ == "WordLevel" and all(len(token) == 1 for token in ordinary)
 
     @property
     def mask_token(self) -> str:
@@ -268,7 +269,7 @@ class Tokenizer:
         written = self._written[ids]
         apart = written.tolist() if written.any() else None
         types = None
-        if self._by_character:
+        if self.by_character:
             real = np.array([w is not None for w in words], bool)
             units = np.where(real, np.cumsum(real) - 1, -1).astype(np.int32)
         elif len(texts) == 1:
