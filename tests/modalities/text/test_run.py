@@ -529,3 +529,16 @@ def test_a_new_model_begins_with_the_frequencies_of_its_training_text(recipe, co
     loss = next(row["validation_loss"] for row in held if "validation_loss" in row)
     assert loss == pytest.approx(-(share * np.log(share)).sum(), rel=0.1)
     assert run.result.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("width", "generator", "expected"), [(192, 0.25, 48), (64, 0.25, 16), (256, 0.5, 128), (96, 0.3, 28)]
+)
+def test_the_generator_has_its_share_of_the_width(width, generator, expected):
+    from unmask.modalities.text.detection import new_detection
+
+    tokenizer = Tokenizer.train(["a quick fox"] * 9, vocab_size=100)
+    given = {"objective": "detection", "recipe": "bert", "width": width, "layers": 1, "generator": generator}
+    model, _ = new_detection(with_overrides(TextSettings(), given), tokenizer)
+    assert model.generator.encoder.config.width == expected
+    assert model.encoder.config.heads == max(1, width // 64)

@@ -30,7 +30,8 @@ GENERATOR = "generator"
 def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[ReplacedSlotDetection[TokenCodec], Family]:
     """Generator and discriminator with random weights, in ELECTRA's shape; the token table is one.
 
-    The generator has the discriminator's layers and `settings.generator` of its width, heads and feed-forward.
+    The generator has the discriminator's layers and `settings.generator` of its width and feed-forward, to the nearest
+    even number, in heads about as wide as the discriminator's.
     """
     width, depth = settings.width, settings.width // settings.attention_heads
     norm, inner = Norm(placement="post", epsilon=1e-12), settings.inner or 4 * settings.width
@@ -41,11 +42,12 @@ def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Replace
         "dropout": settings.dropout,
     }
     encoder = EncoderConfig(width=width, heads=settings.attention_heads, feedforward=MLP(inner=inner), **shape)
-    heads = max(1, round(settings.attention_heads * settings.generator))
+    narrow = max(2, 2 * round(width * settings.generator / 2))
+    heads = next(n for n in range(max(1, round(narrow / depth)), 0, -1) if narrow % n == 0)
     small = EncoderConfig(
-        width=heads * depth,
+        width=narrow,
         heads=heads,
-        feedforward=MLP(inner=max(1, inner * heads // settings.attention_heads)),
+        feedforward=MLP(inner=max(1, round(inner * narrow / width))),
         embedding_width=width,
         **shape,
     )
