@@ -74,6 +74,8 @@ class Salt(IntEnum):
     HELD_OUT_POINT = 62
     # Judged: some of many
     JUDGED_PAIRS = 207
+    # Words of a text, told apart by their tokens
+    WORD = 208
     # Synthetic tables
     SYNTHETIC_CELL = 63
     SYNTHETIC_CELL_WITHIN = 64

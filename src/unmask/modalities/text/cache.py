@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.core.hashing import hash_keys
+from unmask.core.hashing import Salt, hash_keys
 from unmask.engines.local import Ended
 from unmask.errors import UserError
 from unmask.files import fsync, locked
@@ -127,7 +127,7 @@ class TokenCache:
             new[1:] = (unit[1:] != unit[:-1]) | (example[1:] != example[:-1])
             at = np.flatnonzero(new)
             place = np.arange(len(tokens)) - np.repeat(at, np.diff(at, append=len(tokens)))
-            yield np.add.reduceat(hash_keys(tokens, place), at), example[at]
+            yield np.add.reduceat(hash_keys(tokens, place, Salt.WORD), at), example[at]
 
     def digest(self) -> int:
         """CRC-32 of where examples end and of the tokens, of which 64 pieces of 2^18, evenly spread, are enough."""
