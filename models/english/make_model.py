@@ -104,14 +104,12 @@ def corpus_files(folder: Path, listed: Path) -> tuple[list[Path], list[dict[str,
             have = hashlib.file_digest(file, "sha256").hexdigest()
         if have != str(source.get("sha256", have)).lower():
             raise Refused(f"{path}: not the file that {listed} describes (its SHA-256 begins {have[:12]})")
-    for what, left in (
-        ("not there", [name for name in names if not (folder / name).is_file()]),
-        ("not described", sorted(p.name for p in folder.iterdir() if p.name not in {Path(n).parts[0] for n in names})),
-    ):
+    tops = {Path(name).parts[0] for name in names}
+    missing = [name for name in names if not (folder / name).is_file()]
+    undescribed = sorted(path.name for path in folder.iterdir() if path.name not in tops)
+    for where, left in ((folder, missing), (listed, undescribed)):
         if left:
-            print(
-                f"left out, {what} in {folder if what == 'not there' else listed}: {', '.join(left)}", file=sys.stderr
-            )
+            print(f"left out, not in {where}: {', '.join(left)}", file=sys.stderr)
     return [folder / source["file"] for source in found], found
 
 

@@ -54,8 +54,10 @@ def read_lines(source: str) -> list[str]:
     A folder, and a single word without a blank that has a slash or a file's suffix, is taken for a path.
 
     Raises:
-        UserError: no such file; not UTF-8; no line in it.
+        UserError: it is empty; no such file; not UTF-8; no line in it.
     """
+    if not source:
+        raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
     path = Path(source)
     try:
         is_file, is_folder = path.is_file(), path.is_dir()

@@ -346,8 +346,9 @@ class SignalGuard:
         self.requested = True
         around = self._previous.get(signal.Signals(number))
         self._restore()
-        if callable(around) and getattr(around, "__func__", None) is SignalGuard._handle:
-            around(number, frame)  # the guard around this one is to know too
+        guard = getattr(around, "__self__", None)
+        if isinstance(guard, SignalGuard):  # the one around this one is to know too
+            guard._handle(number, frame)
 
     def _restore(self) -> None:
         while self._previous:

@@ -61,7 +61,7 @@ def test_a_corpus_that_the_tokenizer_does_not_know_is_refused(tmp_path):
     cache = TokenCache.build(files[1:], english, tmp_path / "cache", min_tokens=1)
     assert cache.meta["unknown"] > 0.3
     with pytest.raises(UserError, match="unknown to the tokenizer"):
-        room.check_unknown(cache, print)
+        room.check_unknown(cache.unknown, print)
 
 
 def test_a_second_builder_of_a_cache_waits_and_takes_the_first_ones(tmp_path, capfd):

@@ -93,7 +93,7 @@ def test_evaluate_tells_of_unknown_tokens_and_refuses_many():
     assert found["unknown_share"] == pytest.approx(share)
     [line] = said
     assert line.startswith(f"{share:.2%} of the tokens of the texts are unknown")
-    with pytest.raises(UserError, match=r"(?s)% of the tokens of the texts are unknown.*at most 10%.*language"):
+    with pytest.raises(UserError, match=r"(?s)the texts: .*% of the tokens are unknown.*at most 10%.*language"):
         model.evaluate([*latin, *SENTENCES[5:7] * 3], nelbo_draws=0)
 
 

@@ -12,20 +12,6 @@ import typer
 from unmask.cli import options
 
 
-def given_texts(source: str) -> list[str]:
-    """The lines of a UTF-8 text file, or the text itself.
-
-    Raises:
-        UserError: it is empty; see `unmask.cli.common.read_lines`.
-    """
-    from unmask.cli.common import read_lines
-    from unmask.errors import UserError
-
-    if not source:
-        raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
-    return read_lines(source)
-
-
 def fill(
     model: options.Model,
     text: str = typer.Argument(..., help="Text with [MASK], or a file with one text per line."),
@@ -42,13 +28,13 @@ def fill(
     json_: options.Json = False,
 ) -> None:
     """Fill the blanks of texts."""
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, read_lines
     from unmask.files import check_results, write_json_lines
     from unmask.registry import load
 
     output = Output(json_, seed)
     check_results([out], [text])
-    texts = given_texts(text)
+    texts = read_lines(text)
     loaded = load(model, device=device, precision=precision)
     results = loaded.fill(
         texts,
@@ -82,12 +68,12 @@ def score(
     json_: options.Json = False,
 ) -> None:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
-    from unmask.cli.common import PART, Output, in_parts, on_stderr, write_scores
+    from unmask.cli.common import PART, Output, in_parts, on_stderr, read_lines, write_scores
     from unmask.modalities.text.blanks import special_said
     from unmask.registry import load
 
     output = Output(json_)
-    texts = given_texts(text)
+    texts = read_lines(text)
     loaded = load(model, device=device, precision=precision)
     if len(texts) > PART:
         loaded.check(texts)  # a text that is too long is named by its place among all

@@ -29,8 +29,7 @@ def zeroshot(
     json_: options.Json = False,
 ) -> None:
     """Classify texts without training: by an NLI head where the model has one, else by masked prompts."""
-    from unmask.cli.common import Output, on_stderr
-    from unmask.cli.text.uses import given_texts
+    from unmask.cli.common import Output, on_stderr, read_lines
     from unmask.errors import UserError
     from unmask.files import check_results, write_json_lines
     from unmask.modalities.text.tasks.zeroshot import zero_shot
@@ -45,7 +44,7 @@ def zeroshot(
         verbalisers[name] = [w.strip() for w in listed.split(",") if w.strip()]
     rows, about = zero_shot(
         model,
-        given_texts(data),
+        read_lines(data),
         label,
         template=template,
         verbalisers=verbalisers or None,

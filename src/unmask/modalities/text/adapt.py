@@ -20,6 +20,7 @@ from unmask.evaluation.card import source_name
 from unmask.files import read_object, replace_json
 from unmask.modalities.text.batches import measuring_corruption, validation_batches
 from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.card import corpus_of
 from unmask.modalities.text.corpus import build_cache, check_unknown
 from unmask.modalities.text.folder import find_folder, load_folder, save_folder
 from unmask.modalities.text.pretrain import TextRun, counts, make_job, write_report
@@ -248,10 +249,10 @@ class TextAdaptation(Pretrainable[Adapted]):
     def _held_out(self, say: Callable[[str], None], most: int = 2048) -> dict[str, Sequence[PackedBatch]]:
         """Held-out batches of the domain, under '', and of general text, where given, under 'general_'; of `most`
         examples each."""
-        check_unknown(self.cache, say, name=source_name(self.data) or "the corpus", given=True)
+        check_unknown(self.cache.unknown, say, name=source_name(self.data) or "the corpus", given=True)
         if self.held is not None and self.general is not None:
             name = source_name(self.general) or "the general text"
-            check_unknown(self.held, say, name=name, given=True)
+            check_unknown(self.held.unknown, say, name=name, given=True)
             if not len(self.held.validation):
                 raise UserError(
                     f"{name}: none of it is held out to measure forgetting on",
@@ -302,6 +303,7 @@ class TextAdaptation(Pretrainable[Adapted]):
                 "replay": self.replay,
                 "prospect": None if self.prospect is None else self.prospect.to_dict(),
                 "source": source_name(self.data),
+                "corpus": corpus_of(self.cache, loaded.tokenizer),
             },
         )
 

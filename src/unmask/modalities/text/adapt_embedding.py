@@ -34,6 +34,7 @@ from unmask.modalities.text.adapt import (
     rate_for,
     sources_of,
 )
+from unmask.modalities.text.card import corpus_of
 from unmask.modalities.text.guard import MISSED, Guard, embedded_slots
 from unmask.modalities.text.held_out_search import FEWEST, HeldOutSearch, Verdict, held_out_search
 from unmask.modalities.text.pretrain import make_job
@@ -245,6 +246,7 @@ class EmbeddingAdaptation(TextAdaptation):
             "adapt_rate": rate_for(self.origin),
             "before": self.before,
             "source": source_name(self.data),
+            "corpus": corpus_of(self.cache, loaded.tokenizer),
         }
         tasks.save(
             out,

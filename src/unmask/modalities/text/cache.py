@@ -85,6 +85,11 @@ class TokenCache:
             counts += np.bincount(tokens, minlength=len(counts))
         return counts
 
+    @property
+    def unknown(self) -> float:
+        """Share of the corpus's tokens that the tokenizer does not know."""
+        return float(self.meta.get("unknown", 0.0))
+
     def pieces(self, most: int | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(tokens, number of the example of each) of the training split, 8 192 examples at a time, without [CLS] and
         [SEP].
@@ -92,14 +97,8 @@ class TokenCache:
         Args:
             most: about so many tokens at most, of pieces evenly spread over the corpus.
         """
-        training = np.zeros(len(self), bool)
-        training[self.train] = True
-        step = 1 if most is None else max(1, len(self._tokens) // most)
-        for first in range(0, len(self), 8192 * step):
-            edges = self._offsets[first : first + 8193]
-            example = np.repeat(np.arange(first, first + len(edges) - 1), np.diff(edges))
-            kept = training[example]
-            yield self._tokens[edges[0] : edges[-1]][kept], example[kept]
+        for at, kept, example in self._pieces(self.train, most):
+            yield self._tokens[at][kept], example[kept]
 
     def words(
         self, split: np.ndarray, counted: np.ndarray, most: int | None = None
@@ -109,25 +108,30 @@ class TokenCache:
         Args:
             split: example numbers, `train` or `validation`.
             counted: the other tokens are passed over, as if they were not there; bool, shape (vocabulary,).
-            most: of all tokens, about so many, of pieces evenly spread over the corpus.
+            most: as in `pieces`.
         """
-        asked = np.zeros(len(self), bool)
-        asked[split] = True
-        step = 1 if most is None else max(1, len(self._tokens) // most)
-        for first in range(0, len(self), 8192 * step):
-            edges = self._offsets[first : first + 8193]
-            tokens, starts = (part[edges[0] : edges[-1]] for part in (self._tokens, self._starts))
-            example = np.repeat(np.arange(first, first + len(edges) - 1), np.diff(edges))
-            kept = asked[example] & counted[tokens]
-            unit = np.cumsum(starts, dtype=np.int64)[kept]  # before others are dropped: a word may begin with a space
+        for at, kept, example in self._pieces(split, most):
+            tokens = self._tokens[at]
+            kept &= counted[tokens]
+            unit = np.cumsum(self._starts[at], dtype=np.int64)[kept]  # of all: a word may begin with a space alone
             tokens, example = tokens[kept], example[kept]
             if not len(tokens):
                 continue
             new = np.ones(len(tokens), bool)
             new[1:] = (unit[1:] != unit[:-1]) | (example[1:] != example[:-1])
-            at = np.flatnonzero(new)
-            place = np.arange(len(tokens)) - np.repeat(at, np.diff(at, append=len(tokens)))
-            yield np.add.reduceat(hash_keys(tokens, place, Salt.WORD), at), example[at]
+            first = np.flatnonzero(new)
+            place = np.arange(len(tokens)) - np.repeat(first, np.diff(first, append=len(tokens)))
+            yield np.add.reduceat(hash_keys(tokens, place, Salt.WORD), first), example[first]
+
+    def _pieces(self, split: np.ndarray, most: int | None) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+        """(where 8 192 examples lie, which of their tokens are of `split`, number of the example of each)."""
+        asked = np.zeros(len(self), bool)
+        asked[split] = True
+        step = 1 if most is None else max(1, len(self._tokens) // most)
+        for first in range(0, len(self), 8192 * step):
+            edges = self._offsets[first : first + 8193]
+            example = np.repeat(np.arange(first, first + len(edges) - 1), np.diff(edges))
+            yield slice(edges[0], edges[-1]), asked[example], example
 
     def digest(self) -> int:
         """CRC-32 of where examples end and of the tokens, of which 64 pieces of 2^18, evenly spread, are enough."""

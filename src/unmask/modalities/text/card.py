@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError
 from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, hub_name, model_name, read_figures
 from unmask.files import read_object
 from unmask.modalities.text.cache import TokenCache
@@ -28,7 +27,7 @@ REMOTE = ("NeoBERTLMHead",)
 """Architectures that transformers has from code of their publishers alone."""
 
 
-def remembered(settings: Mapping[str, Any], run: Path, tokenizer: Tokenizer) -> dict[str, Any]:
+def remembered(settings: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """What unmask.json is to hold, with the figures and counts of the run that has just ended in `run`, if one has:
     a folder that is saved elsewhere, or exported, then still has them."""
     out = dict(settings)
@@ -36,12 +35,7 @@ def remembered(settings: Mapping[str, Any], run: Path, tokenizer: Tokenizer) -> 
     if "results" in out or not figures:
         return out
     out["results"] = [f.to_dict() for f in figures_of(figures, list(figures))]
-    if "corpus" not in out:
-        try:
-            out["corpus"] = corpus_of(TokenCache.open(run / "cache"), tokenizer)
-        except UserError:  # of a run that made its batches in another way
-            return out
-    if (share := out["corpus"].get("most_frequent")) is not None:
+    if (share := (out.get("corpus") or {}).get("most_frequent")) is not None:
         out["results"].append(Figure(name="accuracy", value=share, of=RULE).to_dict())
     return out
 

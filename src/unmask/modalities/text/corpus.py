@@ -25,23 +25,21 @@ MOST_UNKNOWN = 0.1
 """Above this share of unknown tokens a corpus is refused: they are special, so never hidden and never learnt."""
 
 
-def check_unknown(
-    cache: TokenCache, say: Callable[[str], None], *, name: str = "the corpus", given: bool = False
-) -> None:
-    """Tell how much of the corpus the tokenizer does not know.
+def check_unknown(share: float, say: Callable[[str], None], *, name: str = "the corpus", given: bool = False) -> None:
+    """Tell how much of some texts the tokenizer does not know.
 
     Args:
-        name: of the corpus, for people.
+        share: of their tokens.
+        name: of the texts, for people.
         given: the tokenizer is that of a model which is there already.
 
     Raises:
         UserError: more than `MOST_UNKNOWN`.
     """
-    share = float(cache.meta.get("unknown", 0.0))
     if share > MOST_UNKNOWN:
         whose = "the model's tokenizer" if given else "the tokenizer"
         raise UserError(
-            f"{name}: {share:.1%} of it is unknown to {whose} ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
+            f"{name}: {share:.1%} of the tokens are unknown to {whose} ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
             hint="Choose a model that was trained on the text's language, or pretrain one: unmask pretrain text."
             if given
             else f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make "

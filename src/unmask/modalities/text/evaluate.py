@@ -18,7 +18,7 @@ from unmask.errors import UserError
 from unmask.evaluation.metrics import bootstrap_mean, by_frequency, by_position, masked_metrics, plain
 from unmask.modalities.text.batches import measuring_corruption, text_example
 from unmask.modalities.text.cache import cut
-from unmask.modalities.text.corpus import MOST_UNKNOWN
+from unmask.modalities.text.corpus import check_unknown
 from unmask.modalities.text.rules import most_frequent_token
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -69,7 +69,8 @@ def evaluate(
     if not 0 < ratio <= 1:
         raise UserError(f"ratio={ratio}", hint="Expected a share above 0 and up to 1.")
     examples, document = windows(model, texts)
-    unknown = _checked_unknown(model, examples, say)
+    unknown = _unknown_share(model, examples)
+    check_unknown(unknown, say, name="the texts", given=True)
     if not any(len(scorable(e)) for e in examples):
         raise UserError("the texts hold no token to hide", hint="Give text the tokenizer knows.")
     size = model.tokenizer.vocab_size
@@ -107,26 +108,10 @@ def evaluate(
     return about | figures | {"most_frequent": model.tokenizer.token(best)} | named
 
 
-def _checked_unknown(model: Predictor, examples: Sequence[Example], say: Callable[[str], None]) -> float:
-    """The share of the texts' tokens that the tokenizer does not know, told of and limited as `check_unknown` does of a
-    corpus.
-
-    Raises:
-        UserError: more than `MOST_UNKNOWN`.
-    """
+def _unknown_share(model: Predictor, examples: Sequence[Example]) -> float:
     around = len(model.tokenizer.before) + len(model.tokenizer.after)
-    tokens = sum(len(e) - around for e in examples)
     unknown = sum(int(np.count_nonzero(e.values["token"] == model.tokenizer.unk_id)) for e in examples)
-    share = unknown / max(tokens, 1)
-    if share > MOST_UNKNOWN:
-        raise UserError(
-            f"{share:.1%} of the tokens of the texts are unknown to the model's tokenizer ([UNK]), and are neither "
-            f"hidden nor counted; at most {MOST_UNKNOWN:.0%} is accepted",
-            hint="Choose a model that was trained on the texts' language.",
-        )
-    if share > 0.001:
-        say(f"{share:.2%} of the tokens of the texts are unknown to the tokenizer: the figures are of the others")
-    return share
+    return unknown / max(sum(len(e) - around for e in examples), 1)
 
 
 def windows(model: Predictor, texts: Sequence[str]) -> tuple[list[Example], list[int]]:

@@ -366,7 +366,7 @@ def save_folder(
     from unmask.evaluation.card import add_card  # loading needs none of it
     from unmask.modalities.text.card import remembered
 
-    settings = remembered(settings or {}, Path(folder), tokenizer)
+    settings = remembered(settings or {}, Path(folder))
     with written_folder(folder) as new:
         _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings, like, dtype, without)
         add_card(new, folder)

@@ -169,15 +169,7 @@ class TextModel(LoadedText):
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self.context():
             found = score(self.model, self.examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
-        return [
-            {
-                "text": t,
-                "score": s.total if s.slots else None,
-                "slots": s.slots,
-                "perplexity": _perplexity(s.total, s.slots),
-            }
-            for t, s in zip(texts, found, strict=True)
-        ]
+        return [scored(text, one.total, one.slots) for text, one in zip(texts, found, strict=True)]
 
     @property
     def embedded_slots(self) -> int:
@@ -337,5 +329,9 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
     return TextModel(folder=folder, device=where, precision=name, compiled=compile)
 
 
-def _perplexity(total: float, slots: int) -> float | None:
-    return math.exp(min(-total / slots, 700.0)) if slots else None
+def scored(text: str, total: float, slots: int) -> dict[str, Any]:
+    """The row of a text of which so many tokens are scored, `total` nats together; score and perplexity are None where
+    none is."""
+    if not slots:
+        return {"text": text, "score": None, "slots": 0, "perplexity": None}
+    return {"text": text, "score": total, "slots": slots, "perplexity": math.exp(min(-total / slots, 700.0))}

@@ -322,7 +322,7 @@ def _finish(made: Preparation, scanned: Scanned, tokenizer: Tokenizer, shards: l
         "fingerprint": tokenizer.fingerprint(),
     }
     replace_json(out / "meta.json", meta)
-    check_unknown(TokenCache.open(out), made.say)
+    check_unknown(TokenCache.open(out).unknown, made.say)
     for line in told(meta):
         made.say(line)
     remove_halves(out / "shards")

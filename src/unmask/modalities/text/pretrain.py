@@ -110,7 +110,7 @@ class TextPretraining(Pretrainable[TextRun]):
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         cache = self.cache
-        check_unknown(cache, say)
+        check_unknown(cache.unknown, say)
         model, self.family = build_model(self.settings, self.tokenizer)
         if isinstance(model, MaskedModel):
             start_from_counts(model, self.settings, cache.frequencies(most=COUNTED), self._company(out))

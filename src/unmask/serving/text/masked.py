@@ -11,7 +11,7 @@ import numpy as np
 from unmask.core.score import score
 from unmask.errors import UserError
 from unmask.modalities.text.filling import BLANK
-from unmask.modalities.text.model import TextModel
+from unmask.modalities.text.model import TextModel, scored
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text, maybe
 from unmask.serving.text.shapes import check_lengths, listed, texts_field
@@ -108,9 +108,7 @@ def _score(model: TextModel, limits: Limits) -> Verb:
         def finish(found: Sequence[Any]) -> dict[str, Any]:
             rows = []
             for text, (total, slots, tokens) in zip(texts, found, strict=True):
-                perplexity = math.exp(min(-total / slots, 700.0)) if slots else None
-                row = {"text": text, "score": total if slots else None, "slots": slots, "perplexity": perplexity}
-                rows.append(row | ({"tokens": tokens} if body["tokens"] else {}))
+                rows.append(scored(text, total, slots) | ({"tokens": tokens} if body["tokens"] else {}))
             return {"results": rows}
 
         return Work(
