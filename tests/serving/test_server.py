@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 import threading
 import time
 
@@ -16,6 +17,7 @@ from unmask.serving.keys import Keys, check_origins
 from unmask.serving.limits import Limits
 from unmask.serving.models import named
 from unmask.serving.refused import Refused
+from unmask.serving.server import turn_away_newcomers
 from unmask.serving.start import listen, warn
 
 KEY = "a-key-of-sixteen-or-more"
@@ -303,3 +305,24 @@ def test_models_are_named_by_their_folders_or_by_hand(tmp_path):
         named([f"{tmp_path}/a", f"a={tmp_path}/b"])
     with pytest.raises(UserError, match="served as 'x y'"):
         named([f"x y={tmp_path}/a"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux")
+def test_an_ending_server_begins_no_handshake_and_keeps_those_that_it_has():
+    with listen("127.0.0.1", 0) as door:
+        door.listen(8)
+        door.settimeout(5)
+        with socket.create_connection(door.getsockname(), timeout=5) as early:
+            if not turn_away_newcomers(door):
+                pytest.skip("this kernel takes no filters")
+            with pytest.raises(TimeoutError):
+                socket.create_connection(door.getsockname(), timeout=0.2)
+            came, _ = door.accept()
+            with came:
+                early.sendall(b"asked")
+                assert came.recv(9) == b"asked"
+                came.sendall(b"answered")
+                assert early.recv(9) == b"answered"
+        door.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody else has come in
+            door.accept()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import signal
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +23,16 @@ from unmask.serving.gateway import Gateway
 LINGER = 1.0
 """Seconds that idle connections get, when the server ends, to send one more request: it is answered, and the connection
 closed behind it."""
+
+SO_ATTACH_FILTER = getattr(socket, "SO_ATTACH_FILTER", 26)
+DROP_SYN = [
+    (0x30, 0, 0, 13),  # the byte of flags in the TCP header
+    (0x54, 0, 0, 0x12),  # SYN and ACK of it
+    (0x15, 0, 1, 0x02),  # SYN alone?
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # keep
+]
+"""Lines of a filter: code, jump if true, jump if false, operand."""
 
 
 class Server(uvicorn.Server):
@@ -78,24 +90,50 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for server in self.servers:
             server.close()
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(1e-5)  # between the last one let in and the door's closing no time should pass
+        stays = turn_away_newcomers(self._door)
+        await self._let_in_who_waits()
+        if not stays:
+            self._door.close()
+        until = loop.time() + LINGER
+        while loop.time() < until and self.server_state.connections:
+            await asyncio.sleep(0.02)
+            await self._let_in_who_waits()  # whose handshake has ended since
+        self._door.close()
+        self.should_exit = True
+
+    async def _let_in_who_waits(self) -> None:
         with contextlib.suppress(OSError):  # nobody else is there
             while True:
                 came, _ = self._door.accept()
                 came.setblocking(False)
-                await loop.connect_accepted_socket(self._connection, came)
-        self._door.close()
-        sys.setswitchinterval(before)
-        until = loop.time() + LINGER
-        while loop.time() < until and self.server_state.connections:
-            await asyncio.sleep(0.02)
-        self.should_exit = True
+                await asyncio.get_running_loop().connect_accepted_socket(self._connection, came)
 
     def _connection(self) -> asyncio.Protocol:
         made: Any = self.config.http_protocol_class
         found: asyncio.Protocol = made(config=self.config, server_state=self.server_state, app_state={})
         return found
+
+
+def turn_away_newcomers(listening: socket.socket) -> bool:
+    """Begin no more handshakes on a listening socket; those that were begun go on, and who waits can be let in.
+
+    A socket that is closed resets who came after the last look at it. On Linux the kernel can drop the packets that
+    begin a connection (SYN without ACK; a filter of `bpf`, linux/filter.h) before that: who sent one tries again a
+    second later, and is refused.
+
+    Returns:
+        Whether it was done; elsewhere the socket must be closed at once.
+    """
+    if sys.platform != "linux":
+        return False
+    program = b"".join(struct.pack("HBBI", *line) for line in DROP_SYN)
+    kept = ctypes.create_string_buffer(program)
+    said = struct.pack("HL", len(DROP_SYN), ctypes.addressof(kept))
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, said)
+    except OSError:  # some containers have a kernel of their own
+        return False
+    return True
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
