@@ -8,7 +8,7 @@ import pytest
 from commands import run
 from text_corpus import SENTENCES, made_model
 from unmask.errors import UserError
-from unmask.modalities.text.blanks import special_said, special_tokens_in
+from unmask.modalities.text.blanks import nothing_to_read, special_said, special_tokens_in
 from unmask.modalities.text.minimal_pairs import MinimalPair, evaluate_minimal_pairs
 
 NOTHING = ["", "   ", "\N{GRINNING FACE}\N{GRINNING FACE}", "[MASK]", "[SEP] [PAD]", "\N{ZERO WIDTH SPACE}"]
@@ -55,6 +55,26 @@ def test_special_tokens_in_a_text_are_found(kind):
     [line] = special_said(tokenizer, ["a fox", "a [SEP] fox", "[PAD]"])
     assert line.startswith("warning: 2 of 3 texts hold special tokens, the first is text 2 ([SEP])")
     assert special_said(tokenizer, ["a fox", ""]) == []
+    assert special_said(tokenizer, ["a [MASK]"], but=["[MASK]"]) == []
+
+
+def test_texts_without_anything_to_read_are_found():
+    tokenizer = made_model().tokenizer
+    assert nothing_to_read(tokenizer, [SENTENCES[0], *NOTHING]) == [1, 2, 3, 4, 5, 6]
+    assert nothing_to_read(tokenizer, []) == []
+
+
+def test_fill_and_embed_tell_of_marks_and_of_nothing(model, tmp_path, capsys):
+    model.save(tmp_path / "m")
+    code, _, error = run(capsys, "fill", tmp_path / "m", "the [MASK] fox [SEP] jumps")
+    assert (code, "1 of 1 texts hold special tokens, the first is text 1 ([SEP])" in error) == (0, True), error
+    code, _, error = run(capsys, "fill", tmp_path / "m", "the [MASK] fox jumps")
+    assert (code, "special" in error) == (0, False), error
+    (tmp_path / "t.txt").write_text(f"the quick fox\n\nthe [MASK] fox\n{NOTHING[2]}\n")
+    code, _, error = run(capsys, "embed", tmp_path / "m", tmp_path / "t.txt", "--out", tmp_path / "t.npy")
+    assert (code, np.load(tmp_path / "t.npy").shape[0]) == (0, 4)
+    assert "1 of 4 texts hold special tokens, the first is text 3 ([MASK])" in error
+    assert "2 of 4 texts are blank or hold no token that the model knows (text 2, text 4)" in error
 
 
 def test_score_tells_of_both(model, tmp_path, capsys):

@@ -28,8 +28,10 @@ def fill(
     json_: options.Json = False,
 ) -> None:
     """Fill the blanks of texts."""
-    from unmask.cli.common import Output, read_lines
+    from unmask.cli.common import Output, on_stderr, read_lines
     from unmask.files import check_results, write_json_lines
+    from unmask.modalities.text.blanks import special_said
+    from unmask.modalities.text.filling import BLANK
     from unmask.registry import load
 
     output = Output(json_, seed)
@@ -46,6 +48,8 @@ def fill(
         candidates=candidate or None,
         longest=longest,
     )
+    for line in special_said(loaded.tokenizer, texts, but=(BLANK, loaded.tokenizer.mask_token)):
+        on_stderr(line)
     if out is not None:
         write_json_lines(results, out)
     lines = []
@@ -79,7 +83,8 @@ def score(
         loaded.check(texts)  # a text that is too long is named by its place among all
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
-    for line in [*special_said(loaded.tokenizer, texts), *_unscored_said(results)]:
+    special = special_said(loaded.tokenizer, texts, then=", and they are not scored")
+    for line in [*special, *_unscored_said(results)]:
         on_stderr(line)
     lines = []
     for row in results:
@@ -113,8 +118,9 @@ def embed(
     """Embed texts, one row per line, order kept."""
     import numpy as np
 
-    from unmask.cli.common import Output, in_parts, read_lines, write_array
+    from unmask.cli.common import Output, in_parts, on_stderr, read_lines, write_array
     from unmask.files import check_results
+    from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said
     from unmask.modalities.text.lengths import cut_said
     from unmask.registry import load
 
@@ -122,9 +128,11 @@ def embed(
     check_results([out], [text])
     loaded = load(model, device=device, precision=precision)
     texts = read_lines(text)
-    cut = loaded.too_long(texts)
-    for line in cut_said(cut, len(texts), loaded.embedded_slots):
-        print(line, file=sys.stderr)
+    cut, bare = loaded.too_long(texts), nothing_to_read(loaded.tokenizer, texts)
+    for line in [*cut_said(cut, len(texts), loaded.embedded_slots), *special_said(loaded.tokenizer, texts)]:
+        on_stderr(line)
+    for line in bare_said(bare, len(texts), "their vectors say nothing of them"):
+        on_stderr(line)
     parts = in_parts(texts, lambda some: loaded.embed(some, pooling=cast(Any, pooling)))
     array = np.concatenate(parts)
     write_array(array, out)

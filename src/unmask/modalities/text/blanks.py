@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from string import whitespace
 
+import numpy as np
+
 from unmask.modalities.text.tokenizer import Tokenizer
 
 
@@ -81,13 +83,37 @@ def special_tokens_in(tokenizer: Tokenizer, text: str) -> list[str]:
     return [name for name in found if tokenizer.id(name) in ids]
 
 
-def special_said(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
-    """How many texts hold special tokens, and the first of them, in words; nothing where none does."""
-    held = [(number, names) for number, t in enumerate(texts, start=1) if (names := special_tokens_in(tokenizer, t))]
+def special_said(tokenizer: Tokenizer, texts: Sequence[str], *, but: Sequence[str] = (), then: str = "") -> list[str]:
+    """How many texts hold special tokens, and the first of them, in words; nothing where none does.
+
+    Args:
+        but: special tokens that are expected.
+        then: what follows from it, for the end of the sentence.
+    """
+    held = []
+    for number, text in enumerate(texts, start=1):
+        if names := [name for name in special_tokens_in(tokenizer, text) if name not in but]:
+            held.append((number, names))
     if not held:
         return []
     number, names = held[0]
     return [
         f"warning: {len(held):,} of {len(texts):,} texts hold special tokens, the first is text {number} "
-        f"({', '.join(names)}): the model reads them as its own marks, and they are not scored"
+        f"({', '.join(names)}): the model reads them as its own marks{then}"
     ]
+
+
+def nothing_to_read(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
+    """Which texts (from 0) are blank, or hold special and unknown tokens alone."""
+    special = tokenizer.special_ids
+    found = tokenizer.encode(list(texts), specials=False)
+    return [number for number, e in enumerate(found) if np.isin(e.ids, special).all()]
+
+
+def bare_said(bare: Sequence[int], total: int, then: str) -> list[str]:
+    """How many texts there is nothing to read in, the first five, and what follows, in words; nothing without any."""
+    if not bare:
+        return []
+    named = ", ".join(f"text {number + 1}" for number in bare[:5])
+    more = f" and {len(bare) - 5:,} more" if len(bare) > 5 else ""
+    return [f"{len(bare):,} of {total:,} texts are blank or hold no token that the model knows ({named}{more}): {then}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -33,6 +34,12 @@ def test_another_separator_is_named(tmp_path, name, text, marks):
         read_items(path)
     with pytest.raises(UserError, match=f":1: {marks} between the cells"):
         read_items(path, Columns(header=True), labelled=False)
+
+
+@pytest.mark.parametrize("name", ["d.csv.gz", "D.CSV.GZ"])
+def test_compressed_files_are_read_whatever_the_case_of_their_names(tmp_path, name):
+    (tmp_path / name).write_bytes(gzip.compress(b"text,label\nthe fox,a\nthe dog,b\n"))
+    assert [item.label for item in read_items(tmp_path / name)[0]] == ["a", "b"]
 
 
 def test_a_name_with_a_semicolon_is_a_name(tmp_path):

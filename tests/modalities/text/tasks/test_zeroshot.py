@@ -67,13 +67,13 @@ def test_the_shortest_room_of_several_templates_counts(masked):
 @pytest.mark.parametrize("calibrate", ["batch", "none"])
 def test_blank_texts_have_no_label_and_change_none(request, kind, calibrate):
     folder, said = request.getfixturevalue(kind), []
-    some = ["The quick brown fox.", "Stop."]
-    rows, _ = zero_shot(
-        folder, [some[0], "", some[1], " \n"], LABELS, calibrate=calibrate, precision="fp32", say=said.append
-    )
+    some, emoji = ["The quick brown fox.", "Stop."], "\N{GRINNING FACE}"
+    texts = [some[0], "", some[1], " \n", emoji]
+    rows, _ = zero_shot(folder, texts, LABELS, calibrate=calibrate, precision="fp32", say=said.append)
     nothing = {"label": None, "probability": None, "probabilities": None}
-    assert [rows[1], rows[3]] == [{"text": ""} | nothing, {"text": " \n"} | nothing]
-    assert said == ["2 of 4 texts are blank (text 2, text 4): their labels are null"]
+    assert [rows[i] for i in (1, 3, 4)] == [{"text": text} | nothing for text in ("", " \n", emoji)]
+    [line] = said
+    assert line.startswith("3 of 5 texts are blank or hold no token that the model knows (text 2, text 4, text 5)")
     alone, _ = zero_shot(folder, some, LABELS, calibrate=calibrate, precision="fp32")
     for found, one in zip([rows[0], rows[2]], alone, strict=True):
         assert found["probabilities"] == pytest.approx(one["probabilities"], abs=1e-6)
@@ -89,6 +89,11 @@ def test_a_label_without_words_and_a_template_without_room_are_refused(masked):
         zero_shot(masked, ["a fox"], LABELS, template="the fox " * MODEL_SLOTS + "{text} [MASK]")
 
 
+def test_words_for_a_model_that_asks_no_blank_are_refused(nli):
+    with pytest.raises(UserError, match="words for label 'rows' of an NLI model"):
+        zero_shot(nli, ["a fox"], LABELS, verbalisers={"rows": ["row", "line"]})
+
+
 def test_the_command_says_the_same(masked, tmp_path, capsys):
     labels = ["--label", "rows", "--label", "readers"]
     (tmp_path / "t.txt").write_text(f"a fox\n\n{LONG}\n")
@@ -96,7 +101,7 @@ def test_the_command_says_the_same(masked, tmp_path, capsys):
     found = json.loads(out)
     assert (code, found["cut"], found["results"][1]["label"]) == (0, 1, None)
     assert "1 of 3 texts are longer than" in error
-    assert "1 of 3 texts are blank (text 2): their labels are null" in error
+    assert "1 of 3 texts are blank or hold no token that the model knows (text 2): their labels are null" in error
     code, out, _ = run(capsys, "zeroshot", masked, tmp_path / "t.txt", *labels)
     assert (code, out.splitlines()[1].split()) == (0, ["-", "-"])
     code, _, error = run(capsys, "zeroshot", masked, "a fox", *labels, "--words", "rows=")

@@ -134,7 +134,7 @@ class Columns:
 
 def suffix(path: Path) -> str:
     """The suffix below .gz."""
-    return Path(path.stem).suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
+    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
 def read_text(path: Path) -> str:
@@ -144,7 +144,7 @@ def read_text(path: Path) -> str:
         UserError: it is absent, not UTF-8 or a broken gzip.
     """
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        raw = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file", hint="Give a csv, tsv, jsonl or parquet file.") from None
     except (OSError, EOFError) as error:

@@ -20,6 +20,7 @@ from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError, either
 from unmask.modalities.text.batches import text_example
+from unmask.modalities.text.blanks import bare_said, nothing_to_read
 from unmask.modalities.text.filling import BLANK
 from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.model import TextModel
@@ -57,16 +58,17 @@ def zero_shot(
             text; "batch", the log of its share averaged over all `texts` (give many, and expect labels about equally
             often: an answer then depends on the other texts); "none". Default: context for prompts, none for NLI
             models, which have no blank to ask without a text.
-        say: called with how many texts are cut to what the model reads beside the template, and which are blank.
+        say: called with how many texts are cut to what the model reads beside the template, and in which there is
+            nothing to read: blank ones, and those of unknown and special tokens alone.
 
     Returns:
-        (rows with text, label, probability and probabilities, in order, all but the text None where that is blank;
-        method, template, calibrated, cut (texts whose ends were not read), device and precision).
+        (rows with text, label, probability and probabilities, in order, all but the text None where there is nothing
+        to read in it; method, template, calibrated, cut (texts whose ends were not read), device and precision).
 
     Raises:
         UserError: fewer than two labels, a label without a word, a template without its blank or that leaves no room
             for a text, a word the vocabulary does not know, a calibration that is not known or that the model does not
-            allow.
+            allow, words for an NLI model.
     """
     if calibrate not in (None, *CALIBRATIONS):
         raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
@@ -79,6 +81,11 @@ def zero_shot(
             raise UserError(f"label {name!r}: no word stands for it", hint=f"Give one or more: {_words_option()}.")
     asked: Prompts | Hypotheses
     if not isinstance(model, TextModel) and (isinstance(model, models.TaskFolder) or task_of(model) == "classify"):
+        if verbalisers:
+            raise UserError(
+                f"words for label {next(iter(verbalisers))!r} of an NLI model",
+                hint="It reads a label's name in a hypothesis: give that as the label, or as the template.",
+            )
         asked = Hypotheses(model, labels, device=device, precision=precision)
         templates, calibrate = templates or [HYPOTHESIS], calibrate or "none"
         if calibrate == "context":
@@ -90,10 +97,10 @@ def zero_shot(
         asked.check(one)
     room = min(_room(asked, one) for one in templates)
     cut = count_longer(asked.tokenizer, [asked.written(t) for t in texts], room + len(asked.tokenizer.ids([""])[0]))
-    blank = [number for number, text in enumerate(texts) if not text.strip()]
-    for line in [*cut_said(cut, len(texts), room), *_blank_said(blank, len(texts))]:
+    bare = nothing_to_read(asked.tokenizer, texts)
+    for line in [*cut_said(cut, len(texts), room), *bare_said(bare, len(texts), "their labels are null")]:
         say(line)
-    told = np.setdiff1d(np.arange(len(texts)), blank)
+    told = np.setdiff1d(np.arange(len(texts)), bare)
     scores = np.full((len(texts), len(labels)), np.nan)
     scores[told] = 0.0
     for one in templates if len(told) else []:
@@ -262,12 +269,6 @@ def _words_option() -> str:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
-
-
-def _blank_said(blank: Sequence[int], total: int) -> list[str]:
-    """Which texts are blank, in words; nothing where none is."""
-    named = _some([f"text {number + 1}" for number in blank])
-    return [f"{len(blank):,} of {total:,} texts are blank ({named}): their labels are null"] if blank else []
 
 
 def _level(scores: np.ndarray) -> np.ndarray:
