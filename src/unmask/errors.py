@@ -47,6 +47,21 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(known)}."
 
 
+def first_of(items: Iterable[Any], most: int = 5, *, between: str = ", ") -> str:
+    """The first of several, for a message, and how many more there are.
+
+    >>> first_of(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    >>> first_of(["a: 1", "b: 2", "c: 3"], 2, between="; ")
+    'a: 1; b: 2; and 1 more'
+    """
+    found = [str(item) for item in items]
+    shown, left = between.join(found[:most]), len(found) - most
+    if left <= 0:
+        return shown
+    return f"{shown} and {left:,} more" if between == ", " else f"{shown}{between}and {left:,} more"
+
+
 _flags = False
 """Whether the caller is the command line."""
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of
 from unmask.evaluation.meanings import good, meaning
 from unmask.files import final_place, read_object
 from unmask.plugins import resolve
@@ -318,7 +318,7 @@ def source_name(data: Any) -> str:
         text = str(data)
         return text if text.startswith("hf:") else Path(text).name or Path(text).resolve().name
     if isinstance(data, list | tuple) and data and all(isinstance(d, str | Path) and source_name(d) for d in data):
-        return ", ".join(map(source_name, data[:5])) + (f" and {len(data) - 5} more" if len(data) > 5 else "")
+        return first_of(map(source_name, data))
     return ""
 
 

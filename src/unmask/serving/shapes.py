@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, first_of, suggest
 
 NAMED = 5
 """Wrong places that a message names."""
@@ -68,9 +68,9 @@ def checked(shape: Shape, value: Any) -> Any:
     wrong = Wrong()
     found = shape.read(value, "", wrong)
     if wrong.said:
-        more = len(wrong.said) - NAMED
-        listed = "; ".join(wrong.said[:NAMED]) + (f"; and {more} more" if more > 0 else "")
-        raise UserError(listed, hint=wrong.hint or "The shapes of all requests stand at /docs.")
+        raise UserError(
+            first_of(wrong.said, NAMED, between="; "), hint=wrong.hint or "The shapes of all requests stand at /docs."
+        )
     return found
 
 

@@ -8,6 +8,7 @@ from string import whitespace
 
 import numpy as np
 
+from unmask.errors import first_of
 from unmask.modalities.text.tokenizer import Tokenizer
 
 
@@ -114,6 +115,5 @@ def bare_said(bare: Sequence[int], total: int, then: str) -> list[str]:
     """How many texts there is nothing to read in, the first five, and what follows, in words; nothing without any."""
     if not bare:
         return []
-    named = ", ".join(f"text {number + 1}" for number in bare[:5])
-    more = f" and {len(bare) - 5:,} more" if len(bare) > 5 else ""
-    return [f"{len(bare):,} of {total:,} texts are blank or hold no token that the model knows ({named}{more}): {then}"]
+    named = first_of(f"text {number + 1}" for number in bare)
+    return [f"{len(bare):,} of {total:,} texts are blank or hold no token that the model knows ({named}): {then}"]

@@ -20,11 +20,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from unmask.errors import UserError, option, setting
+from unmask.errors import UserError, first_of, option, setting
 from unmask.files import replace_json
 from unmask.modalities.text.documents import ReadReport, first_undecodable
 from unmask.modalities.text.plain import Parting
-from unmask.modalities.text.sources import iter_documents, listed
+from unmask.modalities.text.sources import iter_documents
 from unmask.modalities.text.tokenising import Recipe, Tokenised, processes, tokenised
 from unmask.modalities.text.tokenizer import Tokenizer
 
@@ -132,12 +132,12 @@ def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[
     """
     if not examples:
         raise UserError(
-            f"no example of at least {recipe.least} tokens in {listed(inputs)}",
+            f"no example of at least {recipe.least} tokens in {first_of(inputs, 3)}",
             hint="The corpus is too short: give more text.",
         )
     if entities and not marked:
         raise UserError(
-            f"no entity is marked in {listed(inputs)}",
+            f"no entity is marked in {first_of(inputs, 3)}",
             hint='Give .jsonl rows with "entities", a list of {"start", "end"} in characters of the text.',
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unmask.errors import first_of
 from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, hub_name, model_name, read_figures
 from unmask.files import read_object
 from unmask.modalities.text.cache import TokenCache
@@ -124,8 +125,7 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
     if held:
         data.append(f"{held:,} of them were held out first, to choose by; then it was trained on all.")
     if labels:
-        shown = ", ".join(map(str, labels[:20])) + (f" and {len(labels) - 20} more" if len(labels) > 20 else "")
-        data.append(f"{len(labels)} labels: {shown}.")
+        data.append(f"{len(labels)} labels: {first_of(labels, 20)}.")
     base = task.get("base") or about.get("adapted_from")
     beside = task.get("beside")
     what = f"An encoder of text ({_shape(config)}) fine-tuned for the task `{kind}`"

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys
-from unmask.errors import UserError, check_choice
+from unmask.errors import UserError, check_choice, first_of
 from unmask.evaluation.metrics import bootstrap_mean
 
 GOOD, BAD = "sentence_good", "sentence_bad"
@@ -69,10 +69,9 @@ def read_minimal_pairs(source: str | Path) -> list[MinimalPair]:
             wrong.append(f"{where}: {error}")
             continue
         found.append(pair)
-    hint = f'Expected a JSON object a line: {{"{GOOD}": "...", "{BAD}": "..."}}.'
+    hint = f'Expected one JSON object per line: {{"{GOOD}": "...", "{BAD}": "..."}}.'
     if wrong:
-        more = f"\n  and {len(wrong) - 10:,} more" if len(wrong) > 10 else ""
-        raise UserError("\n  ".join(wrong[:10]) + more, hint=hint)
+        raise UserError(first_of(wrong, 10, between="\n  "), hint=hint)
     if not found:
         raise UserError(f"{source}: no minimal pair", hint=hint)
     return found

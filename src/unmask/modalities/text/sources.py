@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from unmask.engines.folder import ABOUT
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, first_of, suggest
 from unmask.files import files_below
 from unmask.modalities.text.documents import (
     WHOLE,
@@ -202,7 +202,7 @@ def told_unread(unread: Mapping[Place, str]) -> str:
     for reason, (one, many) in _REASONS.items():
         if places := [p for p, why in unread.items() if why == reason]:
             names = sorted({_kind(p) if reason == _KIND else p.name for p in places})
-            parts.append(f"{len(places):,} {one if len(places) == 1 else many} ({listed(names)})")
+            parts.append(f"{len(places):,} {one if len(places) == 1 else many} ({first_of(names, 3)})")
     plural = "s" * (len(unread) != 1 and what != "files and folders")
     return f"{len(unread):,} {what}{plural} w{'as' if len(unread) == 1 else 'ere'} not read: {', '.join(parts)}"
 
@@ -289,24 +289,15 @@ def check_read(inputs: Sequence[str | Path], report: ReadReport, document: Parti
         UserError: no text was read, much of it is not UTF-8, or `document` was given without a file it is for.
     """
     if document != "auto" and not report.parted:
-        raise UserError(f"document={document}: no .txt or .md file in {listed(inputs)}", hint="Leave it out.")
+        raise UserError(f"document={document}: no .txt or .md file in {first_of(inputs, 3)}", hint="Leave it out.")
     if not report.documents:
         why = f"{report.empty} empty, {report.undecodable} not UTF-8" if inputs else "nothing was given"
-        raise UserError(f"no text found in {listed(inputs)} ({why})", hint="; ".join(report.examples[:3]))
+        raise UserError(f"no text found in {first_of(inputs, 3)} ({why})", hint="; ".join(report.examples[:3]))
     if report.undecodable > max(FEW_UNDECODABLE, MOST_UNDECODABLE * (report.documents + report.undecodable)):
         bad, good = f"{report.undecodable:,} lines or rows are not UTF-8", f"documents that are: {report.documents:,}"
         first = first_undecodable(report.examples)
         convert = "" if "surrogate" in first else " Convert such files: iconv -f latin1 -t utf-8 FILE > NEW."
-        raise UserError(f"{listed(inputs)}: {bad}, {good}", hint=f"The first: {first}.{convert}")
-
-
-def listed(inputs: Sequence[str | Path]) -> str:
-    """The first inputs by name, and how many more there are.
-
-    >>> listed(["a", "b", "c", "d", "e"])
-    'a, b, c and 2 more'
-    """
-    return ", ".join(map(str, inputs[:3])) + (f" and {len(inputs) - 3} more" if len(inputs) > 3 else "")
+        raise UserError(f"{first_of(inputs, 3)}: {bad}, {good}", hint=f"The first: {first}.{convert}")
 
 
 def _raw(

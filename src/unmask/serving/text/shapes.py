@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, ListOf, Shape, Text
 
@@ -41,6 +41,5 @@ def check_lengths(lengths: list[int], most: int) -> None:
     """
     long = [(number, length) for number, length in enumerate(lengths) if length > most]
     if long:
-        named = ", ".join(f"texts[{number}] has {length:,}" for number, length in long[:5])
-        more = f" and {len(long) - 5} more" if len(long) > 5 else ""
-        raise UserError(f"{named}{more} tokens, the model takes {most:,}", hint="Split them into shorter texts.")
+        named = first_of(f"texts[{number}] has {length:,}" for number, length in long)
+        raise UserError(f"{named} tokens, the model takes {most:,}", hint="Split them into shorter texts.")

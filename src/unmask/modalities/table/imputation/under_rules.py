@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from unmask.errors import first_of
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.rules.conditions import Limit
@@ -190,9 +191,7 @@ def unmet(
 
 
 def _rows(rows: np.ndarray, row_name: Callable[[int], int]) -> str:
-    names = ", ".join(str(row_name(int(r))) for r in rows[:SHOWN])
-    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    return f"{'row' if len(rows) == 1 else 'rows'} {names}{more}"
+    return f"{'row' if len(rows) == 1 else 'rows'} {first_of((row_name(int(r)) for r in rows), SHOWN)}"
 
 
 __all__ = ["drawn_under", "not_kept", "points_under", "recorded_breaches", "redrawn", "settled", "unmet"]

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from unmask.errors import UserError, option, suggest
+from unmask.errors import UserError, first_of, option, suggest
 from unmask.modalities.table.reading.findings import SHOWN
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.parse import no_value, text_of
@@ -92,10 +92,9 @@ def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) ->
     held = [r for r in sorted(ranges) if r[0] != r[1] and _value_at(rows, *r[0]) != ""]
     if not held:
         return ()
-    listed = ", ".join(f"{_place(*a)}:{_place(*b)} ({text_of(_value_at(rows, *a))!r})" for a, b in held[:SHOWN])
-    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
+    listed = first_of((f"{_place(*a)}:{_place(*b)} ({text_of(_value_at(rows, *a))!r})" for a, b in held), SHOWN)
     raise UserError(
-        f"{path}, sheet {name!r}: merged cells {listed}{more}: only the first of each holds the value, the others "
+        f"{path}, sheet {name!r}: merged cells {listed}: only the first of each holds the value, the others "
         "would be read as missing",
         hint=hint,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from unmask.errors import first_of
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing
 from unmask.modalities.table.schema.schema import Schema
@@ -42,9 +43,7 @@ def said_of_empty(frame: Frame, empty: np.ndarray, what: str) -> list[str]:
     if not empty.any():
         return []
     rows = [frame.row_name(i) for i in np.flatnonzero(empty).tolist()]
-    listed = ", ".join(map(str, rows[:SHOWN_ROWS])) + (
-        f" and {len(rows) - SHOWN_ROWS} more" if len(rows) > SHOWN_ROWS else ""
-    )
+    listed = first_of(rows, SHOWN_ROWS)
     which = f"row {listed} holds" if len(rows) == 1 else f"rows {listed} hold"
     return [f"{which} no value in any column: {what}"]
 

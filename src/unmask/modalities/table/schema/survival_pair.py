@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.errors import UserError, option, suggest
+from unmask.errors import UserError, first_of, option, suggest
 from unmask.modalities.table.reading.decimal_marks import Marks
 from unmask.modalities.table.reading.findings import Finding
 from unmask.modalities.table.reading.parse import is_missing, measured, text_of
@@ -341,9 +341,8 @@ def _as_duration(values: np.ndarray, row: int) -> str:
 def _bad_rows(bad: np.ndarray, column: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
     """A column's bad rows and what each holds; "" where there is none."""
     rows = np.flatnonzero(bad)
-    said = "; ".join(f"row {row_name(int(i))}: {what(int(i))}" for i in rows[:SHOWN])
-    more = f"; and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
-    return f"{column}, {said}{more}" if said else ""
+    said = first_of((f"row {row_name(int(i))}: {what(int(i))}" for i in rows), SHOWN, between="; ")
+    return f"{column}, {said}" if said else ""
 
 
 def refuse_impossible(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from unmask.errors import UserError, option
+from unmask.errors import UserError, first_of, option
 
 SHOWN = 10
 Made = TypeVar("Made")
@@ -57,10 +57,9 @@ class Trouble:
         self.mended.clear()
         if not self.found:
             return
-        named = "; ".join(f"{where}: {what}" for where, what, _ in self.found[:SHOWN])
-        more = f"; and {len(self.found) - SHOWN:,} more" if len(self.found) > SHOWN else ""
+        named = first_of((f"{where}: {what}" for where, what, _ in self.found), SHOWN, between="; ")
         if self.lenient:
-            self.say(f"{len(self.found):,} {unit} left out: {named}{more}")
+            self.say(f"{len(self.found):,} {unit} left out: {named}")
             self.found = []
             return
         if len(self.found) == 1:
@@ -68,4 +67,4 @@ class Trouble:
             leave = f"{option('lenient', True)} leaves it out." if self.offered else ""
             raise UserError(f"{where}: {what}", hint=f"{hint} {leave}".strip())
         leave = f"Mend them, or leave them out with {option('lenient', True)}." if self.offered else "Mend them."
-        raise UserError(f"{len(self.found):,} {unit} are wrong: {named}{more}", hint=leave)
+        raise UserError(f"{len(self.found):,} {unit} are wrong: {named}", hint=leave)

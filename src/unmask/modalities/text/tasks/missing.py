@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, first_of, setting
 from unmask.modalities.text.tasks.data import Item
 
 SPELLINGS = frozenset({"NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "NULL", "null", "<NA>", "None"})
@@ -54,9 +54,8 @@ def _alike(items: Sequence[Item]) -> list[str]:
         key = float(name) if _is_number(name) and not is_spelled(name) else " ".join(name.split()).casefold()
         groups.setdefault(key, set()).add(name)
     found = sorted(sorted(names) for names in groups.values() if len(names) > 1)
-    shown = "; ".join(" and ".join(repr(name) for name in names) for names in found[:SHOWN])
-    more = f"; and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
-    line = f"warning: labels that differ in case or spelling alone count as classes apart: {shown}{more}"
+    shown = first_of((" and ".join(repr(name) for name in names) for names in found), SHOWN, between="; ")
+    line = f"warning: labels that differ in case or spelling alone count as classes apart: {shown}"
     return [line] if found else []
 
 

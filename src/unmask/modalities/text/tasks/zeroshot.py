@@ -18,7 +18,7 @@ from scipy.special import log_softmax, logsumexp
 
 from unmask.core.batch import Example
 from unmask.core.score import score
-from unmask.errors import UserError, either
+from unmask.errors import UserError, either, first_of
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.blanks import bare_said, nothing_to_read
 from unmask.modalities.text.filling import BLANK
@@ -200,7 +200,7 @@ class Hypotheses:
         bare = [f"label {name!r}" for name, said in hypotheses.items() if not said.strip()]
         if bare:
             raise UserError(
-                f"{_some(bare)}: empty", hint="An NLI model compares two texts: leave those out that say nothing."
+                f"{first_of(bare)}: empty", hint="An NLI model compares two texts: leave those out that say nothing."
             )
         pairs = [{"text": text, "text2": said} for text in texts for said in hypotheses.values()]
         p = np.array([[row["probabilities"][n] for n in (self.yes, self.no)] for row in predict(self.model, pairs)])
@@ -265,10 +265,6 @@ def _room(asked: Prompts | Hypotheses, template: str) -> int:
 
 def _words_option() -> str:
     return either("--words LABEL=word,word", "verbalisers={label: [word, ...]}")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
 
 
 def _level(scores: np.ndarray) -> np.ndarray:
