@@ -262,3 +262,25 @@ def test_remasking_takes_drawn_slots_back_and_never_touches_given_ones(by: str, 
     assert not (values == 3).any()  # no mask token is left
     with pytest.raises(UserError, match="remask"):
         fill(setup.model, batch, flat, steps=4, remask=1.0)
+
+
+@pytest.mark.parametrize("order", ["random", "confidence", "left_to_right"])
+def test_remasking_goes_on_for_all_steps_where_there_are_more_than_slots(order: str, seed: int):
+    setup = Setup(Text(), "in_place", "bert", seed)
+    batch = pack([setup.modality.example(i, 20, seed) for i in range(2)], slots=40)
+    flat = batch.maskable.flatten().nonzero().flatten()[::9]
+    commits: list[int] = []
+    made = fill(
+        setup.model, batch, flat, steps=40, order=order, temperature=1.0, remask=0.3,
+        generator=torch.Generator().manual_seed(seed), watch=lambda where, *_: commits.append(len(where)),
+    )  # fmt: skip
+    assert len(commits) > 20 > len(flat)
+    assert sum(commits) > 1.5 * len(flat)
+    assert not (made.values["token"].flatten()[flat] == 3).any()
+    some: list[int] = []
+    for number in range(30):  # a share of less than half a slot is taken back now and then
+        fill(
+            setup.model, batch, flat[:2], steps=4, order=order, temperature=1.0, remask=0.2,
+            generator=torch.Generator().manual_seed(number), watch=lambda where, *_: some.append(len(where)),
+        )  # fmt: skip
+    assert 60 < sum(some) < 120

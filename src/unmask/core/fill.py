@@ -106,7 +106,9 @@ def fill(
         hidden: other slots that are hidden all the time and not filled.
         remask: share of an example's filled slots that is hidden again before each pass but the first and the last, and
             drawn anew later: what was drawn early can be taken back (Wang et al. 2025, ReMDM). Each pass commits so
-            many more. Slots that are not filled are never touched. Not for `order` by turns.
+            many more, and first fills are spread over all `steps`, which may be more than there are slots. The share
+            is one on average: of 4 slots a tenth is one in four passes of ten. Slots that are not filled are never
+            touched. Not for `order` by turns.
         remask_by: which are hidden again: any ('random'), or those that were least likely when they were drawn.
 
     Raises:
@@ -153,7 +155,7 @@ def fill(
     def taken_back(unfilled: Tensor) -> Tensor:
         filled = (~unfilled).nonzero().flatten()
         mine = group[filled]
-        most = (remask * torch.bincount(mine, minlength=examples)).round()
+        most = (remask * torch.bincount(mine, minlength=examples) + noise(examples)).floor()
         score = noise(len(filled)) if remask_by == "random" else -work.log_prob[filled]
         return filled[rank_within(mine, score) < most[mine]]
 
@@ -163,18 +165,23 @@ def fill(
             chosen = (turns == turn).nonzero().flatten()
             fill_all(unfilled.nonzero().flatten(), chosen)
             unfilled[chosen] = False
+        size = torch.bincount(group, minlength=examples)
         for left in range(steps, 0, -1):
             still = unfilled.nonzero().flatten()
-            if not len(still):
+            if not len(still) and not (remask and left > 1):
                 break
-            here = group[still]
-            count = -(-torch.bincount(here, minlength=examples) // left)
+            open_ = torch.bincount(group[still], minlength=examples)
+            count = -(-open_ // left)
+            if remask:  # an example of fewer slots than steps is not full before the last
+                count = count.where(size >= steps, open_ - size * (left - 1) // steps)
             if remask and 1 < left < steps:
                 again = taken_back(unfilled)
                 unfilled[again] = True
                 still = unfilled.nonzero().flatten()
-                here = group[still]
                 count += torch.bincount(group[again], minlength=examples)
+            here = group[still]
+            if not count.any():
+                continue
             if order == "confidence" and left > 1:
                 prediction = work.predict(still, still)
                 places = (rank_within(here, prediction.confidence()) < count[here]).nonzero().flatten()
@@ -185,7 +192,6 @@ def fill(
                 chosen = still[rank_within(here, score) < count[here]]
                 fill_all(still, chosen)
             unfilled[chosen] = False
-        size = torch.bincount(group, minlength=examples)
         for _ in range(sweeps):
             share = rank_within(group, noise(len(flat))) * size.clamp_max(shares)[group] // size[group]
             for number in range(min(shares, int(size.max()) if examples else 0)):

@@ -25,9 +25,6 @@ def test_a_model_that_knows_nothing_gives_every_token_alike():
     assert found["nelbo_perplexity"] == pytest.approx(size, rel=1e-4)
     assert found["nelbo_tokens"] + found["nelbo_unknown"] == counted
     assert found["nelbo_standard_error"] == pytest.approx(0, abs=1e-6)
-    if not found["nelbo_unknown"]:
-        bits = found["nelbo"] * found["nelbo_tokens"] / math.log(2)
-        assert found["nelbo_bits_per_byte"] == pytest.approx(bits / sum(len(t.encode()) for t in texts))
     zeros = likelihood(model, texts, draws=1, frequencies=np.zeros(size))
     assert zeros["unigram_nats"] == pytest.approx(math.log(size))
     assert zeros["unigram_of"] == "training"
@@ -54,6 +51,37 @@ def test_unknown_words_are_not_counted_and_leave_no_bits_per_byte():
     found = likelihood(make(), ["ж ж ж", SENTENCES[0]], draws=1)
     assert found["nelbo_unknown"] >= 1
     assert found["nelbo_bits_per_byte"] is None
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_bits_are_given_where_the_tokens_are_all_that_is_in_the_texts(kind):
+    model, texts = make(kind), ["The quick fox jumps.", "A  fox."]
+    for parameter in model.model.parameters():
+        torch.nn.init.zeros_(parameter)
+    found = likelihood(model, texts, draws=1)
+    bits = math.log2(model.tokenizer.vocab_size) * found["nelbo_tokens"]
+    assert found["nelbo_bits_per_byte"] == pytest.approx(bits / sum(len(t.encode()) for t in texts))
+    assert found["nelbo_bits_per_character"] == pytest.approx(bits / sum(map(len, texts)))
+    assert likelihood(model, [*texts, "a [SEP] fox"], draws=1)["nelbo_bits_per_byte"] is None
+
+
+def test_bits_are_not_given_where_case_or_white_space_is_lost():
+    for text in ("the quick fox", "The quick fox.", "the  quick fox"):
+        found = likelihood(make("wordpiece"), [text], draws=1)
+        assert (found["nelbo_bits_per_byte"] is None) == (text != "the quick fox"), text
+
+
+def test_a_text_alone_is_one_text():
+    model = make()
+    one, several = (model.evaluate(texts, nelbo_draws=1) for texts in (SENTENCES[0], SENTENCES[:1]))
+    assert one["rows"] == 1
+    assert (one["loss"], one["nelbo"]) == (several["loss"], several["nelbo"])
+
+
+def test_evaluate_tells_of_special_tokens():
+    said: list[str] = []
+    make().evaluate([SENTENCES[0], "a [SEP] fox jumps over the dog"], nelbo_draws=0, say=said.append)
+    assert said[0].startswith("warning: 1 of 2 texts hold special tokens, the first is text 2 ([SEP])")
 
 
 def test_evaluate_reports_it_and_leaves_it_out():

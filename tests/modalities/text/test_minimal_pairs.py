@@ -1,5 +1,6 @@
 """Minimal pairs: what counts as right, how paradigms are averaged, and what is refused."""
 
+import gzip
 import json
 import zipfile
 
@@ -77,6 +78,43 @@ def test_files_folders_and_archives_are_read_alike(tmp_path):
     (tmp_path / "text.txt").write_text(one)
     assert not is_minimal_pairs(tmp_path / "text.jsonl")
     assert not is_minimal_pairs(tmp_path / "text.txt")
+
+
+def test_files_are_read_as_people_have_them(tmp_path):
+    text = row("The cat\u2028 sleeps.", "The cat sleep.") + "\r\n"
+    (tmp_path / "bom.jsonl").write_text("\ufeff" + text)
+    (tmp_path / "LOUD.JSONL").write_text(text)
+    (tmp_path / "packed.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    below = tmp_path / "folder" / "data"
+    below.mkdir(parents=True)
+    (below / "deep.jsonl").write_text(text)
+    (below / "._deep.jsonl").write_bytes(b"\x00\x05\xb0")
+    with zipfile.ZipFile(tmp_path / "mac.ZIP", "w") as archive:
+        archive.writestr("__MACOSX/._a.jsonl", b"\x00\x05\xb0")
+        archive.writestr("a.jsonl", text)
+        archive.writestr("b.jsonl.gz", gzip.compress(text.encode()))
+    names = ("bom.jsonl", "LOUD.JSONL", "packed.jsonl.gz", "folder", "mac.ZIP")
+    assert [is_minimal_pairs(tmp_path / name) for name in names] == [True] * 5
+    found = read_minimal_pairs(*(tmp_path / name for name in names))
+    assert [pair.paradigm for pair in found] == ["bom", "LOUD", "packed", "deep", "a", "b"]
+    assert {pair.good for pair in found} == {"The cat\u2028 sleeps."}
+
+
+def test_rows_that_are_not_utf_8_and_files_that_are_damaged_are_named(tmp_path):
+    (tmp_path / "latin.jsonl").write_bytes(
+        row("a", "b").encode() + b'\n{"sentence_good": "caf\xe9", "sentence_bad": "b"}\n'
+    )
+    assert is_minimal_pairs(tmp_path / "latin.jsonl")
+    with pytest.raises(UserError, match=r"latin\.jsonl:2: not UTF-8"):
+        read_minimal_pairs(tmp_path / "latin.jsonl")
+    (tmp_path / "text.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
+    (tmp_path / "wide.jsonl").write_bytes(row("a", "b").encode("utf-16"))
+    assert not is_minimal_pairs(tmp_path / "text.jsonl")
+    assert not is_minimal_pairs(tmp_path / "wide.jsonl")
+    for name, content in (("cut.jsonl.gz", gzip.compress(row("a", "b").encode() * 99)[:40]), ("no.zip", b"PK")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=f"{name}: cannot be read"):
+            is_minimal_pairs(tmp_path / name)
 
 
 def test_all_broken_rows_are_named_at_once(tmp_path):

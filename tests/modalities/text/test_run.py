@@ -291,6 +291,26 @@ def test_adapting_has_no_settings_of_a_new_model(name, value):
         adapt_settings({name: value})
 
 
+def test_adapting_a_diffusion_model_goes_on_with_its_objective_and_notes_lengths(corpus, tmp_path):
+    from unmask.modalities.text.generating import shown_little
+    from unmask.modalities.text.model import load
+
+    plain = settings(steps=1)
+    drawn = with_overrides(plain, {"density": "uniform", "loss_weight": "ratio", "ratio_end": None})
+    for name, chosen in (("fixed", plain), ("drawn", drawn)):
+        pretrain(str(corpus), tmp_path / name, settings=chosen, console=False)
+    assert adapt_settings({}, tmp_path / "fixed").density == "fixed"
+    went_on = adapt_settings({"steps": 1}, tmp_path / "drawn")
+    assert (went_on.density, went_on.loss_weight) == ("uniform", "ratio")
+    other = adapt_settings({**SHORT, "steps": 1, "density": "fixed", "loss_weight": "slot"}, tmp_path / "drawn")
+    assert other.density == "fixed"
+    adapt(tmp_path / "drawn", str(corpus), tmp_path / "once", settings=other, console=False)
+    once = load(tmp_path / "once")
+    assert len(once.folder.settings["lengths"]) == 101
+    assert shown_little(once) is None  # its first run drew shares
+    assert adapt_settings({}, tmp_path / "once").density == "fixed"
+
+
 def test_a_model_of_our_own_is_adapted_at_a_quarter_of_its_rate(corpus, tmp_path):
     pretrain(str(corpus), tmp_path / "base", settings=settings(steps=1, learning_rate=2e-3), console=False)
     base = tmp_path / "base"

@@ -8,7 +8,7 @@ import pytest
 from commands import run
 from text_corpus import SENTENCES, made_model
 from unmask.errors import UserError
-from unmask.modalities.text.blanks import nothing_to_read, special_said, special_tokens_in
+from unmask.modalities.text.blanks import nothing_to_read, special_said, special_tokens_in, unknown_said
 from unmask.modalities.text.minimal_pairs import MinimalPair, evaluate_minimal_pairs
 
 NOTHING = ["", "   ", "\N{GRINNING FACE}\N{GRINNING FACE}", "[MASK]", "[SEP] [PAD]", "\N{ZERO WIDTH SPACE}"]
@@ -46,6 +46,22 @@ def test_a_pair_with_a_sentence_that_has_no_score_is_a_tie(model):
     assert "ties" in said[0]
 
 
+def test_a_pair_of_which_one_sentence_has_unknown_or_special_tokens_is_a_tie(model):
+    said: list[str] = []
+    texts = [
+        ("The quick fox.", "The quick \u0f00 \u0f00."),
+        ("The quick \u0f00.", "\u0f00 quick The."),
+        ("a fox", "a [SEP] fox"),
+    ]
+    pairs = [MinimalPair(good=g, bad=b, paradigm="p", field="f") for g, b in texts]
+    found = evaluate_minimal_pairs(model, pairs, say=said.append)
+    assert found["ties"] == 2
+    [line] = said
+    assert line.startswith("2 pairs are ties since one sentence has more unknown or special tokens")
+    assert repr(texts[0][1]) in line
+    assert model.score("a [SEP] \u0f00 fox")[0]["unscored"] == 2
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_special_tokens_in_a_text_are_found(kind):
     tokenizer = made_model(kind).tokenizer
@@ -58,10 +74,16 @@ def test_special_tokens_in_a_text_are_found(kind):
     assert special_said(tokenizer, ["a [MASK]"], but=["[MASK]"]) == []
 
 
-def test_texts_without_anything_to_read_are_found():
-    tokenizer = made_model().tokenizer
-    assert nothing_to_read(tokenizer, [SENTENCES[0], *NOTHING]) == [1, 2, 3, 4, 5, 6]
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_texts_without_anything_to_read_are_found(kind):
+    tokenizer = made_model(kind).tokenizer
+    bare = ["", "   ", " \t\n ", "[MASK]", "[SEP] [PAD]", " [SEP] "]
+    unknown = [text for text in ("\u0f00 \u0f00", "\N{GRINNING FACE}") if kind != "bpe"]  # which knows all bytes
+    assert nothing_to_read(tokenizer, [SENTENCES[0], *bare, *unknown]) == list(range(1, 1 + len(bare) + len(unknown)))
     assert nothing_to_read(tokenizer, []) == []
+    assert len(unknown_said(tokenizer, ["the \u0f00"])) == (kind != "bpe")
+    rows = made_model(kind).score([*bare, *unknown])
+    assert [(row["score"], row["slots"]) for row in rows] == [(None, 0)] * len(rows)
 
 
 def test_fill_and_embed_tell_of_marks_and_of_nothing(model, tmp_path, capsys):
@@ -70,6 +92,10 @@ def test_fill_and_embed_tell_of_marks_and_of_nothing(model, tmp_path, capsys):
     assert (code, "1 of 1 texts hold special tokens, the first is text 1 ([SEP])" in error) == (0, True), error
     code, _, error = run(capsys, "fill", tmp_path / "m", "the [MASK] fox jumps")
     assert (code, "special" in error) == (0, False), error
+    code, _, error = run(capsys, "fill", tmp_path / "m", "\u0f00 [MASK]")
+    assert (code, "1 of 1 texts hold words or characters that the model does not know" in error) == (0, True), error
+    code, _, error = run(capsys, "generate", tmp_path / "m", "--prefix", "\u0f00 is", "--length", "2")
+    assert (code, "the model does not know" in error) == (0, True), error
     (tmp_path / "t.txt").write_text(f"the quick fox\n\nthe [MASK] fox\n{NOTHING[2]}\n")
     code, _, error = run(capsys, "embed", tmp_path / "m", tmp_path / "t.txt", "--out", tmp_path / "t.npy")
     assert (code, np.load(tmp_path / "t.npy").shape[0]) == (0, 4)

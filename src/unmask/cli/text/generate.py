@@ -35,15 +35,15 @@ def generate(
     """Draw new texts: all tokens are hidden, and filled in a few at a time."""
     from unmask.cli.common import Output
     from unmask.files import check_results, write_json_lines
-    from unmask.modalities.text.generating import shown_little
+    from unmask.modalities.text.generating import shown_little, unknown_given
     from unmask.registry import load
 
     output = Output(json_, seed)
     check_results([out], [])
     loaded = load(model, device=device, precision=precision)
-    warning = shown_little(loaded)
-    if warning is not None:
-        print(f"warning: {warning}", file=sys.stderr)
+    warnings = [said for said in (shown_little(loaded), unknown_given(loaded, prefix, suffix)) if said is not None]
+    for said in warnings:
+        print(f"warning: {said}", file=sys.stderr)
     results = loaded.generate(
         prefix=prefix,
         suffix=suffix,
@@ -59,6 +59,5 @@ def generate(
     )
     if out is not None:
         write_json_lines(results, out)
-    warnings = [] if warning is None else [warning]
     found = {"out": out, "rows": len(results), "results": results, "warnings": warnings}
     output.write(found, [r["text"] for r in results], device=str(loaded.device), precision=loaded.precision)

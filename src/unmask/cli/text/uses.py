@@ -30,7 +30,7 @@ def fill(
     """Fill the blanks of texts."""
     from unmask.cli.common import Output, on_stderr, read_lines
     from unmask.files import check_results, write_json_lines
-    from unmask.modalities.text.blanks import special_said
+    from unmask.modalities.text.blanks import special_said, unknown_said
     from unmask.modalities.text.filling import BLANK
     from unmask.registry import load
 
@@ -48,7 +48,9 @@ def fill(
         candidates=candidate or None,
         longest=longest,
     )
-    for line in special_said(loaded.tokenizer, texts, but=(BLANK, loaded.tokenizer.mask_token)):
+    read = [one.replace(BLANK, loaded.tokenizer.mask_token) for one in texts]
+    special = special_said(loaded.tokenizer, read, but=[loaded.tokenizer.mask_token])
+    for line in [*special, *unknown_said(loaded.tokenizer, read)]:
         on_stderr(line)
     if out is not None:
         write_json_lines(results, out)
@@ -73,7 +75,7 @@ def score(
 ) -> None:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
     from unmask.cli.common import PART, Output, in_parts, on_stderr, read_lines, write_scores
-    from unmask.modalities.text.blanks import special_said
+    from unmask.modalities.text.blanks import special_said, unknown_said
     from unmask.registry import load
 
     output = Output(json_)
@@ -84,7 +86,7 @@ def score(
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
     special = special_said(loaded.tokenizer, texts, then=", and they are not scored")
-    for line in [*special, *_unscored_said(results)]:
+    for line in [*special, *unknown_said(loaded.tokenizer, texts), *_unscored_said(results)]:
         on_stderr(line)
     lines = []
     for row in results:
@@ -99,8 +101,8 @@ def _unscored_said(results: Sequence[Mapping[str, Any]]) -> list[str]:
     if not found:
         return []
     return [
-        f"{len(found):,} of {len(results):,} texts have no score, the first is text {found[0]}: they hold no token, or "
-        "none but special and unknown ones, which are not scored"
+        f"{len(found):,} of {len(results):,} texts have no score, the first is text {found[0]}: they hold nothing but "
+        "white space, special and unknown tokens, which are not scored"
     ]
 
 
@@ -120,7 +122,7 @@ def embed(
 
     from unmask.cli.common import Output, in_parts, on_stderr, read_lines, write_array
     from unmask.files import check_results
-    from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said
+    from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, unknown_said
     from unmask.modalities.text.lengths import cut_said
     from unmask.registry import load
 
@@ -129,9 +131,9 @@ def embed(
     loaded = load(model, device=device, precision=precision)
     texts = read_lines(text)
     cut, bare = loaded.too_long(texts), nothing_to_read(loaded.tokenizer, texts)
-    for line in [*cut_said(cut, len(texts), loaded.embedded_slots), *special_said(loaded.tokenizer, texts)]:
-        on_stderr(line)
-    for line in bare_said(bare, len(texts), "their vectors say nothing of them"):
+    said = [*cut_said(cut, len(texts), loaded.embedded_slots), *special_said(loaded.tokenizer, texts)]
+    said += unknown_said(loaded.tokenizer, texts)
+    for line in [*said, *bare_said(bare, len(texts), "their vectors say nothing of them")]:
         on_stderr(line)
     parts = in_parts(texts, lambda some: loaded.embed(some, pooling=cast(Any, pooling)))
     array = np.concatenate(parts)
@@ -144,7 +146,7 @@ def embed(
 def evaluate(
     model: options.Model,
     data: list[str] = typer.Argument(
-        ..., help="Held-out text: files, folders, globs. Or minimal pairs (BLiMP): one .jsonl, folder or .zip."
+        ..., help="Held-out text: files, folders, globs. Or minimal pairs (BLiMP): .jsonl, folders, .zip."
     ),
     ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
     most: int = typer.Option(None, help="At most this many documents (default 2000), or pairs of each paradigm."),
@@ -171,8 +173,8 @@ def evaluate(
 
     check_most(most)
     output = Output(json_, seed)
-    if len(data) == 1 and is_minimal_pairs(data[0]):
-        _evaluate_pairs(load(model, device=device, precision=precision), data[0], most, output)
+    if any(map(is_minimal_pairs, data)):
+        _evaluate_pairs(load(model, device=device, precision=precision), data, most, output)
         return
     read = ReadReport()
     way = cast(Any, document or "auto")
@@ -196,11 +198,11 @@ def evaluate(
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 
-def _evaluate_pairs(loaded: Any, source: str, most: int | None, output: Any) -> None:
+def _evaluate_pairs(loaded: Any, data: Sequence[str], most: int | None, output: Any) -> None:
     """What `evaluate` says of minimal pairs."""
     from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
 
-    pairs = read_minimal_pairs(source)
+    pairs = read_minimal_pairs(*data)
     if most is not None:
         pairs = some_of_each(pairs, most, seed=output.seed)
     found = evaluate_minimal_pairs(

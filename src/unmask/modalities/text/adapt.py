@@ -23,7 +23,7 @@ from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.card import corpus_of
 from unmask.modalities.text.corpus import build_cache, check_unknown
 from unmask.modalities.text.folder import find_folder, load_folder, save_folder
-from unmask.modalities.text.pretrain import TextRun, counts, make_job, write_report
+from unmask.modalities.text.pretrain import TextRun, counts, lengths_of, make_job, write_report
 from unmask.modalities.text.prospect import Prospect, probed, prospect_of
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.replay import Replayed
@@ -39,6 +39,10 @@ from unmask.training.validation import sample
 ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate of models of their
 size."""
+
+OBJECTIVE = ("density", "ratio", "ratio_end", "spread", "loss_weight", "mask", "random", "keep")
+"""What is hidden and how it counts: kept where the start drew the share of each text anew, as masked diffusion does, so
+that it goes on to be what `generate` draws from."""
 
 OF_ITS_OWN_RATE = 0.25
 """Of the learning rate that a model of our own was trained with: small models bear more than published ones, and learn
@@ -71,7 +75,8 @@ def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) ->
     """`ADAPT` on top of the usual settings, and what was given on top of both.
 
     Args:
-        model: that is to be adapted; the rate is then that of `rate_for`, unless it is given.
+        model: that is to be adapted; the rate is then that of `rate_for`, and the objective that of `objective_of`,
+            unless they are given.
 
     Raises:
         UserError: an unknown setting, or one that only a new model has; no such model.
@@ -81,8 +86,20 @@ def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) ->
             raise UserError(f"{key}={given[key]}: the model to adapt has its own", hint="Leave it out.")
     usual = with_overrides(TextSettings(), ADAPT)
     if model is not None:
-        usual = with_overrides(usual, {"learning_rate": rate_for(model)})
+        usual = with_overrides(usual, {"learning_rate": rate_for(model)} | objective_of(model))
     return with_overrides(usual, given)
+
+
+def objective_of(model: str | Path) -> dict[str, Any]:
+    """The settings of `OBJECTIVE` that a model was trained with where it drew the shares that it hid; else none.
+
+    Raises:
+        UserError: no such model.
+    """
+    text = (read_object(find_folder(str(model)) / "unmask.json") or {}).get("text")
+    if not isinstance(text, dict) or text.get("density", "fixed") == "fixed":
+        return {}
+    return {name: text[name] for name in OBJECTIVE if name in text}
 
 
 def rate_for(model: str | Path) -> float:
@@ -101,6 +118,12 @@ def rate_for(model: str | Path) -> float:
     if not isinstance(rate, float) or not rate > 0:
         return float(ADAPT["learning_rate"])  # type: ignore[arg-type]
     return rate if again else OF_ITS_OWN_RATE * rate
+
+
+def start_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model's first run hid, of the settings in its folder, for one that is made of it."""
+    text = settings.get("start") or settings.get("text") or {}
+    return {name: text[name] for name in OBJECTIVE if name in text}
 
 
 def in_words(figures: dict[str, float | None]) -> str:
@@ -298,6 +321,8 @@ class TextAdaptation(Pretrainable[Adapted]):
             settings={
                 "text": kept,
                 "adapted_from": self.origin,
+                "start": start_of(loaded.settings),
+                "lengths": lengths_of(self.cache),
                 "adapt_rate": self.settings.train.learning_rate,
                 "before": self.before,
                 "replay": self.replay,

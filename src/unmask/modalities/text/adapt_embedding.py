@@ -33,6 +33,7 @@ from unmask.modalities.text.adapt import (
     in_words,
     rate_for,
     sources_of,
+    start_of,
 )
 from unmask.modalities.text.card import corpus_of
 from unmask.modalities.text.guard import MISSED, Guard, embedded_slots
@@ -194,7 +195,11 @@ class EmbeddingAdaptation(TextAdaptation):
         )
         self.before: dict[str, float | None] = dict.fromkeys(found_names(sets))
         self.before |= self._found(self.pooled)
-        say(f"before: {in_words(self.before)}")
+        number = sum(int(on_host(batch.index).max()) + 1 for batch in self.looked.get("", []))
+        chance = f"; by chance {1 / number:.3f}" if number else ""
+        say(
+            f"before: {in_words(self.before)} (of {number:,} held-out texts, those that a part of theirs finds{chance})"
+        )
         return self._guarded(job, say) if self.settings.guard else job
 
     def _guarded(self, job: Job, say: Callable[[str], None]) -> Job:
@@ -243,6 +248,7 @@ class EmbeddingAdaptation(TextAdaptation):
         loaded.settings |= {
             "text": {k: v for k, v in as_dict(settings).items() if k not in OF_A_NEW_MODEL},
             "adapted_from": self.origin,
+            "start": start_of(loaded.settings),
             "adapt_rate": rate_for(self.origin),
             "before": self.before,
             "source": source_name(self.data),

@@ -104,11 +104,28 @@ def special_said(tokenizer: Tokenizer, texts: Sequence[str], *, but: Sequence[st
     ]
 
 
+def says_something(tokenizer: Tokenizer, ids: np.ndarray) -> bool:
+    """Whether any of these tokens is more than white space, and neither special nor unknown."""
+    plain = ids[~np.isin(ids, tokenizer.special_ids)]
+    return any(tokenizer.decode([token]).strip() for token in plain.tolist())
+
+
 def nothing_to_read(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
-    """Which texts (from 0) are blank, or hold special and unknown tokens alone."""
-    special = tokenizer.special_ids
-    found = tokenizer.encode(list(texts), specials=False)
-    return [number for number, e in enumerate(found) if np.isin(e.ids, special).all()]
+    """Which texts (from 0) are blank, or hold nothing but white space, special and unknown tokens."""
+    return [number for number, ids in enumerate(tokenizer.ids(list(texts))) if not says_something(tokenizer, ids)]
+
+
+def unknown_said(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
+    """How many texts hold words that the tokenizer does not know, and the first of them; nothing where none does."""
+    if tokenizer.unk_id is None:
+        return []
+    held = [number for number, ids in enumerate(tokenizer.ids(list(texts)), start=1) if tokenizer.unk_id in ids]
+    if not held:
+        return []
+    return [
+        f"warning: {len(held):,} of {len(texts):,} texts hold words or characters that the model does not know, the "
+        f"first is text {held[0]}: it reads {tokenizer.token(tokenizer.unk_id)} there"
+    ]
 
 
 def bare_said(bare: Sequence[int], total: int, then: str) -> list[str]:

@@ -17,7 +17,7 @@ from unmask.core.fill import Order, fill_examples
 from unmask.core.score import score
 from unmask.errors import UserError, check_choice
 from unmask.modalities.text.batches import text_example
-from unmask.modalities.text.blanks import word_of, write_blanks
+from unmask.modalities.text.blanks import special_tokens_in, word_of, write_blanks
 from unmask.modalities.text.loaded import LoadedText
 
 BLANK = "[MASK]"
@@ -138,13 +138,17 @@ def compare(model: LoadedText, text: str, shown: str, candidates: Sequence[str])
 
     Args:
         shown: the text as it was given.
+        candidates: those that are the same in tokens count once.
 
     Raises:
-        UserError: a candidate without a token, with an unknown one, or too long.
+        UserError: a candidate without a token, with an unknown or special one, or too long.
     """
     before, after = text.split(model.tokenizer.mask_token)
     examples: list[Example] = []
+    values: dict[tuple[int, ...], str] = {}
     for candidate in candidates:
+        if marks := special_tokens_in(model.tokenizer, candidate):
+            raise UserError(f"candidate {candidate!r} holds {', '.join(marks)}, which no text is", hint="Leave it out.")
         filled = before + candidate + after
         e = model.tokenizer.encode([filled])[0]
         inside = (e.offsets[:, 0] < len(before) + len(candidate)) & (e.offsets[:, 1] > len(before)) & ~e.special
@@ -154,9 +158,13 @@ def compare(model: LoadedText, text: str, shown: str, candidates: Sequence[str])
             raise UserError(f"candidate {candidate!r} is not in the vocabulary", hint="Leave it out.")
         if len(e) > model.slots:
             raise UserError(f"text with candidate {candidate!r} has {len(e)} tokens, the model takes {model.slots}")
+        if (key := tuple(e.ids.tolist())) in values:
+            continue
+        values[key] = candidate
         examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
     with model.context():
         found = score(model.model, examples, slots=model.slots, mode="unit")
+    candidates = list(values.values())
     order = sorted(range(len(candidates)), key=lambda i: -found[i].total)
     total = np.logaddexp.reduce([f.total for f in found])
     ranked = [

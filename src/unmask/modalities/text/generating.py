@@ -86,7 +86,7 @@ def generate(
             "text": write_blanks(model.tokenizer, text, one.new.tolist()),
             "generated": words_of(model.tokenizer, one.new.tolist()),
             "tokens": len(one.new),
-            "log_probability": float(one.log_prob.sum()),
+            "log_probability": None if remask else float(one.log_prob.sum()),
         }
         for text, one in zip(texts, filled, strict=True)
     ]
@@ -94,14 +94,23 @@ def generate(
 
 def shown_little(model: LoadedText) -> str | None:
     """Why texts drawn from nothing are likely to be poor: the run hid a fixed share; None where it drew the share."""
-    text = model.folder.settings.get("text") or {}
-    if text.get("density", "fixed") != "fixed":
+    text, start = (model.folder.settings.get(name) or {} for name in ("text", "start"))
+    if any(run.get("density", "fixed") != "fixed" for run in (text, start)):
         return None
     share = f"hid {text['ratio']:.0%} of each text" if "ratio" in text else "is not known to have hidden most of a text"
     return (
         f"this model {share}: it was never trained on mostly hidden text, from which generation starts; "
         f"pretraining with {option('recipe', 'diffusion')} trains one that was"
     )
+
+
+def unknown_given(model: LoadedText, prefix: str, suffix: str) -> str | None:
+    """That prefix or suffix holds words that the tokenizer does not know; None where it knows them all."""
+    unknown = model.tokenizer.unk_id
+    if unknown is None or not any(unknown in ids for ids in model.tokenizer.ids([prefix, suffix])):
+        return None
+    shown = model.tokenizer.token(unknown)
+    return f"prefix or suffix holds words or characters that the model does not know: it reads {shown} there"
 
 
 def _with_room(model: LoadedText, prefix: str, suffix: str, length: int) -> str:

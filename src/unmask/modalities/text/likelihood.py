@@ -46,11 +46,12 @@ def likelihood(
 
     Returns:
         nelbo (nats per token), nelbo_standard_error (of the draws; None of one), nelbo_perplexity (its exponential, a
-        bound too), nelbo_bits_per_byte and nelbo_bits_per_character (None where a token is unknown, as its bytes are
-        not counted), nelbo_tokens, nelbo_unknown (tokens), nelbo_texts, nelbo_draws, unigram_nats and
-        unigram_perplexity (of always giving each token its share), unigram_of ('training': its share of the training
-        tokens, 1 added to each count; 'these texts': its share of the judged tokens themselves, which no rule that does
-        not know them can do better than), intervals (95 %, over texts).
+        bound too), nelbo_bits_per_byte and nelbo_bits_per_character (None where the counted tokens do not give the
+        texts back, so that they say less than the bytes do: case or white space is lost, as by a WordPiece tokenizer,
+        or a token is unknown or special), nelbo_tokens, nelbo_unknown (tokens), nelbo_texts, nelbo_draws, unigram_nats
+        and unigram_perplexity (of always giving each token its share), unigram_of ('training': its share of the
+        training tokens, 1 added to each count; 'these texts': its share of the judged tokens themselves, which no rule
+        that does not know them can do better than), intervals (95 %, over texts).
 
     Raises:
         UserError: no text with a token to count, or draws below 1.
@@ -75,14 +76,14 @@ def likelihood(
         counts = np.array(frequencies) + 1
     shares = np.log(np.maximum(counts, 1) / counts.sum())
     nats = found.per_slot
-    bits = nats * tokens / math.log(2)
+    bits, whole = nats * tokens / math.log(2), _given_back(model, chosen)
     error = found.standard_error
     return {
         "nelbo": nats,
         "nelbo_standard_error": None if math.isnan(error) else error,
         "nelbo_perplexity": math.exp(min(nats, 700.0)),
-        "nelbo_bits_per_byte": None if unknown else bits / sum(len(t.encode("utf-8", "surrogatepass")) for t in chosen),
-        "nelbo_bits_per_character": None if unknown else bits / sum(map(len, chosen)),
+        "nelbo_bits_per_byte": bits / sum(len(t.encode("utf-8", "surrogatepass")) for t in chosen) if whole else None,
+        "nelbo_bits_per_character": bits / sum(map(len, chosen)) if whole else None,
         "nelbo_tokens": tokens,
         "nelbo_unknown": unknown,
         "nelbo_texts": len(chosen),
@@ -106,6 +107,16 @@ def training_frequencies(folder: str | Path, size: int) -> np.ndarray | None:
     except (UserError, OSError):
         return None
     return np.asarray(counts) if len(counts) == size else None
+
+
+def _given_back(model: Predictor, texts: Sequence[str]) -> bool:
+    """Whether the tokens of the texts, none of them unknown or special, are all that is in them."""
+    special = model.tokenizer.special_ids
+    for text, e in zip(texts, model.tokenizer.encode(list(texts), specials=False), strict=True):
+        written = model.tokenizer.decode(e.ids.tolist())
+        if np.isin(e.ids, special).any() or text not in (written, written.removeprefix(" ")):
+            return False
+    return True
 
 
 def _spread(model: Predictor, texts: Sequence[str], most: int | None) -> list[str]:

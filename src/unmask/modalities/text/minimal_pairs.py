@@ -3,12 +3,17 @@ files of its layout, .jsonl rows with `sentence_good` and `sentence_bad`."""
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import gzip
+import itertools
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 
@@ -39,41 +44,40 @@ class Scorer(Protocol):
     """What is measured: a `TextModel`."""
 
     def score(self, texts: Sequence[str], *, mode: str) -> list[dict[str, Any]]:
-        """See `TextModel.score`."""
+        """See `TextModel.score`; a scorer of all tokens need not give `unscored`."""
         ...
 
 
 def is_minimal_pairs(source: str | Path) -> bool:
-    """Whether a file (.jsonl, or a .zip or folder of such) holds minimal pairs, by its first row."""
-    for _, line in _lines(Path(source)):
+    """Whether a file (.jsonl, .gz or not, or a .zip or folder of such) holds minimal pairs, by its first row."""
+    for _, raw in itertools.islice(_lines(Path(source)), 1):
         try:
-            row = json.loads(line)
+            row = json.loads(raw.decode("utf-8-sig", "replace"))
         except json.JSONDecodeError:
             return False
         return isinstance(row, dict) and GOOD in row and BAD in row
     return False
 
 
-def read_minimal_pairs(source: str | Path) -> list[MinimalPair]:
-    """The pairs of a .jsonl file, or of all such files of a folder or .zip, by name.
+def read_minimal_pairs(*sources: str | Path) -> list[MinimalPair]:
+    """The pairs of .jsonl files (.gz or not), and of all such files below folders and in .zip files, by name.
 
     Raises:
         UserError: naming file and line of every row that is no pair (the first ten); there is none at all.
     """
     found, wrong = [], []
-    for where, line in _lines(Path(source)):
+    for where, raw in itertools.chain.from_iterable(_lines(Path(source)) for source in sources):
         try:
-            row = json.loads(line)
-            pair = _pair(row, where.rsplit(":", 1)[0])
-        except (json.JSONDecodeError, ValueError) as error:
+            found.append(_pair(json.loads(raw.decode("utf-8-sig")), where.rsplit(":", 1)[0]))
+        except UnicodeDecodeError:
+            wrong.append(f"{where}: not UTF-8")
+        except ValueError as error:  # a JSONDecodeError is one
             wrong.append(f"{where}: {error}")
-            continue
-        found.append(pair)
-    hint = f'Expected one JSON object per line: {{"{GOOD}": "...", "{BAD}": "..."}}.'
+    hint = f'Expected one JSON object per line, in UTF-8: {{"{GOOD}": "...", "{BAD}": "..."}}.'
     if wrong:
         raise UserError(first_of(wrong, 10, between="\n  "), hint=hint)
     if not found:
-        raise UserError(f"{source}: no minimal pair", hint=hint)
+        raise UserError(f"{first_of(sources, 3)}: no minimal pair", hint=hint)
     return found
 
 
@@ -83,27 +87,45 @@ def _pair(row: Any, file: str) -> MinimalPair:
     for name in (GOOD, BAD):
         if not isinstance(row.get(name), str) or not row[name].strip():
             raise ValueError(f"{name} is {row.get(name)!r}, not a text")
-    paradigm = str(row.get(PARADIGM) or Path(file).stem)
+    name = Path(file).name
+    paradigm = str(row.get(PARADIGM) or name[: name.lower().index(".jsonl")])
     return MinimalPair(good=row[GOOD], bad=row[BAD], paradigm=paradigm, field=str(row.get(FIELD) or paradigm))
 
 
-def _lines(source: Path) -> Iterator[tuple[str, str]]:
-    """("file:line", text) of the lines that are not blank."""
-    if source.suffix == ".zip" and source.is_file():
-        with zipfile.ZipFile(source) as archive:
-            for name in sorted(n for n in archive.namelist() if n.endswith(".jsonl")):
-                yield from _numbered(name, archive.read(name).decode("utf-8"))
-        return
-    files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
-    for file in files:
-        if file.suffix == ".jsonl" and file.is_file():
-            yield from _numbered(str(file), file.read_text(encoding="utf-8"))
+def _lines(source: Path) -> Iterator[tuple[str, bytes]]:
+    """("file:line", bytes) of the lines that are not blank.
+
+    Raises:
+        UserError: a file is damaged, or may not be read.
+    """
+    try:
+        if source.suffix.lower() == ".zip" and source.is_file():
+            with zipfile.ZipFile(source) as archive:
+                for name in sorted(filter(_holds_rows, archive.namelist())):
+                    with archive.open(name) as file:
+                        yield from _numbered(name, file)
+            return
+        files = sorted(source.rglob("*")) if source.is_dir() else [source]
+        for path in files:
+            if _holds_rows(str(path.relative_to(source) if source.is_dir() else path.name)) and path.is_file():
+                with path.open("rb") as file:
+                    yield from _numbered(str(path), file)
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        raise UserError(f"{source}: cannot be read ({error})", hint="Copy the file again.") from None
 
 
-def _numbered(name: str, text: str) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            yield f"{name}:{number}", line
+def _holds_rows(name: str) -> bool:
+    """Whether a file is read, by its name: .jsonl or .jsonl.gz, not hidden, and not what macOS adds to an archive."""
+    parts = Path(name).parts
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
+    return bool(parts) and not hidden and parts[-1].lower().removesuffix(".gz").endswith(".jsonl")
+
+
+def _numbered(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
+    with gzip.open(file) if name.lower().endswith(".gz") else contextlib.nullcontext(file) as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.removeprefix(codecs.BOM_UTF8).strip():
+                yield f"{name}:{number}", line
 
 
 def some_of_each(pairs: Sequence[MinimalPair], most: int, *, seed: int = 0) -> list[MinimalPair]:
@@ -134,8 +156,8 @@ def evaluate_minimal_pairs(
 
     Args:
         mode: of `TextModel.score`.
-        say: called with how many pairs have a sentence of words alone that the tokenizer does not know: unknown words
-            are not scored, and a pair of which one sentence has no score, or that differs in nothing else, is a tie.
+        say: called with how many pairs are ties since unknown words and special tokens are not scored: one sentence has
+            no score, or more such tokens than the other. A pair that differs in nothing else is a tie too.
 
     Returns:
         accuracy, low, high, pairs, ties, shorter, by_field and by_paradigm: name -> share.
@@ -148,17 +170,28 @@ def evaluate_minimal_pairs(
         raise UserError("no minimal pair", hint="Give at least one.")
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.good, pair.bad)))
     scores = dict(zip(texts, model.score(texts, mode=mode), strict=True))
-    gap = np.array([_gap(scores[p.good]["score"], scores[p.bad]["score"]) for p in pairs])
+    unseen, unequal = (np.array([f(scores[p.good], scores[p.bad]) for p in pairs]) for f in (_unseen, _unequal))
+    gap = np.array(
+        [
+            scores[p.good]["score"] - scores[p.bad]["score"] if comparable else 0.0
+            for p, comparable in zip(pairs, ~(unseen | unequal), strict=True)
+        ]
+    )
     longer = np.array([scores[p.bad]["slots"] - scores[p.good]["slots"] for p in pairs])
     right, rule = (np.where(d > 0, 1.0, np.where(d < 0, 0.0, 0.5)) for d in (gap, longer))
     paradigm, field = np.array([p.paradigm for p in pairs]), np.array([p.field for p in pairs])
     names, number, size = np.unique(paradigm, return_inverse=True, return_counts=True)
     weight = 1.0 / size[number]  # every paradigm counts alike
     found = bootstrap_mean(right, groups=np.arange(len(pairs)), weights=weight, seed=seed)
-    unseen = sum(1 for pair in pairs if scores[pair.good]["slots"] == 0 or scores[pair.bad]["slots"] == 0)
-    if unseen:
+    if unseen.any():
         why = "the tokenizer knows none of its words"
-        say(f"{unseen:,} pairs have a sentence of which nothing is scored, and are ties: {why}")
+        say(f"{unseen.sum():,} pairs have a sentence of which nothing is scored, and are ties: {why}")
+    if unequal.any():
+        first = pairs[int(unequal.argmax())]
+        say(
+            f"{unequal.sum():,} pairs are ties since one sentence has more unknown or special tokens than the other, "
+            f"which are not scored; the first is {first.good!r} and {first.bad!r}"
+        )
     by_paradigm = {str(name): float(right[number == i].mean()) for i, name in enumerate(names)}
     by_field = {
         str(name): float(np.mean([by_paradigm[str(p)] for p in np.unique(paradigm[field == name])]))
@@ -178,6 +211,12 @@ def evaluate_minimal_pairs(
     }
 
 
-def _gap(good: float | None, bad: float | None) -> float:
-    """By how much the grammatical sentence is likelier; 0 where one of the two has no score."""
-    return 0.0 if good is None or bad is None else good - bad
+def _unseen(good: Mapping[str, Any], bad: Mapping[str, Any]) -> bool:
+    """Whether nothing of one sentence is scored."""
+    return not good["slots"] or not bad["slots"]
+
+
+def _unequal(good: Mapping[str, Any], bad: Mapping[str, Any]) -> bool:
+    """Whether one of two sentences that are scored has more tokens than the other that are not: its sum has fewer terms
+    for that, and says nothing."""
+    return not _unseen(good, bad) and good.get("unscored", 0) != bad.get("unscored", 0)

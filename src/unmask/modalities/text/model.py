@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from unmask.core.batch import Example
 from unmask.core.embed import Pooling, embed
 from unmask.core.fill import Order
-from unmask.core.score import score
+from unmask.core.score import Score, score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError, check_choice
 from unmask.modalities.text import filling, generating, labels
+from unmask.modalities.text.blanks import says_something, special_said
 from unmask.modalities.text.folder import load_folder, save_folder
 from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.loaded import LoadedText
+from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.modalities.text.words import nearest_words
 from unmask.training.precision import precision_of, resolve_device
 
@@ -120,8 +123,8 @@ class TextModel(LoadedText):
             steps: passes of the model; default one for each token. 1: all at once, independent of each other.
 
         Returns:
-            One dict a text: text, generated (the part that was drawn), tokens (drawn), log_probability (joint, along
-            the order, in nats).
+            One dict per text: text, generated (the part that was drawn), tokens (drawn), log_probability (joint, along
+            the order, in nats; None with `remask`, where tokens were drawn anew among others).
 
         Raises:
             UserError: no masked-LM head, more tokens than the model takes, settings out of range.
@@ -159,17 +162,22 @@ class TextModel(LoadedText):
         return filling.answers(self, text, lengths=lengths, top=top, beam=beam)
 
     def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> list[dict[str, Any]]:
-        """Pseudo-log-likelihood of texts: text, score (nats, summed), slots, perplexity; score and perplexity are None
-        where nothing is scored.
+        """Pseudo-log-likelihood of texts: text, score (nats, summed), slots (tokens scored), unscored (tokens that are
+        not), perplexity; score and perplexity are None where nothing is scored.
 
-        Unknown words ([UNK]) are not scored, as they are never predicted in training: compare texts of equal `slots`.
+        Unknown words ([UNK]) and special tokens in a text ([SEP]) are not scored, as they are never predicted in
+        training: compare texts that have none, or as many.
         """
         self.require_head()
         check_choice("mode", mode, ("unit", "slot"))
         texts = [texts] if isinstance(texts, str) else list(texts)
         with self.context():
-            found = score(self.model, self.examples(texts), slots=self.slots, mode=mode)  # type: ignore[arg-type]
-        return [scored(text, one.total, one.slots) for text, one in zip(texts, found, strict=True)]
+            examples = self.examples(texts)
+            found = score(self.model, examples, slots=self.slots, mode=mode)  # type: ignore[arg-type]
+        return [
+            {"text": text, **scored(self.tokenizer, example, one)}
+            for text, example, one in zip(texts, examples, found, strict=True)
+        ]
 
     @property
     def embedded_slots(self) -> int:
@@ -232,7 +240,7 @@ class TextModel(LoadedText):
 
     def evaluate(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         *,
         ratio: float = 0.15,
         seed: int = 0,
@@ -246,11 +254,15 @@ class TextModel(LoadedText):
 
         Args:
             frequencies: how often each token occurred in training, by id; default as the run's folder still knows.
-            say: called with how many tokens the tokenizer does not know, where it is more than one in a thousand.
+            say: called with how many tokens the tokenizer does not know, where it is more than one in a thousand, and
+                how many texts hold special tokens.
         """
         from unmask.modalities.text.evaluate import evaluate
         from unmask.modalities.text.likelihood import likelihood, training_frequencies
 
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        for line in special_said(self.tokenizer, texts, then=", and they are not predicted"):
+            say(line)
         found = evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies, say=say)
         if not nelbo_draws:
             return found
@@ -329,9 +341,12 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", com
     return TextModel(folder=folder, device=where, precision=name, compiled=compile)
 
 
-def scored(text: str, total: float, slots: int) -> dict[str, Any]:
-    """The row of a text of which so many tokens are scored, `total` nats together; score and perplexity are None where
-    none is."""
-    if not slots:
-        return {"text": text, "score": None, "slots": 0, "perplexity": None}
-    return {"text": text, "score": total, "slots": slots, "perplexity": math.exp(min(-total / slots, 700.0))}
+def scored(tokenizer: Tokenizer, example: Example, found: Score) -> dict[str, Any]:
+    """The figures of a text's score: score, slots, unscored and perplexity; score and perplexity are None where nothing
+    is scored, or white space alone."""
+    ids = example.values["token"]
+    inside = len(ids) - len(tokenizer.before) - len(tokenizer.after)
+    if not says_something(tokenizer, ids):
+        return {"score": None, "slots": 0, "unscored": inside, "perplexity": None}
+    perplexity = math.exp(min(-found.total / found.slots, 700.0))
+    return {"score": found.total, "slots": found.slots, "unscored": inside - found.slots, "perplexity": perplexity}

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from unmask.errors import UserError, setting, suggest
+from unmask.errors import UserError, flags_are_named, setting, suggest
 from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, opened
 from unmask.modalities.text.quotes import encloses, separated
 from unmask.remote import Place, Remote
@@ -15,6 +15,11 @@ from unmask.remote import Place, Remote
 COLUMNS = ("text", "content", "body", "document", "abstract")
 _LONGEST_ROW = 256 << 20
 """A row of .jsonl or .csv cannot be parsed in pieces: beyond this many bytes it is refused, not read into memory."""
+
+
+def _column_option() -> str:
+    more = " (evaluate: --column NAME)" if flags_are_named() else ""
+    return setting("column", "NAME") + more
 
 
 def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
@@ -27,7 +32,7 @@ def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
     for name in COLUMNS:
         if name in columns:
             return name
-    raise UserError(f"{where}: no text column among {there}", hint=f"Name it with {setting('column', 'NAME')}.")
+    raise UserError(f"{where}: no text column among {there}", hint=f"Name it with {_column_option()}.")
 
 
 def _text(value: Any, where: str) -> str:

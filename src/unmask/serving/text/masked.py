@@ -107,8 +107,8 @@ def _score(model: TextModel, limits: Limits) -> Verb:
 
         def finish(found: Sequence[Any]) -> dict[str, Any]:
             rows = []
-            for text, (total, slots, tokens) in zip(texts, found, strict=True):
-                rows.append(scored(text, total, slots) | ({"tokens": tokens} if body["tokens"] else {}))
+            for text, (row, tokens) in zip(texts, found, strict=True):
+                rows.append({"text": text} | row | ({"tokens": tokens} if body["tokens"] else {}))
             return {"results": rows}
 
         return Work(
@@ -135,7 +135,8 @@ def _score(model: TextModel, limits: Limits) -> Verb:
                         Record(
                             text=Field(Text()),
                             score=Field(maybe(Number()), "Nats, summed; null where nothing is scored."),
-                            slots=Field(Number(whole=True), "Tokens scored; unknown words are not."),
+                            slots=Field(Number(whole=True), "Tokens scored."),
+                            unscored=Field(Number(whole=True), "Unknown and special tokens, which are not."),
                         )
                     )
                 ),
@@ -147,19 +148,19 @@ def _score(model: TextModel, limits: Limits) -> Verb:
     )
 
 
-def _scored(model: TextModel, texts: list[str], mode: str) -> list[tuple[float, int, list[dict[str, Any]]]]:
-    """Of each text its score, how many tokens count, and what each token's log-probability is."""
+def _scored(model: TextModel, texts: list[str], mode: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Of each text its score and how many tokens count, and what each token's log-probability is."""
     examples = model.examples(texts)
     with model.context():
         found = score(model.model, examples, slots=model.slots, mode=mode)  # type: ignore[arg-type]
     out = []
-    for text, one, encoded in zip(texts, found, model.tokenizer.encode(texts), strict=True):
+    for text, example, one, encoded in zip(texts, examples, found, model.tokenizer.encode(texts), strict=True):
         tokens = [
             {"start": a, "end": b, "text": text[a:b], "log_probability": None if math.isnan(p) else p}
             for (a, b), p, special in zip(encoded.offsets.tolist(), one.per_slot.tolist(), encoded.special, strict=True)
             if not special
         ]
-        out.append((one.total, one.slots, tokens))
+        out.append((scored(model.tokenizer, example, one), tokens))
     return out
 
 

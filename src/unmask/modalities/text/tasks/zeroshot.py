@@ -36,7 +36,7 @@ CALIBRATIONS = ("context", "batch", "none")
 
 def zero_shot(
     model: str | Path | TextModel | models.TaskFolder,
-    texts: Sequence[str],
+    texts: str | Sequence[str],
     labels: Sequence[str],
     *,
     template: str | Sequence[str] | None = None,
@@ -72,6 +72,7 @@ def zero_shot(
     """
     if calibrate not in (None, *CALIBRATIONS):
         raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
+    texts = [texts] if isinstance(texts, str) else list(texts)
     templates = [template] if isinstance(template, str) else list(template or [])
     labels = list(dict.fromkeys(labels))
     if len(labels) < 2:
