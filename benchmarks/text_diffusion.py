@@ -205,6 +205,48 @@ def infilled(ours: TextModel, theirs: Any, texts: list[str], cache: TokenCache, 
     return out
 
 
+DRAWN, DRAWN_TOKENS = 100, 30
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "one token per pass": {},
+    "the surest first": {"order": "confidence"},
+    "temperature .7": {"temperature": 0.7},
+    "a fifth taken back": {"remask": 0.2},
+    "twice the passes, a tenth taken back": {"steps": 2 * DRAWN_TOKENS, "remask": 0.1},
+    "twice the passes, a fifth taken back, the least likely": {
+        "steps": 2 * DRAWN_TOKENS, "remask": 0.2, "remask_by": "confidence"
+    },
+    "four times the passes, a tenth taken back": {"steps": 4 * DRAWN_TOKENS, "remask": 0.1},
+    "five passes": {"steps": 5},
+    "ten passes, a fifth taken back": {"steps": 10, "remask": 0.2},
+}  # fmt: skip
+
+
+def sampled(ours: TextModel, theirs: Any, held: list[str]) -> list[dict[str, Any]]:
+    """Texts of so many tokens, drawn in each way, judged by the causal model, and how many of a text's tokens differ;
+    beside them held-out text. Low nats with few different tokens are repetition."""
+    tokenizer = ours.tokenizer
+    before = np.asarray(tokenizer.before, np.int64)
+
+    def judged(name: str, rows: list[np.ndarray]) -> dict[str, Any]:
+        nats = [causal_nats(theirs, r, np.arange(len(before), len(r))) for r in (np.append(before, r) for r in rows)]
+        found = bootstrap_mean(np.array([n.mean() for n in nats]), np.arange(len(nats)))
+        different = np.mean([len(set(r.tolist())) / len(r) for r in rows])
+        return {"drawn": name, "nats": found.to_dict(), "different": float(different)}
+
+    read = [e.ids.astype(np.int64) for e in tokenizer.encode(held, specials=False) if len(e) > 2 * DRAWN_TOKENS]
+    whole = [ids[len(ids) // 2 :][:DRAWN_TOKENS] for ids in read[:DRAWN]]
+    out = [judged("held-out text", whole)]
+    shuffled = np.random.default_rng(0).permutation(np.concatenate(whole)).reshape(-1, DRAWN_TOKENS)
+    out.append(judged("held-out tokens, shuffled", list(shuffled)))
+    for name, options in SAMPLERS.items():
+        began = time.process_time()
+        made = ours.generate(number=DRAWN, length=DRAWN_TOKENS, seed=1, **options)
+        took = time.process_time() - began
+        rows = [e.ids.astype(np.int64) for e in tokenizer.encode([one["text"] for one in made], specials=False)]
+        out.append(judged(name, rows) | {"seconds": took})
+    return out
+
+
 def judge(work: Path, out: Path | None, draws: int) -> None:
     from transformers import GPT2LMHeadModel
 
@@ -214,6 +256,7 @@ def judge(work: Path, out: Path | None, draws: int) -> None:
     held = [json.loads(line)["text"] for line in (work / "held.jsonl").open(encoding="utf-8")]
     found: dict[str, Any] = {"bounds": bounds(ours, theirs, held[:100], cache.frequencies(), draws)}
     found["samples"] = ours.generate(number=20, length=30, seed=0)
+    found["sampled"] = sampled(ours, theirs, held)
     found["infilled"] = infilled(ours, theirs, held, cache, 50)
     sides = ("masked", "length_chosen", "causal", "bigram", "most_frequent")
     found["exact"] = {s: sum(r[s] == r["truth"] for r in found["infilled"]) for s in sides}

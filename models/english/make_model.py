@@ -161,10 +161,12 @@ def train(files: list[Path], build: Path, minutes: float, recipe: Path) -> bool:
     run = subprocess.Popen(
         unmask("pretrain", "text", str(prepared), "--out", str(out), "--config", str(recipe), *again)
     )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: run.send_signal(signal.SIGTERM))  # a checkpoint is written, and the run ends
     try:
         run.wait(timeout=60 * minutes)
     except subprocess.TimeoutExpired:
-        run.send_signal(signal.SIGTERM)  # a checkpoint is written, and the run ends
+        run.send_signal(signal.SIGTERM)
         run.wait()
     if run.returncode not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
         raise Refused(f"the run ended with exit code {run.returncode}")

@@ -1,5 +1,6 @@
 """What the commands share."""
 
+import gzip
 import json
 from types import SimpleNamespace
 
@@ -8,6 +9,15 @@ import pytest
 from unmask.cli.common import Output, overrides, read_lines, run_lines
 from unmask.errors import UserError
 from unmask.modalities.text.recipes import TextSettings, with_overrides
+
+
+def test_compressed_lines_are_read_and_damaged_ones_named(tmp_path):
+    (tmp_path / "t.TXT.GZ").write_bytes(gzip.compress("\ufeffone\ntwo\n".encode()))
+    assert read_lines(str(tmp_path / "t.TXT.GZ")) == ["one", "two"]
+    for name, content in (("cut.gz", gzip.compress(b"one\n" * 99)[:20]), ("no.gz", b"one\n")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=rf"{name}: cannot be read"):
+            read_lines(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("path", ["notes.md", "data/held-out", "held.parquet", "/"])

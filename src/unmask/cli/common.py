@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import sys
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -73,19 +75,23 @@ def read_lines(source: str) -> list[str]:
 
 
 def file_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 text file.
+    """The lines of a UTF-8 text file, .gz or not.
 
     Raises:
-        UserError: it is not there, not UTF-8, or empty.
+        UserError: it is not there, damaged, not UTF-8, or empty.
     """
     path = Path(path)
     try:
         # As bytes: reading as text would turn a lone carriage return inside a line into a line's end.
-        lines = split_lines(path.read_bytes().decode("utf-8-sig"))
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw
+        lines = split_lines(raw.decode("utf-8-sig"))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({error})", hint="Copy the file again.") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", hint="Give a text file with one text per line.") from None
     except UnicodeDecodeError as error:
-        line = path.read_bytes()[: error.start].count(b"\n") + 1
+        line = raw[: error.start].count(b"\n") + 1
         raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
     if not lines:
         raise UserError(f"{path}: empty", hint="Give one text per line.")

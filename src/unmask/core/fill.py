@@ -9,6 +9,7 @@ Shape letters: rows, slots, filled (slots to fill), open (those still hidden).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -122,10 +123,10 @@ def fill(
             f"remask={remask}, remask_by={remask_by}",
             hint="Expected a share from 0 up to, not including, 1 (0 with turns), and random or confidence.",
         )
-    if steps < 1 or sweeps < 0 or shares < 1 or temperature < 0:
+    if steps < 1 or sweeps < 0 or shares < 1 or not 0 <= temperature < math.inf:
         raise UserError(
             f"steps={steps}, sweeps={sweeps}, shares={shares}, temperature={temperature}",
-            hint="Expected steps and shares of at least 1, sweeps and temperature not below 0.",
+            hint="Expected steps and shares of at least 1, sweeps not below 0, a temperature from 0 up.",
         )
     flat, place = flat.unique(return_inverse=True)
     if turns is not None:

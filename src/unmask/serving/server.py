@@ -20,6 +20,8 @@ from unmask.serving.application import application
 from unmask.serving.connections import protocol
 from unmask.serving.gateway import Gateway
 
+ROUND_TRIP = 0.2
+"""Seconds that handshakes which have begun get to end."""
 LINGER = 1.0
 """Seconds that idle connections get, when the server ends, to send one more request: it is answered, and the connection
 closed behind it."""
@@ -94,8 +96,8 @@ class Server(uvicorn.Server):
         await self._let_in_who_waits()
         if not stays:
             self._door.close()
-        until = loop.time() + LINGER
-        while loop.time() < until and self.server_state.connections:
+        now = loop.time()
+        while loop.time() < now + (LINGER if self.server_state.connections else ROUND_TRIP if stays else 0.0):
             await asyncio.sleep(0.02)
             await self._let_in_who_waits()  # whose handshake has ended since
         self._door.close()

@@ -249,6 +249,19 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
         raise UserError(f"{folder}: the run there was started with other data or settings: {told}", hint=hint)
 
 
+def check_not_done(checkpoint: Checkpoint | None, steps: int | None, folder: Path) -> None:
+    """Refuse to end a run earlier than it has come.
+
+    Raises:
+        UserError: naming both numbers of steps.
+    """
+    if checkpoint is not None and steps is not None and checkpoint.step > steps:
+        raise UserError(
+            f"{folder}: the run has taken {checkpoint.step:,} steps, and {setting('steps', steps)} asks for fewer",
+            hint="Ask for as many or more, or begin in another folder.",
+        )
+
+
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any], *, values: bool = False) -> Iterator[str]:
     """What is not the same: digests by name, what stands in mappings with both `values`."""
     for key in {**now, **was}:

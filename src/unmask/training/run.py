@@ -21,7 +21,7 @@ from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError, option, setting
 from unmask.files import check_folder, locked
 from unmask.training.best import BestWeights, EarlyStopping
-from unmask.training.checkpoint import Checkpoint, SignalGuard, check_same_run
+from unmask.training.checkpoint import Checkpoint, SignalGuard, check_not_done, check_same_run
 from unmask.training.compute import Compute, fit_memory, launch
 from unmask.training.engine import Whole
 from unmask.training.job import Job, RunResult
@@ -107,6 +107,7 @@ class Run:
             f"Resume with the same data and settings (only the run's end may change), or start a new {option('out')}."
         )
         check_same_run(found, job.fingerprint, out, hint=hint)
+        check_not_done(found, settings.steps, out)
         self.compute = Compute.choose(settings, accelerator, found)
         self.console = console and self.compute.first_process
         say = console_logger(self.console)
@@ -145,7 +146,7 @@ class Run:
             self._check(None)
             kept = self.step if self.stopped == "signal" else self._finish(save)
             self.engine.close()
-            self.tracker.event("end", stopped=self.stopped, skipped=self.guard.total)
+            self.tracker.event("end", step=self.step, stopped=self.stopped, skipped=self.guard.total)
             self.compute.accelerator.wait_for_everyone()
         return self._result(kept)
 

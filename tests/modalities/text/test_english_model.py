@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -89,6 +90,24 @@ def test_a_stopped_run_goes_on_and_is_packed(folder):
     taken = [row["step"] for row in map(json.loads, log) if row["kind"] == "train"]
     assert taken[0] == 1  # one run: its beginning is still in its log
     assert taken[-1] == steps + 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_with_a_checkpoint(folder, number):
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
+    began = subprocess.Popen(command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    log = folder / "build" / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and '"train"' in log.read_text()):
+        assert began.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    began.send_signal(number)
+    out, said = began.communicate(timeout=60)
+    assert "not finished: the same command goes on" in out, said
+    assert "Traceback" not in said
+    ended = json.loads(log.read_text().splitlines()[-1])
+    assert (ended["kind"], ended["stopped"]) == ("end", "signal")  # the run itself has ended, in order
 
 
 def test_minutes_end_a_call_not_the_run(folder):

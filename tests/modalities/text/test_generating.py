@@ -135,6 +135,24 @@ def test_all_the_room_there_is_can_be_drawn_and_no_more(kind: str, prefix: str, 
         model.generate(prefix=prefix, suffix=suffix, length=MODEL_SLOTS - given + 1)
 
 
+def test_remasking_takes_back_of_a_few_tokens_too():
+    model = make()
+    drawn = [model.generate(length=2, seed=seed, remask=remask)[0] for seed in range(8) for remask in (0.0, 0.9)]
+    assert [one["log_probability"] is None for one in drawn] == [False, True] * 8
+    assert [one["text"] for one in drawn[::2]] != [one["text"] for one in drawn[1::2]]
+    with pytest.raises(UserError, match=r"(?s)remask=0.2.*steps=2.*3 or more"):
+        model.generate(length=2, steps=2, remask=0.2)
+
+
+@pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0])
+def test_temperatures_that_are_none_are_refused(temperature):
+    model = make()
+    with pytest.raises(UserError, match="temperature"):
+        model.generate(length=2, temperature=temperature)
+    with pytest.raises(UserError, match="temperature"):
+        model.fill("The [MASK] fox.", temperature=temperature)
+
+
 def test_a_model_that_never_saw_mostly_hidden_text_is_told_of():
     model = make()
     assert "never trained on mostly hidden text" in (shown_little(model) or "")

@@ -6,6 +6,8 @@ import zipfile
 
 import pytest
 
+from commands import run
+from text_corpus import made_model
 from unmask.errors import UserError
 from unmask.modalities.text.minimal_pairs import (
     MinimalPair,
@@ -98,6 +100,32 @@ def test_files_are_read_as_people_have_them(tmp_path):
     found = read_minimal_pairs(*(tmp_path / name for name in names))
     assert [pair.paradigm for pair in found] == ["bom", "LOUD", "packed", "deep", "a", "b"]
     assert {pair.good for pair in found} == {"The cat\u2028 sleeps."}
+
+
+def test_files_of_one_name_are_paradigms_apart(tmp_path):
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "agr.jsonl").write_text(row("a", "b"))
+    (tmp_path / "x" / "v1.jsonl.bak.jsonl").write_text(row("a", "b"))
+    for sources in ([tmp_path], [tmp_path / "x", tmp_path / "y"]):
+        names = [pair.paradigm.removeprefix(f"{tmp_path}/") for pair in read_minimal_pairs(*sources)]
+        assert names == ["x/agr", "v1.jsonl.bak", "y/agr"]
+
+
+def test_every_source_must_hold_pairs(tmp_path, capsys):
+    made_model().save(tmp_path / "m")
+    (tmp_path / "a.jsonl").write_text(row("The fox jumps.", "The fox jump."))
+    (tmp_path / ".b.jsonl").write_text(row("The dog jumps.", "The dog jump."))
+    (tmp_path / "held.txt").write_text("the quick fox\n")
+    (tmp_path / "empty").mkdir()
+    for other in ("held.txt", "nosuch.jsonl", "empty"):
+        code, _, error = run(capsys, "evaluate", tmp_path / "m", tmp_path / "a.jsonl", tmp_path / other)
+        assert (code, f"{other}: no such file, or no minimal pairs" in error) == (2, True), error
+        with pytest.raises(UserError, match=other):
+            read_minimal_pairs(tmp_path / "a.jsonl", tmp_path / other)
+    given = ["evaluate", tmp_path / "m", tmp_path / "*.jsonl", tmp_path / ".b.jsonl"]  # hidden, but named
+    code, out, error = run(capsys, *given)
+    assert (code, "2 pairs" in out) == (0, True), error
 
 
 def test_rows_that_are_not_utf_8_and_files_that_are_damaged_are_named(tmp_path):

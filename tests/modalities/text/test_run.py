@@ -309,6 +309,25 @@ def test_adapting_a_diffusion_model_goes_on_with_its_objective_and_notes_lengths
     assert len(once.folder.settings["lengths"]) == 101
     assert shown_little(once) is None  # its first run drew shares
     assert adapt_settings({}, tmp_path / "once").density == "fixed"
+    given = adapt_settings({"density": "fixed", "ratio": 0.3}, tmp_path / "drawn")
+    assert (given.ratio, given.loss_weight) == (0.3, "slot")
+    assert adapt_settings({"density": "fixed"}, tmp_path / "drawn").ratio == 0.15
+    with pytest.raises(UserError, match=r"(?s)ratio=0.3: this model draws.*density"):
+        adapt_settings({"ratio": 0.3}, tmp_path / "drawn")
+
+
+def test_a_run_is_not_resumed_to_fewer_steps_than_it_has_taken(corpus, tmp_path):
+    pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4), console=False)
+    ended = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
+    assert (json.loads(ended)["kind"], json.loads(ended)["step"]) == ("end", 4)
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="has taken 4 steps, and steps=3 asks for fewer"):
+        pretrain(str(corpus), tmp_path / "run", settings=settings(steps=3), resume=True, console=False)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert (
+        pretrain(str(corpus), tmp_path / "run", settings=settings(steps=5), resume=True, console=False).result.steps
+        == 5
+    )
 
 
 def test_a_model_of_our_own_is_adapted_at_a_quarter_of_its_rate(corpus, tmp_path):

@@ -77,10 +77,23 @@ def test_special_tokens_in_a_text_are_found(kind):
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_texts_without_anything_to_read_are_found(kind):
     tokenizer = made_model(kind).tokenizer
-    bare = ["", "   ", " \t\n ", "[MASK]", "[SEP] [PAD]", " [SEP] "]
+    bare = [
+        "",
+        "   ",
+        " \t\n ",
+        "[MASK]",
+        "[SEP] [PAD]",
+        " [SEP] ",
+        "\u3000",
+        "\xa0",
+        "\u2028",
+        "\u200b",
+        "\ufeff \u200b",
+    ]
     unknown = [text for text in ("\u0f00 \u0f00", "\N{GRINNING FACE}") if kind != "bpe"]  # which knows all bytes
     assert nothing_to_read(tokenizer, [SENTENCES[0], *bare, *unknown]) == list(range(1, 1 + len(bare) + len(unknown)))
     assert nothing_to_read(tokenizer, []) == []
+    assert nothing_to_read(tokenizer, ["\u3000" * 12 + "the", "\u0f00 the"]) == []
     assert len(unknown_said(tokenizer, ["the \u0f00"])) == (kind != "bpe")
     rows = made_model(kind).score([*bare, *unknown])
     assert [(row["score"], row["slots"]) for row in rows] == [(None, 0)] * len(rows)

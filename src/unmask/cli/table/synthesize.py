@@ -8,7 +8,6 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.table.reading import read_for, table_model
-from unmask.errors import UserError
 from unmask.files import check_results
 
 
@@ -33,8 +32,6 @@ def synthesize(
 
     output = Output(json_, seed)
     check_results([out], [])
-    if temperature <= 0:
-        raise UserError(f"--temperature {temperature}", hint="Expected a number above 0.")
     loaded = table_model(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they are in the result

@@ -22,7 +22,7 @@ def generate(
     number: int = typer.Option(1, min=1, help="How many."),
     temperature: float = typer.Option(1.0, min=0, help="Below 1 keeps to the common; 0 takes the likeliest."),
     top_k: int = typer.Option(None, min=1, help="Draw among the k likeliest tokens alone."),
-    steps: int = typer.Option(None, min=1, help="Passes of the model; default one for each token."),
+    steps: int = typer.Option(None, min=1, help="Passes of the model; default one for each token (remask: two)."),
     order: str = typer.Option("random", help="Which tokens come first: random, confidence or left_to_right."),
     remask: float = typer.Option(0.0, help="Share of the drawn tokens that each pass takes back, to be drawn anew."),
     remask_by: str = typer.Option("random", help="Which are taken back: random, or the least likely (confidence)."),

@@ -10,6 +10,7 @@ from typing import Any, cast
 import typer
 
 from unmask.cli import options
+from unmask.errors import UserError, first_of
 
 
 def fill(
@@ -167,13 +168,20 @@ def evaluate(
     from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.building import told
     from unmask.modalities.text.documents import ReadReport
-    from unmask.modalities.text.minimal_pairs import is_minimal_pairs
+    from unmask.modalities.text.minimal_pairs import is_minimal_pairs, matching
     from unmask.modalities.text.sources import iter_documents
     from unmask.registry import load
 
     check_most(most)
     output = Output(json_, seed)
-    if any(map(is_minimal_pairs, data)):
+    data = matching(data)
+    paired = [source for source in data if is_minimal_pairs(source)]
+    if paired:
+        if others := [source for source in data if source not in paired]:
+            raise UserError(
+                f"{first_of(others, 3)}: no such file, or no minimal pairs as {paired[0]} has them",
+                hint="Minimal pairs and texts are evaluated apart.",
+            )
         _evaluate_pairs(load(model, device=device, precision=precision), data, most, output)
         return
     read = ReadReport()

@@ -15,7 +15,7 @@ import torch
 
 from unmask.core.batch import PackedBatch
 from unmask.core.pretrain import validate
-from unmask.errors import UserError, option
+from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import source_name
 from unmask.files import read_object, replace_json
 from unmask.modalities.text.batches import measuring_corruption, validation_batches
@@ -86,8 +86,22 @@ def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) ->
             raise UserError(f"{key}={given[key]}: the model to adapt has its own", hint="Leave it out.")
     usual = with_overrides(TextSettings(), ADAPT)
     if model is not None:
-        usual = with_overrides(usual, {"learning_rate": rate_for(model)} | objective_of(model))
+        usual = with_overrides(usual, {"learning_rate": rate_for(model)})
+        if "density" not in given:
+            usual = with_overrides(usual, _checked_objective(given, objective_of(model)))
     return with_overrides(usual, given)
+
+
+def _checked_objective(given: Mapping[str, Any], objective: dict[str, Any]) -> dict[str, Any]:
+    """The start's objective, where what is given does not presume another."""
+    idle = [key for key in ("ratio", "ratio_end") if key in given]
+    if objective.get("density") == "uniform" and idle:
+        raise UserError(
+            f"{setting(idle[0], given[idle[0]])}: this model draws the share of each text that it hides "
+            "(density=uniform), where it has no say",
+            hint=f"Leave it out, or give {setting('density', 'fixed')} too.",
+        )
+    return objective
 
 
 def objective_of(model: str | Path) -> dict[str, Any]:

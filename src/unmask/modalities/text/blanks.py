@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from string import whitespace
 
@@ -106,8 +107,14 @@ def special_said(tokenizer: Tokenizer, texts: Sequence[str], *, but: Sequence[st
 
 def says_something(tokenizer: Tokenizer, ids: np.ndarray) -> bool:
     """Whether any of these tokens is more than white space, and neither special nor unknown."""
-    plain = ids[~np.isin(ids, tokenizer.special_ids)]
-    return any(tokenizer.decode([token]).strip() for token in plain.tolist())
+    plain = ids[~np.isin(ids, tokenizer.special_ids)].tolist()
+    # The first few tell nearly always; all of them, as a character may be cut into tokens that are none alone.
+    return _is_seen(tokenizer.decode(plain[:8]).replace("\ufffd", "")) or _is_seen(tokenizer.decode(plain))
+
+
+def _is_seen(text: str) -> bool:
+    """Whether a text is more than white space and marks without a shape (zero-width spaces, byte order marks)."""
+    return any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf") for c in text)
 
 
 def nothing_to_read(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:

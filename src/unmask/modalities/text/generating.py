@@ -10,6 +10,7 @@ How many tokens are drawn, where nobody says:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,8 +52,14 @@ def generate(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
             raise UserError(f"{name}={value}", hint="Expected a whole number, 1 or more.")
     check_seed(seed)
-    if not temperature >= 0:
-        raise UserError(f"temperature={temperature}", hint="Expected 0 or more.")
+    if not 0 <= temperature < math.inf:
+        raise UserError(f"temperature={temperature}", hint="Expected a number, 0 or more.")
+    if remask and steps is not None and steps < 3:
+        raise UserError(
+            f"{option('remask', remask)} with {option('steps', steps)}: tokens are taken back between the "
+            "first pass and the last",
+            hint="Give 3 or more.",
+        )
     for name, text in (("prefix", prefix), ("suffix", suffix)):
         if not isinstance(text, str):
             raise UserError(f"{name}={text!r}", hint="Expected a text, '' for none.")
@@ -73,7 +80,7 @@ def generate(
     filled = _fill(
         model,
         texts,
-        steps=max(lengths) if steps is None else steps,
+        steps=steps or (max(3, 2 * max(lengths)) if remask else max(lengths)),
         order=order,
         temperature=temperature,
         top_k=top_k,

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import glob
 import gzip
 import itertools
 import json
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -30,7 +33,8 @@ class MinimalPair:
     """Two sentences that differ in one point of grammar; the published file has some that do not, which are ties.
 
     Attributes:
-        paradigm: which pairs are averaged together: column `UID`, else the name of the file.
+        paradigm: which pairs are averaged together: column `UID`, else the name of the file (with its folders where two
+            files have one name).
         field: which paradigms are shown together: column `linguistics_term`, else the paradigm.
     """
 
@@ -48,9 +52,15 @@ class Scorer(Protocol):
         ...
 
 
+def matching(sources: Sequence[str]) -> list[str]:
+    """Sources with the files that patterns (*.jsonl) stand for in their place."""
+    found = [[s] if Path(s).exists() else sorted(glob.glob(s, recursive=True)) or [s] for s in sources]
+    return list(itertools.chain.from_iterable(found))
+
+
 def is_minimal_pairs(source: str | Path) -> bool:
     """Whether a file (.jsonl, .gz or not, or a .zip or folder of such) holds minimal pairs, by its first row."""
-    for _, raw in itertools.islice(_lines(Path(source)), 1):
+    for _, _, raw in itertools.islice(_lines(Path(source)), 1):
         try:
             row = json.loads(raw.decode("utf-8-sig", "replace"))
         except json.JSONDecodeError:
@@ -63,37 +73,53 @@ def read_minimal_pairs(*sources: str | Path) -> list[MinimalPair]:
     """The pairs of .jsonl files (.gz or not), and of all such files below folders and in .zip files, by name.
 
     Raises:
-        UserError: naming file and line of every row that is no pair (the first ten); there is none at all.
+        UserError: naming file and line of every row that is no pair (the first ten), or a source that holds no row.
     """
-    found, wrong = [], []
-    for where, raw in itertools.chain.from_iterable(_lines(Path(source)) for source in sources):
-        try:
-            found.append(_pair(json.loads(raw.decode("utf-8-sig")), where.rsplit(":", 1)[0]))
-        except UnicodeDecodeError:
-            wrong.append(f"{where}: not UTF-8")
-        except ValueError as error:  # a JSONDecodeError is one
-            wrong.append(f"{where}: {error}")
+    found, wrong = list[tuple[str, dict[str, Any]]](), list[str]()
     hint = f'Expected one JSON object per line, in UTF-8: {{"{GOOD}": "...", "{BAD}": "..."}}.'
+    for source in sources:
+        before = len(found) + len(wrong)
+        for file, number, raw in _lines(Path(source)):
+            try:
+                found.append((file, _checked(json.loads(raw.decode("utf-8-sig")))))
+            except UnicodeDecodeError:
+                wrong.append(f"{file}:{number}: not UTF-8")
+            except ValueError as error:  # a JSONDecodeError is one
+                wrong.append(f"{file}:{number}: {error}")
+        if len(found) + len(wrong) == before:
+            there = "no minimal pair" if Path(source).exists() else "no such file"
+            raise UserError(f"{source}: {there}", hint=hint)
     if wrong:
         raise UserError(first_of(wrong, 10, between="\n  "), hint=hint)
     if not found:
-        raise UserError(f"{first_of(sources, 3)}: no minimal pair", hint=hint)
-    return found
+        raise UserError("no minimal pair", hint=hint)
+    names = _names({file for file, _ in found})
+    pairs = []
+    for file, row in found:
+        paradigm = str(row.get(PARADIGM) or names[file])
+        field = str(row.get(FIELD) or paradigm)
+        pairs.append(MinimalPair(good=row[GOOD], bad=row[BAD], paradigm=paradigm, field=field))
+    return pairs
 
 
-def _pair(row: Any, file: str) -> MinimalPair:
+def _checked(row: Any) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
     for name in (GOOD, BAD):
         if not isinstance(row.get(name), str) or not row[name].strip():
             raise ValueError(f"{name} is {row.get(name)!r}, not a text")
-    name = Path(file).name
-    paradigm = str(row.get(PARADIGM) or name[: name.lower().index(".jsonl")])
-    return MinimalPair(good=row[GOOD], bad=row[BAD], paradigm=paradigm, field=str(row.get(FIELD) or paradigm))
+    return row
 
 
-def _lines(source: Path) -> Iterator[tuple[str, bytes]]:
-    """("file:line", bytes) of the lines that are not blank.
+def _names(files: Iterable[str]) -> dict[str, str]:
+    """What each file's pairs are called: its name without .jsonl, with its folders where another has that name too."""
+    whole = {file: re.sub(r"\.jsonl(\.gz)?$", "", file, flags=re.IGNORECASE) for file in files}
+    times = Counter(Path(name).name for name in whole.values())
+    return {file: name if times[Path(name).name] > 1 else Path(name).name for file, name in whole.items()}
+
+
+def _lines(source: Path) -> Iterator[tuple[str, int, bytes]]:
+    """(file, number from 1, bytes) of the lines that are not blank.
 
     Raises:
         UserError: a file is damaged, or may not be read.
@@ -101,13 +127,13 @@ def _lines(source: Path) -> Iterator[tuple[str, bytes]]:
     try:
         if source.suffix.lower() == ".zip" and source.is_file():
             with zipfile.ZipFile(source) as archive:
-                for name in sorted(filter(_holds_rows, archive.namelist())):
+                for name in sorted(filter(_is_taken, archive.namelist())):
                     with archive.open(name) as file:
-                        yield from _numbered(name, file)
+                        yield from _numbered(f"{source}/{name}", file)
             return
-        files = sorted(source.rglob("*")) if source.is_dir() else [source]
-        for path in files:
-            if _holds_rows(str(path.relative_to(source) if source.is_dir() else path.name)) and path.is_file():
+        below = (path for path in source.rglob("*") if _is_taken(str(path.relative_to(source))))
+        for path in sorted(below) if source.is_dir() else [source]:
+            if _holds_rows(path.name) and path.is_file():
                 with path.open("rb") as file:
                     yield from _numbered(str(path), file)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
@@ -115,17 +141,19 @@ def _lines(source: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _holds_rows(name: str) -> bool:
-    """Whether a file is read, by its name: .jsonl or .jsonl.gz, not hidden, and not what macOS adds to an archive."""
-    parts = Path(name).parts
-    hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
-    return bool(parts) and not hidden and parts[-1].lower().removesuffix(".gz").endswith(".jsonl")
+    return name.lower().removesuffix(".gz").endswith(".jsonl")
 
 
-def _numbered(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
+def _is_taken(name: str) -> bool:
+    """Whether a file of a folder or an archive is read: one of rows, not hidden, and not what macOS adds."""
+    return _holds_rows(name) and not any(part.startswith(".") or part == "__MACOSX" for part in Path(name).parts)
+
+
+def _numbered(name: str, file: IO[bytes]) -> Iterator[tuple[str, int, bytes]]:
     with gzip.open(file) if name.lower().endswith(".gz") else contextlib.nullcontext(file) as lines:
         for number, line in enumerate(lines, start=1):
             if line.removeprefix(codecs.BOM_UTF8).strip():
-                yield f"{name}:{number}", line
+                yield name, number, line
 
 
 def some_of_each(pairs: Sequence[MinimalPair], most: int, *, seed: int = 0) -> list[MinimalPair]:

@@ -120,7 +120,8 @@ class TextModel(LoadedText):
             length: tokens that are drawn; default see `unmask.modalities.text.generating`.
             number: how many texts.
             temperature, top_k, order, remask, remask_by: see `unmask.core.fill.fill`.
-            steps: passes of the model; default one for each token. 1: all at once, independent of each other.
+            steps: passes of the model; default one for each token, with `remask` two. 1: all at once, independent of
+                each other.
 
         Returns:
             One dict per text: text, generated (the part that was drawn), tokens (drawn), log_probability (joint, along
@@ -345,8 +346,9 @@ def scored(tokenizer: Tokenizer, example: Example, found: Score) -> dict[str, An
     """The figures of a text's score: score, slots, unscored and perplexity; score and perplexity are None where nothing
     is scored, or white space alone."""
     ids = example.values["token"]
-    inside = len(ids) - len(tokenizer.before) - len(tokenizer.after)
+    around = len(tokenizer.before) + len(tokenizer.after)
+    unscored = int(np.isin(ids, tokenizer.special_ids).sum()) - around
     if not says_something(tokenizer, ids):
-        return {"score": None, "slots": 0, "unscored": inside, "perplexity": None}
+        return {"score": None, "slots": 0, "unscored": unscored, "perplexity": None}
     perplexity = math.exp(min(-found.total / found.slots, 700.0))
-    return {"score": found.total, "slots": found.slots, "unscored": inside - found.slots, "perplexity": perplexity}
+    return {"score": found.total, "slots": found.slots, "unscored": unscored, "perplexity": perplexity}

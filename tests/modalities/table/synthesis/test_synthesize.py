@@ -171,6 +171,12 @@ def test_a_formula_that_cannot_hold_is_refused(model, where, constraints, says):
         model.synthesize(5, where=where, constraints=constraints)
 
 
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
+def test_temperatures_that_are_none_are_refused(model, temperature):
+    with pytest.raises(UserError, match=f"temperature={temperature}"):
+        model.synthesize(2, temperature=temperature)
+
+
 def test_a_condition_without_support_is_said(model):
     with pytest.warns(UserWarning, match="extrapolation"):
         model.synthesize(5, where="age > 86")

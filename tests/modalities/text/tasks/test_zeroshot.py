@@ -72,7 +72,8 @@ def test_blank_texts_have_no_label_and_change_none(request, kind, calibrate):
     rows, _ = zero_shot(folder, texts, LABELS, calibrate=calibrate, precision="fp32", say=said.append)
     nothing = {"label": None, "probability": None, "probabilities": None}
     assert [rows[i] for i in (1, 3, 4)] == [{"text": text} | nothing for text in ("", " \n", emoji)]
-    [line] = said
+    unknown, line = said
+    assert unknown.startswith("warning: 1 of 5 texts hold words or characters that the model does not know")
     assert line.startswith("3 of 5 texts are blank or hold no token that the model knows (text 2, text 4, text 5)")
     alone, _ = zero_shot(folder, some, LABELS, calibrate=calibrate, precision="fp32")
     for found, one in zip([rows[0], rows[2]], alone, strict=True):

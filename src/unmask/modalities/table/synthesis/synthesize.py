@@ -8,6 +8,7 @@ hazards given the covariates (`hazards.Outcome`), so that hazard ratios and Kapl
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,10 +82,12 @@ def synthesize(
         ids: "new" gives identifier columns fresh values (S1, S2, ...).
 
     Raises:
-        UserError: a condition on what is not there, or that no row can meet.
+        UserError: a condition on what is not there, or that no row can meet; rows or temperature out of range.
     """
     if rows < 1:
         raise UserError(f"rows={rows}", hint="Expected at least 1.")
+    if not 0 < temperature < math.inf:
+        raise UserError(option("temperature", temperature), hint="Expected a number above 0.")
     if not model.table.network.draws_columns:
         raise UserError(
             f"recipe {model.table.settings.recipe!r} does not synthesise", hint="Fit with the recipe 'masked'."

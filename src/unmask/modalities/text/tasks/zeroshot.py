@@ -20,7 +20,7 @@ from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError, either, first_of
 from unmask.modalities.text.batches import text_example
-from unmask.modalities.text.blanks import bare_said, nothing_to_read
+from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, unknown_said
 from unmask.modalities.text.filling import BLANK
 from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.model import TextModel
@@ -58,8 +58,8 @@ def zero_shot(
             text; "batch", the log of its share averaged over all `texts` (give many, and expect labels about equally
             often: an answer then depends on the other texts); "none". Default: context for prompts, none for NLI
             models, which have no blank to ask without a text.
-        say: called with how many texts are cut to what the model reads beside the template, and in which there is
-            nothing to read: blank ones, and those of unknown and special tokens alone.
+        say: called with how many texts are cut to what the model reads beside the template, hold special or unknown
+            tokens, or nothing to read: blank ones, and those of unknown and special tokens alone.
 
     Returns:
         (rows with text, label, probability and probabilities, in order, all but the text None where there is nothing
@@ -99,7 +99,9 @@ def zero_shot(
     room = min(_room(asked, one) for one in templates)
     cut = count_longer(asked.tokenizer, [asked.written(t) for t in texts], room + len(asked.tokenizer.ids([""])[0]))
     bare = nothing_to_read(asked.tokenizer, texts)
-    for line in [*cut_said(cut, len(texts), room), *bare_said(bare, len(texts), "their labels are null")]:
+    read = [asked.written(text) for text in texts]
+    marks = [*special_said(asked.tokenizer, read), *unknown_said(asked.tokenizer, read)]
+    for line in [*cut_said(cut, len(texts), room), *marks, *bare_said(bare, len(texts), "their labels are null")]:
         say(line)
     told = np.setdiff1d(np.arange(len(texts)), bare)
     scores = np.full((len(texts), len(labels)), np.nan)
