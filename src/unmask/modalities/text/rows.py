@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from unmask.errors import UserError, flags_are_named, setting, suggest
+from unmask.errors import UserError, flags_are_named, option, setting, suggest
 from unmask.modalities.text.documents import WHOLE, Document, ReadReport, Span, opened
 from unmask.modalities.text.quotes import encloses, separated
 from unmask.remote import Place, Remote
@@ -18,7 +18,7 @@ _LONGEST_ROW = 256 << 20
 
 
 def _column_option() -> str:
-    more = " (evaluate: --column NAME)" if flags_are_named() else ""
+    more = f" (of evaluate: {option('column', 'NAME')})" if flags_are_named() else ""
     return setting("column", "NAME") + more
 
 
