@@ -1,13 +1,15 @@
-"""What every room that writes to disk needs."""
+"""What every room that reads or writes files needs."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import glob
+import gzip
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -15,6 +17,31 @@ from types import MappingProxyType
 from typing import Any
 
 from unmask.errors import UserError, option
+
+
+def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> str:
+    """A UTF-8 text file, .gz or not, without its byte order mark.
+
+    Args:
+        hint: what is expected, where it is absent.
+
+    Raises:
+        UserError: it is absent, not UTF-8 or a broken gzip.
+    """
+    path = Path(path)
+    try:
+        # As bytes: reading as text would turn a lone carriage return inside a line into a line's end.
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file", hint=hint) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: cannot be read ({error})", hint="Copy the file again.") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
 
 
 def split_lines(text: str) -> list[str]:

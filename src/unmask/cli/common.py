@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import sys
 import time
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
-from unmask.files import json_text, split_lines
+from unmask.files import json_text, read_text, split_lines
 from unmask.progress import counted
 
 
@@ -80,19 +78,7 @@ def file_lines(path: str | Path) -> list[str]:
     Raises:
         UserError: it is not there, damaged, not UTF-8, or empty.
     """
-    path = Path(path)
-    try:
-        # As bytes: reading as text would turn a lone carriage return inside a line into a line's end.
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw
-        lines = split_lines(raw.decode("utf-8-sig"))
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read ({error})", hint="Copy the file again.") from None
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", hint="Give a text file with one text per line.") from None
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
+    lines = split_lines(read_text(path, hint="Give a text file with one text per line."))
     if not lines:
         raise UserError(f"{path}: empty", hint="Give one text per line.")
     return lines

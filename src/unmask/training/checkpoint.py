@@ -39,7 +39,6 @@ from torch import Tensor
 
 from unmask.errors import UserError, option, setting
 from unmask.files import fsync
-from unmask.training.settings import LATER
 
 _NAME = re.compile(r"step-(\d+)(\.replaced)?")
 _TEMPORARY = ".writing-"
@@ -226,50 +225,6 @@ def load_checkpoint(path: str | Path, share: tuple[int, int] = (0, 1)) -> Checkp
         extra=state["extra"],
         random_state=state["random"],
     )
-
-
-def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any], folder: Path, *, hint: str) -> None:
-    """Refuse to go on with a run that was started otherwise.
-
-    Args:
-        checkpoint: its newest, with the fingerprint it was started with in `extra`; None: nothing to check.
-        fingerprint: what must not change while a run is broken off, as JSON: mappings of settings, and digests of data
-            and the like by name.
-        folder: of the run, for the message.
-        hint: what to do.
-
-    Raises:
-        UserError: naming what differs, settings with both values.
-    """
-    if checkpoint is None:
-        return
-    was, now = checkpoint.extra.get("fingerprint"), json.loads(json.dumps(fingerprint, default=str))
-    if was != now:
-        told = "; ".join(_differences(was, now)) if isinstance(was, Mapping) else "another version wrote it"
-        raise UserError(f"{folder}: the run there was started with other data or settings: {told}", hint=hint)
-
-
-def check_not_done(checkpoint: Checkpoint | None, steps: int | None, folder: Path) -> None:
-    """Refuse to end a run earlier than it has come.
-
-    Raises:
-        UserError: naming both numbers of steps.
-    """
-    if checkpoint is not None and steps is not None and checkpoint.step > steps:
-        raise UserError(
-            f"{folder}: the run has taken {checkpoint.step:,} steps, and {setting('steps', steps)} asks for fewer",
-            hint="Ask for as many or more, or begin in another folder.",
-        )
-
-
-def _differences(was: Mapping[str, Any], now: Mapping[str, Any], *, values: bool = False) -> Iterator[str]:
-    """What is not the same: digests by name, what stands in mappings with both `values`."""
-    for key in {**now, **was}:
-        old, new = (side.get(key, LATER.get(key)) for side in (was, now))
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _differences(old, new, values=True)
-        elif old != new:
-            yield f"{key}={new}, was {old}" if values else f"{key}: not the same"
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError, option, setting
 from unmask.files import check_folder, locked
 from unmask.training.best import BestWeights, EarlyStopping
-from unmask.training.checkpoint import Checkpoint, SignalGuard, check_not_done, check_same_run
+from unmask.training.checkpoint import Checkpoint, SignalGuard
 from unmask.training.compute import Compute, fit_memory, launch
 from unmask.training.engine import Whole
 from unmask.training.job import Job, RunResult
@@ -36,6 +36,7 @@ from unmask.training.processes import (
     own_random_numbers,
 )
 from unmask.training.progress import RunClock, ending
+from unmask.training.same_run import check_not_done, check_same_run
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker, console_logger

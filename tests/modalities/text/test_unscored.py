@@ -91,10 +91,12 @@ def test_texts_without_anything_to_read_are_found(kind):
         "\ufeff \u200b",
     ]
     unknown = [text for text in ("\u0f00 \u0f00", "\N{GRINNING FACE}") if kind != "bpe"]  # which knows all bytes
-    assert nothing_to_read(tokenizer, [SENTENCES[0], *bare, *unknown]) == list(range(1, 1 + len(bare) + len(unknown)))
+    assert nothing_to_read(tokenizer, tokenizer.ids([SENTENCES[0], *bare, *unknown])) == list(
+        range(1, 1 + len(bare) + len(unknown))
+    )
     assert nothing_to_read(tokenizer, []) == []
-    assert nothing_to_read(tokenizer, ["\u3000" * 12 + "the", "\u0f00 the"]) == []
-    assert len(unknown_said(tokenizer, ["the \u0f00"])) == (kind != "bpe")
+    assert nothing_to_read(tokenizer, tokenizer.ids(["\u3000" * 12 + "the", "\u0f00 the"])) == []
+    assert len(unknown_said(tokenizer, tokenizer.ids(["the \u0f00"]))) == (kind != "bpe")
     rows = made_model(kind).score([*bare, *unknown])
     assert [(row["score"], row["slots"]) for row in rows] == [(None, 0)] * len(rows)
 

@@ -49,9 +49,9 @@ def fill(
         candidates=candidate or None,
         longest=longest,
     )
-    read = [one.replace(BLANK, loaded.tokenizer.mask_token) for one in texts]
-    special = special_said(loaded.tokenizer, read, but=[loaded.tokenizer.mask_token])
-    for line in [*special, *unknown_said(loaded.tokenizer, read)]:
+    written = [one.replace(BLANK, loaded.tokenizer.mask_token) for one in texts]
+    special = special_said(loaded.tokenizer, written, but=[loaded.tokenizer.mask_token])
+    for line in [*special, *unknown_said(loaded.tokenizer, loaded.tokenizer.ids(written))]:
         on_stderr(line)
     if out is not None:
         write_json_lines(results, out)
@@ -87,7 +87,8 @@ def score(
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
     special = special_said(loaded.tokenizer, texts, then=", and they are not scored")
-    for line in [*special, *unknown_said(loaded.tokenizer, texts), *_unscored_said(results)]:
+    unknown = unknown_said(loaded.tokenizer, loaded.tokenizer.ids(texts))
+    for line in [*special, *unknown, *_unscored_said(results)]:
         on_stderr(line)
     lines = []
     for row in results:
@@ -131,9 +132,10 @@ def embed(
     check_results([out], [text])
     loaded = load(model, device=device, precision=precision)
     texts = read_lines(text)
-    cut, bare = loaded.too_long(texts), nothing_to_read(loaded.tokenizer, texts)
+    cut, read = loaded.too_long(texts), loaded.tokenizer.ids(texts)
+    bare = nothing_to_read(loaded.tokenizer, read)
     said = [*cut_said(cut, len(texts), loaded.embedded_slots), *special_said(loaded.tokenizer, texts)]
-    said += unknown_said(loaded.tokenizer, texts)
+    said += unknown_said(loaded.tokenizer, read)
     for line in [*said, *bare_said(bare, len(texts), "their vectors say nothing of them")]:
         on_stderr(line)
     parts = in_parts(texts, lambda some: loaded.embed(some, pooling=cast(Any, pooling)))

@@ -117,20 +117,22 @@ def _is_seen(text: str) -> bool:
     return any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf") for c in text)
 
 
-def nothing_to_read(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
-    """Which texts (from 0) are blank, or hold nothing but white space, special and unknown tokens."""
-    return [number for number, ids in enumerate(tokenizer.ids(list(texts))) if not says_something(tokenizer, ids)]
+def nothing_to_read(tokenizer: Tokenizer, read: Sequence[np.ndarray]) -> list[int]:
+    """Which of the texts that were read as these tokens (from 0) are blank, or hold nothing but white space, special
+    and unknown tokens."""
+    return [number for number, ids in enumerate(read) if not says_something(tokenizer, ids)]
 
 
-def unknown_said(tokenizer: Tokenizer, texts: Sequence[str]) -> list[str]:
-    """How many texts hold words that the tokenizer does not know, and the first of them; nothing where none does."""
+def unknown_said(tokenizer: Tokenizer, read: Sequence[np.ndarray]) -> list[str]:
+    """How many of the texts that were read as these tokens hold words that the tokenizer does not know, and the first
+    of them; nothing where none does."""
     if tokenizer.unk_id is None:
         return []
-    held = [number for number, ids in enumerate(tokenizer.ids(list(texts)), start=1) if tokenizer.unk_id in ids]
+    held = [number for number, ids in enumerate(read, start=1) if tokenizer.unk_id in ids]
     if not held:
         return []
     return [
-        f"warning: {len(held):,} of {len(texts):,} texts hold words or characters that the model does not know, the "
+        f"warning: {len(held):,} of {len(read):,} texts hold words or characters that the model does not know, the "
         f"first is text {held[0]}: it reads {tokenizer.token(tokenizer.unk_id)} there"
     ]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.files import split_lines
+from unmask.files import read_text, split_lines
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
-from unmask.modalities.text.tasks.data import Columns, read_rows, read_text, suffix
+from unmask.modalities.text.tasks.data import GIVE, Columns, read_rows, suffix
 from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.scorers import Span, spans_of
@@ -67,7 +67,7 @@ def as_sentences(
                 )
             found = noted.each(read_rows(data), lambda where, row: _row(where, row, labelled, noted))
         elif kind == ".txt" and not labelled and not (columns.text or _columns_in(path)):
-            lines = split_lines(read_text(path))
+            lines = split_lines(read_text(path, hint=GIVE))
             if not lines:
                 raise UserError(f"{path}: no sentences", hint="Give at least one text.")
             return [Sentence(text=line, where=f"{path}:{n}", row={"text": line}) for n, line in enumerate(lines, 1)]
@@ -94,7 +94,7 @@ def _columns_in(path: Path) -> bool:
     Raises:
         UserError: it may as well hold texts.
     """
-    found = has_columns(read_text(path))
+    found = has_columns(read_text(path, hint=GIVE))
     if found is None:
         raise UserError(
             f"{path}: words with tags in columns, or texts that end so?",
@@ -121,7 +121,7 @@ def read_conll(
             named.
     """
     noted = Trouble() if trouble is None else trouble
-    lines, comments = sentences_of(read_text(path))
+    lines, comments = sentences_of(read_text(path, hint=GIVE))
     if not lines:
         raise UserError(f"{path}: no sentences", hint="Each line holds a word and its tag.")
     layout = layout_of(lines, path, columns or Columns(), labelled=labelled)

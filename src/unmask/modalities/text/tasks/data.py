@@ -7,7 +7,6 @@ complaint can name them.
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import io
 import json
 import re
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
-from unmask.files import split_lines
+from unmask.files import read_text, split_lines
 from unmask.modalities.text.quotes import encloses, separated
 from unmask.modalities.text.tasks.header import has_header, naming, refuse_other_separator
 from unmask.modalities.text.tasks.lenient import Trouble
@@ -64,6 +63,8 @@ TASKS = ("tokens", "words", "tags", "ner_tags", "entities", "context", "answers"
 Label = str | float | int | tuple[str, ...] | None
 
 
+GIVE = "Give a csv, tsv, jsonl or parquet file."
+"""Where there is no such file."""
 PARTS = ("text", "text2", "label", "negative")
 
 
@@ -137,25 +138,6 @@ def suffix(path: Path) -> str:
     return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
 
 
-def read_text(path: Path) -> str:
-    """A UTF-8 text file, .gz or not, without its byte order mark.
-
-    Raises:
-        UserError: it is absent, not UTF-8 or a broken gzip.
-    """
-    try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file", hint="Give a csv, tsv, jsonl or parquet file.") from None
-    except (OSError, EOFError) as error:
-        raise UserError(f"{path}: cannot be read ({error})", hint="Copy the file again.") from None
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
-
-
 def read_rows(
     source: str | Path, columns: Columns | None = None, *, broken: list[str] | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
@@ -197,7 +179,7 @@ def _rows(
     elif kind in (".csv", ".tsv"):
         rows, headed = _separated(path, "," if kind == ".csv" else "\t", columns, broken)
     elif kind == ".txt":
-        lines = split_lines(read_text(path))
+        lines = split_lines(read_text(path, hint=GIVE))
         rows = [(f"{path}:{n}", {"text": line}) for n, line in enumerate(lines, start=1)]
     else:
         raise UserError(
@@ -240,7 +222,7 @@ def _parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
     try:
         frame = polars.read_parquet(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file", hint="Give a csv, tsv, jsonl or parquet file.") from None
+        raise UserError(f"{path}: no such file", hint=GIVE) from None
     except Exception as error:
         raise UserError(f"{path}: not a parquet file ({error})", hint="Copy the file again.") from None
     return [(f"{path}:{n}", row) for n, row in enumerate(frame.iter_rows(named=True), start=1)]
@@ -248,7 +230,7 @@ def _parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
     rows = []
-    for n, line in enumerate(read_text(path).split("\n"), start=1):
+    for n, line in enumerate(read_text(path, hint=GIVE).split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -279,7 +261,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _separated(
     path: Path, separator: str, columns: Columns, broken: list[str] | None = None
 ) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
-    text = read_text(path)
+    text = read_text(path, hint=GIVE)
     quoted = separator == "," or encloses(io.StringIO(text, newline=""))
     found = separated(io.StringIO(text, newline=""), path, separator, quoted=quoted)
     lines = [(last, cells) for _, last, cells in found if cells]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.modalities.text.tasks.data import read_rows, read_text, suffix
+from unmask.files import read_text
+from unmask.modalities.text.tasks.data import GIVE, read_rows, suffix
 from unmask.modalities.text.tasks.lenient import Trouble
 
 
@@ -80,7 +81,7 @@ def check(q: SquadQuestion, text: str, start: int) -> None:
 
 def _squad(path: Path) -> list[tuple[str, Any]]:
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(read_text(path, hint=GIVE))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", hint="Expected SQuAD json.") from None
     if not isinstance(content, dict):

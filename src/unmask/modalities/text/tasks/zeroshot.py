@@ -97,10 +97,11 @@ def zero_shot(
     for one in templates:
         asked.check(one)
     room = min(_room(asked, one) for one in templates)
-    cut = count_longer(asked.tokenizer, [asked.written(t) for t in texts], room + len(asked.tokenizer.ids([""])[0]))
-    bare = nothing_to_read(asked.tokenizer, texts)
-    read = [asked.written(text) for text in texts]
-    marks = [*special_said(asked.tokenizer, read), *unknown_said(asked.tokenizer, read)]
+    written = [asked.written(text) for text in texts]
+    cut = count_longer(asked.tokenizer, written, room + len(asked.tokenizer.ids([""])[0]))
+    read = asked.tokenizer.ids(written)
+    bare = nothing_to_read(asked.tokenizer, read)
+    marks = [*special_said(asked.tokenizer, written), *unknown_said(asked.tokenizer, read)]
     for line in [*cut_said(cut, len(texts), room), *marks, *bare_said(bare, len(texts), "their labels are null")]:
         say(line)
     told = np.setdiff1d(np.arange(len(texts)), bare)
