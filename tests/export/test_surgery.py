@@ -155,7 +155,10 @@ def test_commands(folder, tmp_path, capsys):
             main([str(a) for a in arguments])
         assert done.value.code == 0
         assert {"seed", "seconds", "device", "precision"} <= json.loads(capsys.readouterr().out).keys()
-    for flags, message in (([], "nothing to do"), (["--prune", str(tmp_path / "corpus.raw")], "corpus.raw: no such file")):
+    for flags, message in (
+        ([], "nothing to do"),
+        (["--prune", str(tmp_path / "corpus.raw")], "corpus.raw: no such file"),
+    ):
         with pytest.raises(SystemExit) as done:
             main(["surgery", str(folder), "--out", str(tmp_path / "x"), *flags])
         assert done.value.code == 2

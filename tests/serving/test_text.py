@@ -136,8 +136,9 @@ def test_long_texts_are_cut_where_that_is_asked_for(text_server, model):
 
 
 def test_nothing_is_nothing(text_server):
-    assert text_server.post("/models/masked/embed", {"texts": []}) == (200, {"embeddings": [], "tokens": 0})
-    assert text_server.post("/models/masked/fill", {"texts": []}) == (200, {"results": []})
+    nothing = {"embeddings": [], "tokens": 0, "warnings": []}
+    assert text_server.post("/models/masked/embed", {"texts": []}) == (200, nothing)
+    assert text_server.post("/models/masked/fill", {"texts": []}) == (200, {"results": [], "warnings": []})
     assert text_server.post("/models/classify/classify", {"texts": []}) == (200, {"results": []})
 
 
@@ -148,3 +149,29 @@ def test_a_text_of_nothing_is_labelled_where_it_can_be_and_like_itself(text_serv
     assert (status, found["error"]["what"]) == (400, "texts[1]: empty")
     found = text_server.post("/models/masked/similarity", {"text": "", "others": ["  ", "a fox"]})[1]
     assert max(found["similarities"]) <= 1
+
+
+def test_what_is_not_read_as_it_was_meant_is_said(text_server):
+    """The answers are the same numbers; a client that never sees a terminal learns of it too."""
+    texts = ["The fox. [SEP] The dog.", "The \u4ed6 fox.", "The quick fox.", "\u4ed6"]
+    ask = lambda verb, **body: text_server.post(f"/models/masked/{verb}", body)[1]["warnings"]  # noqa: E731
+    special = "1 of 4 texts hold special tokens, the first is text 1 ([SEP]): the model reads them as its own marks"
+    unknown = "2 of 4 texts hold words or characters that the model does not know, the first is text 2: it reads [UNK]"
+    assert [line.startswith(w) for line, w in zip(ask("score", texts=texts), (special, unknown), strict=True)] == [1, 1]
+    scored, _ = ask("score", texts=texts)
+    assert scored == f"{special}, and they are not scored"
+    embedded = ask("embed", texts=texts)
+    assert embedded[:1] == [special]
+    assert embedded[1].startswith(unknown)
+    assert "(text 4)" in embedded[2]
+    assert ask("similarity", text=texts[0], others=texts[1:]) == embedded
+    filled = ask("fill", texts=[f"{text} [MASK]" for text in texts])
+    assert filled[0] == special
+    assert filled[1].startswith(unknown)
+    labelled = ask("zeroshot", texts=texts, labels=["quick", "lazy"])
+    assert labelled[0] == special
+    assert labelled[1].startswith(unknown)
+    assert "(text 4)" in labelled[2]
+    for verb, more in (("score", {}), ("embed", {}), ("zeroshot", {"labels": ["quick", "lazy"]})):
+        assert ask(verb, texts=texts[2], **more) == []
+    assert ask("fill", texts="The [MASK] fox.") == []

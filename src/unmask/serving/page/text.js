@@ -86,7 +86,7 @@ function hide(post) {
         bars(one.candidates.map((c) => [c.value, c.probability]), `Candidates for ${stood}${word.pieces > 1 ? `, piece ${piece + 1}` : ""}`)));
     });
     answer.replaceChildren(make("p", { className: "filled" }, result.filled),
-      make("p", { className: "quiet" }, `Joint probability of what was filled in: ${percent(Math.exp(result.log_probability))}`), make("div", { className: "columns" }, ...lists));
+      make("p", { className: "quiet" }, `Joint probability of what was filled in: ${percent(Math.exp(result.log_probability))}`), ...warned(found), make("div", { className: "columns" }, ...lists));
     announce(`Filled: ${result.filled}`);
   });
 
@@ -124,6 +124,9 @@ function hide(post) {
     make("span", {}, ...field("Candidates ", top)), nobody), answer);
 }
 
+// What the model could not read as it was meant.
+function warned(found) { return found.warnings.map((line) => make("p", { className: "quiet" }, line)); }
+
 function labels(post) {
   const input = make("textarea", { value: "The soup was cold and the waiter rude." });
   const names = make("input", { value: "good, bad", size: 40 });
@@ -132,9 +135,9 @@ function labels(post) {
     const found = await post("zeroshot", { texts: input.value, labels: names.value.split(",").map((name) => name.trim()).filter(Boolean) });
     if (!current()) return;
     const row = found.results[0];
-    if (!row.probabilities) { answer.replaceChildren(make("p", { className: "quiet" }, "Nothing is written: no label.")); return; }
+    if (!row.probabilities) { answer.replaceChildren(make("p", { className: "quiet" }, "There is nothing to read: no label."), ...warned(found)); return; }
     answer.replaceChildren(bars(Object.entries(row.probabilities).sort((a, b) => b[1] - a[1]), "Labels"),
-      make("p", { className: "quiet" }, `By ${found.method}: ${found.template.join(" | ")}`));
+      make("p", { className: "quiet" }, `By ${found.method}: ${found.template.join(" | ")}`), ...warned(found));
   });
   return section("Label without training", ...field("Text", input), make("div", { className: "row" }, ...field("Labels, commas between", names),
     make("button", { type: "button", className: "main", onclick: run }, "Label")), answer);
@@ -187,7 +190,7 @@ function alike(post) {
     if (!current()) return;
     const ranked = lines.map((line, n) => ({ text: line, cosine: found.similarities[n] })).sort((a, b) => b.cosine - a.cosine);
     answer.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Text"), make("th", { scope: "col" }, "Cosine"))),
-      make("tbody", {}, ...ranked.map((row) => make("tr", {}, make("td", {}, row.text), make("td", { className: "number" }, row.cosine.toFixed(3)))))));
+      make("tbody", {}, ...ranked.map((row) => make("tr", {}, make("td", {}, row.text), make("td", { className: "number" }, row.cosine.toFixed(3)))))), ...warned(found));
   });
   return section("Compare texts", make("div", { className: "row" }, ...field("Text", input)), ...field("Others, one per line", others),
     make("div", { className: "row" }, make("button", { type: "button", className: "main", onclick: run }, "Compare")), answer);

@@ -14,7 +14,7 @@ from unmask.modalities.text.filling import BLANK
 from unmask.modalities.text.model import TextModel, scored
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text, maybe
-from unmask.serving.text.shapes import check_lengths, listed, texts_field
+from unmask.serving.text.shapes import WARNINGS, check_lengths, listed, texts_field, warnings_of
 from unmask.serving.verbs import Verb, Work
 
 TOP, LONGEST, STEPS = 1000, 8, 64
@@ -44,15 +44,18 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
         several = body["candidates"] or body["longest"] > 1
         if several and any(text.replace(BLANK, own).count(own) != 1 for text in texts):
             raise UserError("several blanks", hint="`candidates` and `longest` are for one blank per text.")
-        lengths = [len(ids) for ids in model.tokenizer.ids([text.replace(BLANK, own) for text in texts])]
+        written = [text.replace(BLANK, own) for text in texts]
+        read = model.tokenizer.ids(written)
+        lengths = [len(ids) for ids in read]
         check_lengths(lengths, model.slots - (body["longest"] - 1))
+        said = warnings_of(model.tokenizer, written, read, but=[own])
         cost = len(body["candidates"]) if body["candidates"] else body["longest"] ** 2 * 2 * body["top"]
         drawn = body["temperature"] > 0 or body["order"] == "random"  # draws of a batch depend on who is in it
         return Work(
             items=texts,
             slots=[length * (cost if several else min(body["steps"], 1 + length)) for length in lengths],
             run=lambda some: model.fill(list(some), **body),
-            finish=lambda found: {"results": list(found)},
+            finish=lambda found: {"results": list(found), "warnings": said},
             together=None if drawn else ("fill", repr(sorted(body.items(), key=lambda pair: pair[0]))),
         )
 
@@ -89,7 +92,8 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
                     )
                 ),
                 "One per text, in order.",
-            )
+            ),
+            warnings=WARNINGS,
         ),
         prepare=prepare,
         example={"texts": [f"Water {model.tokenizer.mask_token} at 100 degrees."], "top": 3},
@@ -102,14 +106,16 @@ _CANDIDATE = Open(Record(value=Field(Text()), probability=Field(Number(0, 1))))
 def _score(model: TextModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         texts, mode = listed(body["texts"], limits), body["mode"]
-        lengths = [len(ids) for ids in model.tokenizer.ids(texts)]
+        read = model.tokenizer.ids(texts)
+        lengths = [len(ids) for ids in read]
         check_lengths(lengths, model.slots)
+        said = warnings_of(model.tokenizer, texts, read, then=", and they are not scored")
 
         def finish(found: Sequence[Any]) -> dict[str, Any]:
             rows = []
             for text, (row, tokens) in zip(texts, found, strict=True):
                 rows.append({"text": text} | row | ({"tokens": tokens} if body["tokens"] else {}))
-            return {"results": rows}
+            return {"results": rows, "warnings": said}
 
         return Work(
             items=texts,
@@ -141,7 +147,8 @@ def _score(model: TextModel, limits: Limits) -> Verb:
                     )
                 ),
                 "One per text, in order.",
-            )
+            ),
+            warnings=WARNINGS,
         ),
         prepare=prepare,
         example={"texts": ["Water boils at 100 degrees.", "Water sings at 100 degrees."], "tokens": True},
@@ -209,7 +216,8 @@ def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> 
         texts = listed(body["texts"], limits)
         if not empty and (bare := [f"texts[{n}]" for n, text in enumerate(texts) if not text.strip()]):
             raise UserError(f"{', '.join(bare[:5])}: empty", hint="Send texts that say something.")
-        whole: list[dict[str, Any]] = []
+        whole: dict[str, Any] = {}
+        said: list[str] = []
 
         def run(batch: Sequence[list[str]]) -> list[Any]:
             # With scipy, which servers of vectors need not import.
@@ -222,15 +230,16 @@ def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> 
                 template=body["template"],
                 verbalisers=body["words"],
                 calibrate=body["calibrate"],
+                say=lambda line: said.append(line.removeprefix("warning: ")),
             )
-            whole.append({name: about[name] for name in ("method", "template", "calibrated", "cut")})
+            whole.update({name: about[name] for name in ("method", "template", "calibrated", "cut")})
             return [rows]
 
         return Work(
             items=[texts] if texts else [],  # in one piece: batch calibration looks at all of them
             slots=[int(np.sum(slots(texts, body)))] if texts else [],
             run=run,
-            finish=lambda found: {"results": [row for rows in found for row in rows], **(whole[0] if whole else {})},
+            finish=lambda found: {"results": [row for rows in found for row in rows], **whole, "warnings": said},
         )
 
     return Verb(

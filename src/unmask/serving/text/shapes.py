@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from unmask.errors import UserError, first_of
+from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, unknown_said
+from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, ListOf, Shape, Text
 
@@ -31,6 +36,33 @@ def listed(texts: Any, limits: Limits) -> list[str]:
             f"{characters:,} characters, at most {limits.characters:,} per request", hint="Send the texts in parts."
         )
     return found
+
+
+WARNINGS = Field(
+    ListOf(Text()), "In words: how many texts hold special tokens, or words that are unknown; texts are counted from 1."
+)
+
+
+def warnings_of(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    read: Sequence[np.ndarray],
+    *,
+    but: Sequence[str] = (),
+    then: str = "",
+    bare: str = "",
+) -> list[str]:
+    """What the command line warns of texts that are read as these tokens, for `WARNINGS`.
+
+    Args:
+        but: special tokens that are expected.
+        then: what follows from the special ones, for the end of the sentence.
+        bare: what follows where there is nothing to read in a text; without it that is not told.
+    """
+    said = [*special_said(tokenizer, texts, but=but, then=then), *unknown_said(tokenizer, read)]
+    if bare:
+        said += bare_said(nothing_to_read(tokenizer, read), len(texts), bare)
+    return [line.removeprefix("warning: ") for line in said]
 
 
 def check_lengths(lengths: list[int], most: int) -> None:

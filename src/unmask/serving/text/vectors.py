@@ -10,7 +10,7 @@ import numpy as np
 from unmask.modalities.text.model import TextModel
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, Number, Open, Record, Text
-from unmask.serving.text.shapes import check_lengths, listed, texts_field
+from unmask.serving.text.shapes import WARNINGS, check_lengths, listed, texts_field, warnings_of
 from unmask.serving.verbs import Verb, Work
 
 
@@ -20,9 +20,14 @@ def verbs(model: TextModel, limits: Limits) -> dict[str, Verb]:
 
 
 def embedding(
-    model: TextModel, texts: Sequence[str], finish: Callable[[np.ndarray], Any], *, truncate: bool, **how: Any
+    model: TextModel,
+    texts: Sequence[str],
+    finish: Callable[[np.ndarray, list[str]], Any],
+    *,
+    truncate: bool,
+    **how: Any,
 ) -> Work:
-    """Texts to embed, tokenised, and what is made of their vectors, (texts, width).
+    """Texts to embed, tokenised, and what is made of their vectors, (texts, width), and of the warnings.
 
     Args:
         truncate: cut texts that are longer than the model reads, instead of refusing them.
@@ -39,6 +44,7 @@ def embedding(
         ids = model.tokenizer.ids(texts, max_slots=slots)
         lengths = [len(one) for one in ids]
     fast = model.padding_free
+    told = warnings_of(model.tokenizer, texts, ids, bare="their vectors say nothing of them")
 
     def run(items: Sequence[tuple[str, np.ndarray]]) -> Sequence[Any]:
         if fast is not None:
@@ -49,7 +55,7 @@ def embedding(
         items=list(zip(texts, ids, strict=True)),
         slots=lengths,
         run=run,
-        finish=lambda found: finish(np.stack(found) if len(found) else np.zeros((0, 0), np.float32)),
+        finish=lambda found: finish(np.stack(found) if len(found) else np.zeros((0, 0), np.float32), told),
         together=("embed", pooling, normalise),
     )
 
@@ -61,12 +67,12 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
         texts, dimensions = listed(body["texts"], limits), body["dimensions"]
         work: list[Work] = []
 
-        def finish(found: np.ndarray) -> dict[str, Any]:
+        def finish(found: np.ndarray, warnings: list[str]) -> dict[str, Any]:
             if dimensions is not None and len(found):
                 found = found[:, :dimensions]
                 if body["normalise"] or (body["normalise"] is None and model.folder.sentences.normalise):
                     found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-            return {"embeddings": np.ascontiguousarray(found), "tokens": sum(work[0].slots)}
+            return {"embeddings": np.ascontiguousarray(found), "tokens": sum(work[0].slots), "warnings": warnings}
 
         work.append(
             embedding(
@@ -95,6 +101,7 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
             Record(
                 embeddings=Field(ListOf(ListOf(Number())), "One list of numbers per text."),
                 tokens=Field(Number(whole=True), "Tokens read, special ones included."),
+                warnings=WARNINGS,
             )
         ),
         prepare=prepare,
@@ -104,8 +111,8 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
 
 def _similarity(model: TextModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
-        def finish(found: np.ndarray) -> dict[str, Any]:
-            return {"similarities": np.clip(found[1:] @ found[0], -1, 1).tolist()}
+        def finish(found: np.ndarray, warnings: list[str]) -> dict[str, Any]:
+            return {"similarities": np.clip(found[1:] @ found[0], -1, 1).tolist(), "warnings": warnings}
 
         texts = listed([body["text"], *body["others"]], limits)
         return embedding(model, texts, finish, truncate=False, normalise=True)
@@ -116,7 +123,10 @@ def _similarity(model: TextModel, limits: Limits) -> Verb:
             text=Field(Text(), "The text."),
             others=Field(ListOf(Text(), most=limits.items), "What it is compared with."),
         ),
-        answer=Record(similarities=Field(ListOf(Number(-1, 1)), "One cosine per other text.")),
+        answer=Record(
+            similarities=Field(ListOf(Number(-1, 1)), "One cosine per other text; the text is the first in warnings."),
+            warnings=WARNINGS,
+        ),
         prepare=prepare,
         example={"text": "Water boils.", "others": ["Steam rises.", "The cat sat down."]},
     )
