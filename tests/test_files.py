@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
-from unmask.files import check_place, demo_folder, files_below, json_text, written, written_folder
+from unmask.files import check_place, demo_folder, files_below, json_text, read_text, written, written_folder
 
 
 def fails_after(path: Path, error: Exception) -> None:
@@ -97,3 +97,13 @@ def test_what_is_hidden_below_a_folder_is_kept_apart_where_it_is_asked_for(tmp_p
     assert files_below(tmp_path, hidden=hidden) == [tmp_path / "c" / "e", tmp_path / "f"]
     assert sorted(hidden) == [tmp_path / ".a", tmp_path / "c" / ".d"]
     assert len(files_below(tmp_path)) == 4
+
+
+def test_why_a_text_file_cannot_be_read_is_said_once_with_what_helps(tmp_path):
+    with pytest.raises(UserError) as folder:
+        read_text(tmp_path, hint="Give a file of names.")
+    assert str(folder.value) == f"{tmp_path}: cannot be read (Is a directory)\n  Give a file of names."
+    (tmp_path / "a.txt.gz").write_bytes(b"no gzip")
+    with pytest.raises(UserError, match="cannot be read") as damaged:
+        read_text(tmp_path / "a.txt.gz")
+    assert damaged.value.hint == "Copy the file again."

@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from collections.abc import Mapping
@@ -119,6 +120,9 @@ def check_recipe(build: Path, recipe: Mapping[str, Any]) -> None:
     kept, out = build / "recipe.json", build / "run"
     now = flat(recipe)
     if kept.exists() and (out / "checkpoints").exists():
+        taken = steps_taken(out / "checkpoints")
+        if isinstance(now.get(STEPS), int) and now[STEPS] < taken:
+            raise Refused(f"{build}: its run has taken {taken:,} steps of {now[STEPS]:,}. Choose another --build")
         before = json.loads(kept.read_text())
         other = sorted(key for key in {*before, *now} - {STEPS} if before.get(key) != now.get(key))
         if other:
@@ -127,6 +131,12 @@ def check_recipe(build: Path, recipe: Mapping[str, Any]) -> None:
         if before.get(STEPS) != now.get(STEPS):
             (out / "model.safetensors").unlink(missing_ok=True)
     kept.write_text(json.dumps(now))
+
+
+def steps_taken(checkpoints: Path) -> int:
+    """At the newest checkpoint."""
+    numbers = (path.name.removeprefix("step-") for path in checkpoints.glob("step-*"))
+    return max((int(number) for number in numbers if number.isdigit()), default=0)
 
 
 def flat(recipe: Mapping[str, Any], of: str = "") -> dict[str, Any]:
@@ -158,19 +168,34 @@ def train(files: list[Path], build: Path, minutes: float, recipe: Path) -> bool:
     if (out / "model.safetensors").exists():
         return True
     again = ["--resume"] if (out / "checkpoints").exists() else []
-    run = subprocess.Popen(
-        unmask("pretrain", "text", str(prepared), "--out", str(out), "--config", str(recipe), *again)
-    )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: run.send_signal(signal.SIGTERM))  # a checkpoint is written, and the run ends
+    command = unmask("pretrain", "text", str(prepared), "--out", str(out), "--config", str(recipe), *again)
+    code, told = run_for(command, 60 * minutes)
+    if code not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
+        raise Refused(f"the run ended with exit code {code}")
+    return not told and (out / "model.safetensors").exists()
+
+
+def run_for(command: list[str], seconds: float) -> tuple[int, bool]:
+    """Run a command that writes a checkpoint and ends at SIGTERM, which it is sent once: when the time is over, or when
+    this process is told to end.
+
+    Returns:
+        Its exit code, and whether this process was told to end.
+    """
+    told: list[int] = []
+    handlers = {n: signal.signal(n, lambda number, _: told.append(number)) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        run.wait(timeout=60 * minutes)
-    except subprocess.TimeoutExpired:
-        run.send_signal(signal.SIGTERM)
-        run.wait()
-    if run.returncode not in (0, -signal.SIGTERM, 128 + signal.SIGTERM):
-        raise Refused(f"the run ended with exit code {run.returncode}")
-    return (out / "model.safetensors").exists()
+        # In a group of its own: a terminal sends Ctrl-C to all of a group, and a second signal ends a run at once.
+        run, end, sent = subprocess.Popen(command, process_group=0), time.monotonic() + seconds, False
+        while (code := run.poll()) is None:
+            if not sent and (told or time.monotonic() > end):
+                run.send_signal(signal.SIGTERM)
+                sent = True
+            time.sleep(0.1)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return code, bool(told)
 
 
 def pack(build: Path, sources: list[dict[str, str]], out: Path) -> Path:
@@ -258,4 +283,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("make_model: interrupted; the same command goes on", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None

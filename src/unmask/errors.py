@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import numbers
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -125,6 +126,16 @@ def setting(name: str, value: Any = ...) -> str:
         return f"{name}={'' if value is ... else repr(value)}"
     shown = "" if value is ... else str(value).lower() if value is None or isinstance(value, bool) else str(value)
     return f"--set {shlex.quote(f'{name}={shown}')}"
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is no whole number of at least `least`.
+
+    Raises:
+        UserError: naming the option and its value.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise UserError(option(name, value), hint=f"Expected a whole number, {least} or more.")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -35,8 +35,15 @@ def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> 
         raw = gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw
     except FileNotFoundError:
         raise UserError(f"{path}: no such file", hint=hint) from None
-    except (OSError, EOFError, zlib.error) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: cannot be read ({error})", hint="Copy the file again.") from None
+    except OSError as error:  # a folder, say, or no permission
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})", hint=hint) from None
+    if b"\0" in raw:
+        line = raw[: raw.index(b"\0")].count(b"\n") + 1
+        raise UserError(
+            f"{path}:{line}: a zero byte: no UTF-8 text", hint="Give UTF-8 text; UTF-16 must be converted first."
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +22,7 @@ def test_compressed_lines_are_read_and_damaged_ones_named(tmp_path):
             read_lines(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("path", ["notes.md", "data/held-out", "held.parquet", "/"])
+@pytest.mark.parametrize("path", ["notes.md", "data/held-out", "held.parquet", "nowhere/"])
 def test_a_path_is_not_read_as_a_text(path):
     with pytest.raises(UserError, match="no such file"):
         read_lines(path)
@@ -69,3 +71,27 @@ def test_under_a_launcher_the_first_process_speaks_for_all(capsys, monkeypatch):
         Output(False).write({}, [f"rank {rank}"])
     first, second = capsys.readouterr().out.splitlines()
     assert (json.loads(first)["rank"], second) == ("0", "rank 0")
+
+
+def test_texts_of_tables_are_read_from_their_column(tmp_path):
+    (tmp_path / "a.jsonl").write_text('\ufeff{"text": "one\\nline", "n": 1}\n{"text": ""}\n')
+    assert read_lines(str(tmp_path / "a.jsonl")) == ["one\nline", ""]
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b'n,text\n1,"a, and ""b"""\n2,c\n'))
+    assert read_lines(str(tmp_path / "a.csv.gz")) == ['a, and "b"', "c"]
+    (tmp_path / "b.csv").write_text("id,note\n1,a\n")
+    with pytest.raises(UserError, match=r"b\.csv: no column text among id, note"):
+        read_lines(str(tmp_path / "b.csv"))
+    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n{"text": null}\n{"other": "a"}\n')
+    with pytest.raises(UserError, match=r"(?s)b\.jsonl:2: text is None, .*b\.jsonl:3: text is None: no text"):
+        read_lines(str(tmp_path / "b.jsonl"))
+
+
+def test_stdin_is_read_and_folders_and_zero_bytes_are_refused(tmp_path):
+    code = "from unmask.cli.common import read_lines; print(read_lines('-'))"
+    done = subprocess.run([sys.executable, "-c", code], input="one\ntwo\n", capture_output=True, text=True)
+    assert done.stdout == "['one', 'two']\n", done.stderr
+    with pytest.raises(UserError, match="Is a directory"):
+        read_lines(str(tmp_path))
+    (tmp_path / "wide.txt").write_bytes("one\ntwo\n".encode("utf-16-le"))
+    with pytest.raises(UserError, match=r"(?s)wide\.txt:1: a zero byte.*UTF-16 must be converted"):
+        read_lines(str(tmp_path / "wide.txt"))

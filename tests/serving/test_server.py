@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import socket
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from running_server import counting, running
 from unmask.errors import UserError
+from unmask.serving import server as server_module
 from unmask.serving.keys import Keys, check_origins
 from unmask.serving.limits import Limits
 from unmask.serving.models import named
@@ -326,3 +328,47 @@ def test_an_ending_server_begins_no_handshake_and_keeps_those_that_it_has():
         door.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody else has come in
             door.accept()
+
+
+class Late:
+    """A listening socket where who has come is seen `LATE` seconds later, as if the handshake ended only then."""
+
+    def __init__(self, door):
+        self.door, self.seen_from = door, math.inf
+
+    def accept(self):
+        if time.monotonic() < self.seen_from:
+            raise BlockingIOError
+        return self.door.accept()
+
+    def __getattr__(self, name):
+        return getattr(self.door, name)
+
+
+LATE = 0.08
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux")
+def test_who_has_knocked_when_the_server_ends_is_answered(monkeypatch):
+    begin, filtered, clients = server_module.Server.__init__, turn_away_newcomers, []
+
+    def with_a_late_door(self, gateway, sock):
+        begin(self, gateway, sock)
+        self._door = Late(self._door)
+
+    def somebody_knocks(door):
+        clients.append(socket.create_connection(door.getsockname(), timeout=5))
+        clients[0].sendall(b"GET /nowhere HTTP/1.1\r\nHost: here\r\n\r\n")
+        door.seen_from = time.monotonic() + LATE
+        return filtered(door.door)
+
+    monkeypatch.setattr(server_module.Server, "__init__", with_a_late_door)
+    monkeypatch.setattr(server_module, "turn_away_newcomers", somebody_knocks)
+    with listen("127.0.0.1", 0) as door:
+        if not filtered(door):
+            pytest.skip("this kernel takes no filters")
+    with running({}):
+        pass
+    (client,) = clients
+    with client:
+        assert client.recv(12).startswith(b"HTTP/1.1 ")

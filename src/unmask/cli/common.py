@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, first_of, suggest
 from unmask.files import json_text, read_text, split_lines
 from unmask.progress import counted
 
@@ -49,27 +49,51 @@ def _plain(value: Any) -> Any:
 
 
 def read_lines(source: str) -> list[str]:
-    """The lines of a UTF-8 text file, or the text itself where it cannot be meant for one.
+    """The lines of a UTF-8 text file or of stdin (-), the texts of a table, or the text itself where it cannot be meant
+    for a file.
 
-    A folder, and a single word without a blank that has a slash or a file's suffix, is taken for a path.
+    A single word without a blank that has a slash or a file's suffix is taken for a path. Of a .jsonl, .csv, .tsv or
+    .parquet, gzipped or not, the column `text` is read.
 
     Raises:
-        UserError: it is empty; no such file; not UTF-8; no line in it.
+        UserError: it is empty; no such file; not UTF-8; no line in it; a table without texts.
     """
     if not source:
         raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
-    path = Path(source)
-    try:
-        is_file, is_folder = path.is_file(), path.is_dir()
-    except OSError:
-        is_file = is_folder = False
-    if not is_file:
-        if is_folder or re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
+    if source == "-":
+        return file_lines("/dev/stdin")
+    if not os.path.exists(source):
+        if re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
             raise UserError(
                 f"{source}: no such file", hint="Give a text file with one text per line, or the text itself."
             )
         return [source]
-    return file_lines(path)
+    if source.lower().removesuffix(".gz").endswith(TABLES):
+        return table_texts(source)
+    return file_lines(source)
+
+
+TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+
+
+def table_texts(path: str) -> list[str]:
+    """The column `text` of a table.
+
+    Raises:
+        UserError: there is none, or cells of it are no texts.
+    """
+    from unmask.modalities.text.tasks.data import Columns, read_rows
+
+    rows = read_rows(path, Columns(header=True), trim=False)  # as many results as rows
+    if not any("text" in row for _, row in rows):
+        named = ", ".join(dict.fromkeys(name for _, row in rows for name in row))
+        raise UserError(
+            f"{path}: no column text among {named}", hint="Name it so, or give a text file with one text per line."
+        )
+    found = [(where, row.get("text")) for where, row in rows]
+    if wrong := [f"{where}: text is {text!r:.60}" for where, text in found if not isinstance(text, str)]:
+        raise UserError(f"{first_of(wrong)}: no text", hint="Leave these rows out, or write their texts.")
+    return [str(text) for _, text in found]
 
 
 def file_lines(path: str | Path) -> list[str]:

@@ -24,7 +24,7 @@ from unmask.core.corruption import hide
 from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
 from unmask.core.prediction import Prediction
-from unmask.errors import UserError
+from unmask.errors import UserError, check_choice, check_whole, option
 
 Order = Literal["confidence", "random", "left_to_right"]
 
@@ -118,16 +118,15 @@ def fill(
     turns = order if isinstance(order, Tensor) else None
     if turns is None and order not in ("confidence", "random", "left_to_right"):
         raise UserError(f"order={order}", hint="Expected confidence, random or left_to_right.")
-    if not 0 <= remask < 1 or (remask and turns is not None) or remask_by not in ("random", "confidence"):
-        raise UserError(
-            f"remask={remask}, remask_by={remask_by}",
-            hint="Expected a share from 0 up to, not including, 1 (0 with turns), and random or confidence.",
-        )
-    if steps < 1 or sweeps < 0 or shares < 1 or not 0 <= temperature < math.inf:
-        raise UserError(
-            f"steps={steps}, sweeps={sweeps}, shares={shares}, temperature={temperature}",
-            hint="Expected steps and shares of at least 1, sweeps not below 0, a temperature from 0 up.",
-        )
+    if not 0 <= remask < 1:
+        raise UserError(option("remask", remask), hint="Expected a share, from 0 up to, not including, 1.")
+    if remask and turns is not None:
+        raise UserError(f"{option('remask', remask)} with turns", hint="Give one of them.")
+    check_choice("remask_by", remask_by, ("random", "confidence"))
+    for name, value, least in (("steps", steps, 1), ("shares", shares, 1), ("sweeps", sweeps, 0)):
+        check_whole(name, value, least)
+    if not 0 <= temperature < math.inf:
+        raise UserError(option("temperature", temperature), hint="Expected a number, 0 or more.")
     flat, place = flat.unique(return_inverse=True)
     if turns is not None:
         turns = torch.empty_like(turns).index_copy(0, place, turns)

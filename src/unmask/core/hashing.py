@@ -74,6 +74,7 @@ class Salt(IntEnum):
     HELD_OUT_POINT = 62
     # Judged: some of many
     JUDGED_PAIRS = 207
+    JUDGED_DOCUMENT = 209
     # Words of a text, told apart by their tokens
     WORD = 208
     # Synthetic tables

@@ -21,9 +21,7 @@ class RunClock:
     def __init__(self, settings: TrainSettings, plan: Plan, before: float, compute: Compute) -> None:
         self.minutes, self.compute = settings.minutes, compute
         self.before, self.started = before, time.monotonic()
-        self.steps = float(settings.steps or 0)
-        if settings.epochs is not None:
-            self.steps = max(1.0, round(plan.steps_per_epoch() * settings.epochs))
+        self.steps = total_steps(settings, plan)
 
     def elapsed(self) -> float:
         """Seconds of the run so far, those before a resume included."""
@@ -33,7 +31,15 @@ class RunClock:
         """The share of the run that is done after `step` steps; over 1 where its minutes are over."""
         if self.minutes is not None:
             return self.compute.from_first(self.elapsed() / (60 * self.minutes))
+        assert self.steps is not None  # a run without minutes has an end in steps
         return step / self.steps
+
+
+def total_steps(settings: TrainSettings, plan: Plan) -> int | None:
+    """Optimiser steps of a run that steps or epochs end; None of one that the clock ends."""
+    if settings.epochs is not None:
+        return max(1, round(plan.steps_per_epoch() * settings.epochs))
+    return settings.steps
 
 
 def ending(settings: TrainSettings) -> str:

@@ -36,7 +36,7 @@ from unmask.training.processes import (
     own_random_numbers,
 )
 from unmask.training.progress import RunClock, ending
-from unmask.training.same_run import check_not_done, check_same_run
+from unmask.training.same_run import check_not_done, check_same_run, same_run_hint
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker, console_logger
@@ -104,11 +104,8 @@ class Run:
         self.early = EarlyStopping(settings.patience, job.stop_when, watched=job.watched, at_start=job.at_start)
         accelerator = launch(settings)
         found = latest_checkpoint(out, accelerator) if resume else None
-        hint = (
-            f"Resume with the same data and settings (only the run's end may change), or start a new {option('out')}."
-        )
-        check_same_run(found, job.fingerprint, out, hint=hint)
-        check_not_done(found, settings.steps, out)
+        check_same_run(found, job.fingerprint, out, hint=same_run_hint())
+        check_not_done(found, settings, job.plan, out)
         self.compute = Compute.choose(settings, accelerator, found)
         self.console = console and self.compute.first_process
         say = console_logger(self.console)

@@ -7,9 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, setting
+from unmask.core.plan import Plan
+from unmask.errors import UserError, option, setting
 from unmask.training.checkpoint import Checkpoint
-from unmask.training.settings import LATER
+from unmask.training.progress import total_steps
+from unmask.training.settings import LATER, TrainSettings
+
+
+def same_run_hint() -> str:
+    """What to do where a run cannot be gone on with."""
+    return f"Resume with the same data and settings (only the run's end may change), or start a new {option('out')}."
 
 
 def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any], folder: Path, *, hint: str) -> None:
@@ -33,15 +40,18 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
         raise UserError(f"{folder}: the run there was started with other data or settings: {told}", hint=hint)
 
 
-def check_not_done(checkpoint: Checkpoint | None, steps: int | None, folder: Path) -> None:
+def check_not_done(checkpoint: Checkpoint | None, settings: TrainSettings, plan: Plan, folder: Path) -> None:
     """Refuse to end a run earlier than it has come.
 
     Raises:
         UserError: naming both numbers of steps.
     """
+    steps = total_steps(settings, plan)
     if checkpoint is not None and steps is not None and checkpoint.step > steps:
+        epochs = f"{setting('epochs', settings.epochs)} ({steps:,} steps)"
+        asked = epochs if settings.epochs is not None else setting("steps", steps)
         raise UserError(
-            f"{folder}: the run has taken {checkpoint.step:,} steps, and {setting('steps', steps)} asks for fewer",
+            f"{folder}: the run has taken {checkpoint.step:,} steps, and {asked} asks for fewer",
             hint="Ask for as many or more, or begin in another folder.",
         )
 

@@ -13,6 +13,7 @@ import time
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from text_corpus import SENTENCES
@@ -72,14 +73,16 @@ def folder(tmp_path):
 
 def test_a_stopped_run_goes_on_and_is_packed(folder):
     (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
-    began = subprocess.Popen(command(folder, "--minutes", "10"), start_new_session=True)
+    began = subprocess.Popen(command(folder, "--minutes", "10"))
     checkpoints = folder / "build" / "run" / "checkpoints"
     deadline = time.monotonic() + 120
     while not (checkpoints.is_dir() and any(checkpoints.iterdir())):
         assert began.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    os.killpg(began.pid, 9)  # make_model and the run it started, as where the machine goes down
+    for process in psutil.Process(began.pid).children(recursive=True):
+        process.kill()  # the run, as where the machine goes down
+    began.kill()
     began.wait()
     assert not (folder / "dist").exists()
     steps = max(int(p.name.split("-")[-1]) for p in checkpoints.iterdir() if p.name.split("-")[-1].isdigit())
@@ -206,3 +209,36 @@ def test_a_recipe_that_was_mistyped_can_be_mended(folder):
     assert "laysers" in done.stderr
     (folder / "recipe.toml").write_text(RECIPE.format(steps=4))
     assert "packed:" in subprocess.run(command(folder), capture_output=True, text=True, check=True).stdout
+
+
+def test_ctrl_c_in_a_terminal_ends_the_run_with_a_checkpoint(folder):
+    """A terminal sends it to all processes of the group."""
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000).replace("checkpoint_every = 1\n", ""))
+    began = subprocess.Popen(
+        command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    log = folder / "build" / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not (log.exists() and '"train"' in log.read_text()):
+        assert began.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.killpg(began.pid, signal.SIGINT)
+    out, said = began.communicate(timeout=60)
+    assert "not finished: the same command goes on" in out, said
+    assert "Traceback" not in said
+    ended = json.loads(log.read_text().splitlines()[-1])
+    assert (ended["kind"], ended["stopped"]) == ("end", "signal")
+    assert any((folder / "build" / "run" / "checkpoints").iterdir())
+
+
+def test_a_recipe_of_fewer_steps_than_were_taken_leaves_the_model(folder):
+    subprocess.run(command(folder), check=True)
+    kept = {
+        path: path.read_bytes()
+        for path in (folder / "build" / "run" / "model.safetensors", folder / "build" / "recipe.json")
+    }
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=3))
+    done = subprocess.run(command(folder), capture_output=True, text=True)
+    assert (done.returncode, "its run has taken 4 steps of 3" in done.stderr) == (2, True), done.stderr
+    assert {path: path.read_bytes() for path in kept} == kept

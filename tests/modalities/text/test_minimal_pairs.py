@@ -160,3 +160,75 @@ def test_some_of_each_paradigm_are_drawn_by_the_seed():
     assert some == some_of_each(pairs, 4)
     assert some != some_of_each(pairs, 4, seed=1)
     assert some_of_each(pairs, 100) == pairs
+
+
+def test_a_file_that_is_named_twice_counts_once(tmp_path):
+    (tmp_path / "g.jsonl").write_text(row("a", "b"))
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "g.jsonl")
+    (tmp_path / "folders").mkdir()
+    (tmp_path / "folders" / "real").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "more.jsonl").write_text(row("a", "b"))
+    one = tmp_path / "g.jsonl"
+    assert len(read_minimal_pairs(one, one, f"{tmp_path}/./g.jsonl", tmp_path / "link.jsonl")) == 1
+    assert is_minimal_pairs(tmp_path / "folders")  # behind a link, as folders of texts are read
+    assert len(read_minimal_pairs(tmp_path / "folders", tmp_path)) == 2
+    (tmp_path / "g.jsonl.gz").write_bytes(gzip.compress(row("a", "b").encode()))
+    with pytest.raises(
+        UserError, match=r"(?s)g\.jsonl and .*g\.jsonl\.gz: one name for the pairs of both.*one of them"
+    ):
+        read_minimal_pairs(tmp_path)
+
+
+def test_rows_and_archives_that_cannot_be_read_are_named(tmp_path, capsys):
+    made_model().save(tmp_path / "m")
+    deep, long = "[" * 100_000, '{"sentence_good": ' + "1" * 5000 + "}"
+    for name, bad in (("deep", deep), ("long", long)):
+        (tmp_path / f"{name}.jsonl").write_text(f"{bad}\n")
+        assert not is_minimal_pairs(tmp_path / f"{name}.jsonl")
+        (tmp_path / f"{name}.jsonl").write_text(f"{row('a', 'b')}\n{bad}\n")
+        with pytest.raises(UserError, match=rf"{name}\.jsonl:2: "):
+            read_minimal_pairs(tmp_path / f"{name}.jsonl")
+    with zipfile.ZipFile(tmp_path / "locked.zip", "w") as archive:
+        archive.writestr("a.jsonl", row("a", "b"))
+    raw = bytearray((tmp_path / "locked.zip").read_bytes())
+    for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        raw[raw.index(mark) + at] |= 1  # the bit that says encrypted
+    (tmp_path / "locked.zip").write_bytes(raw)
+    with pytest.raises(UserError, match=r"(?s)locked\.zip: cannot be read .*encrypted.*Unpack it"):
+        read_minimal_pairs(tmp_path / "locked.zip")
+    code, _, error = run(capsys, "evaluate", tmp_path / "m", "word " * 2000)
+    assert (code, "no such file" in error) == (2, True), error
+
+
+def test_a_pattern_of_texts_is_read_as_everywhere(tmp_path, capsys):
+    """Other kinds and folders that it matches are passed over, and told."""
+    made_model().save(tmp_path / "m")
+    (tmp_path / "d" / "sub").mkdir(parents=True)
+    (tmp_path / "d" / "a.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 3)
+    (tmp_path / "d" / "sub" / "b.txt").write_text("the fox\n")
+    (tmp_path / "d" / "b.pdf").write_bytes(b"%PDF")
+    code, _, error = run(capsys, "evaluate", tmp_path / "m", tmp_path / "d" / "*", "--nelbo-draws", 0)
+    assert code == 0, error
+
+
+def test_a_paradigm_may_be_called_zero(tmp_path):
+    rows = [json.dumps({"sentence_good": "a", "sentence_bad": "b", "UID": uid}) for uid in (0, "0", None, "")]
+    (tmp_path / "p.jsonl").write_text("\n".join(rows))
+    assert [pair.paradigm for pair in read_minimal_pairs(tmp_path / "p.jsonl")] == ["0", "0", "p", "p"]
+
+
+def test_what_is_for_texts_is_refused_with_pairs(tmp_path, capsys):
+    made_model().save(tmp_path / "m")
+    (tmp_path / "p.jsonl").write_text(row("The fox jumps.", "The fox jump."))
+    for more in (["--column", "text"], ["--document", "line"], ["--ratio", 0.3]):
+        code, _, error = run(capsys, "evaluate", tmp_path / "m", tmp_path / "p.jsonl", *more)
+        assert (code, f"{more[0]}: for texts" in error) == (2, True), error
+
+
+def test_texts_of_many_are_drawn_and_told(tmp_path, capsys):
+    made_model().save(tmp_path / "m")
+    (tmp_path / "t.txt").write_text("".join(f"the quick brown fox {n}\n" for n in range(60)))
+    more = ["--most", 20, "--document", "line", "--nelbo-draws", 0]
+    code, _, error = run(capsys, "evaluate", tmp_path / "m", tmp_path / "t.txt", *more)
+    assert (code, "20 of 60 documents are evaluated, drawn by the seed" in error) == (0, True), error

@@ -122,7 +122,8 @@ def test_step_by_step_log_probability_is_the_chain(model: TextModel) -> None:
 def test_candidates_of_several_tokens_are_scored_by_the_chain(kind: str) -> None:
     model = make(kind)
     words = ["fox", "unbelievable river", "model"]
-    result = model.fill("The quick [MASK] jumps.", candidates=words)[0]
+    result = model.fill("The quick [MASK] jumps.", candidates=[*words, words[0], words[1]])[0]
+    assert len(result["slots"][0]["candidates"]) == len(words)  # each once
     got = {c["value"]: c for c in result["slots"][0]["candidates"]}
     assert set(got) == set(words)
     assert math.isclose(sum(c["share"] for c in got.values()), 1, abs_tol=1e-6)

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from text_corpus import tokenizer, write_corpus
 from unmask.core.co_occurrence import co_occurrences, factors, information
 from unmask.errors import UserError
-from unmask.modalities.text.adapt import adapt, adapt_settings
+from unmask.modalities.text.adapt import adapt, adapt_settings, start_of
 from unmask.modalities.text.build import build_model
 from unmask.modalities.text.cache import TokenCache, is_held_out
 from unmask.modalities.text.corpus import build_tokenizer
@@ -183,8 +183,16 @@ def test_another_run_is_not_written_over(corpus, tmp_path):
         )
     text = corpus.read_text()
     corpus.write_text(text[len(text) // 2 :] + text[: len(text) // 2])
+    cache = {path: path.read_bytes() for path in (tmp_path / "run" / "cache").iterdir()}
     with pytest.raises(UserError, match="the corpus: not the same"):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4), resume=True, console=False)
+    with pytest.raises(UserError, match=r"other data or settings: holdout=0\.3, was "):
+        pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4, holdout=0.3), resume=True, console=False)
+    assert {path: path.read_bytes() for path in (tmp_path / "run" / "cache").iterdir()} == cache  # evaluate reads it
+    made = load(tmp_path / "run")
+    counts = TokenCache.open(tmp_path / "run" / "cache").frequencies()
+    counts[made.tokenizer.special_ids] = 0
+    assert made.evaluate(["zebra zebra"] * 3)["most_frequent"] == made.tokenizer.token(int(counts.argmax()))
 
 
 def test_a_run_begun_with_an_earlier_default_says_what_it_was_and_goes_on_with_it(corpus, tmp_path):
@@ -312,8 +320,35 @@ def test_adapting_a_diffusion_model_goes_on_with_its_objective_and_notes_lengths
     given = adapt_settings({"density": "fixed", "ratio": 0.3}, tmp_path / "drawn")
     assert (given.ratio, given.loss_weight) == (0.3, "slot")
     assert adapt_settings({"density": "fixed"}, tmp_path / "drawn").ratio == 0.15
-    with pytest.raises(UserError, match=r"(?s)ratio=0.3: this model draws.*density"):
-        adapt_settings({"ratio": 0.3}, tmp_path / "drawn")
+    for idle in ({"ratio": 0.3}, {"ratio": 0.3, "density": "uniform"}):
+        with pytest.raises(UserError, match=r"(?s)ratio=0.3: this model draws.*density"):
+            adapt_settings(idle, tmp_path / "drawn")
+    again = adapt_settings({"density": "uniform", "ratio_end": None}, tmp_path / "drawn")  # as the model says itself
+    assert again == adapt_settings({}, tmp_path / "drawn")
+
+
+def test_adapting_keeps_what_was_hidden_and_how_where_shares_were_drawn(corpus, tmp_path):
+    objective = {"density": "bell", "hide": "word", "mask": 1.0, "random": 0.0, "keep": 0.0, "ratio": 0.4}
+    chosen = with_overrides(settings(steps=1), objective | {"ratio_end": None})
+    pretrain(str(corpus), tmp_path / "run", settings=chosen, console=False)
+    found = adapt_settings({"steps": 1}, tmp_path / "run")
+    assert {name: getattr(found, name) for name in objective} == objective
+
+
+@pytest.mark.parametrize(
+    ("runs", "kept"),
+    [
+        (["fixed", "uniform"], "uniform"),  # what comes of it has seen mostly hidden texts, whatever it learns next
+        (["uniform", "fixed"], "uniform"),
+        (["fixed", "fixed"], "fixed"),
+        ([None, "fixed"], None),  # a published model: of its first run nothing is known
+        (["uniform"], "uniform"),
+        (["fixed"], "fixed"),
+    ],
+)
+def test_a_model_that_ever_drew_the_shares_it_hid_is_known_for_it(runs, kept):
+    *first, last = ({} if density is None else {"density": density} for density in runs)
+    assert start_of({"text": last, **({"start": first[0]} if first else {})}).get("density") == kept
 
 
 def test_a_run_is_not_resumed_to_fewer_steps_than_it_has_taken(corpus, tmp_path):
@@ -323,6 +358,9 @@ def test_a_run_is_not_resumed_to_fewer_steps_than_it_has_taken(corpus, tmp_path)
     (tmp_path / "run" / "model.safetensors").unlink()
     with pytest.raises(UserError, match="has taken 4 steps, and steps=3 asks for fewer"):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=3), resume=True, console=False)
+    fewer = settings(steps=None, epochs=0.001)
+    with pytest.raises(UserError, match=r"has taken 4 steps, and epochs=0.001 \(1 steps\) asks for fewer"):
+        pretrain(str(corpus), tmp_path / "run", settings=fewer, resume=True, console=False)
     assert not (tmp_path / "run" / "model.safetensors").exists()
     assert (
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=5), resume=True, console=False).result.steps
@@ -487,7 +525,7 @@ def test_the_modern_recipe_hides_as_much_to_the_end():
     assert with_overrides(TextSettings(), RECIPES["modern"]).ratio_end is None
 
 
-def start_of(out, corpus, **more):
+def begun(out, corpus, **more):
     """The embeddings of a run that learns next to nothing."""
     lost = settings(steps=1, learning_rate=1e-9, dropout=0.0, **more)
     pretrain(str(corpus), out, settings=lost, console=False)
@@ -497,7 +535,7 @@ def start_of(out, corpus, **more):
 
 @pytest.mark.parametrize("recipe", ["bert", "modern"])
 def test_a_new_model_begins_with_embeddings_counted_in_its_training_text(recipe, corpus, tmp_path):
-    found = start_of(tmp_path / "counted", corpus, recipe=recipe)
+    found = begun(tmp_path / "counted", corpus, recipe=recipe)
     cache = TokenCache.open(tmp_path / "counted" / "cache")
     shape = settings(recipe=recipe)
     company = factors(information(co_occurrences(cache.pieces(), len(found))), shape.width, seed=shape.train.seed)
@@ -506,19 +544,19 @@ def test_a_new_model_begins_with_embeddings_counted_in_its_training_text(recipe,
     seen, expected = found[live] - found[live].mean(0), vectors[live]
     assert live.sum() > 50
     assert torch.cosine_similarity(seen, expected - expected.mean(0)).min() > 0.99
-    drawn = start_of(tmp_path / "random", corpus, recipe=recipe, initial_embeddings="random")
+    drawn = begun(tmp_path / "random", corpus, recipe=recipe, initial_embeddings="random")
     assert torch.equal(found[~live], drawn[~live])
     assert torch.cosine_similarity(found[live], drawn[live]).mean() < 0.8
 
 
 def test_what_another_run_counted_is_counted_again(corpus, tmp_path):
     """A run that was killed before its first checkpoint leaves its counts behind."""
-    expected = start_of(tmp_path / "one", corpus)
+    expected = begun(tmp_path / "one", corpus)
     left = tmp_path / "two"
     stale = TextPretraining(str(corpus), settings(seed=5, initial_embeddings="co_occurrence"))
     stale.prepare(left, resume=False, first=True, say=lambda line: None)
     assert (left / COMPANY).exists()
-    assert torch.equal(start_of(left, corpus), expected)
+    assert torch.equal(begun(left, corpus), expected)
 
 
 def test_a_resumed_run_without_a_checkpoint_begins_as_a_new_one(corpus, tmp_path):
@@ -547,7 +585,7 @@ def test_a_run_is_resumed_with_the_start_it_had(name, corpus, tmp_path):
 
 
 def test_pieces_of_a_corpus_are_its_training_tokens_in_order(corpus, tmp_path):
-    start_of(tmp_path / "run", corpus, holdout=0.2)
+    begun(tmp_path / "run", corpus, holdout=0.2)
     cache = TokenCache.open(tmp_path / "run" / "cache")
     tokens, example = (np.concatenate(parts) for parts in zip(*cache.pieces(), strict=True))
     inside = slice(len(cache.meta["before"]), -len(cache.meta["after"]))

@@ -42,8 +42,7 @@ def test_a_pair_with_a_sentence_that_has_no_score_is_a_tie(model):
     pairs = [MinimalPair(good=g, bad=b, paradigm="p", field="f") for g, b in [("[MASK]", "a fox"), ("a fox", "[SEP]")]]
     found = evaluate_minimal_pairs(model, pairs, say=said.append)
     assert (found["accuracy"], found["ties"]) == (0.5, 2)
-    assert "2 pairs have a sentence of which nothing is scored" in said[0]
-    assert "ties" in said[0]
+    assert said[0].startswith("ties, since nothing of one of the two sentences is scored: 2 (")
 
 
 def test_a_pair_of_which_one_sentence_has_unknown_or_special_tokens_is_a_tie(model):
@@ -56,8 +55,10 @@ def test_a_pair_of_which_one_sentence_has_unknown_or_special_tokens_is_a_tie(mod
     pairs = [MinimalPair(good=g, bad=b, paradigm="p", field="f") for g, b in texts]
     found = evaluate_minimal_pairs(model, pairs, say=said.append)
     assert found["ties"] == 2
-    [line] = said
-    assert line.startswith("2 pairs are ties since one sentence has more unknown or special tokens")
+    line, rest = said
+    assert rest.endswith(": 1 of 3")
+    assert line.startswith("ties, since one sentence has more unknown or special tokens")
+    assert "than the other: 2; the first is" in line
     assert repr(texts[0][1]) in line
     assert model.score("a [SEP] \u0f00 fox")[0]["unscored"] == 2
 
@@ -168,3 +169,12 @@ def test_the_command_tells_of_unknown_tokens(tmp_path, capsys):
     assert json.loads(out)["unknown_share"] > 0
     code, out, error = run(capsys, "evaluate", tmp_path / "m", tmp_path / "many.txt", "--json")
     assert (code, out, "are unknown to the model's tokenizer" in error) == (2, "", True), error
+
+
+def test_the_rule_of_the_shorter_sentence_counts_tokens_that_are_not_scored(model):
+    said: list[str] = []
+    longer = MinimalPair(good="a \u0f00 fox", bad="a \u0f00 \u0f00 fox", paradigm="p", field="f")
+    alike = MinimalPair(good="a \u0f00 fox", bad="a fox \u0f00", paradigm="q", field="f")
+    found = evaluate_minimal_pairs(model, [longer, alike], say=said.append)
+    assert found["shorter"] == 0.75
+    assert said[-1].endswith("as many in both sentences: 1 of 2")

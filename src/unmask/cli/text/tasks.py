@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import typer
 
@@ -53,7 +53,7 @@ def evaluated(words: Sequence[str], given: Mapping[str, str]) -> str | None:
 
 def _is_collection(data: str) -> bool:
     """Whether a place is a folder of queries and documents, as BEIR has them."""
-    return (Path(data) / "queries.jsonl").is_file()
+    return os.path.isfile(os.path.join(data, "queries.jsonl"))  # not Path.is_file, which fails where a name is too long
 
 
 def finetune(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import typer
 
 from unmask.cli import options
-from unmask.errors import UserError, first_of
+from unmask.errors import UserError, first_of, option
 
 
 def fill(
     model: options.Model,
-    text: str = typer.Argument(..., help="Text with [MASK], or a file with one text per line."),
+    text: str = typer.Argument(
+        ..., help="Text with [MASK], or a file with one per line (tables: column text; -: stdin)."
+    ),
     top: int = typer.Option(5, help="Candidates per blank."),
     steps: options.FillSteps = 1,
     order: options.FillOrder = "confidence",
@@ -68,7 +68,7 @@ def fill(
 
 def score(
     model: options.Model,
-    text: str = typer.Argument(..., help="A text, or a file with one text per line."),
+    text: str = typer.Argument(..., help="A text, or a file with one text per line (tables: column text; -: stdin)."),
     mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
     precision: options.Precision = "auto",
     device: options.Device = "auto",
@@ -110,7 +110,7 @@ def _unscored_said(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def embed(
     model: options.Model,
-    text: str = typer.Argument(..., help="A file with one text per line, or a text."),
+    text: str = typer.Argument(..., help="A file with one text per line (tables: column text; -: stdin), or a text."),
     out: str = typer.Option(..., help="Where to write the (texts, width) array, .npy."),
     pooling: str | None = typer.Option(
         None, help="mean, first or max; default what a sentence-transformers folder says, else mean."
@@ -152,7 +152,9 @@ def evaluate(
         ..., help="Held-out text: files, folders, globs. Or minimal pairs (BLiMP): .jsonl, folders, .zip."
     ),
     ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
-    most: int = typer.Option(None, help="At most this many documents (default 2000), or pairs of each paradigm."),
+    most: int = typer.Option(
+        None, help="At most this many documents (default 2000), or pairs of each paradigm, drawn."
+    ),
     nelbo_draws: int = typer.Option(4, min=0, help="Passes of the bound on the likelihood; 0 leaves it out."),
     nelbo_tokens: int = typer.Option(16384, min=1, help="Tokens of the documents that the bound is estimated on."),
     column: str = typer.Option(None, help="Text column of jsonl, csv and parquet inputs."),
@@ -172,26 +174,32 @@ def evaluate(
     from unmask.modalities.text.documents import ReadReport
     from unmask.modalities.text.minimal_pairs import is_minimal_pairs, matching
     from unmask.modalities.text.sources import iter_documents
+    from unmask.modalities.text.texts_drawn import drawn
     from unmask.registry import load
 
     check_most(most)
     output = Output(json_, seed)
-    data = matching(data)
-    paired = [source for source in data if is_minimal_pairs(source)]
+    named = matching(data)
+    paired = [source for source in named if is_minimal_pairs(source)]
     if paired:
-        if others := [source for source in data if source not in paired]:
+        if others := [source for source in named if source not in paired]:
             raise UserError(
                 f"{first_of(others, 3)}: no such file, or no minimal pairs as {paired[0]} has them",
                 hint="Minimal pairs and texts are evaluated apart.",
             )
-        _evaluate_pairs(load(model, device=device, precision=precision), data, most, output)
+        of_texts = {"column": column, "document": document, "ratio": ratio != 0.15}
+        if given := [option(name) for name, value in of_texts.items() if value]:
+            raise UserError(f"{', '.join(given)}: for texts, and these are minimal pairs", hint="Leave it out.")
+        _evaluate_pairs(load(model, device=device, precision=precision), paired, most, output)
         return
     read = ReadReport()
     way = cast(Any, document or "auto")
     documents = iter_documents(data, column=column, report=read, document=way, say=on_stderr)
-    texts = [d.text for d in itertools.islice(documents, most or 2000)]
+    texts, there = drawn((d.text for d in documents), most or 2000, seed=seed)
     for line in told({"report": vars(read)}):
         on_stderr(line)
+    if there > len(texts):
+        on_stderr(f"{len(texts):,} of {there:,} documents are evaluated, drawn by the seed: {option('most', 'N')}")
     loaded = load(model, device=device, precision=precision)
     found = loaded.evaluate(
         texts, ratio=ratio, seed=seed, nelbo_draws=nelbo_draws, nelbo_tokens=nelbo_tokens, say=on_stderr
@@ -210,14 +218,13 @@ def evaluate(
 
 def _evaluate_pairs(loaded: Any, data: Sequence[str], most: int | None, output: Any) -> None:
     """What `evaluate` says of minimal pairs."""
+    from unmask.cli.common import on_stderr
     from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
 
     pairs = read_minimal_pairs(*data)
     if most is not None:
         pairs = some_of_each(pairs, most, seed=output.seed)
-    found = evaluate_minimal_pairs(
-        loaded, pairs, seed=output.seed, say=lambda line: print(line, file=sys.stderr, flush=True)
-    )
+    found = evaluate_minimal_pairs(loaded, pairs, seed=output.seed, say=on_stderr)
     interval = "" if found["low"] is None else f" ({found['low']:.1%} to {found['high']:.1%})"
     lines = [
         f"right pairs: {found['accuracy']:.1%}{interval}, {found['pairs']:,} pairs, {found['ties']} of them ties",

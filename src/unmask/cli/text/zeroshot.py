@@ -12,7 +12,7 @@ from unmask.cli import options
 
 def zeroshot(
     model: options.Model,
-    data: str = typer.Argument(..., help="A file with one text per line, or a text."),
+    data: str = typer.Argument(..., help="A file with one text per line (tables: column text; -: stdin), or a text."),
     label: list[str] = typer.Option(..., help="A label; give two or more."),
     template: list[str] = typer.Option(
         [], help="Prompt with {text} and [MASK], or hypothesis with {label} for NLI models; several are averaged."
@@ -41,7 +41,7 @@ def zeroshot(
         name, equals, listed = pair.partition("=")
         if not equals or name not in label:
             raise UserError(f"--words {pair!r}", hint=f"Expected LABEL=word,word with one of {', '.join(label)}.")
-        verbalisers[name] = [w.strip() for w in listed.split(",") if w.strip()]
+        verbalisers.setdefault(name, []).extend(w.strip() for w in listed.split(",") if w.strip())
     rows, about = zero_shot(
         model,
         read_lines(data),

@@ -62,7 +62,7 @@ def read_idx(path: str | Path) -> np.ndarray:
         UserError: it is not one, or is cut short.
     """
     path = Path(path)
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    raw = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
     kinds = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in kinds:
         raise UserError(f"{path}: not an idx file", hint="Expected the format of MNIST's files.")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, setting, suggest
+from unmask.errors import UserError, first_of, setting, suggest
+from unmask.files import read_text
 from unmask.modalities.images.array_files import part_of
 from unmask.modalities.images.arrays import Reading
 from unmask.modalities.images.listing import File
@@ -139,11 +140,10 @@ def _without_row(places: Sequence[Path], path: Path) -> list[str]:
 
 
 def _refusal(path: Path, bad: Sequence[str], rows: int, pictures: str | None) -> UserError:
-    shown = "\n".join(f"    {line}" for line in bad[:SHOWN])
-    more = f"\n    ... and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+    shown = first_of(bad, SHOWN, between="\n    ")
     whose = "the table's folder" if pictures is None else pictures
     return UserError(
-        f"{path}: {len(bad)} of {rows} rows cannot be used:\n{shown}{more}",
+        f"{path}: {len(bad)} of {rows} rows cannot be used:\n    {shown}",
         hint=f"Every row is a picture once, with its label; paths are relative to {whose} ({setting('pictures')} "
         "names another). Several labels stand in one cell, parted by |. Mend these rows or leave them out.",
     )
@@ -191,10 +191,8 @@ def _labels(path: Path, rows: _Rows, others: list[str], how: Reading) -> Parsed:
 
 def _separated(path: Path) -> _Rows:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_text(path, hint="Give a table of texts parted by commas.")
         lines = list(_lines(text, "\t" if path.suffix.lower() == ".tsv" else ","))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 (byte {error.start})", hint="Save it as UTF-8.") from None
     except csv.Error as error:
         raise UserError(
             f"{path}: cannot be read ({error})", hint="Expected a table of texts parted by commas."

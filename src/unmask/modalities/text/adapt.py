@@ -28,6 +28,7 @@ from unmask.modalities.text.prospect import Prospect, probed, prospect_of
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.replay import Replayed
 from unmask.modalities.text.sources import plain_text, resolve
+from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, RunResult
 from unmask.training.launcher import goes_on
 from unmask.training.precision import computing, resolve_device, resolve_precision
@@ -40,7 +41,19 @@ ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end":
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate of models of their
 size."""
 
-OBJECTIVE = ("density", "ratio", "ratio_end", "spread", "loss_weight", "mask", "random", "keep")
+OBJECTIVE = (
+    "density",
+    "ratio",
+    "ratio_end",
+    "spread",
+    "hide",
+    "rarity",
+    "select",
+    "loss_weight",
+    "mask",
+    "random",
+    "keep",
+)
 """What is hidden and how it counts: kept where the start drew the share of each text anew, as masked diffusion does, so
 that it goes on to be what `generate` draws from."""
 
@@ -87,14 +100,15 @@ def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) ->
     usual = with_overrides(TextSettings(), ADAPT)
     if model is not None:
         usual = with_overrides(usual, {"learning_rate": rate_for(model)})
-        if "density" not in given:
-            usual = with_overrides(usual, _checked_objective(given, objective_of(model)))
+        objective = objective_of(model)
+        if given.get("density", objective.get("density")) == objective.get("density"):
+            usual = with_overrides(usual, _checked_objective(given, objective))
     return with_overrides(usual, given)
 
 
 def _checked_objective(given: Mapping[str, Any], objective: dict[str, Any]) -> dict[str, Any]:
     """The start's objective, where what is given does not presume another."""
-    idle = [key for key in ("ratio", "ratio_end") if key in given]
+    idle = [key for key in ("ratio", "ratio_end") if given.get(key) is not None]
     if objective.get("density") == "uniform" and idle:
         raise UserError(
             f"{setting(idle[0], given[idle[0]])}: this model draws the share of each text that it hides "
@@ -135,8 +149,11 @@ def rate_for(model: str | Path) -> float:
 
 
 def start_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model's first run hid, of the settings in its folder, for one that is made of it."""
-    text = settings.get("start") or settings.get("text") or {}
+    """What a model's runs hid, of the settings in its folder, for a model that is made of it: its last run, where that
+    one drew the shares that it hid, else the one that it began with."""
+    last = settings.get("text") or {}
+    first = settings.get("start", last)  # {} of a published model, of which it is not known
+    text = last if last.get("density", "fixed") != "fixed" else first
     return {name: text[name] for name in OBJECTIVE if name in text}
 
 
@@ -223,10 +240,11 @@ class TextAdaptation(Pretrainable[Adapted]):
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         if why := self.loaded.why_not_masked():
             say(f"{self.origin}: {why}; what is missing is learnt from scratch")
-        self._caches(out, say)
+        self._caches(out, say, resume=resume)
 
-    def _caches(self, out: Path, say: Callable[[str], None]) -> None:
+    def _caches(self, out: Path, say: Callable[[str], None], *, resume: bool) -> None:
         """Tokenise the domain's text, and the general one where it is given."""
+        self.started = resume and bool(checkpoints(out))
         self.cache, self.held = self._cache(self.data, out / "cache", self.settings, say), None
         if self.general is not None:
             held_out = MEASURED if self.replay else 0.999
@@ -237,7 +255,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         self, data: str | Sequence[str], folder: Path, settings: TextSettings, say: Callable[[str], None]
     ) -> TokenCache:
         source, settings = sources_of(data, folder.parent, settings, say)
-        return build_cache(source, self.loaded.tokenizer, folder, settings, say)
+        return build_cache(source, self.loaded.tokenizer, folder, settings, say, replace=not self.started)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         loaded, settings = self.loaded, self.settings

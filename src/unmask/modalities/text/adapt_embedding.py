@@ -142,7 +142,7 @@ class EmbeddingAdaptation(TextAdaptation):
             self.search = self._search(out)
         if self.loaded.why_not_masked() and self.settings.reconstruct:
             say(f"{self.origin}: no masked-LM head; the decoder's is learnt from scratch and not kept")
-        self._caches(out, say)
+        self._caches(out, say, resume=resume)
 
     def _search(self, out: Path) -> HeldOutSearch:
         """The search among held-out texts.
@@ -196,10 +196,12 @@ class EmbeddingAdaptation(TextAdaptation):
         self.before: dict[str, float | None] = dict.fromkeys(found_names(sets))
         self.before |= self._found(self.pooled)
         number = sum(int(on_host(batch.index).max()) + 1 for batch in self.looked.get("", []))
-        chance = f"; by chance {1 / number:.3f}" if number else ""
-        say(
-            f"before: {in_words(self.before)} (of {number:,} held-out texts, those that a part of theirs finds{chance})"
+        of = (
+            f" (share of {number:,} held-out texts that a part of theirs finds; by chance {1 / number:.3f})"
+            if number
+            else ""
         )
+        say(f"before: {in_words(self.before)}{of}")
         return self._guarded(job, say) if self.settings.guard else job
 
     def _guarded(self, job: Job, say: Callable[[str], None]) -> Job:

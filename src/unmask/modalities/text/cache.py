@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from unmask.modalities.text.sources import expand, on_hub
 from unmask.modalities.text.tokenising import cut, is_held_out
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.remote import Remote
+from unmask.training.same_run import same_run_hint
 
 VERSION = 4
 READ_WHOLE = 1 << 30
@@ -183,6 +184,7 @@ class TokenCache:
         seed: int = 0,
         entities: bool = False,
         document: Parting = "auto",
+        replace: bool = True,
         say: Callable[[str], None] | None = None,
     ) -> TokenCache:
         """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
@@ -193,6 +195,7 @@ class TokenCache:
             min_tokens: shorter pieces are left out.
             entities: the "entities" of .jsonl rows are units, as whole words are else.
             document: where documents of plain text end; see `iter_documents`.
+            replace: False: one of other content or settings, which a run was begun with, is left and refused.
             say: told how far it is, how fast it goes, and what was made of the corpus.
 
         A build that was killed goes on where it was when it is asked for again. The cores work side by side; the cache
@@ -219,7 +222,7 @@ class TokenCache:
             wait=lambda text: print(text, file=sys.stderr, flush=True),
             busy=f"is tokenising into {folder.name}",
         ):
-            made = cls._built(folder, key, names, tokenizer, settings, say)
+            made = cls._built(folder, key, names, tokenizer, settings, say, replace=replace)
         for line in told(made.meta) if say is not None else ():
             say(line)  # type: ignore[misc]
         return made
@@ -233,15 +236,23 @@ class TokenCache:
         tokenizer: Tokenizer,
         settings: dict[str, Any],
         say: Callable[[str], None] | None,
+        *,
+        replace: bool,
     ) -> TokenCache:
         """What is there from the same content and settings, or a new one; this process alone works in the folder."""
         if (folder / "meta.json").exists():
             try:
                 there = cls.open(folder)
-                if there.meta["key"] == key:
-                    return there
             except UserError:
-                pass
+                there = None
+            if there is not None and there.meta["key"] == key:
+                return there
+            if there is not None and not replace:
+                raise UserError(
+                    f"{folder.parent}: the run there was started with other data or settings: "
+                    f"{_other(there.meta.get('settings') or {}, settings)}",
+                    hint=same_run_hint(),
+                )
         temporary = folder.with_name(folder.name + ".part")
         for place in (folder, temporary):
             _refuse_foreign(place)
@@ -311,6 +322,13 @@ def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> s
     """Hash of what decides the cache: content, tokenizer, settings."""
     made_of = [VERSION, tokenizer.fingerprint(), tokenizer.tokens, settings, content_key(inputs)]
     return hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _other(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which settings of a cache differ, with both values; the corpus where none does."""
+    names = {"max_slots": "slots"}
+    other = [f"{names.get(k, k)}={now[k]}, was {was.get(k)}" for k in now if now[k] != was.get(k)]
+    return "; ".join(other) or "the corpus: not the same"
 
 
 def _refuse_foreign(folder: Path) -> None:

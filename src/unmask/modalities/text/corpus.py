@@ -99,12 +99,19 @@ def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:
 
 
 def build_cache(
-    data: Sequence[str], tokenizer: Tokenizer, folder: Path, settings: TextSettings, say: Callable[[str], None]
+    data: Sequence[str],
+    tokenizer: Tokenizer,
+    folder: Path,
+    settings: TextSettings,
+    say: Callable[[str], None],
+    *,
+    replace: bool = True,
 ) -> TokenCache:
     """The cache of the tokens of some data, built in `folder` or found there.
 
     Args:
         data: as `sources.resolve` gives it.
+        replace: False where a run goes on: its cache is not given up for another, with which it cannot.
     """
     return TokenCache.build(
         data,
@@ -116,5 +123,6 @@ def build_cache(
         seed=settings.train.seed,
         entities=settings.hide == "entity",
         document=settings.document,
+        replace=replace,
         say=say,
     )

@@ -15,10 +15,12 @@ from unmask.core.ask import answers as answered
 from unmask.core.batch import Example
 from unmask.core.fill import Order, fill_examples
 from unmask.core.score import score
-from unmask.errors import UserError, check_choice
+from unmask.errors import UserError, check_choice, check_whole
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.blanks import special_tokens_in, word_of, write_blanks
+from unmask.modalities.text.given import listed
 from unmask.modalities.text.loaded import LoadedText
+from unmask.training.settings import check_seed
 
 BLANK = "[MASK]"
 """Accepted in texts for every model, whatever its own mask token is."""
@@ -39,11 +41,16 @@ def fill(
     """Fill the blanks of texts; see `TextModel.fill`."""
     model.require_head()
     check_choice("order", order, ("confidence", "random", "left_to_right"))
-    texts = [texts] if isinstance(texts, str) else list(texts)
+    for name, value in (("top", top), ("steps", steps), ("longest", longest)):
+        check_whole(name, value)
+    check_seed(seed)
+    texts = listed(texts)
+    candidates = None if candidates is None else listed(candidates, "candidates")
     masked = _with_blanks(model, texts, one_for="candidates" if candidates else "answers" if longest > 1 else "")
     if candidates:
         return [compare(model, text, shown, candidates) for text, shown in zip(masked, texts, strict=True)]
     if longest > 1:
+        model.check_lengths([len(ids) + longest - 1 for ids in model.tokenizer.ids(masked)], texts)
         found = {text: answers(model, text, lengths=range(1, longest + 1), top=top) for text in texts}
         return [{"text": text, **_best(found[text])} for text in texts]
     examples = blank_examples(model, masked)

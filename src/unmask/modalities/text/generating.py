@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from unmask.core.fill import FilledExample, Order, fill_examples
-from unmask.errors import UserError, check_choice, option
+from unmask.errors import UserError, check_choice, check_whole, option
 from unmask.modalities.text.blanks import space_between, special_tokens_in, words_of, write_blanks
 from unmask.modalities.text.filling import BLANK, blank_examples
 from unmask.training.settings import check_seed
@@ -49,11 +49,11 @@ def generate(
     model.require_head()
     check_choice("order", order, ("confidence", "random", "left_to_right"))
     for name, value in (("number", number), ("length", length), ("steps", steps), ("top_k", top_k)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise UserError(f"{name}={value}", hint="Expected a whole number, 1 or more.")
+        if value is not None:
+            check_whole(name, value)
     check_seed(seed)
     if not 0 <= temperature < math.inf:
-        raise UserError(f"temperature={temperature}", hint="Expected a number, 0 or more.")
+        raise UserError(option("temperature", temperature), hint="Expected a number, 0 or more.")
     if remask and steps is not None and steps < 3:
         raise UserError(
             f"{option('remask', remask)} with {option('steps', steps)}: tokens are taken back between the "

@@ -9,6 +9,7 @@ import glob
 import gzip
 import itertools
 import json
+import os
 import re
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ import numpy as np
 from unmask.core.hashing import Salt, hash_keys
 from unmask.errors import UserError, check_choice, first_of
 from unmask.evaluation.metrics import bootstrap_mean
+from unmask.files import files_below
 
 GOOD, BAD = "sentence_good", "sentence_bad"
 PARADIGM, FIELD = "UID", "linguistics_term"
@@ -54,40 +56,49 @@ class Scorer(Protocol):
 
 def matching(sources: Sequence[str]) -> list[str]:
     """Sources with the files that patterns (*.jsonl) stand for in their place."""
-    found = [[s] if Path(s).exists() else sorted(glob.glob(s, recursive=True)) or [s] for s in sources]
+    found = [[s] if os.path.exists(s) else sorted(glob.glob(s, recursive=True)) or [s] for s in sources]
     return list(itertools.chain.from_iterable(found))
 
 
 def is_minimal_pairs(source: str | Path) -> bool:
     """Whether a file (.jsonl, .gz or not, or a .zip or folder of such) holds minimal pairs, by its first row."""
-    for _, _, raw in itertools.islice(_lines(Path(source)), 1):
+    for _, _, raw in itertools.islice(_lines(str(source)), 1):
         try:
             row = json.loads(raw.decode("utf-8-sig", "replace"))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             return False
         return isinstance(row, dict) and GOOD in row and BAD in row
     return False
 
 
 def read_minimal_pairs(*sources: str | Path) -> list[MinimalPair]:
-    """The pairs of .jsonl files (.gz or not), and of all such files below folders and in .zip files, by name.
+    """The pairs of .jsonl files (.gz or not), and of all such files below folders and in .zip files, by name; a file
+    that is named twice is read once.
 
     Raises:
-        UserError: naming file and line of every row that is no pair (the first ten), or a source that holds no row.
+        UserError: naming file and line of every row that is no pair (the first ten), or a source that holds no row, or
+            a file that is there packed and not.
     """
     found, wrong = list[tuple[str, dict[str, Any]]](), list[str]()
     hint = f'Expected one JSON object per line, in UTF-8: {{"{GOOD}": "...", "{BAD}": "..."}}.'
-    for source in sources:
-        before = len(found) + len(wrong)
-        for file, number, raw in _lines(Path(source)):
-            try:
-                found.append((file, _checked(json.loads(raw.decode("utf-8-sig")))))
-            except UnicodeDecodeError:
-                wrong.append(f"{file}:{number}: not UTF-8")
-            except ValueError as error:  # a JSONDecodeError is one
-                wrong.append(f"{file}:{number}: {error}")
-        if len(found) + len(wrong) == before:
-            there = "no minimal pair" if Path(source).exists() else "no such file"
+    first_name: dict[str, str] = {}  # of each file that is read
+    for source in dict.fromkeys(str(one) for one in sources):
+        none = True
+        for file, lines in itertools.groupby(_lines(source), lambda line: line[0]):
+            none = False
+            if first_name.setdefault(os.path.realpath(file), file) != file:
+                continue
+            for _, number, raw in lines:
+                try:
+                    found.append((file, _checked(json.loads(raw.decode("utf-8-sig")))))
+                except UnicodeDecodeError:
+                    wrong.append(f"{file}:{number}: not UTF-8")
+                except ValueError as error:  # a JSONDecodeError is one
+                    wrong.append(f"{file}:{number}: {error}")
+                except RecursionError:
+                    wrong.append(f"{file}:{number}: brackets within brackets without end")
+        if none:
+            there = "no minimal pair" if os.path.exists(source) else "no such file"
             raise UserError(f"{source}: {there}", hint=hint)
     if wrong:
         raise UserError(first_of(wrong, 10, between="\n  "), hint=hint)
@@ -96,10 +107,14 @@ def read_minimal_pairs(*sources: str | Path) -> list[MinimalPair]:
     names = _names({file for file, _ in found})
     pairs = []
     for file, row in found:
-        paradigm = str(row.get(PARADIGM) or names[file])
-        field = str(row.get(FIELD) or paradigm)
+        paradigm = _said(row, PARADIGM, names[file])
+        field = _said(row, FIELD, paradigm)
         pairs.append(MinimalPair(good=row[GOOD], bad=row[BAD], paradigm=paradigm, field=field))
     return pairs
+
+
+def _said(row: Mapping[str, Any], name: str, otherwise: str) -> str:
+    return otherwise if row.get(name) in (None, "") else str(row[name])
 
 
 def _checked(row: Any) -> dict[str, Any]:
@@ -112,32 +127,44 @@ def _checked(row: Any) -> dict[str, Any]:
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
-    """What each file's pairs are called: its name without .jsonl, with its folders where another has that name too."""
-    whole = {file: re.sub(r"\.jsonl(\.gz)?$", "", file, flags=re.IGNORECASE) for file in files}
+    """What each file's pairs are called: its name without .jsonl, with its folders where another has that name too.
+
+    Raises:
+        UserError: a file is there packed and not.
+    """
+    whole = {file: re.sub(r"\.jsonl(\.gz)?$", "", file, flags=re.IGNORECASE) for file in sorted(files)}
+    once: dict[str, str] = {}
+    for file, name in whole.items():
+        if once.setdefault(name, file) != file:
+            raise UserError(f"{once[name]} and {file}: one name for the pairs of both", hint="Give one of them.")
     times = Counter(Path(name).name for name in whole.values())
     return {file: name if times[Path(name).name] > 1 else Path(name).name for file, name in whole.items()}
 
 
-def _lines(source: Path) -> Iterator[tuple[str, int, bytes]]:
+def _lines(source: str) -> Iterator[tuple[str, int, bytes]]:
     """(file, number from 1, bytes) of the lines that are not blank.
 
     Raises:
         UserError: a file is damaged, or may not be read.
     """
     try:
-        if source.suffix.lower() == ".zip" and source.is_file():
+        if source.lower().endswith(".zip") and os.path.isfile(source):
             with zipfile.ZipFile(source) as archive:
                 for name in sorted(filter(_is_taken, archive.namelist())):
                     with archive.open(name) as file:
                         yield from _numbered(f"{source}/{name}", file)
             return
-        below = (path for path in source.rglob("*") if _is_taken(str(path.relative_to(source))))
-        for path in sorted(below) if source.is_dir() else [source]:
-            if _holds_rows(path.name) and path.is_file():
-                with path.open("rb") as file:
-                    yield from _numbered(str(path), file)
+        below = [source]
+        if os.path.isdir(source):
+            below = [str(p) for p in files_below(source, hidden=[]) if _is_taken(str(p.relative_to(source)))]
+        for path in below:
+            if _holds_rows(path) and os.path.isfile(path):
+                with open(path, "rb") as file:
+                    yield from _numbered(path, file)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise UserError(f"{source}: cannot be read ({error})", hint="Copy the file again.") from None
+    except (RuntimeError, NotImplementedError) as error:  # of zipfile: encrypted, or packed in another way
+        raise UserError(f"{source}: cannot be read ({error})", hint="Unpack it, and give the folder.") from None
 
 
 def _holds_rows(name: str) -> bool:
@@ -205,20 +232,26 @@ def evaluate_minimal_pairs(
             for p, comparable in zip(pairs, ~(unseen | unequal), strict=True)
         ]
     )
-    longer = np.array([scores[p.bad]["slots"] - scores[p.good]["slots"] for p in pairs])
+    longer = np.array([_tokens(scores[p.bad]) - _tokens(scores[p.good]) for p in pairs])
     right, rule = (np.where(d > 0, 1.0, np.where(d < 0, 0.0, 0.5)) for d in (gap, longer))
     paradigm, field = np.array([p.paradigm for p in pairs]), np.array([p.field for p in pairs])
     names, number, size = np.unique(paradigm, return_inverse=True, return_counts=True)
     weight = 1.0 / size[number]  # every paradigm counts alike
     found = bootstrap_mean(right, groups=np.arange(len(pairs)), weights=weight, seed=seed)
     if unseen.any():
-        why = "the tokenizer knows none of its words"
-        say(f"{unseen.sum():,} pairs have a sentence of which nothing is scored, and are ties: {why}")
+        why = "it holds nothing but special tokens and words that the tokenizer does not know"
+        say(f"ties, since nothing of one of the two sentences is scored: {unseen.sum():,} ({why})")
     if unequal.any():
         first = pairs[int(unequal.argmax())]
         say(
-            f"{unequal.sum():,} pairs are ties since one sentence has more unknown or special tokens than the other, "
-            f"which are not scored; the first is {first.good!r} and {first.bad!r}"
+            "ties, since one sentence has more unknown or special tokens, which are not scored, than the other: "
+            f"{unequal.sum():,}; the first is {first.good!r} and {first.bad!r}"
+        )
+    marked = np.array([bool(scores[p.good].get("unscored") or scores[p.bad].get("unscored")) for p in pairs])
+    if (rest := marked & ~unseen & ~unequal).any():
+        say(
+            f"pairs judged without their unknown and special tokens, as many in both sentences: {rest.sum():,} of "
+            f"{len(pairs):,}"
         )
     by_paradigm = {str(name): float(right[number == i].mean()) for i, name in enumerate(names)}
     by_field = {
@@ -237,6 +270,11 @@ def evaluate_minimal_pairs(
         "by_field": by_field,
         "by_paradigm": by_paradigm,
     }
+
+
+def _tokens(row: Mapping[str, Any]) -> int:
+    """Of a sentence, those that are not scored too."""
+    return int(row["slots"] + row.get("unscored", 0))
 
 
 def _unseen(good: Mapping[str, Any], bad: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from unmask.errors import UserError, check_choice
 from unmask.modalities.text import filling, generating, labels
 from unmask.modalities.text.blanks import says_something, special_said
 from unmask.modalities.text.folder import load_folder, save_folder
+from unmask.modalities.text.given import listed
 from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.loaded import LoadedText
 from unmask.modalities.text.tokenizer import Tokenizer
@@ -171,7 +172,7 @@ class TextModel(LoadedText):
         """
         self.require_head()
         check_choice("mode", mode, ("unit", "slot"))
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = listed(texts)
         with self.context():
             examples = self.examples(texts)
             found = score(self.model, examples, slots=self.slots, mode=mode)  # type: ignore[arg-type]
@@ -205,7 +206,7 @@ class TextModel(LoadedText):
             normalise: to length 1; default as a sentence-transformers folder says, else not.
             say: called with how many texts are cut, where any is.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = listed(texts)
         said = self.folder.sentences
         pooling = pooling or said.pooling
         normalise = said.normalise if normalise is None else normalise
@@ -254,21 +255,22 @@ class TextModel(LoadedText):
         likelihood of the texts (see `unmask.modalities.text.likelihood`; `nelbo_draws=0` leaves it out).
 
         Args:
-            frequencies: how often each token occurred in training, by id; default as the run's folder still knows.
+            frequencies: how often each token occurred in training, by id; default as the run's folder still knows, else
+                in these texts.
             say: called with how many tokens the tokenizer does not know, where it is more than one in a thousand, and
                 how many texts hold special tokens.
         """
         from unmask.modalities.text.evaluate import evaluate
         from unmask.modalities.text.likelihood import likelihood, training_frequencies
 
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = listed(texts)
         for line in special_said(self.tokenizer, texts, then=", and they are not predicted"):
             say(line)
+        if frequencies is None and self.folder.path is not None:
+            frequencies = training_frequencies(self.folder.path, self.tokenizer.vocab_size)
         found = evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies, say=say)
         if not nelbo_draws:
             return found
-        if frequencies is None and self.folder.path is not None:
-            frequencies = training_frequencies(self.folder.path, self.tokenizer.vocab_size)
         more = likelihood(self, texts, draws=nelbo_draws, most_tokens=nelbo_tokens, seed=seed, frequencies=frequencies)
         return found | more | {"intervals": found["intervals"] | more["intervals"]}
 

@@ -75,7 +75,7 @@ class TextPretraining(Pretrainable[TextRun]):
             data = resolve(self.data, out, say)
             self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
             self.tokenizer.require_mask()
-            self.cache = build_cache(data, self.tokenizer, out / "cache", self.settings, say)
+            self.cache = build_cache(data, self.tokenizer, out / "cache", self.settings, say, replace=not started)
         if self.counts_company and not started and self._company(out) is None:
             self._count_company(out, say)
 

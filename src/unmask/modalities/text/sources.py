@@ -123,21 +123,21 @@ def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> 
         there = files_at(str(item))
         inside = _sorted_out((p for p in there if not _hidden_at(p, str(item), other)), other)
         nothing = f"{item}: no file of a format that is read (of {len(there)} there)"
-    elif path.is_dir() and (path / ABOUT).exists():
+    elif os.path.isdir(path) and (path / ABOUT).exists():  # not path.is_dir, which fails where a name is too long
         raise UserError(
             f"{path}: a prepared corpus, which `unmask pretrain text` alone reads",
             hint="Give the texts themselves.",
         )
-    elif path.is_dir():
+    elif os.path.isdir(path):
         hidden: list[Path] = []
         inside = _sorted_out(_outside(without, files_below(path, hidden=hidden)), other)
         other |= dict.fromkeys(_outside(without, hidden), _HIDDEN)
         nothing = f"{path}: no text files in this folder"
-    elif path.is_file():
+    elif os.path.isfile(path):
         if not _readable(path):
             raise UserError(f"{path}: format {_kind(path)} is not read", hint=_FORMATS)
         return [path]
-    elif path.is_symlink() and not path.exists():
+    elif os.path.islink(path) and not os.path.exists(path):
         target = os.path.realpath(path)
         leads = "that leads back to itself" if os.path.islink(target) else f"to {target}, which is not there"
         raise UserError(f"{item}: a link {leads}", hint="Mend the link, or give the file itself.")
@@ -145,7 +145,7 @@ def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> 
         inside = _sorted_out(_outside(without, matches), other)
         nothing = f"{item}: {len(matches)} files match, none of a format that is read"
     else:
-        near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
         close = difflib.get_close_matches(path.name, near, n=1)
         hint = suggest(path.name, close) if close else "Check the path."
         if nearly_url(str(item)):

@@ -156,18 +156,20 @@ def _score(model: TextModel, limits: Limits) -> Verb:
 
 
 def _scored(model: TextModel, texts: list[str], mode: str) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Of each text its score and how many tokens count, and what each token's log-probability is."""
+    """Of each text its score and how many tokens count, and each token's log-probability, None where none counts."""
     examples = model.examples(texts)
     with model.context():
         found = score(model.model, examples, slots=model.slots, mode=mode)  # type: ignore[arg-type]
     out = []
     for text, example, one, encoded in zip(texts, examples, found, model.tokenizer.encode(texts), strict=True):
+        row = scored(model.tokenizer, example, one)
+        unread = row["score"] is None
         tokens = [
-            {"start": a, "end": b, "text": text[a:b], "log_probability": None if math.isnan(p) else p}
+            {"start": a, "end": b, "text": text[a:b], "log_probability": None if unread or math.isnan(p) else p}
             for (a, b), p, special in zip(encoded.offsets.tolist(), one.per_slot.tolist(), encoded.special, strict=True)
             if not special
         ]
-        out.append((scored(model.tokenizer, example, one), tokens))
+        out.append((row, tokens))
     return out
 
 

@@ -109,3 +109,25 @@ def test_the_command_says_the_same(masked, tmp_path, capsys):
     assert (code, "'rows': no word" in error, "--words" in error) == (2, True, True), error
     code, _, error = run(capsys, "zeroshot", masked, "", *labels)
     assert (code, "the text is empty" in error) == (2, True), error
+
+
+@pytest.mark.parametrize(
+    ("labels", "more", "told"),
+    [
+        (["good", "bad"], {"verbalisers": {"gud": ["great"]}}, "words for 'gud', which is no label"),
+        (["good", "[SEP]"], {}, r"label '\[SEP\]': .* holds \[SEP\]"),
+        (["fox", "Fox"], {}, "cannot tell labels apart: 'fox' for 'fox', 'Fox' for 'Fox'"),
+        (["fox", "dog"], {"calibrate": "batch"}, "calibrate='batch' of one text"),
+        ("fox", {}, "1 labels"),
+        (["fox", "dog"], {"priors": []}, "priors"),
+        (["fox", None], {}, r"labels\[1\] is None"),
+    ],
+)
+def test_labels_that_cannot_be_answers_are_refused(masked, labels, more, told):
+    with pytest.raises(UserError, match=told):
+        zero_shot(masked, "the quick fox", labels, **more)
+
+
+def test_a_word_for_a_label_is_a_word(masked):
+    listed = zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": ["quick"], "dog": ["lazy"]})[0]
+    assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": "quick", "dog": "lazy"})[0] == listed

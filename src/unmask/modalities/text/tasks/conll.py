@@ -14,11 +14,14 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import read_text, split_lines
+from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
-from unmask.modalities.text.tasks.data import GIVE, Columns, read_rows, suffix
+from unmask.modalities.text.tasks.data import Columns, read_rows
 from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.scorers import Span, spans_of
+
+GIVE = "Give a CoNLL file: a word and its tag per line, a blank line between sentences."
 
 COLUMNS = (".conll", ".txt", ".tsv", ".bio", ".iob", ".iob2", ".annotated")
 
@@ -57,7 +60,7 @@ def as_sentences(
     noted, columns = Trouble() if trouble is None else trouble, columns or Columns()
     if isinstance(data, str | Path):
         path = Path(data)
-        kind = suffix(path)
+        kind = suffix_of(path)
         if kind in (".jsonl", ".ndjson", ".parquet", ".csv") or str(data).startswith("hf:"):
             if columns.asked:
                 given = naming(**columns.named)

@@ -18,6 +18,7 @@ from typing import Any
 from unmask.errors import UserError, suggest
 from unmask.files import read_text, split_lines
 from unmask.modalities.text.quotes import encloses, separated
+from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.header import has_header, naming, refuse_other_separator
 from unmask.modalities.text.tasks.lenient import Trouble
 
@@ -133,26 +134,23 @@ class Columns:
         return f"{parts} (by position: the file has no header)" if self.header is False else parts
 
 
-def suffix(path: Path) -> str:
-    """The suffix below .gz."""
-    return Path(path.stem).suffix.lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
-
-
 def read_rows(
-    source: str | Path, columns: Columns | None = None, *, broken: list[str] | None = None
+    source: str | Path, columns: Columns | None = None, *, broken: list[str] | None = None, trim: bool = True
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Rows of a file as ("file:line", column -> value); without what spreadsheets leave below a table: empty rows.
+    """Rows of a file as ("file:line", column -> value).
 
     A csv or tsv without a header is read by position: text, label, or text, text2, label.
 
     Args:
         columns: what a person said of them: the names asked for, and whether there is a header.
         broken: where given, lines with too few or too many cells are left out and named here.
+        trim: without what spreadsheets leave below a table: empty rows.
 
     Raises:
         UserError: the file is missing, empty, broken, or of no known kind; there is no telling whether it has a header.
     """
-    return _table(_rows(source, columns or Columns(), broken)[0])
+    rows = _rows(source, columns or Columns(), broken)[0]
+    return _table(rows) if trim else rows
 
 
 def _table(rows: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, dict[str, Any]]]:
@@ -171,7 +169,7 @@ def _rows(
     if str(source).startswith("hf:"):
         return _dataset(str(source)[3:]), headed
     path = Path(source)
-    kind = suffix(path)
+    kind = suffix_of(path)
     if kind == ".parquet":
         rows = _parquet(path)
     elif kind in (".jsonl", ".ndjson"):
@@ -352,7 +350,7 @@ def read_items(
     rows, headed = _rows(source, columns or Columns(), broken)
     for where in broken or ():
         noted.add(where, "too few or too many cells")
-    if labelled and suffix(Path(source)) in (".csv", ".tsv"):
+    if labelled and suffix_of(Path(source)) in (".csv", ".tsv"):
         table = _table(rows)
         if count := len(rows) - len(table):
             noted.say(f"{source}: {count:,} {'row' if count == 1 else 'rows'} at the end hold nothing and are left out")
@@ -369,7 +367,7 @@ def read_items(
     noted.settle("rows")
     if not items:
         raise UserError(f"{source}: no rows", hint="Give at least one labelled text.")
-    return items, Columns() if suffix(Path(source)) == ".txt" else found
+    return items, Columns() if suffix_of(Path(source)) == ".txt" else found
 
 
 def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: bool) -> Item:

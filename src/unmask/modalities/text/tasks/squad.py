@@ -10,7 +10,8 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import read_text
-from unmask.modalities.text.tasks.data import GIVE, read_rows, suffix
+from unmask.modalities.text.sources import suffix_of
+from unmask.modalities.text.tasks.data import read_rows
 from unmask.modalities.text.tasks.lenient import Trouble
 
 
@@ -53,7 +54,7 @@ def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -
 
     if isinstance(data, str | Path):
         path = Path(data)
-        found = noted.each(_squad(path) if suffix(path) == ".json" else read_rows(data), made)
+        found = noted.each(_squad(path) if suffix_of(path) == ".json" else read_rows(data), made)
     else:
         found = noted.each([(getattr(r, "where", "") or f"row {i}", r) for i, r in enumerate(data, 1)], made)
     noted.settle("questions")
@@ -81,7 +82,7 @@ def check(q: SquadQuestion, text: str, start: int) -> None:
 
 def _squad(path: Path) -> list[tuple[str, Any]]:
     try:
-        content = json.loads(read_text(path, hint=GIVE))
+        content = json.loads(read_text(path, hint="Give a .json of SQuAD, or a csv, tsv, jsonl or parquet file."))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", hint="Expected SQuAD json.") from None
     if not isinstance(content, dict):

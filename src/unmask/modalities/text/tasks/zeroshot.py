@@ -18,10 +18,11 @@ from scipy.special import log_softmax, logsumexp
 
 from unmask.core.batch import Example
 from unmask.core.score import score
-from unmask.errors import UserError, either, first_of
+from unmask.errors import UserError, either, first_of, option
 from unmask.modalities.text.batches import text_example
-from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, unknown_said
+from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, special_tokens_in, unknown_said
 from unmask.modalities.text.filling import BLANK
+from unmask.modalities.text.given import listed
 from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.model import TextModel
 from unmask.modalities.text.tasks import model as models
@@ -72,13 +73,18 @@ def zero_shot(
     """
     if calibrate not in (None, *CALIBRATIONS):
         raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
-    texts = [texts] if isinstance(texts, str) else list(texts)
-    templates = [template] if isinstance(template, str) else list(template or [])
-    labels = list(dict.fromkeys(labels))
+    texts, priors = listed(texts), listed(priors, "priors")
+    templates = listed(template or [], "template")
+    labels = list(dict.fromkeys(listed(labels, "labels")))
     if len(labels) < 2:
         raise UserError(f"{len(labels)} labels", hint="Give two or more.")
-    for name, listed in (verbalisers or {}).items():
-        if not listed:
+    if not priors:
+        raise UserError("priors=[]: nothing to ask without a text", hint="Give one or more.")
+    verbalisers = {name: listed(words, f"words for label {name!r}") for name, words in (verbalisers or {}).items()}
+    for name, words in verbalisers.items():
+        if name not in labels:
+            raise UserError(f"words for {name!r}, which is no label", hint=f"The labels are {', '.join(labels)}.")
+        if not words:
             raise UserError(f"label {name!r}: no word stands for it", hint=f"Give one or more: {_words_option()}.")
     asked: Prompts | Hypotheses
     if not isinstance(model, TextModel) and (isinstance(model, models.TaskFolder) or task_of(model) == "classify"):
@@ -92,7 +98,7 @@ def zero_shot(
         if calibrate == "context":
             raise UserError("calibrate='context' of an NLI model", hint="It has no blank: expected batch or none.")
     else:
-        asked = Prompts(model, labels, verbalisers or {}, device=device, precision=precision)
+        asked = Prompts(model, labels, verbalisers, device=device, precision=precision)
         templates, calibrate = templates or [TEMPLATE], calibrate or "context"
     for one in templates:
         asked.check(one)
@@ -105,6 +111,11 @@ def zero_shot(
     for line in [*cut_said(cut, len(texts), room), *marks, *bare_said(bare, len(texts), "their labels are null")]:
         say(line)
     told = np.setdiff1d(np.arange(len(texts)), bare)
+    if calibrate == "batch" and len(told) == 1:
+        raise UserError(
+            f"{option('calibrate', 'batch')} of one text: its own scores would be divided out, and all labels be alike",
+            hint="Give many texts, or another calibration.",
+        )
     scores = np.full((len(texts), len(labels)), np.nan)
     scores[told] = 0.0
     for one in templates if len(told) else []:
@@ -222,14 +233,23 @@ def label_scores(
     the template."""
     before, after = template.split(BLANK)
     flat = [(label, word) for label, listed in words.items() for word in listed]
-    tokens = model.tokenizer
+    tokens, read = model.tokenizer, dict[tuple[int, ...], list[tuple[str, str]]]()
     for label, word in flat:
         ids = tokens.encode([word], specials=False)[0].ids
+        if marks := special_tokens_in(tokens, word):
+            raise UserError(
+                f"label {label!r}: {word!r} holds {', '.join(marks)}, which no text is",
+                hint=f"Give other words: {_words_option()}.",
+            )
+        read.setdefault(tuple(ids.tolist()), []).append((label, word))
         if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
             raise UserError(
                 f"label {label!r}: {word!r} is not in the vocabulary",
                 hint=f"Give other words: {_words_option()}.",
             )
+    if alike := [same for same in read.values() if len({label for label, _ in same}) > 1]:
+        shown = first_of(", ".join(f"{word!r} for {label!r}" for label, word in same) for same in alike)
+        raise UserError(f"the model cannot tell labels apart: {shown} are the same tokens", hint="Give other words.")
     room = _prompt_room(model, template, [word for _, word in flat])
     cut = [_shortened(model, text, room) for text in texts]
     examples: list[Example] = []
