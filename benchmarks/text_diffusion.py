@@ -210,7 +210,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "one token per pass": {},
     "the surest first": {"order": "confidence"},
     "temperature .7": {"temperature": 0.7},
-    "a fifth taken back": {"remask": 0.2},
+    "a fifth taken back": {"steps": DRAWN_TOKENS, "remask": 0.2},
     "twice the passes, a tenth taken back": {"steps": 2 * DRAWN_TOKENS, "remask": 0.1},
     "twice the passes, a fifth taken back, the least likely": {
         "steps": 2 * DRAWN_TOKENS, "remask": 0.2, "remask_by": "confidence"

@@ -34,6 +34,7 @@ NAME, VERSION = "unmask-en", "0.1.0"
 STEPS = "train.steps"
 SAID = ("file", "title", "licence", "address")
 """What is to be known of each text; and, where the file is to be this very one, its sha256."""
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LARGEST = 40_000_000
 """Bytes that the weights may take."""
 
@@ -116,13 +117,16 @@ def corpus_files(folder: Path, listed: Path) -> tuple[list[Path], list[dict[str,
 
 def check_recipe(build: Path, recipe: Mapping[str, Any]) -> None:
     """Keep the recipe beside the run, and refuse another than a run in `build` was begun with. The number of steps may
-    be another: the run goes on to it, and a model of fewer or more steps is no longer the one that is asked for."""
+    be another, but for fewer than were taken: the run goes on to it, and a model of before is not what is asked for."""
     kept, out = build / "recipe.json", build / "run"
     now = flat(recipe)
     if kept.exists() and (out / "checkpoints").exists():
         taken = steps_taken(out / "checkpoints")
         if isinstance(now.get(STEPS), int) and now[STEPS] < taken:
-            raise Refused(f"{build}: its run has taken {taken:,} steps of {now[STEPS]:,}. Choose another --build")
+            raise Refused(
+                f"{build}: its run has taken {taken:,} steps, and the recipe asks for {now[STEPS]:,}. Choose another "
+                "--build"
+            )
         before = json.loads(kept.read_text())
         other = sorted(key for key in {*before, *now} - {STEPS} if before.get(key) != now.get(key))
         if other:
@@ -176,21 +180,22 @@ def train(files: list[Path], build: Path, minutes: float, recipe: Path) -> bool:
 
 
 def run_for(command: list[str], seconds: float) -> tuple[int, bool]:
-    """Run a command that writes a checkpoint and ends at SIGTERM, which it is sent once: when the time is over, or when
-    this process is told to end.
+    """Run a command that writes a checkpoint and ends at SIGTERM, which it is sent when the time is over, and when this
+    process is told to end; told again, it ends at once.
 
     Returns:
         Its exit code, and whether this process was told to end.
     """
     told: list[int] = []
-    handlers = {n: signal.signal(n, lambda number, _: told.append(number)) for n in (signal.SIGTERM, signal.SIGINT)}
+    numbers = [n for n in ENDING if signal.getsignal(n) != signal.SIG_IGN]  # as nohup has it ignore a hangup
+    handlers = {n: signal.signal(n, lambda number, _: told.append(number)) for n in numbers}
     try:
         # In a group of its own: a terminal sends Ctrl-C to all of a group, and a second signal ends a run at once.
-        run, end, sent = subprocess.Popen(command, process_group=0), time.monotonic() + seconds, False
+        run, end, sent = subprocess.Popen(command, process_group=0), time.monotonic() + seconds, 0
         while (code := run.poll()) is None:
-            if not sent and (told or time.monotonic() > end):
+            if sent < max(len(told), time.monotonic() > end):
                 run.send_signal(signal.SIGTERM)
-                sent = True
+                sent += 1
             time.sleep(0.1)
     finally:
         for number, handler in handlers.items():

@@ -23,10 +23,10 @@ def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> 
     """A UTF-8 text file, .gz or not, without its byte order mark.
 
     Args:
-        hint: what is expected, where it is absent.
+        hint: what is expected, where it is absent or no file.
 
     Raises:
-        UserError: it is absent, not UTF-8 or a broken gzip.
+        UserError: it is absent, a folder, may not be read, a broken gzip, not UTF-8, or holds a zero byte.
     """
     path = Path(path)
     try:
@@ -39,16 +39,25 @@ def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> 
         raise UserError(f"{path}: cannot be read ({error})", hint="Copy the file again.") from None
     except OSError as error:  # a folder, say, or no permission
         raise UserError(f"{path}: cannot be read ({error.strerror or error})", hint=hint) from None
+    return decoded(raw, path)
+
+
+def decoded(raw: bytes, source: str | Path) -> str:
+    """The bytes of a UTF-8 text file as text, without its byte order mark.
+
+    Raises:
+        UserError: naming the source and the line of what is not UTF-8, or a zero byte.
+    """
     if b"\0" in raw:
         line = raw[: raw.index(b"\0")].count(b"\n") + 1
         raise UserError(
-            f"{path}:{line}: a zero byte: no UTF-8 text", hint="Give UTF-8 text; UTF-16 must be converted first."
+            f"{source}:{line}: a zero byte: no UTF-8 text", hint="Give UTF-8 text; UTF-16 must be converted first."
         )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
+        raise UserError(f"{source}:{line}: not UTF-8 text", hint="Convert the file to UTF-8.") from None
 
 
 def split_lines(text: str) -> list[str]:

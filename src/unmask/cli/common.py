@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, first_of, suggest
-from unmask.files import json_text, read_text, split_lines
+from unmask.files import decoded, json_text, read_text, split_lines
 from unmask.progress import counted
 
 
@@ -61,15 +61,13 @@ def read_lines(source: str) -> list[str]:
     if not source:
         raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
     if source == "-":
-        return file_lines("/dev/stdin")
+        return split_lines(decoded(sys.stdin.buffer.read(), "stdin"))
     if not os.path.exists(source):
         if re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
             raise UserError(
                 f"{source}: no such file", hint="Give a text file with one text per line, or the text itself."
             )
         return [source]
-    if source.lower().removesuffix(".gz").endswith(TABLES):
-        return table_texts(source)
     return file_lines(source)
 
 
@@ -97,11 +95,13 @@ def table_texts(path: str) -> list[str]:
 
 
 def file_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 text file, .gz or not.
+    """The lines of a UTF-8 text file, or the texts of a table; .gz or not.
 
     Raises:
         UserError: it is not there, damaged, not UTF-8, or empty.
     """
+    if str(path).lower().removesuffix(".gz").endswith(TABLES):
+        return table_texts(str(path))
     lines = split_lines(read_text(path, hint="Give a text file with one text per line."))
     if not lines:
         raise UserError(f"{path}: empty", hint="Give one text per line.")

@@ -13,15 +13,14 @@ class RunClock:
     """The share of a run that is done; by the clock, all processes go by the first one's.
 
     Args:
-        settings: steps, epochs or minutes that the run takes.
-        plan: the data order, which says how many steps an epoch has.
+        minutes: that the run takes; None where steps end it.
+        steps: that it takes else.
         before: seconds that were spent before the run was resumed.
     """
 
-    def __init__(self, settings: TrainSettings, plan: Plan, before: float, compute: Compute) -> None:
-        self.minutes, self.compute = settings.minutes, compute
+    def __init__(self, minutes: float | None, steps: int | None, before: float, compute: Compute) -> None:
+        self.minutes, self.steps, self.compute = minutes, steps, compute
         self.before, self.started = before, time.monotonic()
-        self.steps = total_steps(settings, plan)
 
     def elapsed(self) -> float:
         """Seconds of the run so far, those before a resume included."""

@@ -35,10 +35,10 @@ from unmask.training.processes import (
     others_alive,
     own_random_numbers,
 )
-from unmask.training.progress import RunClock, ending
-from unmask.training.same_run import check_not_done, check_same_run, same_run_hint
+from unmask.training.progress import RunClock, ending, total_steps
+from unmask.training.same_run import check_not_done, check_same_run
 from unmask.training.schedule import rate
-from unmask.training.settings import TrainSettings
+from unmask.training.settings import TrainSettings, same_run_hint
 from unmask.training.tracking import Tracker, console_logger
 from unmask.training.validation import Validation
 
@@ -105,7 +105,8 @@ class Run:
         accelerator = launch(settings)
         found = latest_checkpoint(out, accelerator) if resume else None
         check_same_run(found, job.fingerprint, out, hint=same_run_hint())
-        check_not_done(found, settings, job.plan, out)
+        total = total_steps(settings, job.plan)
+        check_not_done(found, settings, total, out)
         self.compute = Compute.choose(settings, accelerator, found)
         self.console = console and self.compute.first_process
         say = console_logger(self.console)
@@ -118,7 +119,7 @@ class Run:
         precision = self.compute.precision
         for line in (f"computing in {precision.name}: {precision.reason}", *self.fitted.told()):
             say(line)
-        self.clock, self.guard = RunClock(settings, job.plan, seconds, self.compute), NanGuard(settings.nan_limit)
+        self.clock, self.guard = RunClock(settings.minutes, total, seconds, self.compute), NanGuard(settings.nan_limit)
         self.best = self._best_weights(found)
         slots = LOOKED_AT * settings.batch_slots
         self.held_out = Validation(job, self.engine, slots=slots, rows=self.fitted.rows, compute=self.compute)

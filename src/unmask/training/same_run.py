@@ -7,16 +7,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.core.plan import Plan
-from unmask.errors import UserError, option, setting
-from unmask.training.checkpoint import Checkpoint
-from unmask.training.progress import total_steps
+from unmask.errors import UserError, setting
+from unmask.files import read_object
+from unmask.training.checkpoint import Checkpoint, checkpoints
 from unmask.training.settings import LATER, TrainSettings
 
 
-def same_run_hint() -> str:
-    """What to do where a run cannot be gone on with."""
-    return f"Resume with the same data and settings (only the run's end may change), or start a new {option('out')}."
+def begun_with(folder: Path, name: str) -> Any:
+    """What the run in a folder was begun with under this name of its fingerprint, by its newest checkpoint; None where
+    that does not say."""
+    for path in checkpoints(folder):
+        extra = (read_object(path / "state.json") or {}).get("extra")
+        was = extra.get("fingerprint") if isinstance(extra, Mapping) else None
+        if isinstance(was, Mapping):
+            return was.get(name)
+    return None
 
 
 def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any], folder: Path, *, hint: str) -> None:
@@ -40,15 +45,17 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
         raise UserError(f"{folder}: the run there was started with other data or settings: {told}", hint=hint)
 
 
-def check_not_done(checkpoint: Checkpoint | None, settings: TrainSettings, plan: Plan, folder: Path) -> None:
+def check_not_done(checkpoint: Checkpoint | None, settings: TrainSettings, steps: int | None, folder: Path) -> None:
     """Refuse to end a run earlier than it has come.
+
+    Args:
+        steps: that it takes in all; None where the clock ends it.
 
     Raises:
         UserError: naming both numbers of steps.
     """
-    steps = total_steps(settings, plan)
     if checkpoint is not None and steps is not None and checkpoint.step > steps:
-        epochs = f"{setting('epochs', settings.epochs)} ({steps:,} steps)"
+        epochs = f"{setting('epochs', settings.epochs)} ({steps:,} in all)"
         asked = epochs if settings.epochs is not None else setting("steps", steps)
         raise UserError(
             f"{folder}: the run has taken {checkpoint.step:,} steps, and {asked} asks for fewer",

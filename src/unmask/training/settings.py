@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from unmask.errors import UserError, setting, suggest
+from unmask.errors import UserError, option, setting, suggest
 
 Settings = TypeVar("Settings")
 
@@ -196,6 +196,11 @@ def check_seed(seed: int | None) -> int | None:
     return seed
 
 
+def same_run_hint() -> str:
+    """What to do where a run cannot be gone on with."""
+    return f"Resume with the same data and settings (only the run's end may change), or start a new {option('out')}."
+
+
 LATER = {
     "select": None,
     "density": "fixed",
@@ -366,9 +371,9 @@ def _convert(key: str, value: Any, hint: Any) -> Any:
     options = _options(hint)
     if isinstance(value, str) and value.strip().lower() in ("none", "null", "") and type(None) in options:
         return None
-    for option in options:
+    for kind in options:
         try:
-            return _convert_one(key, value, option)
+            return _convert_one(key, value, kind)
         except (ValueError, TypeError):
             continue
     raise UserError(f"{key}={value}", hint=f"Expected {' or '.join(_describe(option) for option in options)}.")

@@ -240,5 +240,7 @@ def test_a_recipe_of_fewer_steps_than_were_taken_leaves_the_model(folder):
     }
     (folder / "recipe.toml").write_text(RECIPE.format(steps=3))
     done = subprocess.run(command(folder), capture_output=True, text=True)
-    assert (done.returncode, "its run has taken 4 steps of 3" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "its run has taken 4 steps, and the recipe asks for 3" in done.stderr) == (2, True), (
+        done.stderr
+    )
     assert {path: path.read_bytes() for path in kept} == kept

@@ -34,8 +34,8 @@ def test_one_candidate_is_one_and_settings_of_filling_are_checked(model):
 
 def test_texts_are_drawn_whatever_their_order():
     texts = [f"text {number}" for number in range(3 * PART // 2)]
-    found, there = drawn(texts, 100, seed=1)
-    assert there == len(texts)
+    found, some = drawn(texts, 100, seed=1)
+    assert some == f"100 of {len(texts):,} texts, drawn by the seed"
     assert len(set(found)) == 100
     assert [int(text.split()[1]) for text in found] == sorted(int(text.split()[1]) for text in found)
     assert max(int(text.split()[1]) for text in found) > PART
@@ -43,4 +43,8 @@ def test_texts_are_drawn_whatever_their_order():
     assert 30 < late < 70
     assert drawn(texts, 100, seed=2)[0] != found
     assert drawn(iter(texts), 100, seed=1)[0] == found
-    assert drawn([], 5) == ([], 0)
+    assert drawn([], 5) == ([], "")
+    assert drawn(texts, len(texts)) == (texts, "")
+    unread = iter(texts)
+    assert max(int(text.split()[1]) for text in drawn(unread, 5, of=50)[0]) < 50
+    assert next(unread) == "text 51"  # one was looked at, to know that there are more

@@ -189,6 +189,14 @@ def test_another_run_is_not_written_over(corpus, tmp_path):
     with pytest.raises(UserError, match=r"other data or settings: holdout=0\.3, was "):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4, holdout=0.3), resume=True, console=False)
     assert {path: path.read_bytes() for path in (tmp_path / "run" / "cache").iterdir()} == cache  # evaluate reads it
+    (tmp_path / "run" / "cache" / "meta.json").unlink()  # where there is none, other tokens do not take its place
+    with pytest.raises(UserError, match="the corpus: not the same"):
+        pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4), resume=True, console=False)
+    assert not (tmp_path / "run" / "cache" / "meta.json").exists()
+    assert not (tmp_path / "run" / "cache.part").exists()
+    corpus.write_text(text)
+    moved = corpus.rename(corpus.with_name("renamed.txt"))  # the same tokens under another name
+    pretrain(str(moved), tmp_path / "run", settings=settings(steps=4), resume=True, console=False)
     made = load(tmp_path / "run")
     counts = TokenCache.open(tmp_path / "run" / "cache").frequencies()
     counts[made.tokenizer.special_ids] = 0
@@ -359,7 +367,7 @@ def test_a_run_is_not_resumed_to_fewer_steps_than_it_has_taken(corpus, tmp_path)
     with pytest.raises(UserError, match="has taken 4 steps, and steps=3 asks for fewer"):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=3), resume=True, console=False)
     fewer = settings(steps=None, epochs=0.001)
-    with pytest.raises(UserError, match=r"has taken 4 steps, and epochs=0.001 \(1 steps\) asks for fewer"):
+    with pytest.raises(UserError, match=r"has taken 4 steps, and epochs=0.001 \(1 in all\) asks for fewer"):
         pretrain(str(corpus), tmp_path / "run", settings=fewer, resume=True, console=False)
     assert not (tmp_path / "run" / "model.safetensors").exists()
     assert (
@@ -619,3 +627,16 @@ def test_the_generator_has_its_share_of_the_width(width, generator, expected):
     model, _ = new_detection(with_overrides(TextSettings(), given), tokenizer)
     assert model.generator.encoder.config.width == expected
     assert model.encoder.config.heads == max(1, width // 64)
+
+
+def test_adapting_goes_on_with_the_general_text_it_began_with(corpus, tmp_path):
+    pretrain(str(corpus), tmp_path / "base", settings=settings(steps=2), console=False)
+    general = write_corpus(tmp_path / "general.txt", copies=100)
+    options = {"console": False, "general": str(general)}
+    more = {**SHORT, "steps": 2}
+    adapt(tmp_path / "base", str(corpus), tmp_path / "out", settings=adapt_settings(more), **options)
+    text = general.read_text()
+    general.write_text(text[len(text) // 2 :] + text[: len(text) // 2])
+    again = adapt_settings({**more, "steps": 3})
+    with pytest.raises(UserError, match="the general text, or how much of it is learnt from: not the same"):
+        adapt(tmp_path / "base", str(corpus), tmp_path / "out", settings=again, resume=True, **options)

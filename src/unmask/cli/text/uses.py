@@ -188,6 +188,7 @@ def evaluate(
                 hint="Minimal pairs and texts are evaluated apart.",
             )
         of_texts = {"column": column, "document": document, "ratio": ratio != 0.15}
+        of_texts |= {"nelbo_draws": nelbo_draws != 4, "nelbo_tokens": nelbo_tokens != 16384}
         if given := [option(name) for name, value in of_texts.items() if value]:
             raise UserError(f"{', '.join(given)}: for texts, and these are minimal pairs", hint="Leave it out.")
         _evaluate_pairs(load(model, device=device, precision=precision), paired, most, output)
@@ -195,11 +196,11 @@ def evaluate(
     read = ReadReport()
     way = cast(Any, document or "auto")
     documents = iter_documents(data, column=column, report=read, document=way, say=on_stderr)
-    texts, there = drawn((d.text for d in documents), most or 2000, seed=seed)
+    texts, some = drawn((d.text for d in documents), most or 2000, seed=seed)
     for line in told({"report": vars(read)}):
         on_stderr(line)
-    if there > len(texts):
-        on_stderr(f"{len(texts):,} of {there:,} documents are evaluated, drawn by the seed: {option('most', 'N')}")
+    if some:
+        on_stderr(f"evaluated: {some} ({option('most', 'N')} takes more)")
     loaded = load(model, device=device, precision=precision)
     found = loaded.evaluate(
         texts, ratio=ratio, seed=seed, nelbo_draws=nelbo_draws, nelbo_tokens=nelbo_tokens, say=on_stderr

@@ -255,7 +255,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         self, data: str | Sequence[str], folder: Path, settings: TextSettings, say: Callable[[str], None]
     ) -> TokenCache:
         source, settings = sources_of(data, folder.parent, settings, say)
-        return build_cache(source, self.loaded.tokenizer, folder, settings, say, replace=not self.started)
+        return build_cache(source, self.loaded.tokenizer, folder, settings, say, resumed=self.started)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         loaded, settings = self.loaded, self.settings

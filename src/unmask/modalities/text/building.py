@@ -138,7 +138,8 @@ def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[
     if entities and not marked:
         raise UserError(
             f"no entity is marked in {first_of(inputs, 3)}",
-            hint='Give .jsonl rows with "entities", a list of {"start", "end"} in characters of the text.',
+            hint='Give .jsonl rows with "entities", a list of {"start", "end"} in characters of the text, or hide '
+            f"single tokens: {setting('hide', 'token')}.",
         )
 
 

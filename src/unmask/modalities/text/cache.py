@@ -8,6 +8,7 @@ so few that none was drawn, the last examples of its last documents are held out
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -33,7 +34,7 @@ from unmask.modalities.text.sources import expand, on_hub
 from unmask.modalities.text.tokenising import cut, is_held_out
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.remote import Remote
-from unmask.training.same_run import same_run_hint
+from unmask.training.settings import same_run_hint
 
 VERSION = 4
 READ_WHOLE = 1 << 30
@@ -184,7 +185,8 @@ class TokenCache:
         seed: int = 0,
         entities: bool = False,
         document: Parting = "auto",
-        replace: bool = True,
+        resumed: bool = False,
+        expected: int | None = None,
         say: Callable[[str], None] | None = None,
     ) -> TokenCache:
         """Tokenise `inputs` into `folder`, or reuse what is there from the same content and settings.
@@ -195,15 +197,16 @@ class TokenCache:
             min_tokens: shorter pieces are left out.
             entities: the "entities" of .jsonl rows are units, as whole words are else.
             document: where documents of plain text end; see `iter_documents`.
-            replace: False: one of other content or settings, which a run was begun with, is left and refused.
+            resumed: a run goes on with the tokens that it was begun with: what is there is not given up for others.
+            expected: then, the `digest` that they must have; default that of what is there.
             say: told how far it is, how fast it goes, and what was made of the corpus.
 
         A build that was killed goes on where it was when it is asked for again. The cores work side by side; the cache
         is the same on any number of them.
 
         Raises:
-            UserError: bad input, no entity where they were asked for, a full disk (what was begun is removed), or a
-                folder that holds other things.
+            UserError: bad input, other tokens than those that a run was begun with, no entity where they were asked
+                for, a full disk (what was begun is removed), or a folder that holds other things.
         """
         names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         settings: dict[str, Any] = {
@@ -222,7 +225,7 @@ class TokenCache:
             wait=lambda text: print(text, file=sys.stderr, flush=True),
             busy=f"is tokenising into {folder.name}",
         ):
-            made = cls._built(folder, key, names, tokenizer, settings, say, replace=replace)
+            made = cls._built(folder, key, names, tokenizer, settings, say, resumed=resumed, expected=expected)
         for line in told(made.meta) if say is not None else ():
             say(line)  # type: ignore[misc]
         return made
@@ -237,22 +240,18 @@ class TokenCache:
         settings: dict[str, Any],
         say: Callable[[str], None] | None,
         *,
-        replace: bool,
+        resumed: bool,
+        expected: int | None,
     ) -> TokenCache:
         """What is there from the same content and settings, or a new one; this process alone works in the folder."""
+        there = None
         if (folder / "meta.json").exists():
-            try:
+            with contextlib.suppress(UserError):
                 there = cls.open(folder)
-            except UserError:
-                there = None
-            if there is not None and there.meta["key"] == key:
-                return there
-            if there is not None and not replace:
-                raise UserError(
-                    f"{folder.parent}: the run there was started with other data or settings: "
-                    f"{_other(there.meta.get('settings') or {}, settings)}",
-                    hint=same_run_hint(),
-                )
+        if there is not None and there.meta["key"] == key:
+            return there
+        if resumed and expected is None and there is not None:
+            expected = there.digest()
         temporary = folder.with_name(folder.name + ".part")
         for place in (folder, temporary):
             _refuse_foreign(place)
@@ -263,6 +262,15 @@ class TokenCache:
             meta = build_files(temporary, key, names, tokenizer, say, **settings)
             meta |= {"version": VERSION, "key": key, "fingerprint": tokenizer.fingerprint(), "settings": settings}
             (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
+            if resumed:
+                was = {} if there is None else there.meta
+                other = expected is not None and cls.open(temporary).digest() != expected
+                if other or _changed(was.get("settings") or {}, settings):
+                    raise UserError(
+                        f"{folder.parent}: the run there was started with other data or settings: "
+                        f"{_other(folder.name, was, meta)}",
+                        hint=same_run_hint(),
+                    )
             _sync(temporary)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
@@ -324,11 +332,22 @@ def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> s
     return hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _other(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Which settings of a cache differ, with both values; the corpus where none does."""
+def _changed(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [key for key in now if key in was and now[key] != was[key]]
+
+
+def _other(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What a cache differs in from the one that a run was begun with, by the meta of both."""
+    if name != "cache":
+        return "the general text, or how much of it is learnt from: not the same"
+    if was and was.get("fingerprint") != now["fingerprint"]:
+        return "the tokenizer: not the same"
+    old, new = was.get("settings") or {}, now["settings"]
+    other = _changed(old, new)
+    if "entities" in other:
+        return "hide: not the same"
     names = {"max_slots": "slots"}
-    other = [f"{names.get(k, k)}={now[k]}, was {was.get(k)}" for k in now if now[k] != was.get(k)]
-    return "; ".join(other) or "the corpus: not the same"
+    return "; ".join(f"{names.get(k, k)}={new[k]}, was {old[k]}" for k in other) or "the corpus: not the same"
 
 
 def _refuse_foreign(folder: Path) -> None:

@@ -105,13 +105,14 @@ def build_cache(
     settings: TextSettings,
     say: Callable[[str], None],
     *,
-    replace: bool = True,
+    resumed: bool = False,
+    expected: int | None = None,
 ) -> TokenCache:
     """The cache of the tokens of some data, built in `folder` or found there.
 
     Args:
         data: as `sources.resolve` gives it.
-        replace: False where a run goes on: its cache is not given up for another, with which it cannot.
+        resumed, expected: see `TokenCache.build`.
     """
     return TokenCache.build(
         data,
@@ -123,6 +124,7 @@ def build_cache(
         seed=settings.train.seed,
         entities=settings.hide == "entity",
         document=settings.document,
-        replace=replace,
+        resumed=resumed,
+        expected=expected,
         say=say,
     )

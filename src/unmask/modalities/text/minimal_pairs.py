@@ -81,13 +81,14 @@ def read_minimal_pairs(*sources: str | Path) -> list[MinimalPair]:
     """
     found, wrong = list[tuple[str, dict[str, Any]]](), list[str]()
     hint = f'Expected one JSON object per line, in UTF-8: {{"{GOOD}": "...", "{BAD}": "..."}}.'
-    first_name: dict[str, str] = {}  # of each file that is read
+    seen: set[str] = set()
     for source in dict.fromkeys(str(one) for one in sources):
         none = True
         for file, lines in itertools.groupby(_lines(source), lambda line: line[0]):
             none = False
-            if first_name.setdefault(os.path.realpath(file), file) != file:
+            if (real := os.path.realpath(file)) in seen:
                 continue
+            seen.add(real)
             for _, number, raw in lines:
                 try:
                     found.append((file, _checked(json.loads(raw.decode("utf-8-sig")))))

@@ -33,11 +33,14 @@ from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.same_run import begun_with
 from unmask.training.settings import TrainSettings, lasting
 
 COUNTED = 16_000_000
 """Tokens from which the counts are taken that a new model begins with."""
 
+CORPUS = "the corpus"
+"""In a run's fingerprint: the digest of its tokens."""
 COMPANY = "company.npz"
 """Of the run folder, until the run is finished: which tokens stand near which, for the model to begin with."""
 
@@ -75,7 +78,10 @@ class TextPretraining(Pretrainable[TextRun]):
             data = resolve(self.data, out, say)
             self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
             self.tokenizer.require_mask()
-            self.cache = build_cache(data, self.tokenizer, out / "cache", self.settings, say, replace=not started)
+            expected = begun_with(out, CORPUS) if started else None
+            self.cache = build_cache(
+                data, self.tokenizer, out / "cache", self.settings, say, resumed=started, expected=expected
+            )
         if self.counts_company and not started and self._company(out) is None:
             self._count_company(out, say)
 
@@ -233,5 +239,5 @@ def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, cache: TokenCache
     return {
         "settings": lasting(as_dict(settings)),
         "the tokenizer": tokenizer.fingerprint(),
-        "the corpus": cache.digest(),
+        CORPUS: cache.digest(),
     }

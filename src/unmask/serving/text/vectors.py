@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.modalities.text.lengths import cut_said
 from unmask.modalities.text.model import TextModel
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, Number, Open, Record, Text
@@ -40,11 +41,13 @@ def embedding(
     lengths = [len(one) for one in ids]
     if not truncate:
         check_lengths(lengths, slots)
-    elif any(length > slots for length in lengths):
+    cut = sum(length > slots for length in lengths)
+    if cut:
         ids = model.tokenizer.ids(texts, max_slots=slots)
         lengths = [len(one) for one in ids]
     fast = model.padding_free
     told = warnings_of(model.tokenizer, texts, ids, bare="their vectors say nothing of them")
+    told = [*cut_said(cut, len(texts), slots), *told]
 
     def run(items: Sequence[tuple[str, np.ndarray]]) -> Sequence[Any]:
         if fast is not None:

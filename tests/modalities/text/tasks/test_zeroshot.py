@@ -116,7 +116,7 @@ def test_the_command_says_the_same(masked, tmp_path, capsys):
     [
         (["good", "bad"], {"verbalisers": {"gud": ["great"]}}, "words for 'gud', which is no label"),
         (["good", "[SEP]"], {}, r"label '\[SEP\]': .* holds \[SEP\]"),
-        (["fox", "Fox"], {}, "cannot tell labels apart: 'fox' for 'fox', 'Fox' for 'Fox'"),
+        (["fox", "Fox"], {}, "labels 'fox' and 'Fox': the same tokens"),
         (["fox", "dog"], {"calibrate": "batch"}, "calibrate='batch' of one text"),
         ("fox", {}, "1 labels"),
         (["fox", "dog"], {"priors": []}, "priors"),
@@ -131,3 +131,5 @@ def test_labels_that_cannot_be_answers_are_refused(masked, labels, more, told):
 def test_a_word_for_a_label_is_a_word(masked):
     listed = zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": ["quick"], "dog": ["lazy"]})[0]
     assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": "quick", "dog": "lazy"})[0] == listed
+    shared = {"fox": ["quick", "brown"], "dog": ["lazy", "brown"]}  # they differ in one word
+    assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers=shared)[0][0]["label"] in ("fox", "dog")

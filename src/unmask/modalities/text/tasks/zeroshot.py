@@ -67,9 +67,10 @@ def zero_shot(
         to read in it; method, template, calibrated, cut (texts whose ends were not read), device and precision).
 
     Raises:
-        UserError: fewer than two labels, a label without a word, a template without its blank or that leaves no room
-            for a text, a word the vocabulary does not know, a calibration that is not known or that the model does not
-            allow, words for an NLI model.
+        UserError: what is no text, fewer than two labels, a label without a word, labels of the same tokens, words for
+            what is no label or for an NLI model, a word that the vocabulary does not know or that holds a special
+            token, a template without its blank or that leaves no room for a text, no priors, a calibration that is not
+            known or that the model does not allow, batch calibration of one text.
     """
     if calibrate not in (None, *CALIBRATIONS):
         raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
@@ -233,23 +234,27 @@ def label_scores(
     the template."""
     before, after = template.split(BLANK)
     flat = [(label, word) for label, listed in words.items() for word in listed]
-    tokens, read = model.tokenizer, dict[tuple[int, ...], list[tuple[str, str]]]()
+    tokens, read = model.tokenizer, dict[str, list[tuple[int, ...]]]()
     for label, word in flat:
         ids = tokens.encode([word], specials=False)[0].ids
         if marks := special_tokens_in(tokens, word):
             raise UserError(
-                f"label {label!r}: {word!r} holds {', '.join(marks)}, which no text is",
+                f"label {label!r}: {word!r} holds {', '.join(marks)}, which the model reads as a mark, not as text",
                 hint=f"Give other words: {_words_option()}.",
             )
-        read.setdefault(tuple(ids.tolist()), []).append((label, word))
+        read.setdefault(label, []).append(tuple(ids.tolist()))
         if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
             raise UserError(
                 f"label {label!r}: {word!r} is not in the vocabulary",
                 hint=f"Give other words: {_words_option()}.",
             )
-    if alike := [same for same in read.values() if len({label for label, _ in same}) > 1]:
-        shown = first_of(", ".join(f"{word!r} for {label!r}" for label, word in same) for same in alike)
-        raise UserError(f"the model cannot tell labels apart: {shown} are the same tokens", hint="Give other words.")
+    alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
+    for label, its_words in read.items():
+        alike.setdefault(tuple(sorted(its_words)), []).append(label)
+    if same := [" and ".join(map(repr, labels)) for labels in alike.values() if len(labels) > 1]:
+        raise UserError(
+            f"labels {first_of(same)}: the same tokens to this model", hint=f"Give other words: {_words_option()}."
+        )
     room = _prompt_room(model, template, [word for _, word in flat])
     cut = [_shortened(model, text, room) for text in texts]
     examples: list[Example] = []
