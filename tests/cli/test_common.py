@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from unmask.cli.common import Output, overrides, read_lines, run_lines
+from unmask.cli.common import Output, overrides, run_lines
+from unmask.cli.text.lines import read_lines
 from unmask.errors import UserError
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 
@@ -87,9 +88,11 @@ def test_texts_of_tables_are_read_from_their_column(tmp_path):
 
 
 def test_stdin_is_read_and_folders_and_zero_bytes_are_refused(tmp_path):
-    code = "from unmask.cli.common import read_lines; print(read_lines('-'))"
+    code = "from unmask.cli.text.lines import read_lines; print(read_lines('-'))"
     done = subprocess.run([sys.executable, "-c", code], input="one\ntwo\n", capture_output=True, text=True)
     assert done.stdout == "['one', 'two']\n", done.stderr
+    done = subprocess.run([sys.executable, "-c", code], input="", capture_output=True, text=True)
+    assert "stdin: empty" in done.stderr
     with pytest.raises(UserError, match="Is a directory"):
         read_lines(str(tmp_path))
     (tmp_path / "wide.txt").write_bytes("one\ntwo\n".encode("utf-16-le"))

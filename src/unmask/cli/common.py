@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections import defaultdict
@@ -11,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, first_of, suggest
-from unmask.files import decoded, json_text, read_text, split_lines
+from unmask.errors import UserError, suggest
+from unmask.files import json_text
 from unmask.progress import counted
 
 
@@ -46,66 +45,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     return str(value)
-
-
-def read_lines(source: str) -> list[str]:
-    """The lines of a UTF-8 text file or of stdin (-), the texts of a table, or the text itself where it cannot be meant
-    for a file.
-
-    A single word without a blank that has a slash or a file's suffix is taken for a path. Of a .jsonl, .csv, .tsv or
-    .parquet, gzipped or not, the column `text` is read.
-
-    Raises:
-        UserError: it is empty; no such file; not UTF-8; no line in it; a table without texts.
-    """
-    if not source:
-        raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
-    if source == "-":
-        return split_lines(decoded(sys.stdin.buffer.read(), "stdin"))
-    if not os.path.exists(source):
-        if re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
-            raise UserError(
-                f"{source}: no such file", hint="Give a text file with one text per line, or the text itself."
-            )
-        return [source]
-    return file_lines(source)
-
-
-TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-
-
-def table_texts(path: str) -> list[str]:
-    """The column `text` of a table.
-
-    Raises:
-        UserError: there is none, or cells of it are no texts.
-    """
-    from unmask.modalities.text.tasks.data import Columns, read_rows
-
-    rows = read_rows(path, Columns(header=True), trim=False)  # as many results as rows
-    if not any("text" in row for _, row in rows):
-        named = ", ".join(dict.fromkeys(name for _, row in rows for name in row))
-        raise UserError(
-            f"{path}: no column text among {named}", hint="Name it so, or give a text file with one text per line."
-        )
-    found = [(where, row.get("text")) for where, row in rows]
-    if wrong := [f"{where}: text is {text!r:.60}" for where, text in found if not isinstance(text, str)]:
-        raise UserError(f"{first_of(wrong)}: no text", hint="Leave these rows out, or write their texts.")
-    return [str(text) for _, text in found]
-
-
-def file_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 text file, or the texts of a table; .gz or not.
-
-    Raises:
-        UserError: it is not there, damaged, not UTF-8, or empty.
-    """
-    if str(path).lower().removesuffix(".gz").endswith(TABLES):
-        return table_texts(str(path))
-    lines = split_lines(read_text(path, hint="Give a text file with one text per line."))
-    if not lines:
-        raise UserError(f"{path}: empty", hint="Give one text per line.")
-    return lines
 
 
 def on_stderr(text: str) -> None:

@@ -34,7 +34,8 @@ def export(
     json_: options.Json = False,
 ) -> None:
     """Write a model for transformers, sentence-transformers or onnxruntime, with the head that it is for."""
-    from unmask.cli.common import Output, file_lines
+    from unmask.cli.common import Output
+    from unmask.cli.text.lines import file_lines
     from unmask.export.folders import DTYPES, to_hf, to_sentence_transformers
     from unmask.registry import kind_of, load
 

@@ -18,7 +18,8 @@ def surgery(
     json_: options.Json = False,
 ) -> None:
     """Longer positions, a smaller vocabulary, round tables; what the model says stays the same."""
-    from unmask.cli.common import Output, file_lines
+    from unmask.cli.common import Output
+    from unmask.cli.text.lines import file_lines
     from unmask.errors import UserError
     from unmask.export import surgery
     from unmask.export.folders import to_hf

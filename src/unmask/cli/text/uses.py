@@ -29,7 +29,8 @@ def fill(
     json_: options.Json = False,
 ) -> None:
     """Fill the blanks of texts."""
-    from unmask.cli.common import Output, on_stderr, read_lines
+    from unmask.cli.common import Output, on_stderr
+    from unmask.cli.text.lines import read_lines
     from unmask.files import check_results, write_json_lines
     from unmask.modalities.text.blanks import special_said, unknown_said
     from unmask.modalities.text.filling import BLANK
@@ -75,7 +76,8 @@ def score(
     json_: options.Json = False,
 ) -> None:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
-    from unmask.cli.common import PART, Output, in_parts, on_stderr, read_lines, write_scores
+    from unmask.cli.common import PART, Output, in_parts, on_stderr, write_scores
+    from unmask.cli.text.lines import read_lines
     from unmask.modalities.text.blanks import special_said, unknown_said
     from unmask.registry import load
 
@@ -122,7 +124,8 @@ def embed(
     """Embed texts, one row per line, order kept."""
     import numpy as np
 
-    from unmask.cli.common import Output, in_parts, on_stderr, read_lines, write_array
+    from unmask.cli.common import Output, in_parts, on_stderr, write_array
+    from unmask.cli.text.lines import read_lines
     from unmask.files import check_results
     from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, unknown_said
     from unmask.modalities.text.lengths import cut_said

@@ -29,7 +29,8 @@ def zeroshot(
     json_: options.Json = False,
 ) -> None:
     """Classify texts without training: by an NLI head where the model has one, else by masked prompts."""
-    from unmask.cli.common import Output, on_stderr, read_lines
+    from unmask.cli.common import Output, on_stderr
+    from unmask.cli.text.lines import read_lines
     from unmask.errors import UserError
     from unmask.files import check_results, write_json_lines
     from unmask.modalities.text.tasks.zeroshot import zero_shot

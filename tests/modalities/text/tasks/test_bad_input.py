@@ -10,7 +10,7 @@ import pytest
 
 from commands import exit_code
 from tiny_folders import folder, sentiment
-from unmask.cli.common import read_lines
+from unmask.cli.text.lines import read_lines
 from unmask.errors import UserError
 from unmask.files import write_json_lines
 from unmask.modalities.text.tasks.conll import as_sentences, read_conll
