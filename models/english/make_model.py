@@ -187,7 +187,8 @@ def run_for(command: list[str], seconds: float) -> tuple[int, bool]:
         Its exit code, and whether this process was told to end.
     """
     told: list[int] = []
-    numbers = [n for n in ENDING if signal.getsignal(n) != signal.SIG_IGN]  # as nohup has it ignore a hangup
+    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()  # under nohup
+    numbers = [number for number in ENDING if number not in kept]
     handlers = {n: signal.signal(n, lambda number, _: told.append(number)) for n in numbers}
     try:
         # In a group of its own: a terminal sends Ctrl-C to all of a group, and a second signal ends a run at once.
