@@ -95,16 +95,22 @@ def test_a_stopped_run_goes_on_and_is_packed(folder):
     assert taken[-1] == steps + 3
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_run_with_a_checkpoint(folder, number):
-    (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
-    began = subprocess.Popen(command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def trained_a_step(folder, began):
+    """The log of the run that `began` has started, once a step of it was taken."""
     log = folder / "build" / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while not (log.exists() and '"train"' in log.read_text()):
         assert began.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    return log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_with_a_checkpoint(folder, number):
+    (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
+    began = subprocess.Popen(command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    log = trained_a_step(folder, began)
     began.send_signal(number)
     out, said = began.communicate(timeout=60)
     assert "not finished: the same command goes on" in out, said
@@ -217,12 +223,7 @@ def test_ctrl_c_in_a_terminal_ends_the_run_with_a_checkpoint(folder):
     began = subprocess.Popen(
         command(folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     )
-    log = folder / "build" / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not (log.exists() and '"train"' in log.read_text()):
-        assert began.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    log = trained_a_step(folder, began)
     os.killpg(began.pid, signal.SIGINT)
     out, said = began.communicate(timeout=60)
     assert "not finished: the same command goes on" in out, said
