@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,41 @@ def _in_one_line(message: Any, category: type[Warning], filename: str, lineno: i
     return _written_out(message, category, filename, lineno, line)
 
 
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP end a command as Ctrl-C does: what it began is cleaned up, and the exit code is 128
+    plus the signal's number, so that `pretrain ... && fill ...` does not go on.
+
+    A signal that is ignored (as SIGHUP under nohup) or handled already stays so; a second one acts at once.
+    """
+    received: list[signal.Signals] = []
+    previous: dict[signal.Signals, Any] = {}
+
+    def restore() -> None:
+        while previous:
+            signal.signal(*previous.popitem())
+
+    def end(number: int, frame: Any) -> None:
+        received.append(signal.Signals(number))
+        restore()
+        raise KeyboardInterrupt
+
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    with contextlib.suppress(ValueError):  # outside the main thread Python allows no handlers
+        for number in map(signal.Signals.__getitem__, names):
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                previous[number] = signal.signal(number, end)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if not received:
+            raise
+        print(f"unmask: stopped by {received[0].name}", file=sys.stderr)
+        sys.exit(128 + received[0])
+    finally:
+        restore()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A person's mistake is one message on stderr and exit code 2, never a traceback."""
     from unmask.cli.app import build
@@ -38,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
     wait_asleep()
     warnings.formatwarning = _in_one_line
     try:
-        with with_flags(), shown_for(sys.argv[1:] if arguments is None else arguments):
+        with ended_by_signals(), with_flags(), shown_for(sys.argv[1:] if arguments is None else arguments):
             build()(args=arguments, prog_name="unmask")
     except UserError as error:
         print(f"unmask: {error}", file=sys.stderr)

@@ -27,16 +27,26 @@ class Output:
         """Print the lines, or with --json the result with seed, seconds, device and precision.
 
         Of several processes of a launcher only the first prints.
+
+        Raises:
+            SystemExit: the result says `stopped` 'signal': 128 plus the signal's number, once it is printed.
         """
+        stopped = result.get("stopped") == "signal"
+        if stopped:
+            lines = [f"stopped by a signal after step {result['steps']}; --resume continues"]
         if os.environ.get("RANK", "0") != "0":
-            return  # under a launcher the first process speaks for all
-        if self.as_json:
+            pass  # under a launcher the first process speaks for all
+        elif self.as_json:
             seconds = round(time.perf_counter() - self.started, 3)
             about = {"seed": self.seed, "seconds": seconds, "device": device, "precision": precision}
             print(json_text(about | result, allow_nan=False, default=_plain))
         else:
             for line in lines:
                 print(line)
+        if stopped:
+            from unmask.training.checkpoint import SignalGuard
+
+            sys.exit(128 + SignalGuard.received)
 
 
 def _plain(value: Any) -> Any:
@@ -133,8 +143,6 @@ def run_lines(result: Any, out: str, *, rate: str, held: str, notes: Sequence[st
     """
     from unmask.evaluation.meanings import legend
 
-    if result.stopped == "signal":
-        return [f"stopped by a signal after step {result.steps}; --resume continues"]
     lines = [f"{result.steps} steps, {result.seconds:.0f} s, {rate}, {result.precision} on {result.device}", *notes]
     if result.validation:
         found = {k.removeprefix("validation_"): v for k, v in result.validation.items()}

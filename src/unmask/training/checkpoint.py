@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -289,11 +289,14 @@ class SignalGuard:
 
     Attributes:
         requested: whether a signal came.
+        received: the number of the signal that came to a guard of this process most recently.
 
     >>> with SignalGuard() as guard:
     ...     guard.requested
     False
     """
+
+    received: ClassVar[int] = signal.SIGTERM
 
     def __init__(self, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)) -> None:
         self.signals, self.requested = signals, False
@@ -311,7 +314,7 @@ class SignalGuard:
         self._restore()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.requested, SignalGuard.received = True, number
         around = self._previous.get(signal.Signals(number))
         self._restore()
         guard = getattr(around, "__self__", None)

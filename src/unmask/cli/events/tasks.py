@@ -56,7 +56,7 @@ def finetune(
 
     found = finetune_outcome(model, data, labels, out, settings=settings, checkpoints=True, resume=resume).figures
     if found["stopped"] == "signal":
-        _say_stopped(out, found, output)
+        output.write({"folder": out} | found, [], device=found["device"], precision=found["precision"])
         return
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
     lines += [*outside_line(found["outside"]), *bare_line(sum(found["without_events"].values())), unknown_line(found)]
@@ -76,17 +76,12 @@ def finetune(
     output.write(found, lines, device=found["device"], precision=found["precision"])
 
 
-def _say_stopped(out: str, found: dict[str, Any], output: Any) -> None:
-    lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
-    output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
-
-
 def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool, output: Any) -> None:
     from unmask.modalities.events.next_visit import PARTS, finetune_next_visit
 
     found = finetune_next_visit(model, data, out, settings=settings, checkpoints=True, resume=resume).figures
     if found["stopped"] == "signal":
-        _say_stopped(out, found, output)
+        output.write({"folder": out} | found, [], device=found["device"], precision=found["precision"])
         return
     lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
     lines.append(f"a visit is {found['visit']}; asked about a moment before it begins")

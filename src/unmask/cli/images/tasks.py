@@ -41,8 +41,7 @@ def finetune(
     )
     found = done.figures
     if found["stopped"] == "signal":
-        lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
-        output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+        output.write({"folder": out} | found, [], device=found["device"], precision=found["precision"])
         return
     lines = [f"{found['steps']} steps, {found['seconds']:.0f} s, {found['images_per_second']:,.0f} images/s"]
     if "kept_by" in found:

@@ -110,8 +110,7 @@ def finetune(
     else:
         found = tuning.finetune(task, model, train, out=out, checkpoints=True, resume=resume, **chosen)
     if found["stopped"] == "signal":
-        lines = [f"stopped by a signal after step {found['steps']}; --resume continues"]
-        output.write({"folder": out} | found, lines, device=found["device"], precision=found["precision"])
+        output.write({"folder": out} | found, [], device=found["device"], precision=found["precision"])
         return
     lines = figure_lines(found["metrics"], [n for n, v in found["metrics"].items() if isinstance(v, float)])
     if "over_seeds" in found:
