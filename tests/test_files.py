@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
-from unmask.files import check_place, demo_folder, files_below, json_text, read_text, written, written_folder
+from unmask.files import check_place, files_below, json_text, read_text
+from unmask.writing import demo_folder, written, written_folder
 
 
 def fails_after(path: Path, error: Exception) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import gzip
 import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from unmask.errors import UserError, option
@@ -164,13 +161,15 @@ def check_place(path: str | Path) -> Path:
     """A file's path, if its folder is there: asked before long work whose result goes there.
 
     Raises:
-        UserError: there is no such folder, or the path is a folder itself.
+        UserError: there is no such folder, nothing may be written there, or the path is a folder itself.
     """
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{path}: a folder", hint="Give the name of a file to write.")
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist", hint="Create it first.")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"{path}: no permission to write in {path.parent}", hint="Choose another place.")
     return path
 
 
@@ -233,67 +232,6 @@ def check_new_model(folder: str | Path) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def written(path: str | Path) -> Iterator[Path]:
-    """A place to write a file, of the same suffix; after the block the file stands at `path`, whole or not at all.
-
-    Raises:
-        UserError: its folder is not there, or it cannot be written; what was there before is untouched.
-    """
-    path = check_place(path)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.new{path.suffix}")
-    try:
-        yield temporary
-        fsync(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error.strerror or error})", hint="Free space, or choose another place."
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy: str) -> Iterator[None]:
-    """Within, no other process of this machine holds the same lock. It is gone with its process, however that ends.
-
-    Args:
-        path: of the lock's file, made where it is not there; it stays, empty of meaning.
-        wait: told who holds the lock; then this process waits. None: it does not wait.
-        busy: what is going on there, for the message.
-
-    Raises:
-        UserError: another process holds the lock and `wait` is None.
-    """
-    try:
-        import fcntl
-    except ImportError:  # not on Windows: as before there
-        yield
-        return
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):  # a file system without locks: as before there
-                yield
-                return
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            if wait is None:
-                raise UserError(
-                    f"{path.parent}: {holder} {busy}", hint="Wait until it has ended, or choose another folder."
-                ) from None
-            wait(f"{path.parent}: {holder} {busy}; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(f"process {os.getpid()}")
-        file.flush()
-        yield
-
-
 def check_room(folder: Path, size: float, *, what: str, hint: str) -> None:
     """Refuse to begin what the disk has no room for.
 
@@ -305,15 +243,6 @@ def check_room(folder: Path, size: float, *, what: str, hint: str) -> None:
         raise UserError(f"{folder}: {what} take {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free", hint=hint)
 
 
-def replace_json(path: Path, content: Any) -> None:
-    """Write JSON in place of what is there; after a crash the one or the other stands there, whole."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    fsync(temporary)
-    os.replace(temporary, path)
-    fsync(path.parent)
-
-
 def json_text(content: Any, **options: Any) -> str:
     """JSON as people read it, but for half surrogate pairs, which JSON can spell and UTF-8 cannot: those are spelled.
 
@@ -322,95 +251,3 @@ def json_text(content: Any, **options: Any) -> str:
     """
     text = json.dumps(content, ensure_ascii=False, **options)
     return json.dumps(content, **options) if any("\ud800" <= c <= "\udfff" for c in text) else text
-
-
-def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> None:
-    """One JSON object per line, the file whole or not at all.
-
-    Raises:
-        UserError: its folder is not there, or it cannot be written.
-    """
-    with written(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json_text(row) + "\n")
-
-
-_FINAL: ContextVar[Mapping[Path, Path]] = ContextVar("final places", default=MappingProxyType({}))
-
-
-@contextlib.contextmanager
-def stands_for(new: str | Path, folder: str | Path) -> Iterator[None]:
-    """Within, `new` is where the files of `folder` are written before they are brought there."""
-    token = _FINAL.set({**_FINAL.get(), Path(new).absolute(): Path(folder)})
-    try:
-        yield
-    finally:
-        _FINAL.reset(token)
-
-
-def final_place(path: str | Path) -> Path:
-    """Where a folder that is written now will stand: itself, but within `stands_for` that of a folder on the way.
-
-    >>> with stands_for("/tmp/.new", "/tmp/model"):
-    ...     final_place("/tmp/.new").name
-    'model'
-    """
-    path, known = Path(path), _FINAL.get()
-    for _ in known:
-        path = known.get(path.absolute(), path)
-    return path
-
-
-@contextlib.contextmanager
-def written_folder(folder: str | Path) -> Iterator[Path]:
-    """A folder to write a model's files into; after the block they stand in `folder`.
-
-    A new folder appears by one rename. In one that exists the files are renamed one by one, the weights last, so that
-    new weights have everything else new beside them; its other files stay.
-
-    Raises:
-        UserError: the folder cannot be written; what was there before is untouched.
-    """
-    from safetensors import SafetensorError
-
-    folder = Path(folder)
-    exists = folder.is_dir()
-    new = folder / ".saving" if exists else folder.with_name(f".{folder.name}.{os.getpid()}.saving")
-    try:
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        with stands_for(new, folder):
-            yield new
-        for path in new.iterdir():
-            if path.is_file():  # safetensors' own files are for their owner alone: like those beside them
-                path.chmod(new.stat().st_mode & 0o666)
-        for path in (*new.iterdir(), new):
-            fsync(path)
-        if not exists:
-            os.rename(new, folder)
-            return
-        for path in sorted(new.iterdir(), key=lambda p: p.suffix == ".safetensors"):
-            os.replace(path, folder / path.name)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"{folder}: cannot be written ({reason})", hint="Free space, or choose another folder."
-        ) from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def demo_folder(out: str | Path) -> Path:
-    """An empty folder for a demo; that of an earlier demo is emptied.
-
-    Raises:
-        UserError: `out` exists and is not an earlier demo, or cannot be made.
-    """
-    out = check_folder(out)
-    if out.exists():
-        if not (out / "demo.json").exists() and any(out.iterdir()):
-            raise UserError(f"{out} exists and is not an earlier demo", hint=f"Choose another {option('out')}.")
-        shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / "demo.json").write_text("{}")
-    return out

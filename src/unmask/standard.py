@@ -34,12 +34,13 @@ from unmask.errors import UserError
 from unmask.evaluation.card import add_card
 from unmask.evaluation.charts import number
 from unmask.evaluation.report import Report, training_curves
-from unmask.files import damaged, demo_folder, read_object, replace_json
+from unmask.files import damaged, read_object
 from unmask.training.job import Job, RunResult
 from unmask.training.precision import resolve_device
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, apply_run_overrides, lasting, to_dict
 from unmask.version import __version__
+from unmask.writing import demo_folder, replace_json
 
 Named = Sequence[tuple[str, Example]]
 """Examples with their names, in the order of the data."""

@@ -42,11 +42,11 @@ def test_a_run_that_finished_ends_well():
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_command_that_saves_nothing_on_the_way(number, tmp_path, monkeypatch, capsys):
     import unmask.cli.app
-    import unmask.files
+    import unmask.writing
 
     def build():
         def command(args, prog_name):
-            with unmask.files.written(tmp_path / "rows.csv") as place:
+            with unmask.writing.written(tmp_path / "rows.csv") as place:
                 place.write_text("half")
                 signal.raise_signal(number)
 

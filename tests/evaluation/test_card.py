@@ -23,7 +23,7 @@ from unmask.evaluation.card import (
     source_name,
 )
 from unmask.evaluation.report import Report
-from unmask.files import final_place, stands_for, written_folder
+from unmask.writing import final_place, stands_for, written_folder
 
 USE = Use(commands=[("look", "unmask fill MODEL x.txt")], python="unmask.load(MODEL)")
 

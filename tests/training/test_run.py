@@ -127,15 +127,6 @@ def test_a_guard_that_speaks_at_once_leaves_the_model_as_it_was(tmp_path, monkey
     assert all((work.model.state_dict()[name] == tensor).all() for name, tensor in before.items())
 
 
-def test_a_second_run_in_a_live_folder_is_refused(tmp_path):
-    """Both wrote the same checkpoints before."""
-    from unmask.files import locked
-
-    with locked(tmp_path / ".run.lock", busy="trains there"), pytest.raises(UserError, match="trains there"):
-        trained(tmp_path)
-    assert trained(tmp_path).stopped == "finished"
-
-
 def test_compiling_is_refused_on_cpus_with_what_was_measured(tmp_path):
     """It took 186 s for 8 steps, with 43 graph breaks and 39 recompilations."""
     with pytest.raises(UserError, match=r"compile=true on a CPU: .* 186 s"):

@@ -75,6 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     wait_asleep()
     warnings.formatwarning = _in_one_line
+    umask = os.umask(0o077)  # what a command writes may hold rows of patients: it is for its owner alone
     try:
         with ended_by_signals(), with_flags(), shown_for(sys.argv[1:] if arguments is None else arguments):
             build()(args=arguments, prog_name="unmask")
@@ -83,3 +84,5 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(UserError.exit_code)
     except BrokenPipeError:
         sys.exit(0)
+    finally:
+        os.umask(umask)

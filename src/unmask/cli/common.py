@@ -86,7 +86,7 @@ def write_array(array: Any, path: str | Path) -> None:
     """
     import numpy as np
 
-    from unmask.files import written
+    from unmask.writing import written
 
     with written(path) as temporary, temporary.open("wb") as file:
         np.save(file, array)

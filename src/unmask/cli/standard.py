@@ -72,8 +72,9 @@ def fill(
 ) -> None:
     """Fill in what is missing."""
     from unmask.cli.common import Output
-    from unmask.files import check_results, write_json_lines
+    from unmask.files import check_results
     from unmask.registry import load
+    from unmask.writing import write_json_lines
 
     check_results([out], [data])
     output = Output(json_, seed)

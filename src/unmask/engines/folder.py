@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, option, setting
-from unmask.files import check_folder, fsync, locked, read_json
+from unmask.files import check_folder, read_json
+from unmask.writing import LOCK, locked, remove
 
-ABOUT, PLAN, LOCK = "prepared.json", "plan.json", ".lock"
+ABOUT, PLAN = "prepared.json", "plan.json"
 
 
 def prepared_at(data: str | Path | Sequence[str | Path], kind: str) -> Path | None:
@@ -100,9 +99,6 @@ def preparing(out: Path, own: Sequence[str]) -> Iterator[None]:
                     if new:
                         remove(out)
                 raise
-            finally:
-                if out.exists():
-                    (out / LOCK).write_text("")  # the same bytes whoever wrote them
     except OSError as error:
         raise UserError(
             f"{out}: cannot be written ({error.strerror or error})",
@@ -161,18 +157,6 @@ def remove_halves(folder: Path) -> None:
         rest.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A name to write a file under; after the block it stands at its place, whole. Several may write the same one."""
-    name = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.new")
-    try:
-        yield name
-        fsync(name)
-        os.replace(name, path)
-    finally:
-        name.unlink(missing_ok=True)
-
-
 def check_seen(folder: str, key: str) -> None:
     """
     Raises:
@@ -187,11 +171,3 @@ def check_seen(folder: str, key: str) -> None:
             f"{folder}: not seen from {socket.gethostname()}, or another one there",
             hint="All machines of a cluster write into the folder: choose one on a disk that they share.",
         )
-
-
-def remove(path: Path) -> None:
-    """A file or folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

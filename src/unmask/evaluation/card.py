@@ -26,10 +26,11 @@ from markupsafe import Markup
 
 from unmask.errors import UserError, first_of
 from unmask.evaluation.meanings import good, meaning
-from unmask.files import final_place, read_object
+from unmask.files import read_object
 from unmask.plugins import resolve
 from unmask.registry import kind_of, modality
 from unmask.version import __version__
+from unmask.writing import final_place
 
 NAME = "README.md"
 MARK = "unmask_card"

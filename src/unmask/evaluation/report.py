@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from unmask.evaluation.card import card_if_any
 from unmask.evaluation.charts import bar, bars, cell_text, line_chart, table
-from unmask.files import final_place, written
 from unmask.version import __version__
+from unmask.writing import final_place, written
 
 _SMOOTHED = 200  # a training curve is drawn with at most this many points, each a mean of successive records
 

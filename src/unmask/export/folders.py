@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, option
-from unmask.files import fsync, stands_for
 from unmask.modalities.text.sentences import WAYS
+from unmask.writing import written_folder
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -27,20 +26,8 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     out = Path(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UserError(f"{out}: exists", hint=f"Choose another {option('out')}, or remove it.")
-    new = out.with_name(f".{out.name}.{os.getpid()}.saving")
-    try:
-        new.mkdir(parents=True)
-        with stands_for(new, out):
-            yield new
-        for path in (*(p for p in new.rglob("*") if p.is_file()), new):
-            fsync(path)
-        if out.exists():
-            out.rmdir()
-        os.rename(new, out)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written ({error.strerror or error})", hint="Free space there.") from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    with written_folder(out) as new:
+        yield new
 
 
 def torch_type(dtype: str | None) -> Any:

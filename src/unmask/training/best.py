@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from unmask.files import written
+from unmask.writing import written
 
 StopWhen = Callable[[dict[str, float]], bool]
 

@@ -25,7 +25,7 @@ from torch import nn
 from unmask.core.inference import one_core
 from unmask.encoder.fused_linear import multiplies_bf16
 from unmask.errors import UserError, option
-from unmask.files import written
+from unmask.writing import written
 
 WORTH_IT = 1.15
 """How much faster bf16 must measure before 'auto' gives up fp32's digits for it."""

@@ -6,6 +6,7 @@ first among several processes, and what a run may be refused for are written her
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from unmask.training.processes import first_process_first
 from unmask.training.run import check_run_folder, refuse_compile, run
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import console_logger
+from unmask.writing import own_folder
 
 Finished = TypeVar("Finished")
 
@@ -91,21 +93,22 @@ def pretrained(
     out = check_run_folder(out, resume=resume)
     console = console and first_of_all()
     say = console_logger(console)
-    with first_process_first(kind.train) as first:
-        if first:
-            note_start(out, cpu=on_cpu)
-        kind.prepare(out, resume=resume, first=first, say=say)
-    job = kind.job(out, say)
-    result = run(
-        job,
-        out,
-        kind.train,
-        resume=resume,
-        console=console,
-        trackers=trackers,
-        save=lambda trained: kind.save(out, trained),
-    )
-    finished = kind.finished(out, result)
-    if first and (out / "model.safetensors").exists():
-        kind.report(finished)
-    return finished
+    with own_folder(out, busy="trains there") if first_of_all() else contextlib.nullcontext():
+        with first_process_first(kind.train) as first:
+            if first:
+                note_start(out, cpu=on_cpu)
+            kind.prepare(out, resume=resume, first=first, say=say)
+        job = kind.job(out, say)
+        result = run(
+            job,
+            out,
+            kind.train,
+            resume=resume,
+            console=console,
+            trackers=trackers,
+            save=lambda trained: kind.save(out, trained),
+        )
+        finished = kind.finished(out, result)
+        if first and (out / "model.safetensors").exists():
+            kind.report(finished)
+        return finished

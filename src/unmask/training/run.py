@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError, option, setting
-from unmask.files import check_folder, locked
+from unmask.files import check_folder
 from unmask.training.best import BestWeights, EarlyStopping
 from unmask.training.checkpoint import Checkpoint, SignalGuard
 from unmask.training.compute import Compute, fit_memory, launch
@@ -41,6 +41,7 @@ from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings, same_run_hint
 from unmask.training.tracking import Tracker, console_logger
 from unmask.training.validation import Validation
+from unmask.writing import own_folder
 
 CHECKPOINT_SHARE = 0.02
 """Of the time, what checkpoints by the clock take at most: one that takes 7 s (110 M parameters) is made every 350 s.
@@ -69,7 +70,7 @@ def run(
     """
     out = check_run_folder(out, resume=resume)
     writes = int(os.environ.get("RANK", "0")) == 0
-    with locked(out / ".run.lock", busy="trains there") if writes else contextlib.nullcontext():
+    with own_folder(out, busy="trains there") if writes else contextlib.nullcontext():
         refuse_compile(settings)
         if not job.validation and (settings.patience is not None or job.stop_when is not None):
             one = len(job.plan.examples) == 1

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from unmask.errors import UserError
 from unmask.evaluation.meanings import legend, meaning
-from unmask.files import written
 from unmask.verify.result import Record, Row
+from unmask.writing import written
 
 MARKED = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([^|]+?) \| ([^|]+?) \| ([^|]+?) -->)(.*?)(<!-- end -->)", re.DOTALL)

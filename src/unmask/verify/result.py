@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import read_object, written
+from unmask.files import read_object
+from unmask.writing import written
 
 FOLDER = "docs/results"
 """Where the files are, from the root of a checkout."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from event_data import main_ok
 
+from unmask.cli import main
 from unmask.errors import UserError
 from unmask.modalities.events.finetune import finetune_outcome
 from unmask.modalities.events.next_visit import finetune_next_visit
@@ -126,7 +127,9 @@ def test_an_interrupted_run_is_neither_overwritten_nor_mixed_up(
     words += [word for pair in small.items() for word in ("--set", "=".join(pair))]
     with monkeypatch.context() as patched:
         at_step(2, terminated, HeadFinetuning, patched)
-        main_ok(words)
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+    assert stopped.value.code == 128 + signal.SIGTERM
     assert "--resume continues" in capsys.readouterr().out
     given = {"checkpoints": True, "settings": OutcomeSettings(codes="DIABETES", epochs=2, members=2, trees=0)}
     with pytest.raises(UserError, match=r"\.out\.training: the checkpoint of an interrupted run\n.*resume=True"):

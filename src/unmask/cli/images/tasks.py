@@ -66,8 +66,9 @@ def predict(
 ) -> None:
     """Label and probability (several labels, or a value) of each picture, one JSON object per line, in order."""
     from unmask.cli.common import Output
-    from unmask.files import check_results, write_json_lines
+    from unmask.files import check_results
     from unmask.modalities.images.model import load
+    from unmask.writing import write_json_lines
 
     check_results([out], [data])
     output = Output(json_)

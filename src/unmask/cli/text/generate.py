@@ -34,9 +34,10 @@ def generate(
 ) -> None:
     """Draw new texts: all tokens are hidden, and filled in a few at a time."""
     from unmask.cli.common import Output
-    from unmask.files import check_results, write_json_lines
+    from unmask.files import check_results
     from unmask.modalities.text.generating import shown_little, unknown_given
     from unmask.registry import load
+    from unmask.writing import write_json_lines
 
     output = Output(json_, seed)
     check_results([out], [])

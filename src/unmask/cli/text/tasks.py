@@ -138,10 +138,11 @@ def predict(
 ) -> None:
     """Predict with a fine-tuned model of text: one JSON object per input, in order."""
     from unmask.cli.common import Output
-    from unmask.files import check_results, write_json_lines
+    from unmask.files import check_results
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks import model as models
     from unmask.modalities.text.tasks.data import Columns
+    from unmask.writing import write_json_lines
 
     check_results([out], [data])
     output = Output(json_, seed)

@@ -31,10 +31,11 @@ def fill(
     """Fill the blanks of texts."""
     from unmask.cli.common import Output, on_stderr
     from unmask.cli.text.lines import read_lines
-    from unmask.files import check_results, write_json_lines
+    from unmask.files import check_results
     from unmask.modalities.text.blanks import special_said, unknown_said
     from unmask.modalities.text.filling import BLANK
     from unmask.registry import load
+    from unmask.writing import write_json_lines
 
     output = Output(json_, seed)
     check_results([out], [text])

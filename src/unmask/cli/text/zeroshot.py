@@ -32,8 +32,9 @@ def zeroshot(
     from unmask.cli.common import Output, on_stderr
     from unmask.cli.text.lines import read_lines
     from unmask.errors import UserError
-    from unmask.files import check_results, write_json_lines
+    from unmask.files import check_results
     from unmask.modalities.text.tasks.zeroshot import zero_shot
+    from unmask.writing import write_json_lines
 
     check_results([out], [data])
     output = Output(json_, seed)

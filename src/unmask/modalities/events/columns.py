@@ -32,9 +32,10 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from unmask.errors import UserError, setting
-from unmask.files import check_room, locked, replace_json
+from unmask.files import check_room
 from unmask.modalities.events.parquet import batches, damaged, source_of
 from unmask.remote import Place, Remote
+from unmask.writing import locked, replace_json
 
 VERSION = 1
 STATIC = np.iinfo(np.int64).min

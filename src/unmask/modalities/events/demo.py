@@ -18,10 +18,10 @@ import polars as pl
 import torch
 
 from unmask.core.ask import Question, answers
-from unmask.files import demo_folder
 from unmask.modalities.events.meds import BIRTH
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.shards import write_meds
+from unmask.writing import demo_folder
 
 RULES = {"GLUCOSE": (5.5, 9.5), "SYSTOLIC": (120.0, 155.0)}
 """Means without and with the disease that raises them."""

@@ -18,7 +18,6 @@ import numpy as np
 
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, setting
-from unmask.files import check_new_model
 from unmask.modalities.events import outcome_report
 from unmask.modalities.events.age_and_count import AgeAndCount
 from unmask.modalities.events.card import counts, scored_figures
@@ -51,6 +50,7 @@ from unmask.modalities.events.targets import (
 )
 from unmask.modalities.events.tune import Tuned
 from unmask.training.finetune_checkpoints import Keeper, Stages, StoppedBySignal
+from unmask.writing import writes_model
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
@@ -74,6 +74,7 @@ class OutcomeRun:
     figures: dict[str, Any]
 
 
+@writes_model
 def finetune_outcome(
     model: str | Path,
     data: str | Path | Events,
@@ -95,7 +96,7 @@ def finetune_outcome(
         UserError: for anything wrong with model, data or labels; one class only; `out` holds a model.
     """
     settings = settings or OutcomeSettings()
-    started, out = time.perf_counter(), check_new_model(out)
+    started, out = time.perf_counter(), Path(out)
     loaded, events = begin(model, data, settings)
     points = read_labels(labels, events)
     held = held_out(events, points, settings)

@@ -18,7 +18,6 @@ from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rota
 from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
-from unmask.files import written_folder
 from unmask.modalities.events.card import remembered
 from unmask.modalities.events.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.outcome import OutcomeHead
@@ -29,6 +28,7 @@ from unmask.modalities.events.targets import from_dict
 from unmask.modalities.events.tune import Tuned
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.checkpoint import read_weights
+from unmask.writing import written_folder
 
 FORMAT = 3
 """Of the network that the settings describe; 1 told positions by sinusoids, 2 (version 0.1) gave every row of one time

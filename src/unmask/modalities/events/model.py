@@ -15,7 +15,6 @@ import torch
 from unmask.core.embed import embed_batches
 from unmask.core.score import Mode
 from unmask.errors import UserError, option
-from unmask.files import written
 from unmask.modalities.events.evaluate import evaluate
 from unmask.modalities.events.features import Features, gather
 from unmask.modalities.events.fill import SCHEMA, died, missing_values, next_events
@@ -32,6 +31,7 @@ from unmask.modalities.events.targets import Target, from_dict
 from unmask.modalities.events.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.unknown import unknown_line, unknown_of
 from unmask.training.precision import computing, resolve_device, resolve_precision
+from unmask.writing import written
 
 PARTS = {"states": True, "summaries": True, "answers": False}
 """What an outcome head reads, where its folder does not say."""

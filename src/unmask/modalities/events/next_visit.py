@@ -18,7 +18,6 @@ import numpy as np
 from unmask.errors import UserError, setting
 from unmask.evaluation.charts import number, table
 from unmask.evaluation.report import Report
-from unmask.files import check_new_model
 from unmask.modalities.events.clinical import descriptions, named
 from unmask.modalities.events.finetune import FEWEST, OutcomeRun, OutcomeWork, begin, held_out, keep, stopped
 from unmask.modalities.events.finetune_stages import stages_of
@@ -31,6 +30,7 @@ from unmask.modalities.events.targets import MultiLabel
 from unmask.modalities.events.visits import visits_of
 from unmask.modalities.events.vocabulary import FIRST
 from unmask.training.finetune_checkpoints import StoppedBySignal
+from unmask.writing import writes_model
 
 RANKS = (5, 10)
 MOST_PAIRS = 100_000
@@ -127,6 +127,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
     )
 
 
+@writes_model
 def finetune_next_visit(
     model: str | Path,
     data: str | Path | Events,
@@ -147,7 +148,7 @@ def finetune_next_visit(
     settings = settings or OutcomeSettings()
     if settings.worth:
         raise UserError("finetune next-visit with worth=true", hint="Parts are weighed by finetune outcome alone.")
-    started, out = time.perf_counter(), check_new_model(out)
+    started, out = time.perf_counter(), Path(out)
     loaded, events = begin(model, data, settings)
     histories = loaded.histories(events)
     visits = next_visits(histories, tuple(p.strip() for p in settings.codes.split(",")), settings.visit_gap)

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unmask.engines.folder import check_seen, whole
+from unmask.engines.folder import check_seen
 from unmask.errors import UserError
-from unmask.files import replace_json
 from unmask.modalities.events.columns import BLOCK, KINDS, NUMBER, SUBJECTS, VERSION, Reader, Shard
 from unmask.modalities.events.prepared import EVENTS
+from unmask.writing import replace_json, replacing
 
 PARTS = "parts"
 
@@ -47,7 +47,7 @@ def read_shard(common: Common, task: tuple[int, Shard]) -> int:
     names = {NUMBER if name == "code" else name: name for name in common.names}
     rows, sums = 0, dict.fromkeys(names, 0)
     with contextlib.ExitStack() as stack:
-        paths = {n: stack.enter_context(whole(place / f"{number:06}.{n}.bin")) for n in (*names, SUBJECTS)}
+        paths = {n: stack.enter_context(replacing(place / f"{number:06}.{n}.bin")) for n in (*names, SUBJECTS)}
         files = {n: stack.enter_context(open(path, "wb")) for n, path in paths.items()}
         for part in reader.parts(shard):
             rows += len(part.subject)
@@ -57,7 +57,7 @@ def read_shard(common: Common, task: tuple[int, Shard]) -> int:
                 files[name].write(content.data)
         subjects = np.stack([reader.subjects[0], reader.counts[0]], 1)
         files[SUBJECTS].write(subjects.tobytes())
-    with whole(place / f"{number:06}.json") as new:
+    with replacing(place / f"{number:06}.json") as new:
         new.write_text(json.dumps({"rows": rows, "codes": list(reader.numbers), "sums": sums}))
     return rows
 

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from unmask.engines import engine as engine_of
-from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing, remove, whole
+from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option, setting
-from unmask.files import check_room, fsync, replace_json
+from unmask.files import check_room, fsync
 from unmask.modalities.events.columns import KINDS, VERSION, Shard, bytes_of, content_key, open_columns, shard_of
 from unmask.modalities.events.held_out import split, subjects_to_learn_from
 from unmask.modalities.events.meds import DATA, events_of, parents_of, splits_of
@@ -34,6 +34,7 @@ from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.progress import counted
 from unmask.remote import is_url, place, shared
 from unmask.version import __version__
+from unmask.writing import remove, replace_json, replacing
 
 OWN = (PARTS, EVENTS, VOCABULARY, PARENTS, SPLIT)
 _READ = "unmask.modalities.events.parts:read_shard"
@@ -165,7 +166,7 @@ def _prepared(
     replace_json(out / VOCABULARY, vocabulary.to_dict())
     replace_json(out / PARENTS, parents)
     if splits is not None:
-        with whole(out / SPLIT) as new, open(new, "wb") as file:
+        with replacing(out / SPLIT) as new, open(new, "wb") as file:
             np.save(file, splits)
     counts = {
         "shards": len(shards),

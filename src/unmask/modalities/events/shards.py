@@ -7,8 +7,8 @@ Above BUCKETS x SHARD_ROWS events a bucket is larger than a shard, and memory gr
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from unmask.errors import UserError, option
 from unmask.files import fsync
 from unmask.modalities.events.meds import MEDS_VERSION
+from unmask.writing import written_folder
 
 BUCKETS = 256
 SHARD_ROWS = 1_000_000
@@ -59,7 +60,7 @@ class ShardWriter:
         self.target = Path(out)
         if self.target.exists():
             raise UserError(f"{self.target} exists", hint=f"Choose another {option('out')}.")
-        self.folder = self.target.with_name(f".{self.target.name}.{os.getpid()}.new")
+        self._written = contextlib.ExitStack()
         self.rows, self.subjects = 0, 0
         self.counts: dict[str, int] = {}
         self.extra: set[str] = set()
@@ -68,18 +69,17 @@ class ShardWriter:
         self._open: dict[int, Any] = {}
 
     def __enter__(self) -> ShardWriter:
-        try:
-            (self.folder / "spill").mkdir(parents=True)
-        except OSError as error:
-            raise UserError(
-                f"could not write {self.target}: {error}", hint=f"Choose another {option('out')}."
-            ) from None
+        self.folder = self._written.enter_context(written_folder(self.target))
+        (self.folder / "spill").mkdir()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
         for writer in self._open.values():
-            writer.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # a full disk, which is what the error says
+                writer.close()
+        return self._written.__exit__(kind, error, at)
 
     def add(self, frame: pl.DataFrame) -> None:
         """Events with the columns of `SCHEMA` and any of `EXTRA`; those of one subject and time keep their order."""
@@ -109,29 +109,23 @@ class ShardWriter:
         pa.default_memory_pool().release_unused()
 
     def finish(self, *, name: str, descriptions: dict[str, str] | None = None) -> Path:
-        """Sort, write data and metadata, and rename the folder into its place."""
+        """Sort, write data and metadata; the folder appears when the block ends."""
         for writer in self._open.values():
             writer.close()
         numbers = sorted(self._open)
         self._open = {}
-        try:
-            (self.folder / "data").mkdir()
-            (self.folder / "metadata").mkdir(exist_ok=True)
-            group: list[int] = []
-            shard = 0
-            for i, number in enumerate(numbers):
-                group.append(number)
-                full = i + 1 == len(numbers) or sum(self._sizes[n] for n in [*group, numbers[i + 1]]) > SHARD_ROWS
-                if full:
-                    self._shard(group, self.folder / "data" / f"{shard}.parquet")
-                    group, shard = [], shard + 1
-            self._metadata(name, descriptions or {})
-            shutil.rmtree(self.folder / "spill")
-            self.folder.rename(self.target)
-        except OSError as error:
-            raise UserError(
-                f"could not write {self.target}: {error}", hint=f"Choose another {option('out')}."
-            ) from None
+        (self.folder / "data").mkdir()
+        (self.folder / "metadata").mkdir(exist_ok=True)
+        group: list[int] = []
+        shard = 0
+        for i, number in enumerate(numbers):
+            group.append(number)
+            full = i + 1 == len(numbers) or sum(self._sizes[n] for n in [*group, numbers[i + 1]]) > SHARD_ROWS
+            if full:
+                self._shard(group, self.folder / "data" / f"{shard}.parquet")
+                group, shard = [], shard + 1
+        self._metadata(name, descriptions or {})
+        shutil.rmtree(self.folder / "spill")
         return self.target
 
     def _shard(self, numbers: list[int], path: Path) -> None:

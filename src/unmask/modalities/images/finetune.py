@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError, option, setting
-from unmask.files import check_new_model
 from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.build import untrained
@@ -36,6 +35,7 @@ from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.memory import peak_memory
 from unmask.training.precision import resolve_precision
 from unmask.training.tracking import Tracker, console_logger
+from unmask.writing import writes_model
 
 WATCHING = ("memory", "log_every", "checkpoint_seconds")
 """Settings that may change between a run and its resumption: they say how it is watched."""
@@ -50,6 +50,7 @@ class Finetuned:
     figures: dict[str, Any]
 
 
+@writes_model
 def finetune_classify(
     model: str | Path | ImageModel,
     data: Any,
@@ -75,7 +76,7 @@ def finetune_classify(
     Raises:
         UserError: no classes, one class only, an unknown class in the validation pictures, or `out` holds a model.
     """
-    settings, out = settings or ClassifierSettings(), check_new_model(out)
+    settings, out = settings or ClassifierSettings(), Path(out)
     train_settings = settings.train
     if resume and train_settings.minutes is not None:
         raise UserError(

@@ -20,12 +20,12 @@ from unmask.errors import UserError, setting
 from unmask.evaluation.card import add_card
 from unmask.families.base import activation_name
 from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_published, in_memory, to_published
-from unmask.files import written_folder
 from unmask.modalities.images.build import assemble, initialise, vit_config
 from unmask.modalities.images.card import remembered
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.recipes import SIZES
 from unmask.training.checkpoint import read_weights
+from unmask.writing import written_folder
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -11,8 +11,8 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image
 
-from unmask.files import written
 from unmask.modalities.images.arrays import ImageSet
+from unmask.writing import written
 
 GREY = 0.5
 """What stands for a hidden patch in a drawing."""

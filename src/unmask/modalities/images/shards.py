@@ -4,7 +4,7 @@
                00000.bin        examples one after another, each the bytes of (height, width, channels)
                00000.gone       for examples with missing pixels, their masks, 8 pixels per byte
                00000.json       examples of each file (or why it cannot be read), and of each example a CRC-32
-               lock             held while shards are being made
+               .lock            held while shards are being made
 
 KEY is made of the files' names, sizes and times and of all that decides what becomes of them, so another set or another
 way of reading is another folder. A shard counts once its .json stands: work that was killed goes on with the next one.
@@ -33,10 +33,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.files import check_room, fsync, replace_json
+from unmask.files import check_room, fsync
 from unmask.modalities.images.decode import Form, decode
 from unmask.modalities.images.lazy import LazyArray
 from unmask.modalities.images.picture import PLAIN, Broken, Choice, Source
+from unmask.writing import LOCK, locked, replace_json
 
 VERSION = 1
 SHARD_BYTES = 64_000_000
@@ -95,8 +96,7 @@ def build(
     edges = _edges(np.asarray(counts), size)
     key = _key(sources, counts, form, choice)
     here = Path(folder) / key[:16]
-    here.mkdir(parents=True, exist_ok=True)
-    with _locked(here):
+    with locked(here / LOCK, busy="is decoding pictures into it"):
         todo = [n for n in range(len(edges) - 1) if not _whole(here, n, size)]
         if todo:
             check_room(
@@ -144,33 +144,6 @@ def _key(sources: Sequence[Source], counts: Sequence[int], form: Form, choice: C
             told = (os.path.abspath(source), -1, -1)
         content.update(json.dumps(told).encode())
     return content.hexdigest()
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Only one process fills a folder; the lock goes with it, however it ends.
-
-    A record lock (`lockf`), which worker processes do not inherit: of a builder that is killed nothing stays locked.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (folder / "lock").open("a+") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            raise UserError(
-                f"{folder}: process {file.read().strip() or 'unknown'} is decoding pictures into it",
-                hint="Wait until it is done, then start again: what is decoded is used by both.",
-            ) from None
-        file.seek(0)
-        file.truncate()
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 def die_with_parent() -> None:

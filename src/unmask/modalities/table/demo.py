@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import demo_folder
 from unmask.modalities.table.evaluate import add_sections, compare, complete
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.pretrain import pretrain, write_report
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.writing.writers import write_table
+from unmask.writing import demo_folder
 
 HOLES = 0.2
 

@@ -17,7 +17,6 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
-from unmask.files import written_folder
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.fitting.cell_table import CellTable
@@ -41,6 +40,7 @@ from unmask.modalities.table.synthesis.survival_outcome import learn_outcome, st
 from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import handed_out, like_stored, stored_types
 from unmask.training.settings import to_dict
+from unmask.writing import written_folder
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
 PATTERNS = 2000

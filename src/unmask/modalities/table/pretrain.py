@@ -23,6 +23,7 @@ from unmask.training.launcher import check_one_process
 from unmask.training.run import check_run_folder
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
+from unmask.writing import own_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,34 +70,34 @@ def pretrain(
     out = Path(out)
     if resume and (out / "unmask.json").exists():
         return TableRun(folder=out, model=load(out))
-    check_run_folder(out, resume=resume)
-    settings = settings or settings_of()
-    frame = read_frame(data)
-    found = schema_for(
-        frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
-    )
-    encode(frame, found)  # whatever is wrong with a cell is said before anything is written
-    out.mkdir(parents=True, exist_ok=True)
-    with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:
+    with own_folder(out, busy="fits a model there"):
+        check_run_folder(out, resume=resume)
+        settings = settings or settings_of()
+        frame = read_frame(data)
+        found = schema_for(
+            frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
+        )
+        encode(frame, found)  # whatever is wrong with a cell is said before anything is written
+        with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:
 
-        def watch(report: StepReport, total: int) -> None:
-            if report.step % 10 == 0 or report.step == total:
-                tracker.log(
-                    report.step,
-                    report.step / total,
-                    loss=report.loss,
-                    accuracy=report.accuracy,
-                    slots_per_second=report.slots / max(report.seconds, 1e-9),
-                    hidden_slots=report.hidden,
-                )
+            def watch(report: StepReport, total: int) -> None:
+                if report.step % 10 == 0 or report.step == total:
+                    tracker.log(
+                        report.step,
+                        report.step / total,
+                        loss=report.loss,
+                        accuracy=report.accuracy,
+                        slots_per_second=report.slots / max(report.seconds, 1e-9),
+                        hidden_slots=report.hidden,
+                    )
 
-        model = TableModel.fit(frame, schema=found, settings=settings, watch=watch)
-        for step, loss in model.facts["history"]:
-            tracker.log(step, 1.0, kind="validation", loss=loss)
-        tracker.event("columns_imputed", columns=model.facts["columns_imputed"])
-    model.facts["source"] = source_name(data)
-    model.save(out)
-    write_report(model, out)
+            model = TableModel.fit(frame, schema=found, settings=settings, watch=watch)
+            for step, loss in model.facts["history"]:
+                tracker.log(step, 1.0, kind="validation", loss=loss)
+            tracker.event("columns_imputed", columns=model.facts["columns_imputed"])
+        model.facts["source"] = source_name(data)
+        model.save(out)
+        write_report(model, out)
     return TableRun(folder=out, model=model)
 
 

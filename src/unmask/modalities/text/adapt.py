@@ -17,7 +17,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.pretrain import validate
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import source_name
-from unmask.files import read_object, replace_json
+from unmask.files import read_object
 from unmask.modalities.text.batches import measuring_corruption, validation_batches
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.card import corpus_of
@@ -36,6 +36,7 @@ from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.run import LOOKED_AT, check_run_folder
 from unmask.training.settings import TrainSettings
 from unmask.training.validation import sample
+from unmask.writing import replace_json
 
 ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate of models of their

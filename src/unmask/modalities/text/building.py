@@ -21,12 +21,12 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.errors import UserError, first_of, option, setting
-from unmask.files import replace_json
 from unmask.modalities.text.documents import ReadReport, first_undecodable
 from unmask.modalities.text.plain import Parting
 from unmask.modalities.text.sources import iter_documents
 from unmask.modalities.text.tokenising import Recipe, Tokenised, processes, tokenised
 from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.writing import replace_json
 
 FILES = ("tokens.bin", "starts.bin", "offsets.bin", "split.bin")
 PROGRESS = "progress.json"

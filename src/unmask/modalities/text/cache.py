@@ -25,7 +25,7 @@ import numpy as np
 from unmask.core.hashing import Salt, hash_keys
 from unmask.engines.local import Ended
 from unmask.errors import UserError
-from unmask.files import fsync, locked
+from unmask.files import fsync
 from unmask.modalities.text.building import FILES, MIN_TOKENS, PROGRESS, build_files, told
 from unmask.modalities.text.documents import opened
 from unmask.modalities.text.plain import Parting
@@ -35,6 +35,7 @@ from unmask.modalities.text.tokenising import cut, is_held_out
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.remote import Remote
 from unmask.training.settings import same_run_hint
+from unmask.writing import locked
 
 VERSION = 4
 READ_WHOLE = 1 << 30

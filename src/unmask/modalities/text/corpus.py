@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from unmask.errors import UserError, setting
-from unmask.files import written
 from unmask.modalities.text.cache import TokenCache, content_key, is_held_out
 from unmask.modalities.text.documents import ReadReport
 from unmask.modalities.text.recipes import TextSettings
@@ -16,6 +15,7 @@ from unmask.modalities.text.sampling import sampled
 from unmask.modalities.text.sources import iter_documents, on_hub
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.version import __version__
+from unmask.writing import written
 
 TOKENIZER_CHARACTERS = 60_000_000
 """A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to

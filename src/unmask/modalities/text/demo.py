@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import demo_folder
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.docstrings import write_corpus
 from unmask.modalities.text.pretrain import TextRun, pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.rules import most_frequent_share
+from unmask.writing import demo_folder
 
 SETTINGS: dict[str, Any] = {
     "recipe": "modern",

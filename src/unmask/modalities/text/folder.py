@@ -25,11 +25,12 @@ from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
 from unmask.families.heads import TaskHead, published_head
-from unmask.files import damaged, read_object, written_folder
+from unmask.files import damaged, read_object
 from unmask.modalities.text.sentences import Sentences, read_sentences
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.plugins import installed_model
 from unmask.training.checkpoint import read_weights
+from unmask.writing import written_folder
 
 DECODER = "decoder.safetensors"
 """Tensors of the visible-only architecture's decoder; transformers does not look at them."""

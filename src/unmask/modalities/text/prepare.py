@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from unmask.engines import engine as engine_of
-from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing, remove, remove_halves
+from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing, remove_halves
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option
-from unmask.files import check_room, fsync, read_json, replace_json
+from unmask.files import check_room, fsync, read_json
 from unmask.modalities.text.building import recipe_of, refuse_no_examples, told
 from unmask.modalities.text.cache import VERSION, TokenCache, content_key
 from unmask.modalities.text.corpus import TOKENIZER_CHARACTERS, check_unknown, new_tokenizer
@@ -37,6 +37,7 @@ from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.progress import counted
 from unmask.remote import is_url, place, shared, size_of
 from unmask.version import __version__
+from unmask.writing import remove, replace_json
 
 WORK = ("scan", "index", PLAN)
 """What stands in the folder until it is finished."""

@@ -18,7 +18,6 @@ from unmask.core.plan import Plan
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError
 from unmask.evaluation.card import source_name
-from unmask.files import written
 from unmask.modalities.text.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.build import build_model, start_from_counts
 from unmask.modalities.text.cache import TokenCache
@@ -35,6 +34,7 @@ from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.same_run import begun_with
 from unmask.training.settings import TrainSettings, lasting
+from unmask.writing import written
 
 COUNTED = 16_000_000
 """Tokens from which the counts are taken that a new model begins with."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.engines.folder import check_seen, whole
+from unmask.engines.folder import check_seen
 from unmask.modalities.text.documents import ReadReport, pieces
 from unmask.modalities.text.plain import Parting
 from unmask.modalities.text.portions import (
@@ -31,6 +31,7 @@ from unmask.modalities.text.portions import (
 from unmask.modalities.text.sampling import PIECE, number_of
 from unmask.modalities.text.sources import sound_documents
 from unmask.modalities.text.tokenising import is_held_out
+from unmask.writing import replacing
 
 ALL = 1 << 64
 
@@ -74,12 +75,12 @@ def scan(reading: Reading, task: tuple[int, Portion]) -> int:
         marks.append(mark_of(encoded))
         sizes.append(len(d.text))
     place = Path(reading.folder) / "scan"
-    with whole(place / f"{number:06}.npz") as name, open(name, "wb") as file:
+    with replacing(place / f"{number:06}.npz") as name, open(name, "wb") as file:
         np.savez(file, marks=np.frombuffer(b"".join(marks), np.uint64), sizes=np.array(sizes, np.int64))
-    with whole(place / f"{number:06}.sample.json") as name:
+    with replacing(place / f"{number:06}.sample.json") as name:
         Path(name).write_text(json.dumps(sampled))
     about = {"report": asdict(report), "documents": len(marks), "threshold": reading.threshold}
-    with whole(place / f"{number:06}.json") as name:
+    with replacing(place / f"{number:06}.json") as name:
         Path(name).write_text(json.dumps(about))
     return len(marks)
 

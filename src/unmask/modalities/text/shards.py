@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.engines.folder import check_seen, whole
+from unmask.engines.folder import check_seen
 from unmask.errors import UserError
 from unmask.files import fsync
 from unmask.modalities.text.documents import Document, ReadReport
@@ -29,6 +29,7 @@ from unmask.modalities.text.portions import Portion, portion_documents
 from unmask.modalities.text.scanning import Reading, mark_of
 from unmask.modalities.text.sources import sound_documents
 from unmask.modalities.text.tokenising import Recipe, groups, tokenise
+from unmask.writing import replacing
 
 COUNTED = ("documents", "entities", "read", "unknown", "short")
 BINS = ("tokens", "starts")
@@ -98,7 +99,7 @@ def shard(shaping: Shaping, task: ShardTask) -> dict[str, Any]:
     sizes = dict.fromkeys(BINS, 0)
     lengths, held = [np.zeros(0, np.int64)], [np.zeros(0, np.uint8)]
     with contextlib.ExitStack() as stack:
-        names = {n: stack.enter_context(whole(folder / "shards" / f"{task.number:06}.{n}.bin")) for n in BINS}
+        names = {n: stack.enter_context(replacing(folder / "shards" / f"{task.number:06}.{n}.bin")) for n in BINS}
         files = {n: stack.enter_context(open(name, "wb")) for n, name in names.items()}
         for group in groups(_chosen(reading, task)):
             part = tokenise(group, shaping.recipe)
@@ -112,7 +113,7 @@ def shard(shaping: Shaping, task: ShardTask) -> dict[str, Any]:
             for name in COUNTED:
                 counts[name] += getattr(part, name)
     index = np.concatenate(lengths).tobytes() + np.concatenate(held).tobytes()
-    with whole(folder / "index" / f"{task.number:06}.bin") as new:
+    with replacing(folder / "index" / f"{task.number:06}.bin") as new:
         new.write_bytes(index)
     about = {
         **counts,
@@ -122,7 +123,7 @@ def shard(shaping: Shaping, task: ShardTask) -> dict[str, Any]:
         "sizes": sizes,
         "sums": {**sums, "index": zlib.crc32(index)},
     }
-    with whole(folder / "index" / f"{task.number:06}.json") as new:
+    with replacing(folder / "index" / f"{task.number:06}.json") as new:
         new.write_text(json.dumps(about))
     return about
 

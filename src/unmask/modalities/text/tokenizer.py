@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import written
 from unmask.modalities.text.tokenizer_files import (
     CONFIGS,
     ROLES,
@@ -25,6 +24,7 @@ from unmask.modalities.text.tokenizer_files import (
 )
 from unmask.modalities.text.tokenizer_training import Kind, sound, trained
 from unmask.modalities.text.units import word_units
+from unmask.writing import written
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend

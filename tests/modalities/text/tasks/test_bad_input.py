@@ -12,7 +12,6 @@ from commands import exit_code
 from tiny_folders import folder, sentiment
 from unmask.cli.text.lines import read_lines
 from unmask.errors import UserError
-from unmask.files import write_json_lines
 from unmask.modalities.text.tasks.conll import as_sentences, read_conll
 from unmask.modalities.text.tasks.data import as_items, read_items
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict, seeds
@@ -20,6 +19,7 @@ from unmask.modalities.text.tasks.glue import TASKS as GLUE
 from unmask.modalities.text.tasks.glue import read_glue, write_test
 from unmask.modalities.text.tasks.recipe import adapt_then_finetune
 from unmask.modalities.text.tasks.squad import as_questions
+from unmask.writing import write_json_lines
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
 

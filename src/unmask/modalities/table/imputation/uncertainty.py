@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from unmask.files import written
 from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import numbers, text_of
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import cell_texts, decode
 from unmask.modalities.table.writing.containers import is_pandas
+from unmask.writing import written
 
 FIELDS = ("row", "column", "value", "low", "high", "probability", "probabilities")
 

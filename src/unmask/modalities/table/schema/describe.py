@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from unmask.files import written
 from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, toml_key
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import days, measured, text_of
@@ -22,6 +21,7 @@ from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.infer import look
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column, Schema
 from unmask.modalities.table.schema.values import cell_texts, decode, missing_cells
+from unmask.writing import written
 
 _WHY = {
     "numeric": "numbers",

@@ -15,13 +15,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import written
 from unmask.modalities.table.reading.decimal_marks import Marks, Spelling
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing, no_value, numbers, text_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import cell_texts, match_columns, spelling_in, writes_point
+from unmask.writing import written
 
 CODED = re.compile(r"\s*[+-]?0[0-9]")
 """A text that reads as a number and is one of a code's: 00501, 007."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError
-from unmask.files import written
 from unmask.modalities.text.model import TextModel
+from unmask.writing import written
 
 
 def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
-from unmask.files import check_new_model, stands_for, written_folder
 from unmask.modalities.text.tasks import loop, simpler
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.data import Columns
@@ -29,8 +28,10 @@ from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.settings import apply_overrides
+from unmask.writing import stands_for, writes_model, written_folder
 
 
+@writes_model
 def finetune(
     task: str,
     model: str | Path,
@@ -248,6 +249,7 @@ def seeds(
     return runs[best] | {"over_seeds": summary}
 
 
+@writes_model
 def over_seeds(
     task: str,
     model: str | Path,
@@ -264,8 +266,6 @@ def over_seeds(
         UserError: no validation data; `out` holds a model, or cannot be written; and what `finetune` raises.
     """
     require_validation(options, "several seeds")
-    if out is not None:
-        check_new_model(out)
     runs: list[dict[str, Any]] = []
     best = 0
     with contextlib.nullcontext() if out is None else written_folder(out) as kept:

@@ -16,7 +16,6 @@ import torch
 
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import model_name, source_name
-from unmask.files import check_new_model
 from unmask.modalities.text.folder import TextFolder, load_folder
 from unmask.modalities.text.tasks import effort
 from unmask.modalities.text.tasks import model as models
@@ -76,8 +75,6 @@ class TaskTraining:
         self.model, self.settings, self.out, self.metric, self.say = model, settings, out, metric, say
         if metric is not None and "metric" not in self.kind.options:
             raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
-        if out is not None:
-            check_new_model(out)
         self.work_ratio: float | None = None
 
     def read(self, train: Any, validation: Any, columns: Columns | None, *, lenient: bool) -> TaskRows:

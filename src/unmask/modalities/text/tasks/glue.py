@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.files import written
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.data import Item, read_rows
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.writing import written
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from unmask.writing import stands_for, writes_model, written_folder
 
+
+@writes_model
 def adapt_then_finetune(
     task: str,
     model: str | Path,
@@ -40,7 +43,6 @@ def adapt_then_finetune(
     """
     from scipy.stats import t
 
-    from unmask.files import stands_for, written_folder
     from unmask.modalities.text.adapt import adapt, adapt_settings
     from unmask.modalities.text.tasks.finetune import over_seeds, require_validation, values_of
     from unmask.modalities.text.tasks.scorers import merit

@@ -1,0 +1,326 @@
+"""The one way in which files and folders are written: checked before the work, locked, whole or not at all, private."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import glob
+import inspect
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, ParamSpec, TypeVar
+
+from unmask.errors import UserError, option
+from unmask.files import check_folder, check_new_model, check_place, fsync, json_text
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden name beside `path`, of the same suffix; after the block what was written there stands at `path`, whole.
+
+    A new file is for its owner alone; one that is replaced keeps its mode. Several processes may write the same file.
+    """
+    temporary = temporary_name(path)
+    try:
+        yield temporary
+        fsync(temporary)
+        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o600)
+        os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(OSError):  # on a disk that is read only by now nothing can be removed
+            remove(temporary)
+
+
+def temporary_name(path: Path) -> Path:
+    """A hidden name beside `path` for what is not whole yet. What processes of this machine that have ended left there
+    is removed: a killed process leaves no half of a table of patients."""
+    machine = re.sub(r"[^\w-]", "-", socket.gethostname())
+    begin, end = f".{path.stem}.{machine}-", f".new{path.suffix}"
+    for left in path.parent.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
+        number = left.name[len(begin) : -len(end)]
+        if number.isdigit() and not _runs(int(number)):
+            with contextlib.suppress(OSError):
+                remove(left)
+    return path.with_name(f"{begin}{os.getpid()}{end}")
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this machine is alive."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def written(path: str | Path) -> Iterator[Path]:
+    """A place to write a file, of the same suffix; after the block the file stands at `path`, whole or not at all.
+
+    Raises:
+        UserError: its folder is not there, or it cannot be written; what was there before is untouched.
+    """
+    path = check_place(path)
+    try:
+        with replacing(path) as temporary:
+            yield temporary
+    except Exception as error:
+        if not is_disk_error(error):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be written ({reason})", hint="Free space, or choose another place.") from None
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Whether a file could not be written, also where safetensors says so (by an error of its own)."""
+    return isinstance(error, OSError) or type(error).__name__ == "SafetensorError"
+
+
+LOCK = ".lock"
+"""In a folder that a process writes into; gone when it is done."""
+_held: set[Path] = set()
+
+
+@contextlib.contextmanager
+def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy: str) -> Iterator[None]:
+    """Within, no other process of this machine holds the same lock. It is gone with its process, however that ends.
+
+    A process that holds it may take it again. Processes that it starts do not inherit it (a record lock).
+
+    Args:
+        path: of the lock's file, made where it is not there, and removed at the end.
+        wait: told who holds the lock; then this process waits. None: it does not wait.
+        busy: what is going on there, for the message.
+
+    Raises:
+        UserError: another process holds the lock and `wait` is None, or the file cannot be made.
+    """
+    path = Path(path).absolute()
+    if path in _held:
+        yield
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _lock(path, wait, busy)
+    except OSError as error:
+        raise UserError(
+            f"{path.parent}: cannot be written ({error.strerror or error})",
+            hint="Free space, or choose another folder.",
+        ) from None
+    _held.add(path)
+    try:
+        yield
+    finally:
+        _held.discard(path)
+        if file is not None:
+            with contextlib.suppress(OSError):  # removed while it is held: who waits for it looks for it anew
+                path.unlink(missing_ok=True)
+            file.close()
+
+
+def _lock(path: Path, wait: Callable[[str], None] | None, busy: str) -> IO[str] | None:
+    """The lock's file, locked; None on a system or a disk without locks."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return None
+    while True:
+        file = path.open("a+")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                file.close()
+                return None
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            if wait is None:
+                file.close()
+                raise UserError(
+                    f"{path.parent}: {holder} {busy}", hint="Wait until it has ended, or choose another folder."
+                ) from None
+            wait(f"{path.parent}: {holder} {busy}; waiting for it")
+            fcntl.lockf(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                file.truncate(0)
+                file.write(f"process {os.getpid()}")
+                file.flush()
+                return file
+        file.close()
+
+
+@contextlib.contextmanager
+def own_folder(folder: str | Path, *, busy: str = "writes a model there") -> Iterator[Path]:
+    """Within, this process alone writes into a folder, which is made for its owner alone where it is not there.
+
+    A folder that was made and in which nothing was written is removed.
+
+    Raises:
+        UserError: another process writes there, or it cannot be made.
+    """
+    folder = check_folder(folder)
+    made = not folder.exists()
+    try:
+        with contextlib.ExitStack() as held:
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise UserError(
+                    f"{folder}: cannot be made ({error.strerror or error})", hint=f"Choose another {option('out')}."
+                ) from None
+            held.enter_context(locked(folder / LOCK, busy=busy))
+            yield folder
+    finally:
+        if made:
+            with contextlib.suppress(OSError):  # something is in it
+                folder.rmdir()
+
+
+@contextlib.contextmanager
+def new_model(folder: str | Path) -> Iterator[Path]:
+    """`own_folder` of a folder that holds no model yet: around all the work whose result goes there.
+
+    Raises:
+        UserError: it holds one, another process writes there, or it cannot be made.
+    """
+    with own_folder(folder):
+        yield check_new_model(folder)
+
+
+def replace_json(path: Path, content: Any) -> None:
+    """Write JSON in place of what is there; after a crash the one or the other stands there, whole."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+    fsync(path.parent)
+
+
+def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> None:
+    """One JSON object per line, the file whole or not at all.
+
+    Raises:
+        UserError: its folder is not there, or it cannot be written.
+    """
+    with written(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json_text(row) + "\n")
+
+
+_FINAL: ContextVar[Mapping[Path, Path]] = ContextVar("final places", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def stands_for(new: str | Path, folder: str | Path) -> Iterator[None]:
+    """Within, `new` is where the files of `folder` are written before they are brought there."""
+    token = _FINAL.set({**_FINAL.get(), Path(new).absolute(): Path(folder)})
+    try:
+        yield
+    finally:
+        _FINAL.reset(token)
+
+
+def final_place(path: str | Path) -> Path:
+    """Where a folder that is written now will stand: itself, but within `stands_for` that of a folder on the way.
+
+    >>> with stands_for("/tmp/.new", "/tmp/model"):
+    ...     final_place("/tmp/.new").name
+    'model'
+    """
+    path, known = Path(path), _FINAL.get()
+    for _ in known:
+        path = known.get(path.absolute(), path)
+    return path
+
+
+def writes_model(function: Callable[P, R]) -> Callable[P, R]:
+    """Of a function whose result goes to its argument `out` (a folder; None: nowhere): all of it within `new_model`."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def within(*args: P.args, **kwargs: P.kwargs) -> R:
+        out = signature.bind(*args, **kwargs).arguments.get("out")
+        with contextlib.nullcontext() if out is None else new_model(out):
+            return function(*args, **kwargs)
+
+    return within
+
+
+@contextlib.contextmanager
+def written_folder(folder: str | Path) -> Iterator[Path]:
+    """A folder to write a model's files into; after the block they stand in `folder`.
+
+    A new folder appears by one rename, for its owner alone. In one that exists the files are renamed one by one, the
+    weights last, so that new weights have everything else new beside them; its other files stay.
+
+    Raises:
+        UserError: the folder cannot be written, or another process writes there; what was there before is untouched.
+    """
+    folder = Path(folder)
+    with own_folder(folder):
+        fresh = not any(p.name != LOCK for p in folder.iterdir()) and os.access(folder.parent, os.W_OK)
+        new = temporary_name(folder) if fresh else folder / ".saving"
+        try:
+            remove(new)
+            new.mkdir(mode=0o700)
+            with stands_for(new, folder):
+                yield new
+            mode = stat.S_IMODE(folder.stat().st_mode)
+            for path in new.iterdir():
+                path.chmod(mode if path.is_dir() else mode & 0o666)
+            for path in (*new.rglob("*"), new):
+                fsync(path)
+            if fresh:
+                new.chmod(mode)
+                remove(folder / LOCK)
+                os.rename(new, folder)  # onto an empty folder
+                return
+            for path in sorted(new.iterdir(), key=lambda p: p.suffix == ".safetensors"):
+                os.replace(path, folder / path.name)
+        except Exception as error:
+            if not is_disk_error(error):
+                raise
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(
+                f"{folder}: cannot be written ({reason})", hint="Free space, or choose another folder."
+            ) from None
+        finally:
+            with contextlib.suppress(OSError):
+                remove(new)
+
+
+def demo_folder(out: str | Path) -> Path:
+    """An empty folder for a demo; that of an earlier demo is emptied.
+
+    Raises:
+        UserError: `out` exists and is not an earlier demo, or cannot be made.
+    """
+    out = check_folder(out)
+    if out.exists():
+        if not (out / "demo.json").exists() and any(out.iterdir()):
+            raise UserError(f"{out} exists and is not an earlier demo", hint=f"Choose another {option('out')}.")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / "demo.json").write_text("{}")
+    return out

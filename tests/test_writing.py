@@ -1,0 +1,156 @@
+"""Files and folders are written in one way: by one process at a time, whole or not at all, for their owner alone."""
+
+import contextlib
+import errno
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import UserError
+from unmask.files import check_place
+from unmask.writing import LOCK, locked, new_model, own_folder, temporary_name, writes_model, written, written_folder
+
+HOLDING = """
+import sys
+from unmask.writing import own_folder
+with own_folder(sys.argv[1], busy="trains there"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def another_process_in(folder: Path) -> Iterator[subprocess.Popen]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLDING, str(folder)], **pipes) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def ended_process() -> int:
+    """The number of a process that is over."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+@pytest.fixture
+def ordinary_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path):
+    out = tmp_path / "model"
+    with another_process_in(out) as other:
+        for writer in (own_folder, new_model, written_folder):
+            with pytest.raises(UserError, match=f"process {other.pid}"), writer(out):
+                raise AssertionError("two writers")
+    assert not out.exists(), "nothing was written there"
+
+
+def test_a_killed_process_holds_nothing(tmp_path):
+    with another_process_in(tmp_path / "model") as other:
+        other.kill()
+        other.wait()
+        with own_folder(tmp_path / "model"):
+            pass
+
+
+def test_a_process_may_take_what_it_holds_and_leaves_no_lock(tmp_path):
+    with own_folder(tmp_path), own_folder(tmp_path), written_folder(tmp_path) as new:
+        (new / "config.json").write_text("{}")
+    assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_who_waits_gets_a_lock_whose_file_was_removed_meanwhile(tmp_path):
+    with another_process_in(tmp_path) as other:
+
+        def waiting(text: str) -> None:
+            assert f"process {other.pid}" in text
+            other.stdin.close()
+
+        with locked(tmp_path / LOCK, wait=waiting, busy="is there"):
+            assert (tmp_path / LOCK).read_text() == f"process {os.getpid()}"
+
+
+def test_a_folder_that_holds_a_model_is_refused_before_the_work(tmp_path):
+    (tmp_path / "unmask.json").write_text("{}")
+    calls = []
+
+    @writes_model
+    def fit(data: int, out: Path | None = None) -> int:
+        calls.append(out)
+        return data
+
+    with pytest.raises(UserError, match="already holds a model"):
+        fit(1, out=tmp_path)
+    assert (fit(2), fit(3, tmp_path / "new")) == (2, 3)
+    assert calls == [None, tmp_path / "new"]
+    assert not (tmp_path / "new").exists(), "an empty folder is not left behind"
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, ended):
+    """A half of a table of patients stood there for good before."""
+    mine = temporary_name(tmp_path / "rows.csv")
+    number = ended_process() if ended else os.getppid()
+    left = mine.with_name(mine.name.replace(str(os.getpid()), str(number)))
+    left.write_text("id,age\n1,50\n")
+    with written(tmp_path / "rows.csv") as new:
+        new.write_text("whole")
+    assert left.exists() is not ended
+    assert (tmp_path / "rows.csv").read_text() == "whole"
+
+
+def test_results_are_for_their_owner_alone_and_keep_the_mode_they_have(tmp_path, ordinary_umask):
+    def mode(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    with written(tmp_path / "rows.csv") as new:
+        new.write_text("1")
+    with written_folder(tmp_path / "model") as folder:
+        (folder / "config.json").write_text("{}")
+    assert [mode(tmp_path / n) for n in ("rows.csv", "model", "model/config.json")] == [0o600, 0o700, 0o600]
+    (tmp_path / "rows.csv").chmod(0o640)
+    (tmp_path / "model").chmod(0o750)
+    with written(tmp_path / "rows.csv") as new:
+        new.write_text("2")
+    with written_folder(tmp_path / "model") as folder:
+        (folder / "config.json").write_text("{}")
+    assert [mode(tmp_path / n) for n in ("rows.csv", "model", "model/config.json")] == [0o640, 0o750, 0o640]
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, how: False)  # the root user may write anywhere
+    with pytest.raises(UserError, match="no permission to write"):
+        check_place(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize("removable", [True, False])
+def test_a_disk_that_turns_read_only_is_said(tmp_path, monkeypatch, removable):
+    """The removal of what was begun failed too, and its traceback stood in place of the message."""
+    if not removable:
+
+        def refused(self: Path, missing_ok: bool = False) -> None:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+        monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(UserError, match=r"rows\.csv: cannot be written"), written(tmp_path / "rows.csv"):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_full_disk_is_said_where_safetensors_says_so(tmp_path):
+    from safetensors import SafetensorError
+
+    with pytest.raises(UserError, match="best: cannot be written"), written(tmp_path / "best"):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    assert not list(tmp_path.iterdir())
