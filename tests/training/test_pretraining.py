@@ -31,7 +31,7 @@ class Steps(Pretrainable[list]):
 
     def save(self, out, model):
         self.asked.append(f"save {model}")
-        out.mkdir()
+        out.mkdir(exist_ok=True)
         (out / "model.safetensors").write_bytes(b"")
 
     def finished(self, out, result):
