@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from unmask.errors import UserError, option
-from unmask.modalities.text.sentences import WAYS
+from unmask.modalities.text.sentence_files import write_sentences
+from unmask.modalities.text.sentences import Normalize, Sentences
 from unmask.writing import written_folder
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -55,38 +58,31 @@ def to_hf(model: Any, out: str | Path, *, dtype: str | None = None) -> dict[str,
 
 
 def to_sentence_transformers(
-    model: Any, out: str | Path, *, pooling: str | None = None, normalise: bool = True, dtype: str | None = None
+    model: Any, out: str | Path, *, pooling: str | None = None, normalise: bool | None = None, dtype: str | None = None
 ) -> dict[str, Any]:
-    """A folder for sentence-transformers: the encoder, its pooling (default as it came, else mean), normalisation."""
-    pooling = pooling or model.folder.sentences.pooling
-    if pooling not in WAYS:
-        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
-    width = model.model.encoder.config.width
-    longest = min(model.slots, model.folder.sentences.slots or model.slots)
+    """A folder for sentence-transformers: the encoder, and how `embed` makes vectors of it (prompts, pooling, the
+    modules behind it, how vectors are compared).
+
+    Args:
+        pooling: default as the folder says, else mean.
+        normalise: to length 1; default as the folder says, else not.
+    """
+    chosen = chosen_sentences(model.folder.sentences, pooling, normalise)
     kind = torch_type(dtype)
     with whole_folder(out) as new:
         shutil.rmtree(new)
         model.save(new, dtype=kind)
-        sentence_files(new, width, pooling, normalise, longest)
+        write_sentences(new, chosen, model.model.encoder.config.width, model.embedded_slots)
     return {"out": str(out), "bytes": (Path(out) / "model.safetensors").stat().st_size}
 
 
-def sentence_files(new: Path, width: int, pooling: str, normalise: bool, longest: int) -> None:
-    """The files by which sentence-transformers (and `embed` here) knows how vectors are made."""
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + ([("2_Normalize", "Normalize")] if normalise else [])
-    for path, _ in modules[1:]:
-        (new / path).mkdir()
-    listed = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for i, (path, name) in enumerate(modules)
-    ]
-    chosen = {"word_embedding_dimension": width, "include_prompt": True}
-    chosen |= {f"pooling_mode_{way}": way == WAYS[pooling] for way in WAYS.values()}
-    _write(new / "modules.json", listed)
-    _write(new / "1_Pooling" / "config.json", chosen)
-    _write(new / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
-    _write(new / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
+def chosen_sentences(sentences: Sentences, pooling: str | None, normalise: bool | None) -> Sentences:
+    """The folder's way of making vectors, with another pooling or normalised where that was chosen.
 
-
-def _write(path: Path, what: Any) -> None:
-    path.write_text(json.dumps(what, indent=2), encoding="utf-8")
+    Raises:
+        UserError: as `Sentences.choose`.
+    """
+    after = list(sentences.after)
+    if normalise is not None and normalise != sentences.normalise:
+        after = [*after, Normalize()] if normalise else after[:-1]
+    return dataclasses.replace(sentences, pooling=sentences.choose(pooling), after=nn.Sequential(*after))

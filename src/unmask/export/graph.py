@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
-from unmask.core.embed import pool
+from unmask.core.embed import pool, pool_padded
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError, either, option
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
 from unmask.modalities.text.batches import text_example
+from unmask.modalities.text.sentences import Sentences
 
 MASKED, SENTENCE, ENCODER = "masked", "sentence", "encoder"
 STATES, LOGITS, VECTOR = "last_hidden_state", "logits", "sentence_embedding"
@@ -89,7 +90,7 @@ class Graph(nn.Module):
     Args:
         model: the masked model.
         kind: see `OUTPUTS`.
-        pooling, normalise: of sentence vectors.
+        sentences: how sentence vectors are made of the states.
         problem: of a classifier: single, multi or regression.
     """
 
@@ -99,13 +100,13 @@ class Graph(nn.Module):
         kind: str,
         head: TaskHead | None,
         *,
-        pooling: str = "mean",
-        normalise: bool = False,
+        sentences: Sentences | None = None,
         problem: str = "single",
     ) -> None:
         super().__init__()
         self.model, self.kind, self.head, self.problem = model, kind, head, problem
-        self.pooling, self.normalise = pooling, normalise
+        self.sentences = sentences or Sentences()
+        self.after = self.sentences.after
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -119,8 +120,7 @@ class Graph(nn.Module):
         if self.kind == ENCODER:
             return states
         if self.kind == SENTENCE:
-            vectors = pooled(states, attention_mask, self.pooling)
-            return states, torch.nn.functional.normalize(vectors, dim=-1) if self.normalise else vectors
+            return states, self.after(pool_padded(states, attention_mask, self.sentences.pooling))
         encoder, asked = self.model.encoder, states
         if type(encoder).decode is not Encoder.decode:  # else the states would be computed twice
             asked = encoder.decode(x, segment=attention_mask, position=position)
@@ -130,21 +130,11 @@ class Graph(nn.Module):
     def _headed(self, states: Tensor, mask: Tensor) -> Tensor | tuple[Tensor, ...]:
         assert self.head is not None
         if self.head.pool in ("first", "mean"):
-            return self.head(pooled(states, mask, self.head.pool))
+            return self.head(pool_padded(states, mask, self.head.pool))
         each = self.head(states)
         if self.head.pool == "late":
-            return pooled(each, mask, "mean")
+            return pool_padded(each, mask, "mean")
         return (each[..., 0], each[..., 1]) if self.kind == SPAN else each
-
-
-def pooled(states: Tensor, mask: Tensor, how: str) -> Tensor:
-    """(batch, slots, width) -> (batch, width): mean or maximum of the slots of the text, or its first."""
-    if how == "first":
-        return states[:, 0]
-    if how == "max":
-        return states.masked_fill(mask[..., None] == 0, -1e9).amax(1)
-    weight = mask[..., None].to(states.dtype)
-    return (states * weight).sum(1) / weight.sum(1).clamp_min(1)
 
 
 def said_here(graph: Graph, ids: Sequence[Any]) -> list[Tensor]:
@@ -163,8 +153,7 @@ def said_here(graph: Graph, ids: Sequence[Any]) -> list[Tensor]:
             return [out[:, 0], out[:, 1]] if graph.kind == SPAN else [out]
         states = [model.states(batch).flatten(0, 1)[real]]
         if graph.kind == SENTENCE:
-            vectors = pool(model, batch, len(ids), graph.pooling, True)
-            states.append(torch.nn.functional.normalize(vectors, dim=-1) if graph.normalise else vectors)
+            states.append(graph.after(pool(model, batch, len(ids), graph.sentences.pooling, True)))
         if graph.kind == MASKED:
             where = real.nonzero().flatten()
             states.append(model(batch, hide(where[:0]), wanted=where).logits)

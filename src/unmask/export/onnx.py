@@ -18,10 +18,11 @@ from unmask.encoder.kinds import BlockSparse
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
 from unmask.export.eight_bits import eight_bits, quantise, quiet, sample, session
-from unmask.export.folders import sentence_files, whole_folder
+from unmask.export.folders import chosen_sentences, whole_folder
 from unmask.export.graph import BY_TEXT, ENCODER, LOGITS, MASKED, OUTPUTS, SENTENCE, Graph, class_name, said_here, what
 from unmask.families.heads import SEQUENCE
 from unmask.families.onnx_import import NOTE, TRANSPOSED
+from unmask.modalities.text.sentence_files import write_sentences
 
 OPSET = 17
 CLOSE = 1e-3
@@ -76,8 +77,6 @@ def to_onnx(
     require_onnx()
     if quantize not in (None, "int8"):
         raise UserError(f"quantize={quantize}", hint="Expected int8.")
-    if pooling not in (None, "mean", "first", "max"):
-        raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
     if model.model.visible_only or isinstance(model.model.encoder.config.attention, BlockSparse):
         raise UserError(
             f"{model.folder.family.name}: its attention depends on the length; one graph cannot hold for all",
@@ -92,16 +91,14 @@ def _write(
     model: Any, new: Path, quantize: str | None, pooling: str | None, texts: Sequence[str] | None, opset: int
 ) -> dict[str, Any]:
     kind, head = what(model, pooling)
-    sentences = model.folder.sentences
+    sentences = chosen_sentences(model.folder.sentences, pooling, None)
+    if kind == SENTENCE and not sentences.include_prompt and any(sentences.prompts.values()):
+        raise UserError(
+            "the model's prompts are read and not pooled (include_prompt false), which a graph of ids cannot know",
+            hint="Export to sentence-transformers instead.",
+        )
     network = model.model.float().eval()
-    graph = Graph(
-        network,
-        kind,
-        head,
-        pooling=pooling or sentences.pooling,
-        normalise=sentences.normalise,
-        problem=_problem(model),
-    ).eval()
+    graph = Graph(network, kind, head, sentences=sentences, problem=_problem(model)).eval()
     types, outputs = bool(network.codec.config.types), list(OUTPUTS[kind])
     inputs = ["input_ids", "attention_mask"] + (["token_type_ids"] if types else [])
     axes = {name: {0: "batch", 1: "slots"} for name in (*inputs, *outputs)}
@@ -155,10 +152,9 @@ def _beside(new: Path, model: Any, graph: Graph, found: dict[str, Any]) -> None:
     about |= {"kind": "text", "family": folder.family.name, "onnx": found}
     task = folder.settings.get("task")
     if task and (graph.head is not None or (graph.kind == SENTENCE and task.get("name") == "similarity")):
-        about["task"] = dict(task) | ({"pooling": graph.pooling} if graph.kind == SENTENCE else {})
+        about["task"] = dict(task) | ({"pooling": graph.sentences.pooling} if graph.kind == SENTENCE else {})
     elif graph.kind == SENTENCE:
-        longest = min(model.slots, folder.sentences.slots or model.slots)
-        sentence_files(new, model.model.encoder.config.width, graph.pooling, graph.normalise, longest)
+        write_sentences(new, graph.sentences, model.model.encoder.config.width, model.embedded_slots)
     (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (new / "unmask.json").write_text(json.dumps(about, indent=2, default=str), encoding="utf-8")
     longest = (task or {}).get("slots") or model.model.encoder.config.longest

@@ -20,8 +20,9 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.families.base import by_published_names
 
-NOTE, TRANSPOSED = "unmask", ".transposed"
-"""Key of our note in a file's metadata; ending of the names of weights that stand turned in the file."""
+NOTE, TRANSPOSED, AFTER = "unmask", ".transposed", "after."
+"""Key of our note in a file's metadata; ending of the names of weights that stand turned in the file; beginning of the
+names of weights behind pooling, which the folder holds in files of their own."""
 EIGHT, SCALE, ZERO = "_quantized", "_scale", "_zero_point"
 """Endings of the three parts of a weight in 8 bits (onnxruntime's names)."""
 _PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "DynamicQuantizeMatMul")
@@ -107,7 +108,7 @@ def _ours(
     }
     state = {}
     for name, array in held.items():
-        if array.dtype != np.float32 and not (name.endswith(EIGHT) and array.ndim == 2):
+        if name.startswith(AFTER) or (array.dtype != np.float32 and not (name.endswith(EIGHT) and array.ndim == 2)):
             continue
         if name.endswith(EIGHT):
             stem = name.removesuffix(EIGHT)

@@ -50,8 +50,6 @@ def export(
         raise UserError(f"--quantize {quantize}", hint="Expected int8.")
     if texts is not None and quantize is None:
         raise UserError("--texts without --quantize int8", hint="They are what the 8-bit file is measured on.")
-    if pooling is not None and pooling not in ("mean", "first", "max"):
-        raise UserError(f"--pooling {pooling}", hint="Expected mean, first or max.")
     if kind_of(model) != "text":
         raise UserError(f"{model}: not a text model", hint="Other kinds are folders of ours; copy them.")
     measured = None if texts is None else file_lines(texts)

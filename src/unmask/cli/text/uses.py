@@ -118,6 +118,10 @@ def embed(
     pooling: str | None = typer.Option(
         None, help="mean, first or max; default what a sentence-transformers folder says, else mean."
     ),
+    prompt: str | None = typer.Option(
+        None, help="Put in front of every text; default the default prompt of a sentence-transformers folder."
+    ),
+    prompt_name: str | None = typer.Option(None, help="The folder's name of a prompt: query, passage."),
     precision: str = typer.Option("auto", help="auto, fp32, bf16 or int8."),
     device: options.Device = "auto",
     json_: options.Json = False,
@@ -136,13 +140,14 @@ def embed(
     check_results([out], [text])
     loaded = load(model, device=device, precision=precision)
     texts = read_lines(text)
-    cut, read = loaded.too_long(texts), loaded.tokenizer.ids(texts)
+    how = {"prompt": prompt, "prompt_name": prompt_name}
+    cut, read = loaded.too_long(texts, **how), loaded.tokenizer.ids(texts)
     bare = nothing_to_read(loaded.tokenizer, read)
     said = [*cut_said(cut, len(texts), loaded.embedded_slots), *special_said(loaded.tokenizer, texts)]
     said += unknown_said(loaded.tokenizer, read)
     for line in [*said, *bare_said(bare, len(texts), "their vectors say nothing of them")]:
         on_stderr(line)
-    parts = in_parts(texts, lambda some: loaded.embed(some, pooling=cast(Any, pooling)))
+    parts = in_parts(texts, lambda some: loaded.embed(some, pooling=pooling, **how))
     array = np.concatenate(parts)
     write_array(array, out)
     found = {"out": out, "rows": len(array), "shape": list(array.shape), "cut": cut}

@@ -138,6 +138,7 @@ class EmbeddingAdaptation(TextAdaptation):
     verdict: Verdict | None = None
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        self.loaded.sentences.refuse_unless_plain("adapting for embedding")
         if self.settings.guard:
             self.search = self._search(out)
         if self.loaded.why_not_masked() and self.settings.reconstruct:

@@ -26,7 +26,8 @@ from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
 from unmask.families.heads import TaskHead, published_head
 from unmask.files import damaged, read_object
-from unmask.modalities.text.sentences import Sentences, read_sentences
+from unmask.modalities.text.sentence_files import encoder_folder, lower_cased, read_sentences
+from unmask.modalities.text.sentences import Sentences
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.plugins import installed_model
 from unmask.training.checkpoint import read_weights
@@ -111,10 +112,12 @@ def find_folder(name: str | Path) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        patterns = ["*.json", "*.txt", "*.safetensors", "merges.txt"]
+        modules = "[0-9]_*/pytorch_model*.bin"  # sentence-transformers', of which some are pickles alone
+        patterns = ["*.json", "*.txt", "*.safetensors", "merges.txt", modules]
         found = Path(snapshot_download(text, allow_patterns=patterns))
-        if not any(found.glob("*.safetensors")):
-            found = Path(snapshot_download(text, allow_patterns=["*.json", "*.txt", "pytorch_model*.bin"]))
+        if not any(encoder_folder(found).glob("*.safetensors")):
+            patterns = ["*.json", "*.txt", "pytorch_model*.bin", modules]
+            found = Path(snapshot_download(text, allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
@@ -135,7 +138,7 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
     """
     folder = find_folder(name)
     with damaged(folder):
-        return _loaded(folder, tokenizer)
+        return _loaded(encoder_folder(folder), tokenizer, folder)
 
 
 def _check_config(config: dict[str, Any], path: Path) -> None:
@@ -147,13 +150,15 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
         raise UserError(f"{path}: architectures is {classes!r:.80}", hint='Expected a list of names: ["BertModel"].')
 
 
-def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
+def _loaded(folder: Path, tokenizer: Tokenizer | None, whole: Path) -> TextFolder:
+    """What `folder` holds; `whole` is the folder around it where sentence-transformers' old layout has one."""
     config = read_object(folder / "config.json")
     if config is None:
         raise UserError(f"{folder}: no config.json", hint="A model folder holds config.json, weights and tokenizer.")
     _check_config(config, folder / "config.json")
     family = detect(config)
-    tokenizer = tokenizer or Tokenizer.load(folder)
+    if tokenizer is None:
+        tokenizer = Tokenizer.load(folder, lowercase=(whole / "modules.json").exists() and lower_cased(folder))
     weights = _weights(folder, config)
     family, settled = settle(family, config, set(published_names(family, weights).values()))
     settings = read_object(folder / "unmask.json") or {}
@@ -171,6 +176,11 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
         raise UserError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} entries, the embedding table {vocabulary}",
             hint="Tokenizer and weights do not belong together.",
+        )
+    if codec.get("types") and any(tokenizer.backend.encode("a").type_ids):
+        raise UserError(
+            f"{folder}/tokenizer.json: gives a lone text token types other than 0",
+            hint="Not built here: every slot of a lone text has type 0.",
         )
     codec["tied"] = is_tied(family, codec["tied"], weights)
     try:
@@ -202,8 +212,8 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None) -> TextFolder:
         aliases=found.aliases,
         settings=settings,
         loaded=found,
-        sentences=read_sentences(folder, task),
-        path=folder,
+        sentences=read_sentences(whole, task, tokenizer.longest),
+        path=whole,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Guard:
         model = model.masked if isinstance(model, PooledReconstruction) else model
         pooling: Pooling = "mean"
         if self.first_ranks is None:
-            pooling = self.folder.sentences.pooling
+            pooling = cast(Pooling, self.folder.sentences.pooling)
             self.first_ranks = self._ranks(model, self.search.judged, embedded_slots(self.folder), pooling)
         return 1 - float(gains(self._ranks(model, self.search.chosen, self.slots, pooling)).mean())
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from unmask.core.batch import Example
-from unmask.core.embed import Pooling, embed
+from unmask.core.embed import embed
 from unmask.core.fill import Order
 from unmask.core.score import Score, score
 from unmask.encoder.config import Disentangled
@@ -24,6 +24,8 @@ from unmask.modalities.text.folder import load_folder, save_folder
 from unmask.modalities.text.given import listed
 from unmask.modalities.text.lengths import count_longer, cut_said
 from unmask.modalities.text.loaded import LoadedText
+from unmask.modalities.text.sentence_files import write_sentences
+from unmask.modalities.text.sentences import prompted
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.modalities.text.words import nearest_words
 from unmask.training.precision import precision_of, resolve_device
@@ -186,50 +188,75 @@ class TextModel(LoadedText):
         """Longest text that `embed` reads to its end: what the model or a sentence-transformers folder says."""
         return min(self.slots, self.folder.sentences.slots or self.slots)
 
-    def too_long(self, texts: Sequence[str]) -> int:
+    def too_long(self, texts: Sequence[str], *, prompt: str | None = None, prompt_name: str | None = None) -> int:
         """How many of the texts `embed` cuts."""
+        texts = prompted(texts, self.folder.sentences.prompt(prompt, prompt_name))
         return count_longer(self.tokenizer, texts, self.embedded_slots)
 
     def embed(
         self,
         texts: str | Sequence[str],
         *,
-        pooling: Pooling | None = None,
+        pooling: str | None = None,
         normalise: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
         say: Callable[[str], None] | None = None,
     ) -> np.ndarray:
-        """(texts, width) vectors, order kept.
+        """(texts, width) vectors, order kept; of a sentence-transformers folder those of its `encode`.
 
         Args:
             texts: those longer than the model, or than a sentence-transformers folder says, are cut.
-            pooling: mean, first or max; default as a sentence-transformers folder says, else mean.
+            pooling: mean, first, max or another of `unmask.core.embed.POOLINGS`; default as a sentence-transformers
+                folder says, else mean.
             normalise: to length 1; default as a sentence-transformers folder says, else not.
+            prompt, prompt_name: what is put in front of every text, itself or by the folder's name for it ("query");
+                default the folder's default prompt, where it has one.
             say: called with how many texts are cut, where any is.
+
+        Raises:
+            UserError: an unknown pooling or prompt.
         """
-        texts = listed(texts)
-        said = self.folder.sentences
-        pooling = pooling or said.pooling
-        normalise = said.normalise if normalise is None else normalise
-        slots = self.embedded_slots
-        if pooling not in ("mean", "first", "max"):
-            raise UserError(f"pooling={pooling}", hint="Expected mean, first or max.")
+        said, texts = self.folder.sentences, listed(texts)
+        pooling, front = said.choose(pooling), said.prompt(prompt, prompt_name)
+        texts, slots = prompted(texts, front), self.embedded_slots
         if say is not None:
-            for line in cut_said(self.too_long(texts), len(texts), slots):
+            for line in cut_said(count_longer(self.tokenizer, texts, slots), len(texts), slots):
                 say(line)
+        unpooled = said.unpooled(front, self.tokenizer)
+        return self.vectors(texts, None, pooling=pooling, normalise=normalise, unpooled=unpooled)
+
+    def vectors(
+        self,
+        texts: Sequence[str],
+        ids: Sequence[np.ndarray] | None,
+        *,
+        pooling: str,
+        normalise: bool | None,
+        unpooled: int = 0,
+    ) -> np.ndarray:
+        """`embed` of texts that have their prompt in front.
+
+        Args:
+            ids: of the texts, where they are known: (slots,) each, no longer than `embedded_slots`.
+            unpooled: slots of the prompt, which are read and not pooled.
+        """
+        slots = self.embedded_slots
         if self.padding_free is not None:
-            return self.padding_free.embed(
-                self.tokenizer.ids(texts, max_slots=slots), pooling=pooling, normalise=normalise
-            )
-        with self.context():
-            return embed(
-                self.model,
-                self.examples(texts, max_slots=slots),
-                slots=slots,
-                pooling=pooling,
-                normalise=normalise,
-                shared_rows=not isinstance(self.model.encoder.config.positions, Disentangled),
-                batch_slots=2048,
-            )
+            ids = self.tokenizer.ids(texts, max_slots=slots) if ids is None else ids
+            found = self.padding_free.embed(ids, pooling=pooling, unpooled=unpooled)
+        else:
+            with self.context():
+                found = embed(
+                    self.model,
+                    self.examples(texts, max_slots=slots),
+                    slots=slots,
+                    pooling=pooling,
+                    unpooled=unpooled,
+                    shared_rows=not isinstance(self.model.encoder.config.positions, Disentangled),
+                    batch_slots=2048,
+                )
+        return self.folder.sentences.finish(found, normalise)
 
     def label(self, texts: str | Sequence[str]) -> list[dict[str, Any]]:
         """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one per token) and
@@ -301,6 +328,7 @@ class TextModel(LoadedText):
             "task_head": head_.kind if (head_ := self.folder.head()) else None,
             "tensors_left_random": self.folder.random,
             "tensors_ignored": self.folder.ignored,
+            **({"vectors": self.folder.sentences.to_dict()} if self.folder.sentences.given else {}),
         }
 
     def nearest_words(self, words: Sequence[str], k: int = 8) -> list[dict[str, Any]]:
@@ -308,7 +336,8 @@ class TextModel(LoadedText):
         return nearest_words(self, words, k)
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
-        """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`."""
+        """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`; with
+        sentence-transformers' files where the model came with them."""
         f = self.folder
         save_folder(
             folder,
@@ -322,6 +351,8 @@ class TextModel(LoadedText):
             like=f.loaded,
             dtype=dtype,
         )
+        if f.sentences.given and (f.settings.get("task") or {}).get("name") != "similarity":
+            write_sentences(Path(folder), f.sentences, self.model.encoder.config.width, self.embedded_slots)
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "auto", compile: bool = False) -> TextModel:

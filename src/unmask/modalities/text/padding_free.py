@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.core.embed import Pooling
+from unmask.core.embed import check_pooling, pool_padded
 from unmask.core.model import MaskedModel
 from unmask.core.token_codec import TokenCodec
 from unmask.encoder.inference_attention import length_groups
@@ -91,19 +91,21 @@ class PaddingFreeEmbedder:
         self,
         ids: Sequence[np.ndarray],
         *,
-        pooling: Pooling = "mean",
+        pooling: str = "mean",
         normalise: bool = False,
-        keep: np.ndarray | None = None,
+        unpooled: int = 0,
     ) -> np.ndarray:
-        """(texts, width) vectors in the order given, pooled over all slots, special ones included; 0 without any."""
-        out = np.zeros((len(ids), self.encoder.config.width), np.float32)
+        """(texts, width) vectors in the order given, pooled over all slots but the first `unpooled`, special ones
+        included; 0 without any. `pooling` as of `unmask.core.embed.embed`."""
+        check_pooling(pooling)
+        out = np.zeros((len(ids), self.encoder.config.width * len(pooling.split("+"))), np.float32)
         lengths = np.array([len(i) for i in ids], np.int64)
         some = np.flatnonzero(lengths)
         with torch.inference_mode():
             for part in counted(batches(lengths[some]), len(some), len):
                 members = some[part]
                 chosen = [ids[i] for i in members]
-                vectors = _pool(self.states(chosen), [len(i) for i in chosen], pooling).float()
+                vectors = _pool(self.states(chosen), [len(i) for i in chosen], pooling, unpooled).float()
                 out[members] = (F.normalize(vectors, dim=-1) if normalise else vectors).numpy()
         return out
 
@@ -118,13 +120,10 @@ def batches(lengths: np.ndarray, slots: int = BATCH_SLOTS) -> Iterator[np.ndarra
             yield part
 
 
-def _pool(states: Tensor, lengths: Sequence[int], pooling: Pooling) -> Tensor:
+def _pool(states: Tensor, lengths: Sequence[int], pooling: str, unpooled: int) -> Tensor:
     start, parts = 0, []
     for rows, length in length_groups(lengths):
         group = states[start : start + rows * length].view(rows, length, -1)
         start += rows * length
-        if pooling == "mean":
-            parts.append(group.mean(1, dtype=torch.float32))
-        else:
-            parts.append(group[:, 0] if pooling == "first" else group.amax(1))
+        parts.append(pool_padded(group, None, pooling, unpooled))
     return torch.cat(parts)

@@ -1,17 +1,52 @@
-"""What a folder says of embedding (sentence-transformers' files, or ours of a similarity model): pooling,
-normalisation, length."""
+"""How a folder's vectors are made: what stands in front of a text, pooling, the modules behind it, how vectors are
+compared. `unmask.modalities.text.sentence_files` reads and writes the files that say it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.errors import UserError
-from unmask.files import read_json, read_object
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-WAYS = {"mean": "mean_tokens", "first": "cls_token", "max": "max_tokens"}
+from unmask.core.embed import check_pooling
+from unmask.errors import UserError, option, suggest
+
+if TYPE_CHECKING:
+    from unmask.modalities.text.tokenizer import Tokenizer
+
+Likeness = Literal["cosine", "dot", "euclidean", "manhattan"]
+
+
+class Normalize(nn.Module):
+    """Vectors to length 1."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return nn.functional.normalize(vectors, dim=-1)
+
+
+class Dense(nn.Module):
+    """activation(W x + b), with `residual` the input (or its projection) on top; sentence-transformers' Dense.
+
+    Args:
+        width: of the vectors that come in.
+        out: of those that leave.
+        activation: class name in `torch.nn`.
+    """
+
+    def __init__(self, width: int, out: int, *, bias: bool, activation: nn.Module, residual: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, out, bias=bias)
+        self.activation, self.use_residual = activation, residual
+        self.residual = nn.Linear(width, out, bias=False) if residual and width != out else None
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        found: Tensor = self.activation(self.linear(vectors))
+        if not self.use_residual:
+            return found
+        return found + (vectors if self.residual is None else self.residual(vectors))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,71 +54,150 @@ class Sentences:
     """How a folder's vectors are made.
 
     Attributes:
-        pooling: mean, first or max.
-        normalise: to length 1.
+        pooling: of the states, as `unmask.core.embed.pool` knows it; several are joined by "+".
+        include_prompt: whether the prompt's own slots are pooled too.
+        after: the modules behind pooling, in their order: `Dense`, `LayerNorm`, `Normalize`.
         slots: longest text in tokens, special ones included; None for the model's own.
+        prompts: name -> what is put in front of a text.
+        default_prompt: name of the prompt that every text gets unless the caller chooses; None for none.
+        likeness: how two vectors are compared.
         given: whether the folder said so; else these are the defaults.
     """
 
-    pooling: Literal["mean", "first", "max"] = "mean"
-    normalise: bool = False
+    pooling: str = "mean"
+    include_prompt: bool = True
+    after: nn.Sequential = field(default_factory=nn.Sequential)
     slots: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    likeness: Likeness = "cosine"
     given: bool = False
 
+    @property
+    def normalise(self) -> bool:
+        """Whether vectors have length 1."""
+        return len(self.after) > 0 and isinstance(self.after[-1], Normalize)
 
-def read_sentences(folder: Path, task: Mapping[str, Any]) -> Sentences:
-    """The settings of a sentence-transformers folder, or of training for similarity; else plain mean pooling.
+    @property
+    def trained(self) -> list[str]:
+        """Modules behind pooling that have weights, by their kind."""
+        return [type(m).__name__ for m in self.after if any(True for _ in m.parameters())]
 
-    Args:
-        task: what unmask.json says of fine-tuning.
+    def width(self, states: int) -> int:
+        """Numbers of a vector, of `states` numbers of a state."""
+        width = states * len(self.pooling.split("+"))
+        for module in self.after:
+            width = module.linear.out_features if isinstance(module, Dense) else width
+        return width
 
-    Raises:
-        UserError: a pooling we do not have, or files that are not JSON.
-    """
-    if task.get("name") == "similarity":
-        if task.get("pooling") not in WAYS or not _length(task.get("slots")):
+    def prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
+        """What is put in front of texts: `prompt` itself, or the folder's prompt of that name, or its default.
+
+        Raises:
+            UserError: both are given, or no prompt has the name.
+        """
+        if prompt is not None:
+            if prompt_name is not None:
+                raise UserError(
+                    f"{option('prompt')} and {option('prompt_name')}",
+                    hint="Give one: the words themselves, or their name.",
+                )
+            return prompt
+        name = prompt_name if prompt_name is not None else self.default_prompt
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            known = list(self.prompts)
             raise UserError(
-                f"{folder}/unmask.json: a similarity task with pooling {task.get('pooling')!r} and slots "
-                f"{task.get('slots')!r}",
-                hint=f"Expected one of {', '.join(WAYS)}, and a whole number.",
+                f"{option('prompt_name', name)}: the model has no prompt of that name",
+                hint=suggest(name, known) if known else f"It has none; {option('prompt')} takes the words themselves.",
             )
-        return Sentences(pooling=task["pooling"], normalise=True, slots=task["slots"], given=True)
-    modules = read_json(folder / "modules.json")
-    if modules is None:
-        return Sentences()
-    if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-        raise UserError(
-            f"{folder}/modules.json: not a list of modules", hint="A sentence-transformers folder has one there."
-        )
-    kinds = {str(m.get("type", "")).rsplit(".", 1)[-1]: str(m.get("path", "")) for m in modules}
-    chosen: dict[str, Any] = {"normalise": "Normalize" in kinds, "given": True}
-    slots = (read_object(folder / "sentence_bert_config.json") or {}).get("max_seq_length")
-    if slots is not None and not _length(slots):
-        raise UserError(
-            f"{folder}/sentence_bert_config.json: max_seq_length {slots!r}", hint="Expected a whole number."
-        )
-    chosen["slots"] = slots
-    if "Pooling" in kinds:
-        place = Path(kinds["Pooling"])
-        if place.is_absolute() or ".." in place.parts:  # modules.json must not point outside its folder
-            raise UserError(f"{folder}/modules.json: path {str(place)!r}", hint="Expected a folder in this one.")
-        path = folder / place / "config.json"
-        about = read_object(path)
-        if about is None:
-            raise UserError(f"{path}: no such file", hint="A sentence-transformers folder has JSON there.")
-        on = [k.removeprefix("pooling_mode_") for k, v in about.items() if k.startswith("pooling_mode_") and v is True]
-        on = on or [{"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}.get(m, m) for m in _listed(about)]
-        named = {way: name for name, way in WAYS.items()}
-        if len(on) != 1 or on[0] not in named:
-            raise UserError(f"{path}: pooling {', '.join(on) or 'none'}", hint="Known: one of mean, cls and max.")
-        chosen["pooling"] = named[on[0]]
-    return Sentences(**chosen)
+        return self.prompts[name]
+
+    def unpooled(self, prompt: str, tokenizer: Tokenizer) -> int:
+        """How many slots at the start of a text with this prompt are not pooled: 0, or the prompt's own."""
+        if self.include_prompt or not prompt:
+            return 0
+        ids = tokenizer.ids([prompt])[0]
+        return len(ids) - int(len(ids) > 0 and int(ids[-1]) in tokenizer.special_ids)
+
+    def choose(self, pooling: str | None) -> str:
+        """The pooling to use.
+
+        Raises:
+            UserError: an unknown one, or another one than the modules behind it were trained on.
+        """
+        if pooling is None or pooling == self.pooling:
+            return self.pooling
+        check_pooling(pooling)
+        if self.trained:
+            raise UserError(
+                f"pooling={pooling}: the model's {self.trained[0]} module was trained on pooling {self.pooling}",
+                hint=f"Leave {option('pooling')} out.",
+            )
+        return pooling
+
+    @torch.inference_mode()
+    def finish(self, vectors: np.ndarray, normalise: bool | None = None) -> np.ndarray:
+        """Pooled states, (texts, width), through the modules behind pooling.
+
+        Args:
+            normalise: True: to length 1 in the end; False: without the last module, where that normalises; None: as
+                the folder says.
+        """
+        found = torch.from_numpy(vectors)
+        modules = list(self.after)
+        if normalise is False and self.normalise:
+            modules.pop()
+        if normalise and not self.normalise:
+            modules.append(Normalize())
+        for module in modules:
+            found = module(found)
+        return found.numpy()
+
+    def alike(self, vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """How alike each of `vectors` (texts, width) is to each of `others`: cosine or dot product; minus the distance
+        where the folder compares by one, as sentence-transformers does. (texts, others)."""
+        if self.likeness == "cosine":
+            one, other = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (vectors, others))
+            return np.clip(one @ other.T, -1, 1)
+        if self.likeness == "dot":
+            return vectors @ others.T
+        order = 2 if self.likeness == "euclidean" else 1
+        return np.stack([-np.linalg.norm(others - vector, ord=order, axis=1) for vector in vectors])
+
+    def refuse_unless_plain(self, what: str) -> None:
+        """Raises:
+        UserError: vectors are more than a mean, first or maximum of states, which `what` would lose.
+        """
+        lost = [f"a {name} module behind pooling" for name in self.trained]
+        lost += [f"pooling {self.pooling}"] if self.pooling not in ("mean", "first", "max") else []
+        lost += [f"the prompt {self.prompt()!r} in front of every text"] if self.prompt() else []
+        if lost:
+            raise UserError(
+                f"{what}: the model's vectors have {' and '.join(lost)}, which would be lost",
+                hint="Start from the encoder alone: remove modules.json from a copy of the folder.",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `inspect`."""
+        return {
+            "pooling": self.pooling,
+            "modules": [_shown(module) for module in self.after],
+            "slots": self.slots,
+            "prompts": dict(self.prompts),
+            "default_prompt": self.default_prompt,
+            "similarity": self.likeness,
+        }
 
 
-def _length(slots: Any) -> bool:
-    return isinstance(slots, int) and not isinstance(slots, bool) and slots > 2
+def _shown(module: nn.Module) -> str:
+    if isinstance(module, Dense):
+        size = f"{module.linear.in_features} to {module.linear.out_features}"
+        return f"Dense({size}, {type(module.activation).__name__})"
+    return repr(module)
 
 
-def _listed(about: dict[str, Any]) -> list[str]:
-    mode = about.get("pooling_mode") or []
-    return [mode] if isinstance(mode, str) else [str(m) for m in mode] if isinstance(mode, list) else [str(mode)]
+def prompted(texts: Sequence[str], prompt: str) -> list[str]:
+    """Texts with the prompt in front."""
+    return [prompt + text for text in texts] if prompt else list(texts)

@@ -19,7 +19,9 @@ from unmask.modalities.text.tokenizer_files import (
     bert,
     byte_bpe,
     characters,
+    configured,
     configured_roles,
+    cutting,
     from_file,
 )
 from unmask.modalities.text.tokenizer_training import Kind, sound, trained
@@ -66,10 +68,19 @@ class Tokenizer:
         by_character: whether every token is a character and a unit of its own (residues, letters).
         before, after: ids put in front of and behind a text ([CLS], [SEP]), in training as in use; empty where
             tokenizer.json has no post-processor that adds any, whatever its vocabulary holds.
+        longest: tokens of a text by tokenizer_config.json (model_max_length), None where it does not say.
+        keeps_end: of texts that are cut the end is kept, not the beginning (truncation_side).
     """
 
-    def __init__(self, backend: Backend, roles: dict[str, str] | None = None) -> None:
-        self.backend = backend
+    def __init__(
+        self,
+        backend: Backend,
+        roles: dict[str, str] | None = None,
+        *,
+        longest: int | None = None,
+        keeps_end: bool = False,
+    ) -> None:
+        self.backend, self.longest, self.keeps_end = backend, longest, keeps_end
         backend.no_padding()
         backend.no_truncation()
         vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -115,11 +126,15 @@ class Tokenizer:
         return self.mask_id
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
+    def load(cls, path: str | Path, *, lowercase: bool = False) -> Tokenizer:
         """Load from a folder or file.
 
         In this order: tokenizer.json, vocab.txt (BERT), vocab.json + merges.txt (byte-level BPE), and for residue or
         letter models a vocab.json of single characters or a fairseq dict.txt.
+
+        Args:
+            lowercase: lower-case texts before anything else, whatever the file does (sentence-transformers'
+                do_lower_case).
 
         Raises:
             UserError: nothing to load there, or not a tokenizer.
@@ -129,24 +144,29 @@ class Tokenizer:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder", hint="Give a tokenizer.json or a model folder.")
         roles = configured_roles(folder)
+        longest, keeps_end = cutting(folder)
         try:
-            if path.is_file() and path.suffix == ".json" and path.name not in ("vocab.json", *CONFIGS):
-                return cls(from_file(path), roles)
-            if (folder / "tokenizer.json").exists():
-                return cls(from_file(folder / "tokenizer.json"), roles)
-            if (folder / "vocab.txt").exists():
-                return cls(bert(folder), roles)
-            if (folder / "vocab.json").exists():
-                made = byte_bpe(folder) if (folder / "merges.txt").exists() else characters(folder, roles)
-                return cls(made, roles)
-            if (folder / "dict.txt").exists():
-                return cls(characters(folder, roles), roles)
+            if (made := cls._read(path, folder, roles)) is not None:
+                made = configured(made, folder, lowercase=lowercase)
+                return cls(made, roles, longest=longest, keeps_end=keeps_end)
         except UserError:
             raise
         except Exception as error:  # the Rust side raises bare Exception
             raise UserError(f"{folder}: not a tokenizer ({error})", hint="Copy its files again.") from None
         names = "tokenizer.json, vocab.txt, vocab.json or dict.txt"
         raise UserError(f"{folder}: no tokenizer here", hint=f"Expected {names}.")
+
+    @staticmethod
+    def _read(path: Path, folder: Path, roles: dict[str, str]) -> Backend | None:
+        if path.is_file() and path.suffix == ".json" and path.name not in ("vocab.json", *CONFIGS):
+            return from_file(path)
+        if (folder / "tokenizer.json").exists():
+            return from_file(folder / "tokenizer.json")
+        if (folder / "vocab.txt").exists():
+            return bert(folder)
+        if (folder / "vocab.json").exists():
+            return byte_bpe(folder) if (folder / "merges.txt").exists() else characters(folder, roles)
+        return characters(folder, roles) if (folder / "dict.txt").exists() else None
 
     @classmethod
     def train(
@@ -191,6 +211,7 @@ class Tokenizer:
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             "model_input_names": inputs,
+            **({"truncation_side": "left"} if self.keeps_end else {}),
             **({} if longest is None else {"model_max_length": longest}),
             **named,
         }
@@ -218,7 +239,7 @@ class Tokenizer:
         for group in _groups(texts):
             encodings = self.backend.encode_batch(group, add_special_tokens=specials)
             out += [self._encoded([text], e) for text, e in zip(group, encodings, strict=True)]
-        return out if max_slots is None else [_shorten(e, max_slots) for e in out]
+        return out if max_slots is None else [_select(e, self._kept(e.ids, max_slots)) for e in out]
 
     def ids(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[np.ndarray]:
         """Token ids alone, special ones included: several times faster than `encode`, which also knows words.
@@ -227,16 +248,24 @@ class Tokenizer:
             max_slots: cut longer ones, keeping the last special token.
         """
         out: list[np.ndarray] = []
-        last = self.sep_id
         fast = getattr(self.backend, "encode_batch_fast", self.backend.encode_batch)
         for group in _groups(texts):
             for encoding in fast(group):
                 ids = np.array(encoding.ids, np.int64)
-                if max_slots is not None and len(ids) > max_slots:
-                    keep_last = len(ids) > 0 and int(ids[-1]) == last
-                    ids = np.append(ids[: max_slots - 1], ids[-1]) if keep_last else ids[:max_slots]
-                out.append(ids)
+                out.append(ids if max_slots is None else ids[self._kept(ids, max_slots)])
         return out
+
+    def _kept(self, ids: np.ndarray, most: int) -> np.ndarray:
+        """Places of a text's tokens that stay where at most `most` do: what the tokenizer adds, and the beginning of
+        the text, or its end."""
+        if len(ids) <= most:
+            return np.arange(len(ids))
+        before = len(self.before) if ids[: len(self.before)].tolist() == self.before else 0
+        after = len(self.after) if ids[len(ids) - len(self.after) :].tolist() == self.after else 0
+        inside = max(0, most - before - after)
+        start = len(ids) - after - inside if self.keeps_end else before
+        kept = [np.arange(before), np.arange(start, start + inside), np.arange(len(ids) - after, len(ids))]
+        return np.concatenate(kept)[:most]
 
     def encode_pair(self, first: str, second: str, *, max_slots: int | None = None) -> Encoded:
         """Tokenise two texts as one example; offsets are into each its own text, units of the second follow the
@@ -328,12 +357,3 @@ def _select(e: Encoded, keep: np.ndarray) -> Encoded:
     return Encoded(
         ids=e.ids[keep], units=e.units[keep], offsets=e.offsets[keep], special=e.special[keep], type_ids=types
     )
-
-
-def _shorten(e: Encoded, most: int) -> Encoded:
-    if len(e) <= most:
-        return e
-    keep = np.arange(most)
-    if most and e.special[-1]:
-        keep[-1] = len(e) - 1
-    return _select(e, keep)

@@ -68,6 +68,63 @@ def _settings(folder: Path) -> dict[str, Any]:
     return read_object(folder / "tokenizer_config.json") or {}
 
 
+def configured(backend: Backend, folder: Path, *, lowercase: bool) -> Backend:
+    """The tokenizer as tokenizer_config.json changes it: BERT's case, accents and Chinese characters, and tokens that
+    it adds to those of tokenizer.json.
+
+    Args:
+        lowercase: lower-case texts before anything else.
+
+    Raises:
+        UserError: special tokens written in texts are said to be text, which is not built here.
+    """
+    from tokenizers import AddedToken, normalizers
+
+    said, normaliser = _settings(folder), backend.normalizer
+    if said.get("split_special_tokens"):
+        raise UserError(
+            f"{folder}/tokenizer_config.json: split_special_tokens true",
+            hint="Special tokens written in texts are always read as such here: remove it, or the tokens from texts.",
+        )
+    if isinstance(normaliser, normalizers.BertNormalizer) and said.get("tokenizer_class") not in _GENERAL:
+        for key, name in _BERT.items():
+            if key in said:
+                setattr(normaliser, name, said[key])
+        backend.normalizer = normaliser
+    if lowercase and not getattr(normaliser, "lowercase", False):
+        parts = [normalizers.Lowercase(), *([] if normaliser is None else [normaliser])]
+        backend.normalizer = normalizers.Sequence(parts)
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    listed = said.get("added_tokens_decoder") or {}
+    more = [*(listed.values() if isinstance(listed, dict) else [])]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more += [t for t in (said.get(key) or []) if isinstance(said[key], list)]
+    for token in more:
+        about: dict[str, Any] = token if isinstance(token, dict) else {"content": str(token), "special": True}
+        if (content := str(about.get("content", ""))) and content not in known:
+            fields = ("single_word", "lstrip", "rstrip", "normalized", "special")
+            backend.add_tokens([AddedToken(content, **{k: bool(about[k]) for k in fields if k in about})])
+    return backend
+
+
+_GENERAL = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+"""tokenizer_class of tokenizers that do all that tokenizer.json says and nothing else."""
+_BERT = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+
+
+def cutting(folder: Path) -> tuple[int | None, bool]:
+    """Of longer texts: how many tokens transformers keeps, None for all, and whether of their end instead of their
+    beginning."""
+    said = _settings(folder)
+    most = said.get("model_max_length")
+    longest = int(most) if isinstance(most, int | float) and 0 < most < 1_000_000 else None  # a huge one: none
+    return longest, said.get("truncation_side") == "left"
+
+
 def bert(folder: Path) -> Backend:
     """WordPiece of a vocab.txt."""
     from tokenizers import BertWordPieceTokenizer

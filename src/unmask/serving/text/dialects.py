@@ -134,6 +134,7 @@ def _feature_extraction(verb: Verb) -> Verb:
             normalise=body["normalize"],
             truncate=body["truncate"],
             dimensions=body["dimensions"],
+            prompt_name=body["prompt_name"],
         )
 
     return adapted(
@@ -144,6 +145,7 @@ def _feature_extraction(verb: Verb) -> Verb:
             normalize=_default(Flag(), "To length 1."),
             truncate=_default(Flag(), "Cut texts that are too long."),
             truncation_direction=_default(Text(known=("right", "Right")), "Texts are cut at their end."),
+            prompt_name=_default(Text(), "The folder's name of a prompt."),
             dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
             encoding_format=_default(Text(known=("float",)), "Numbers as numbers."),
         ),
@@ -348,9 +350,11 @@ def _tei_embed(verb: Verb) -> Verb:
             normalize=_default(Flag(), "To length 1.", True),
             truncate=_default(Flag(), "Cut texts that are too long.", False),
             truncation_direction=_default(Text(known=("Right", "right")), "Texts are cut at their end."),
+            prompt_name=_default(Text(), "The folder's name of a prompt."),
             dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
         ),
         ask=lambda body: _given(
+            prompt_name=body["prompt_name"],
             texts=body["inputs"],
             normalise=body["normalize"],
             truncate=body["truncate"],

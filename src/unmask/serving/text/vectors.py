@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from unmask.core.embed import POOLINGS
 from unmask.modalities.text.lengths import cut_said
 from unmask.modalities.text.model import TextModel
+from unmask.modalities.text.sentences import prompted
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, Number, Open, Record, Text
 from unmask.serving.text.shapes import WARNINGS, check_lengths, listed, texts_field, warnings_of
@@ -26,17 +28,20 @@ def embedding(
     finish: Callable[[np.ndarray, list[str]], Any],
     *,
     truncate: bool,
-    **how: Any,
+    pooling: str | None = None,
+    normalise: bool | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
 ) -> Work:
     """Texts to embed, tokenised, and what is made of their vectors, (texts, width), and of the warnings.
 
     Args:
         truncate: cut texts that are longer than the model reads, instead of refusing them.
-        how: pooling and normalise, as `TextModel.embed` takes them.
+        pooling, normalise, prompt, prompt_name: as `TextModel.embed` takes them.
     """
     said, slots = model.folder.sentences, model.embedded_slots
-    pooling = how.get("pooling") or said.pooling
-    normalise = said.normalise if how.get("normalise") is None else bool(how["normalise"])
+    chosen, front = said.choose(pooling), said.prompt(prompt, prompt_name)
+    texts, unpooled = prompted(texts, front), said.unpooled(front, model.tokenizer)
     ids = model.tokenizer.ids(texts)
     lengths = [len(one) for one in ids]
     if not truncate:
@@ -45,26 +50,25 @@ def embedding(
     if cut:
         ids = model.tokenizer.ids(texts, max_slots=slots)
         lengths = [len(one) for one in ids]
-    fast = model.padding_free
     told = warnings_of(model.tokenizer, texts, ids, bare="their vectors say nothing of them")
     told = [*cut_said(cut, len(texts), slots), *told]
 
     def run(items: Sequence[tuple[str, np.ndarray]]) -> Sequence[Any]:
-        if fast is not None:
-            return list(fast.embed([own for _, own in items], pooling=pooling, normalise=normalise))
-        return list(model.embed([text for text, _ in items], pooling=pooling, normalise=normalise))
+        own_texts, own_ids = [text for text, _ in items], [own for _, own in items]
+        return list(model.vectors(own_texts, own_ids, pooling=chosen, normalise=normalise, unpooled=unpooled))
 
     return Work(
         items=list(zip(texts, ids, strict=True)),
         slots=lengths,
         run=run,
         finish=lambda found: finish(np.stack(found) if len(found) else np.zeros((0, 0), np.float32), told),
-        together=("embed", pooling, normalise),
+        together=("embed", chosen, normalise, unpooled),
     )
 
 
 def _embed(model: TextModel, limits: Limits) -> Verb:
-    width = model.model.encoder.config.width
+    said = model.folder.sentences
+    width = said.width(model.model.encoder.config.width)
 
     def prepare(body: Any) -> Work:
         texts, dimensions = listed(body["texts"], limits), body["dimensions"]
@@ -73,7 +77,7 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
         def finish(found: np.ndarray, warnings: list[str]) -> dict[str, Any]:
             if dimensions is not None and len(found):
                 found = found[:, :dimensions]
-                if body["normalise"] or (body["normalise"] is None and model.folder.sentences.normalise):
+                if body["normalise"] or (body["normalise"] is None and said.normalise):
                     found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
             return {"embeddings": np.ascontiguousarray(found), "tokens": sum(work[0].slots), "warnings": warnings}
 
@@ -85,6 +89,8 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
                 truncate=body["truncate"],
                 pooling=body["pooling"],
                 normalise=body["normalise"],
+                prompt=body["prompt"],
+                prompt_name=body["prompt_name"],
             )
         )
         return work[0]
@@ -93,10 +99,10 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
         about="One vector per text, order kept.",
         request=Record(
             texts=texts_field(limits),
-            pooling=Field(
-                Text(known=("mean", "first", "max")), "Of the states; default as the folder says, else mean.", None
-            ),
+            pooling=Field(Text(known=POOLINGS), "Of the states; default as the folder says, else mean.", None),
             normalise=Field(Flag(), "To length 1; default as the folder says, else false.", None),
+            prompt=Field(Text(), "Put in front of every text; default the folder's default prompt.", None),
+            prompt_name=Field(Text(known=tuple(said.prompts)), "The folder's name of a prompt.", None),
             truncate=Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False),
             dimensions=Field(Number(1, width, whole=True), "Keep so many numbers of each vector.", None),
         ),
@@ -115,19 +121,21 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
 def _similarity(model: TextModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         def finish(found: np.ndarray, warnings: list[str]) -> dict[str, Any]:
-            return {"similarities": np.clip(found[1:] @ found[0], -1, 1).tolist(), "warnings": warnings}
+            return {"similarities": said.alike(found[:1], found[1:])[0].tolist(), "warnings": warnings}
 
         texts = listed([body["text"], *body["others"]], limits)
-        return embedding(model, texts, finish, truncate=False, normalise=True)
+        return embedding(model, texts, finish, truncate=False)
 
+    said = model.folder.sentences
     return Verb(
-        about="How alike a text is to others: the cosine of their embeddings.",
+        about="How alike a text is to others by their embeddings: their cosine, unless the folder says otherwise (the "
+        "dot product, or minus the distance).",
         request=Record(
             text=Field(Text(), "The text."),
             others=Field(ListOf(Text(), most=limits.items), "What it is compared with."),
         ),
         answer=Record(
-            similarities=Field(ListOf(Number(-1, 1)), "One cosine per other text; the text is the first in warnings."),
+            similarities=Field(ListOf(Number()), "One number per other text; the text is the first in warnings."),
             warnings=WARNINGS,
         ),
         prepare=prepare,

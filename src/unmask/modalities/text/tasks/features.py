@@ -35,7 +35,7 @@ def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any
 
 
 def write_features(
-    model: TextModel, texts: Sequence[str], out: str | Path, *, per_token: bool = False, pooling: Any = None
+    model: TextModel, texts: Sequence[str], out: str | Path, *, per_token: bool = False, pooling: str | None = None
 ) -> Path:
     """Write features: .npy (texts, width), or .parquet with text, and vector or tokens, starts, ends and vectors.
 
@@ -67,19 +67,29 @@ def write_features(
 
 
 class Index:
-    """Search among texts that fit into memory: exact, by cosine.
+    """Search among texts that fit into memory: exact, by cosine or as the model's folder compares vectors.
 
     Args:
         model: a text model; one fine-tuned for similarity gives the better vectors.
+        prompt_name: the folder's name of the prompt of these texts ("passage"); default as `TextModel.embed`.
     """
 
-    def __init__(self, model: TextModel, texts: Sequence[str], *, pooling: Any = None) -> None:
+    def __init__(
+        self, model: TextModel, texts: Sequence[str], *, pooling: str | None = None, prompt_name: str | None = None
+    ) -> None:
         self.model, self.texts, self.pooling = model, list(texts), pooling
-        self.vectors = model.embed(self.texts, pooling=pooling, normalise=True)
+        self.vectors = model.embed(self.texts, pooling=pooling, prompt_name=prompt_name)
 
-    def search(self, queries: Sequence[str], *, top: int = 10) -> list[list[dict[str, Any]]]:
-        """For each query its nearest texts: number, text, score (cosine), best first."""
-        found = self.model.embed(list(queries), pooling=self.pooling, normalise=True) @ self.vectors.T
+    def search(
+        self, queries: Sequence[str], *, top: int = 10, prompt_name: str | None = None
+    ) -> list[list[dict[str, Any]]]:
+        """For each query its nearest texts: number, text, score (cosine, or see `Sentences.alike`), best first.
+
+        Args:
+            prompt_name: the folder's name of the prompt of queries ("query"); default as `TextModel.embed`.
+        """
+        vectors = self.model.embed(list(queries), pooling=self.pooling, prompt_name=prompt_name)
+        found = self.model.folder.sentences.alike(vectors, self.vectors)
         top = min(top, len(self.texts))
         out = []
         for row in found:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -107,6 +107,11 @@ class TaskTraining:
         text = load_folder(self.model)
         if text.model.visible_only:
             self.say("the decoder of the visible-only model is left out: tasks stand on its encoder")
+        if self.task == "similarity":
+            text.sentences.refuse_unless_plain("finetune similarity")
+            if self.settings.pooling == "auto":
+                pooling = cast(Any, text.sentences.pooling)
+                self.settings = dataclasses.replace(self.settings, pooling=pooling)
         return text
 
     def keeper(self, rows: TaskRows, *, resume: bool) -> Keeper:

@@ -56,7 +56,7 @@ class TaskSettings:
         loss: similarity: what is optimised; 'auto' goes by the columns.
         temperature: similarity: of the softmax over in-batch similarities, and CoSENT's scale.
         mlm_weight: similarity: weight of the masked-token loss beside SimCSE's (Gao et al. 2021, sec. 3.1).
-        pooling: similarity: 'mean', 'first' or 'max' of the states.
+        pooling: similarity: 'mean', 'first' or 'max' of the states; 'auto': as the folder says, else mean.
         memory: gigabytes (10^9 bytes) that the process may hold in all; None takes what is free. Less goes through the
             encoder at a time where a step would not fit.
         checkpoint_seconds: seconds between checkpoints, where they are kept.
@@ -98,7 +98,7 @@ class TaskSettings:
     loss: Loss = "auto"
     temperature: float = 0.05
     mlm_weight: float = 0.1
-    pooling: Literal["mean", "first", "max"] = "mean"
+    pooling: Literal["auto", "mean", "first", "max"] = "auto"
     memory: float | None = None
     checkpoint_seconds: float = 300.0
     precision: Literal["auto", "fp32", "bf16"] = "auto"

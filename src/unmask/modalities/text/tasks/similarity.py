@@ -98,7 +98,7 @@ class Similarity(TextTask):
         about = {
             "name": "similarity",
             "slots": encoder.slots,
-            "pooling": settings.pooling,
+            "pooling": "mean" if settings.pooling == "auto" else settings.pooling,
             "loss": chosen,
             "temperature": settings.temperature,
             "mlm_weight": settings.mlm_weight,
