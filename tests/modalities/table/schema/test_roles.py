@@ -141,3 +141,18 @@ def test_what_else_is_called_subject_or_counted():
     )
     assert [c.kind for c in schema.columns] == ["nominal", "nominal", "integer", "integer", "binary", "integer"]
     assert not any("individuals" in n for n in schema.notes)
+
+
+def test_a_few_cells_of_many_rows_tell_people_apart_too():
+    few = np.arange(200)
+    found = inferred(
+        age=np.tile(np.arange(40.0), 5),
+        remark=[f"sister of Dr Meyer, room {k}" if k < 6 else None for k in few],
+        word=[f"w{k}" if k < 6 else None for k in few],
+        seen_twice=["see the letter of the surgeon" if k < 2 else "fell at home" if k < 4 else None for k in few],
+        phone=[5550000.0 + 3 * k if k < 6 else np.nan for k in few],
+        grade=[f"g{k % 3}" if k < 6 else None for k in few],
+    )
+    assert [c.kind for c in found.columns] == ["integer", "text", "id", "text", "id", "nominal"]
+    small = inferred(word=["a", "b", None, "c", None, "d"], age=np.arange(6.0))
+    assert small.columns[0].kind == "nominal"  # in a table of six rows nobody can tell

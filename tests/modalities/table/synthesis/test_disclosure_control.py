@@ -15,6 +15,7 @@ from unmask.modalities.table.pretrain import pretrain
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.synthesis.disclosure_control import guard_of
 from unmask.modalities.table.synthesis.synthesize import synthesize
+from unmask.modalities.table.writing.writers import handed_out
 
 FAST = {"steps": 0, "members": 2}
 
@@ -102,6 +103,47 @@ def test_a_column_of_rare_levels_is_left_out(table):
     assert any("'doctor'" in line and "identifier?" in line for line in model.inspect()["contains"])
     assert "doctor" in model.synthesize(50, rare="keep")
     assert "identical_rows" in evaluate_model(model, table)
+
+
+def sparse(**columns) -> pd.DataFrame:
+    """200 patients with columns that hold a value in a few rows and nothing in the others."""
+    return patients(200, seed=7)[["age", "sbp"]].assign(**columns)
+
+
+FIRST = np.arange(200)
+SPARSE = {
+    "two levels in six rows": np.where(FIRST < 3, "pos", np.where(FIRST < 6, "indet", None)),
+    "a level of two rows beside one of twelve": np.where(FIRST < 2, "pos", np.where(FIRST < 14, "neg", None)),
+    "four numbers": np.where(FIRST < 4, 7.25 + FIRST, np.nan),
+    "eight numbers": np.where(FIRST < 8, 7.25 + FIRST, np.nan),
+    "three dates": np.where(FIRST < 3, np.datetime64("2019-03-04") + FIRST, np.datetime64("NaT")),
+    "remarks": np.where(FIRST < 12, np.char.add("sister of Dr Meyer, seen on day ", FIRST.astype(str)), None),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.parametrize("kind", ["in memory", "file"])
+def test_guards_count_the_rows_of_the_table_and_not_the_cells_that_hold_a_value(name, kind, tmp_path):
+    table = sparse(x=SPARSE[name])
+    if kind == "file":
+        table.to_csv(tmp_path / "t.csv", index=False)
+        model = TableModel.fit(tmp_path / "t.csv", **FAST)
+    else:
+        model = TableModel.fit(table, **FAST)
+    held = table["x"].dropna().astype(str).value_counts()
+    made = synthesize(model, 400)
+    new = pd.DataFrame({name: handed_out(made.table)[name] for name in handed_out(made.table).columns})
+    drawn = set(new["x"].astype(str)) if "x" in new else set()
+    assert not drawn & set(held.index[held < 5])
+    assert drawn == set(held.index[held >= 5])
+    assert "x" in new or any("'x'" in note for note in made.notes)
+
+
+def test_numbers_that_few_patients_have_end_where_five_patients_have_them():
+    x = np.where(FIRST < 40, FIRST * 7 % 40, np.nan)
+    new = synthesize(TableModel.fit(sparse(x=x), **FAST), 2000).table["x"]
+    assert (new.min(), new.max()) == (4, 35)
+    assert "x" in synthesize(TableModel.fit(sparse(x=np.where(FIRST < 4, x, np.nan)), **FAST), 9, extremes="keep").table
 
 
 def test_a_model_of_version_0_1_keeps_back_about_the_same(model, tmp_path):

@@ -222,7 +222,7 @@ class _Reading:
         dated = dates_as_numbers(self.name, distinct) if "kind" not in self.given else []
         if len(distinct) > 2:
             counting = whole and len(distinct) == self.rows and bool((np.diff(self._all_numbers()) == 1).all())
-            why = numbers_are_ids(self.name, distinct, self.rows, whole, counting, self._runs())
+            why = numbers_are_ids(self.name, distinct, self.rows, len(self.raw), whole, counting, self._runs())
             if why is not None:
                 self.findings += [] if repeats_individuals(self.name) else dated
                 return self._left_out("id", "looks like an identifier", why, len(distinct))
@@ -238,10 +238,12 @@ class _Reading:
         return runs_of(self.raw[~self.gone]) if repeats_individuals(self.name) else self.rows
 
     def _text_kind(self, texts: list[str]) -> Kind:
-        if is_free_text(texts, self.rows):
+        if is_free_text(texts, self.rows, len(self.raw)):
             return self._left_out("text", "is free text", "sentences, mostly not repeated", 0)
         why = (
-            texts_are_ids(self.name, texts, self.rows, self._runs()) if self.levels is None or len(texts) > 12 else None
+            texts_are_ids(self.name, texts, self.rows, len(self.raw), self._runs())
+            if self.levels is None or len(texts) > 12
+            else None
         )
         if why is not None:
             return self._left_out("id", "looks like an identifier", why, len(texts))

@@ -113,13 +113,14 @@ def repeats_individuals(name: str) -> bool:
 
 
 def numbers_are_ids(
-    name: str, values: Sequence[float] | np.ndarray, rows: int, whole: bool, counting: bool, runs: int
+    name: str, values: Sequence[float] | np.ndarray, rows: int, table: int, whole: bool, counting: bool, runs: int
 ) -> str | None:
     """Why a column of numbers is an identifier; None where it is not.
 
     Args:
         values: its distinct values.
         rows: cells that hold a value.
+        table: rows of the table.
         whole: all of them are whole numbers.
         counting: from row to row it goes up by one.
         runs: see `runs_of`.
@@ -129,9 +130,9 @@ def numbers_are_ids(
     distinct = len(values)
     if _told_by_name(name, values, rows, runs):
         return "its name says so"
-    if distinct < rows or rows < 20:
+    if distinct < rows or table < 20:
         return None
-    if counting:
+    if counting and rows >= 20:
         return "it counts the rows"
     if not name.strip():
         return "it has no name, as row names have none, and no value repeats"
@@ -143,38 +144,44 @@ def numbers_are_ids(
     return None
 
 
-def texts_are_ids(name: str, values: Sequence[str], rows: int, runs: int) -> str | None:
+def texts_are_ids(name: str, values: Sequence[str], rows: int, table: int, runs: int) -> str | None:
     """Why a column of texts is an identifier; None where it is not.
 
     Args:
         values: its distinct values.
         rows: cells that hold a value.
+        table: rows of the table: a few cells of many rows tell people apart as well as many cells do.
         runs: see `runs_of`.
 
     Nearly no value twice, or so many values that a category has fewer than three rows: nothing can be learnt of those,
     and such categories name people.
 
-    >>> texts_are_ids("surname", ["Meyer", "Smith", "Li", "Kaya", "Roy", "Ito"], 12, 12)
+    >>> texts_are_ids("surname", ["Meyer", "Smith", "Li", "Kaya", "Roy", "Ito"], 12, 12, 12)
     'its name says so'
     """
     distinct = len(values)
     if rows >= 2 and _told_by_name(name, values, rows, runs):
         return "its name says so"
-    if rows >= 20 and distinct > 0.9 * rows:
+    if rows >= 2 and table >= 20 and distinct > 0.9 * rows:
         return "hardly a value repeats"
     if rows >= 20 and distinct > 12 and distinct * 3 > rows:
         return f"{distinct} values in {rows} cells: fewer than three rows per value"
     return None
 
 
-def is_free_text(values: Sequence[str], rows: int) -> bool:
+def is_free_text(values: Sequence[str], rows: int, table: int) -> bool:
     """Whether texts are sentences: three words or more on average, and mostly not repeated.
 
+    Args:
+        values: the distinct ones.
+        rows: cells that hold one.
+        table: rows of the table.
+
     >>> notes = ["seen in clinic, no complaints", "fell at home, X-ray normal"]
-    >>> is_free_text([*notes, *(f"note {i} on a fall" for i in range(20))], 22)
-    True
+    >>> is_free_text([*notes, *(f"note {i} on a fall" for i in range(20))], 22, 22), is_free_text(notes, 4, 200)
+    (True, True)
     """
-    if rows < 20 or len(values) <= 12:
+    if table < 20 or (rows >= 20 and len(values) <= 12):
         return False
     words = sum(len(v.split()) for v in values) / len(values)
     letters = sum(len(v) for v in values) / len(values)

@@ -19,14 +19,14 @@ from unmask.modalities.table.schema.schema import Column
 
 LEAST = 5
 """Training rows that a level, or the values up to an end, must have; a quarter of the rows where there are fewer than
-20."""
+20. The rows are those of the table: a value that three patients have points at them, however few others have any."""
 COMMON = 0.5
 """A nominal column is left out where common levels have less than this share of its values: an identifier, most likely.
 """
 
 
 def least(rows: int) -> int:
-    """How many of `rows` values count as more than a few.
+    """How many rows of a table of `rows` count as more than a few.
 
     >>> least(500), least(12), least(2)
     (5, 3, 1)
@@ -36,41 +36,49 @@ def least(rows: int) -> int:
 
 def learn_safety(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> dict[str, np.ndarray]:
     """Of the training columns, as arrays to be saved: `safety.ends` (columns, 2), the k-th smallest and largest value
-    of quantities (NaN for categories), and `safety.rare` (columns, most levels), 1 for levels of fewer than k rows, and
-    `safety.share` (columns,), the share of values in other levels."""
+    of quantities (NaN for categories, and where so few rows have a value that the two would have changed places),
+    `safety.rare` (columns, most levels), 1 for levels of fewer than k rows, `safety.share` (columns,), the share of
+    values in other levels, and `safety.seen` (columns,), the share of rows that have a value."""
     ends = np.full((len(columns), 2), np.nan)
     rare = np.zeros((len(columns), max([1, *sizes])), np.uint8)
-    share = np.ones(len(columns))
+    share, seen = np.ones(len(columns)), np.array([1 - np.isnan(x).mean() for x in columns])
     for place, (x, size) in enumerate(zip(columns, sizes, strict=True)):
-        x = np.sort(x[~np.isnan(x)])
         k = least(len(x))
+        x = np.sort(x[~np.isnan(x)])
         if size:
             count = np.bincount(x.astype(int), minlength=size)
             rare[place, :size] = count < k
             share[place] = count[count >= k].sum() / max(len(x), 1)
-        elif len(x):
-            ends[place] = x[min(k, (len(x) + 1) // 2) - 1], x[-min(k, (len(x) + 1) // 2)]
-    return {"safety.ends": ends, "safety.rare": rare, "safety.share": share}
+        elif len(x) >= 2 * k - 1:
+            ends[place] = x[k - 1], x[-k]
+    return {"safety.ends": ends, "safety.rare": rare, "safety.share": share, "safety.seen": seen}
 
 
 def _learnt(model: FittedTable) -> dict[str, np.ndarray]:
-    """As learnt at the fit; models of version 0.1 have it worked out from the shares and quantiles they keep."""
-    if "safety.ends" in model.extra:
-        return {k: model.extra[k] for k in ("safety.ends", "safety.rare", "safety.share")}
+    """As learnt at the fit; models of earlier versions, which counted among the cells that hold a value, have it worked
+    out from the shares and quantiles they keep."""
+    if "safety.seen" in model.extra:
+        return {k: x for k, x in model.extra.items() if k.startswith("safety.")}
     seen = model.facts["rows"] * (1 - model.extra["holes"].mean(0))
     sizes = model.schema.sizes
     ends, share = np.full((len(sizes), 2), np.nan), np.ones(len(sizes))
     rare = np.zeros((len(sizes), max([1, *sizes])), np.uint8)
+    k = least(model.facts["rows"])
     for place, (coding, size) in enumerate(zip(model.table.codings, sizes, strict=True)):
-        k = least(int(seen[place]))
         if coding.scale is None:
             count = np.array(coding.share) * (seen[place] + 0.5 * size) - 0.5
             rare[place, :size] = count < k - 0.25
             share[place] = count[count >= k - 0.25].sum() / max(seen[place], 1)
-        else:
-            u = (k - 0.5) / max(seen[place], 1)
+        elif seen[place] >= 2 * k - 1:
+            u = (k - 0.5) / seen[place]
             ends[place] = np.interp([u, 1 - u], coding.scale.knot_u, coding.scale.knot_x)
-    return {"safety.ends": ends, "safety.rare": rare, "safety.share": share}
+    seen = seen / model.facts["rows"]
+    return {"safety.ends": ends, "safety.rare": rare, "safety.share": share, "safety.seen": seen}
+
+
+def seen_shares(model: FittedTable) -> np.ndarray:
+    """(columns,) of the modelled columns, the share of the training rows that have a value."""
+    return _learnt(model)["safety.seen"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +103,7 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
         rare: "drop": levels of fewer than `LEAST` training rows are never drawn, and nominal columns of which most
             values have such levels are left out; "keep". The event of a survival pair keeps both levels.
         extremes: "pool": quantities stay within their `LEAST`-th smallest and largest training value, where what lies
-            beyond is put; "keep".
+            beyond is put, and are left out where fewer rows have a value than that takes; "keep".
 
     Raises:
         UserError: another word.
@@ -105,12 +113,16 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
             raise UserError(f"{name}={value!r}", hint=f"Expected {known[0]!r} or {known[1]!r}.")
     learnt = _learnt(model)
     bounds: dict[int, Limit] = {}
-    left_out, dropped, pooled = [], [], []
+    left_out, few_values, dropped, pooled = [], [], [], []
     for place, i in enumerate(model.schema.modelled):
         column = model.schema.columns[i]
         if column.is_quantity:
             low, high = learnt["safety.ends"][place]
-            if extremes == "pool" and not np.isnan(low):
+            if extremes == "keep":
+                continue
+            if np.isnan(low):
+                few_values.append(place)
+            else:
                 bounds[place] = Limit(low=float(low), high=float(high))
                 pooled.append(column.name)
             continue
@@ -123,7 +135,9 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
             bounds[place] = Limit(allowed=~few)
             dropped.append(f"{int(few.sum())} of {len(few)} levels of {column.name!r}")
     notes = []
-    named = [model.schema.columns[model.schema.modelled[p]].name for p in left_out]
+    named, sparse = (
+        [model.schema.columns[model.schema.modelled[p]].name for p in places] for places in (left_out, few_values)
+    )
     gone = [c.name for c in model.schema.columns if not c.modelled]
     if gone:
         notes.append(f"left out, as they are not modelled (identifiers, free text, empty columns): {_listed(gone)}")
@@ -131,6 +145,11 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
         notes.append(
             f"left out, since most of their values belong to fewer than {LEAST} training rows each: {_listed(named)} "
             f"({option('rare', 'keep')} draws them)"
+        )
+    if sparse:
+        notes.append(
+            f"left out, since so few training rows have a value there that its {LEAST}th smallest lies above its "
+            f"{LEAST}th largest: {_listed(sparse)} ({option('extremes', 'keep')} draws them)"
         )
     if dropped:
         notes.append(
@@ -143,7 +162,7 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
             f"columns "
             f"({option('extremes', 'keep')} draws up to the ends)"
         )
-    return Guard(bounds=bounds, left_out=tuple(left_out), notes=tuple(notes))
+    return Guard(bounds=bounds, left_out=(*left_out, *few_values), notes=tuple(notes))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -213,4 +232,4 @@ def contents(model: FittedTable) -> list[str]:
     return out
 
 
-__all__ = ["LEAST", "Guard", "contents", "guard_of", "learn_safety", "least", "new_ids", "shown_levels"]
+__all__ = ["LEAST", "Guard", "contents", "guard_of", "learn_safety", "least", "new_ids", "seen_shares", "shown_levels"]

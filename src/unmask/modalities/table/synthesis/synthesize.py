@@ -26,7 +26,7 @@ from unmask.modalities.table.rules.conditions import Limit, parse_where
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.absent_columns import in_order, with_added
 from unmask.modalities.table.schema.values import decode, encode
-from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids
+from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids, seen_shares
 from unmask.modalities.table.synthesis.sampling import RowSampler
 from unmask.modalities.table.writing.writers import as_polars, handed_out, rows_below
 
@@ -99,8 +99,8 @@ def synthesize(
         name = model.schema.columns[model.schema.modelled[place]].name
         if place in limits or place in rules.touched:
             raise UserError(
-                f"{name!r} is left out: most of its values belong to a few training rows each",
-                hint=f"{option('rare', 'keep')} draws it.",
+                f"{name!r} is left out: its values belong to a few training rows each",
+                hint=f"{option('rare', 'keep')} and {option('extremes', 'keep')} draw it.",
             )
     if ids not in ("none", "new"):
         raise UserError(f"ids={ids!r}", hint="Expected 'none' or 'new'.")
@@ -115,7 +115,8 @@ def synthesize(
         if place not in guard.left_out
     }
     if not drawn:
-        raise UserError("no column is left to draw", hint=f"{option('rare', 'keep')} draws those of rare levels.")
+        hint = f"{option('rare', 'keep')} and {option('extremes', 'keep')} draw what only a few training rows have."
+        raise UserError("no column is left to draw", hint=hint)
     table = model.wrap(drawn)
     if ids == "new":
         table = _with_ids(model, table, list(drawn), rows)
@@ -138,15 +139,17 @@ def support_warnings(model: FittedTable, limits: dict[int, Limit]) -> list[str]:
 
     Each alone by the column's own shares; together by rows drawn from the model, which stand for the training rows.
     """
-    said, rows = [], model.facts["rows"]
+    said, rows, seen = [], model.facts["rows"], seen_shares(model)
     for place, limit in limits.items():
-        met = _share(model, place, limit) * rows
+        met = _share(model, place, limit) * seen[place] * rows
         if met < SUPPORT:
             name = model.schema.columns[model.schema.modelled[place]].name
             said.append(f"about {met:.0f} of {rows} training rows meet the condition on {name!r}: {_EXTRAPOLATION}")
     if len(limits) > 1 and not said:
         drawn = RowSampler(model, {}, Rules(model.schema), 1.0).sample(2048, 0)
+        held = model.extra["holes"][:, list(limits)].max(1) == 0  # rows that have a value in each
         met = float(np.all([limit.holds(drawn[place]) for place, limit in limits.items()], axis=0).mean()) * rows
+        met *= float(held.mean())
         if met < SUPPORT:
             said.append(f"about {met:.0f} of {rows} training rows meet all the conditions: {_EXTRAPOLATION}")
     return said
