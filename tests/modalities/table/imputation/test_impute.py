@@ -218,7 +218,7 @@ def test_the_least_likely_cell_is_found():
     "x",
     [
         np.array([[1.0, 2.0], [np.nan, 3.0], [2.0, np.nan]]),
-        np.array([[5.0, 1.0]] * 20 + [[np.nan, np.nan]]),
+        np.array([[5.0, 3.0]] * 20 + [[np.nan, np.nan]]),
         np.array([[1.0, np.nan]] * 10),
         np.array([[1.0], [2.0], [np.nan], [4.0]]),
         np.array([[1.0, 2.0]]),
@@ -296,7 +296,7 @@ def test_any_table(rows):
     """Observed cells unchanged bit for bit; filled ones within the observed range, or an observed category."""
     table = pd.DataFrame(rows, columns=["x", "y", "c"])
     table = table.astype({"x": float, "y": float, "c": object})
-    schema = {"columns": {"c": {"kind": "nominal"}, "x": {"kind": "numeric"}, "y": {"kind": "numeric"}}}
+    schema = {"columns": {"c": {"kind": "nominal", "missing": [""]}, "x": {"kind": "numeric"}, "y": {"kind": "numeric"}}}
     filled = (
         TableModel.fit(table, schema=schema, steps=1, members=2).impute(table) if table.notna().any().any() else table
     )

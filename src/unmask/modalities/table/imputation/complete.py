@@ -24,6 +24,7 @@ from unmask.modalities.table.schema.absent_columns import widened, with_added
 from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import spelt_in, spelt_missing
+from unmask.modalities.table.schema.tick_boxes import blanks_said
 from unmask.modalities.table.schema.values import decode, encode, match_columns, missing_cells
 from unmask.modalities.table.writing.writers import filled_copy
 
@@ -266,14 +267,15 @@ def _completed(
 
 
 def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
-    """Which texts (and numbers) of a table under a schema were taken for missing, in how many cells: one sentence per
-    column."""
-    found = {}
+    """Which texts (and numbers) of a table under a schema were taken for missing, and which empty cells for a value, in
+    how many cells: one sentence per column."""
+    found, said = {}, []
     for column, place in zip(schema.columns, match_columns(frame, schema), strict=True):
         raw = frame.columns[place]
+        said += blanks_said(column.name, raw, column.blank, (*schema.missing, *column.missing))
         if column.modelled and (raw.dtype == object or schema.missing or column.missing):
             found[column.name] = spelt_in(raw, missing_cells(raw, column, schema))
-    return [finding.text for finding in spelt_missing(found)]
+    return [*(finding.text for finding in spelt_missing(found)), *said]
 
 
 def left_empty(

@@ -94,6 +94,13 @@ def toml_key(name: str) -> str:
     return name if bare else json.dumps(name, ensure_ascii=False)
 
 
+def toml_text(value: Any) -> str:
+    """A text, or a list of them, as a TOML file has it."""
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
 def named(values: Sequence[Any], most: int = 5) -> str:
     """A few values in quotes.
 

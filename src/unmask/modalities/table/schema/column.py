@@ -35,6 +35,7 @@ from unmask.modalities.table.schema.suspicious_values import (
     repeated_ids,
     spelt_in,
 )
+from unmask.modalities.table.schema.tick_boxes import unexplained, with_blanks
 from unmask.natural import natural
 
 NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
@@ -115,12 +116,14 @@ class _Reading:
         levels: tuple[str, ...] | None,
         row_name: Callable[[int], int],
     ) -> None:
-        self.name, self.raw, self.given, self.levels = name, raw, given, levels
+        self.name, self.given, self.levels = name, given, levels
         if "decimal" in given:
             spelling = spelling_of(raw, told=given["decimal"])
-        self.spelling = spelling
+        self.spelling, self.missing = spelling, missing
         self.own = spellings(given["missing"]) if "missing" in given else ()
         keep = [text_of(t) for t in given["categories"]] if isinstance(given.get("categories"), list | tuple) else None
+        self.blank = text_of(given["blank"]) if given.get("blank") is not None else None
+        raw = self.raw = with_blanks(raw, self.blank, (*missing, *self.own), name)
         self.gone = is_missing(raw, (*missing, *self.own), () if given.get("kind") in QUANTITIES else keep)
         self.values, self.counts = _distinct(raw[~self.gone])
         self.cells = Cells(
@@ -155,7 +158,8 @@ class _Reading:
             for k, v in self.given.items()
             if k not in ("kind", "missing")
         }
-        fields["missing"] = self.own
+        fields |= {"missing": self.own, "blank": self.blank}
+        self._unexplained(kind, fields)
         if isinstance(fields.get("event"), str | int | bool):
             fields["event"] = (text_of(fields["event"]),)
         fields["given"] = tuple(k for k in ("low", "high") if k in self.given)
@@ -166,6 +170,15 @@ class _Reading:
                 f"column {self.name!r}: {len(fields['categories'])} categories in a binary column", hint="Use nominal."
             )
         return Column(**fields), self.findings, self._spelt()
+
+    def _unexplained(self, kind: Kind, fields: Mapping[str, Any]) -> None:
+        """Ask what cells without a value mean, where the others hold one value."""
+        levels = len(fields.get("categories", ()) if "categories" in self.given else self.levels or ())
+        quantity = kind in QUANTITIES
+        asked = kind not in LEFT_OUT and not (quantity and "kind" in self.given)
+        if asked and levels < 2 and not self.given.get("structural"):
+            texts, own = list(dict.fromkeys(map(text_of, self.values))), (*self.missing, *self.own)
+            self.findings += unexplained(self.name, self.raw, self.gone, texts, own, quantity=quantity)
 
     # Which kind.
 

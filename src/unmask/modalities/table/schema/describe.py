@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, toml_key
+from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, toml_key, toml_text
 from unmask.modalities.table.reading.frame import Frame
-from unmask.modalities.table.reading.parse import days, measured, text_of
+from unmask.modalities.table.reading.parse import days, measured, no_value, text_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.infer import look
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column, Schema
+from unmask.modalities.table.schema.tick_boxes import with_blanks
 from unmask.modalities.table.schema.values import cell_texts, decode, missing_cells
 from unmask.writing import written
 
@@ -133,12 +133,12 @@ class Description:
             "pretrain table` as its schema.",
             "# kind: numeric, integer, binary, nominal, ordinal (with categories, from low to high), datetime, id, "
             "text.",
-            *([f"duration = {_quoted(self.schema.duration)}"] if self.schema.duration else []),
-            *([f"event = {_quoted(self.schema.event)}"] if self.schema.event else []),
-            *([f"entry = {_quoted(self.schema.entry)}"] if self.schema.entry else []),
-            *([f"missing = {_quoted(list(self.schema.missing))}"] if self.schema.missing else []),
-            *([f"decimal = {_quoted(self.decimal)}"] if self.decimal else []),
-            *([f"constraints = {_quoted(list(self.schema.constraints))}"] if self.schema.constraints else []),
+            *([f"duration = {toml_text(self.schema.duration)}"] if self.schema.duration else []),
+            *([f"event = {toml_text(self.schema.event)}"] if self.schema.event else []),
+            *([f"entry = {toml_text(self.schema.entry)}"] if self.schema.entry else []),
+            *([f"missing = {toml_text(list(self.schema.missing))}"] if self.schema.missing else []),
+            *([f"decimal = {toml_text(self.decimal)}"] if self.decimal else []),
+            *([f"constraints = {toml_text(list(self.schema.constraints))}"] if self.schema.constraints else []),
         ]
         said = Counter(c.column.name for c in self.columns)
         for described in self.columns:
@@ -151,12 +151,12 @@ class Description:
                 out.append(f"# {c.name!r} stands twice in the table: a schema cannot tell the two apart")
                 continue
             out.append(f"[columns.{toml_key(c.name)}]")
-            out.append(f"kind = {_quoted(c.kind)}")
-            for name in ("categories", "format", "unit", "structural", "missing", "limits", "suffixes", "event"):
+            out.append(f"kind = {toml_text(c.kind)}")
+            for name in ("categories", "format", "unit", "structural", "blank", "missing", "limits", "suffixes", "event"):
                 value = getattr(c, name)
                 wanted = name != "categories" or c.kind == "ordinal"
                 if value and wanted:
-                    out.append(f"{name} = {_quoted(list(value) if isinstance(value, tuple) else value)}")
+                    out.append(f"{name} = {toml_text(list(value) if isinstance(value, tuple) else value)}")
         return "\n".join(out) + "\n"
 
     def write_toml(self, path: str | Path) -> Path:
@@ -214,10 +214,6 @@ class Description:
         return report.use(Use(commands=commands, python="").of(self.source).html(), "What to do next").write(path)
 
 
-def _quoted(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def describe(
     data: Any,
     *,
@@ -259,7 +255,7 @@ def describe(
         strict=False,
     )
     columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]
-    findings += _of_the_table(frame, found, columns)
+    findings += _of_the_table(frame, found, columns, findings)
     findings += [Finding(severity="note", column=None, code="file", text=text) for text in frame.notes]
     if frame.encoding != "utf-8":
         text = f"the file is read as {frame.encoding}, and tables filled from it are written so"
@@ -273,7 +269,7 @@ def describe(
 def _described(
     frame: Frame, i: int, c: Column, schema: Schema, findings: list[Finding], override: Mapping[str, Any]
 ) -> Described:
-    raw = frame.columns[i]
+    raw = with_blanks(frame.columns[i], c.blank, (*schema.missing, *c.missing))
     gone = missing_cells(raw, c, schema)
     seen = raw[~gone].tolist()
     try:
@@ -308,7 +304,9 @@ def _described(
     )
 
 
-def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> list[Finding]:
+def _of_the_table(
+    frame: Frame, schema: Schema, columns: list[Described], findings: Sequence[Finding]
+) -> list[Finding]:
     """Columns and rows that stand there twice, and columns of one value."""
     out: list[Finding] = []
 
@@ -316,7 +314,7 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> lis
         out.append(Finding(severity="warning", column=column, code=code, text=text, add=add))
 
     texts = [
-        tuple("" if g else text_of(v) for v, g in zip(raw.tolist(), missing_cells(raw, c, schema), strict=True))
+        tuple("" if g or no_value(v) else text_of(v) for v, g in zip(raw, missing_cells(raw, c, schema), strict=True))
         for raw, c in zip(frame.columns, schema.columns, strict=True)
     ]
     first: dict[tuple[str, ...], str] = {}
@@ -330,7 +328,9 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described]) -> lis
                 f"{name!r} holds what {first[cells]!r} holds, cell by cell",
                 setting(name, 'kind = "id"'),
             )
-        elif described.distinct == 1 and described.rows > 1:
+        elif described.distinct == 1 and described.rows > 1 and not any(
+            f.code == "tick_box" and f.column == name for f in findings
+        ):
             warn(
                 name,
                 "constant",

@@ -20,6 +20,7 @@ from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.structural import structural
 from unmask.modalities.table.schema.survival_pair import Named, with_pair
 from unmask.modalities.table.schema.suspicious_values import same_names, spelt_missing
+from unmask.modalities.table.schema.tick_boxes import blanks_said, with_blanks
 
 
 def infer_schema(names: Sequence[str], columns: Sequence[np.ndarray], **known: Any) -> Schema:
@@ -88,6 +89,9 @@ def look(
         found.append(column)
         findings += noticed
         spelt[name] = empty
+    for raw, c in zip(columns, found, strict=True):
+        findings += [_noted("blank", said) for said in blanks_said(c.name, raw, c.blank, (*missing, *c.missing))]
+    columns = [with_blanks(raw, c.blank, (*missing, *c.missing)) for raw, c in zip(columns, found, strict=True)]
     findings += spelt_missing(spelt) + same_names(found)
     if strict:
         refuse(findings, source)

@@ -32,6 +32,7 @@ class Column:
         format: how dates are written (strptime).
         structural: (other column, its category): where that holds this column is empty by its meaning, and stays so.
         missing: spellings of a missing value in this column, beyond those of the table.
+        blank: what a cell without a value means, e.g. "no" in a tick box; None: that its value is not known.
         decimal, thousands: the marks with which a file writes its numbers, so that new rows are written alike.
         limits: what a cell such as `<0.5` or `>90` is: the "value" of the limit, "half" of it (of a lower one), or
             "missing".
@@ -51,6 +52,7 @@ class Column:
     format: str | None = None
     structural: tuple[str, str] | None = None
     missing: tuple[str, ...] = ()
+    blank: str | None = None
     decimal: Literal[".", ","] = "."
     thousands: str = ""
     limits: Literal["value", "half", "missing"] | None = None

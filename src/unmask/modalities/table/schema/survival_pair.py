@@ -201,7 +201,7 @@ def event_levels(
     for censored, happened in CODINGS:
         if lower.keys() <= {censored, happened} and list(lower) != ["2"]:
             example = seen[0]
-            levels = tuple(lower.get(v, _spelled(v, example)) for v in (censored, happened))
+            levels = tuple(lower.get(v, spelled(v, example)) for v in (censored, happened))
             plain = (censored, happened) in (("0", "1"), ("false", "true"))
             r = ", as in R's survival" if (censored, happened) == ("1", "2") else ""
             return levels, "" if plain else _said(levels) + r
@@ -225,7 +225,7 @@ def _declared(seen: Sequence[str], declared: Sequence[str], where: str, hint: st
             hint="Give every cause as a level of the event, and write censored rows in one way.",
         )
     known = {happened: censored for censored, happened in reversed(CODINGS)}
-    censored = rest[0] if rest else _spelled(known.get(declared[0].lower(), "censored"), declared[0])
+    censored = rest[0] if rest else spelled(known.get(declared[0].lower(), "censored"), declared[0])
     levels = (censored, *declared)
     return levels, "" if levels in (("0", "1"), ("False", "True")) else _said(levels)
 
@@ -235,7 +235,7 @@ def _said(levels: Sequence[str]) -> str:
     return f"is censored where it is {levels[0]!r}; {'the event is' if len(levels) == 2 else 'causes are'} {happened}"
 
 
-def _spelled(word: str, example: str) -> str:
+def spelled(word: str, example: str) -> str:
     """A word in capitals as an example has them."""
     if example.isupper():
         return word.upper()

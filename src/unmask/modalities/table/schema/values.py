@@ -15,6 +15,7 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import date_of, days, is_missing, measured, text_of
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import refuse_impossible
+from unmask.modalities.table.schema.tick_boxes import unexplained, with_blanks
 
 
 def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.ndarray]:
@@ -66,7 +67,9 @@ def match_columns(frame: Frame, schema: Schema) -> list[int]:
 
 
 def missing_cells(raw: np.ndarray, column: Column, schema: Schema) -> np.ndarray:
-    """Which raw cells of a column of the schema hold no value; what is among its categories does."""
+    """Which raw cells of a column of the schema hold no value; what is among its categories does, and an empty cell
+    that means something."""
+    raw = with_blanks(raw, column.blank, (*schema.missing, *column.missing))
     return is_missing(raw, (*schema.missing, *column.missing), () if column.is_quantity else column.categories)
 
 
@@ -91,6 +94,8 @@ def spelling_in(frame: Frame, schema: Schema, order: Sequence[int]) -> list[Mark
 def _coded(
     frame: Frame, raw: np.ndarray, column: Column, schema: Schema, unseen: str, marks: Marks | None
 ) -> tuple[np.ndarray, list[Finding]]:
+    own = (*schema.missing, *column.missing)
+    raw = with_blanks(raw, column.blank, own)
     gone = missing_cells(raw, column, schema)
     out = np.full(len(raw), np.nan)
     wrong: list[int] = []
@@ -131,7 +136,9 @@ def _coded(
         says = " was not seen in training"
         hint = f"Known: {known}. Correct it, or have `impute` treat it as unknown: {option('unseen', 'missing')}."
     if not wrong:
-        return out, []
+        seen = out[~np.isnan(out)]
+        constant = len(column.categories) == 1 and column.structural is None and bool(len(seen))
+        return out, unexplained(column.name, raw, gone, column.categories, own) if constant else []
     code_ = "value" if column.is_quantity else "unseen"
     return out, [
         Finding(

@@ -20,6 +20,7 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing, no_value, numbers, text_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.tick_boxes import blank_cells
 from unmask.modalities.table.schema.values import cell_texts, match_columns, spelling_in, writes_point
 from unmask.writing import written
 
@@ -39,8 +40,10 @@ def filled_copy(
         order: where the schema's columns stand in the frame.
 
     Returns:
-        A pandas, polars or Arrow table or an array; a `Frame` for a CSV file.
+        A pandas, polars or Arrow table or an array; a `Frame` for a CSV file. Empty cells that mean something
+        (`Column.blank`) hold it.
     """
+    changes = changes | _blanks(frame, changes, schema, order)
     if frame.native is None:
         columns, marks = [c.copy() for c in frame.columns], spelling_in(frame, schema, order)
         for i, (rows, values) in changes.items():
@@ -77,6 +80,22 @@ def filled_copy(
             kind = nw.Enum(list(dict.fromkeys([*kind.categories, *typed])))
         new.append(nw.new_series(series.name, cells, kind, backend=table.implementation))
     return nw.to_native(table.with_columns(*new)) if new else frame.native
+
+
+def _blanks(
+    frame: Frame, changes: dict[int, tuple[np.ndarray, list[Any]]], schema: Schema, order: list[int]
+) -> dict[int, tuple[np.ndarray, list[Any]]]:
+    """The changes of columns whose empty cells mean something, with these cells among them."""
+    out = {}
+    for i, c in enumerate(schema.columns):
+        if c.blank is None or order[i] >= len(frame.columns):
+            continue
+        empty = blank_cells(frame.columns[order[i]], c.blank, (*schema.missing, *c.missing))
+        if empty.any():
+            rows, values = changes.get(i, (np.zeros(0, np.int64), []))
+            blank: list[Any] = [float(c.blank) if c.is_quantity else c.blank] * int(empty.sum())
+            out[i] = np.concatenate([rows, np.flatnonzero(empty)]), [*values, *blank]
+    return out
 
 
 def _filled_pandas(frame: Frame, changes: dict[int, Any], schema: Schema, order: list[int]) -> Any:
