@@ -83,6 +83,7 @@ class Salt(IntEnum):
     SYNTHETIC_TIME = 66
     SYNTHETIC_CAUSE = 67
     SYNTHETIC_HOLES = 68
+    SYNTHETIC_ACCEPTED = 70
     REDRAWN_CELL = 69
     # Tables: calibration
     COPIED_HOLES = 71

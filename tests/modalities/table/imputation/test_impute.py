@@ -296,7 +296,9 @@ def test_any_table(rows):
     """Observed cells unchanged bit for bit; filled ones within the observed range, or an observed category."""
     table = pd.DataFrame(rows, columns=["x", "y", "c"])
     table = table.astype({"x": float, "y": float, "c": object})
-    schema = {"columns": {"c": {"kind": "nominal", "missing": [""]}, "x": {"kind": "numeric"}, "y": {"kind": "numeric"}}}
+    schema = {
+        "columns": {"c": {"kind": "nominal", "missing": [""]}, "x": {"kind": "numeric"}, "y": {"kind": "numeric"}}
+    }
     filled = (
         TableModel.fit(table, schema=schema, steps=1, members=2).impute(table) if table.notna().any().any() else table
     )

@@ -117,7 +117,10 @@ def test_a_level_that_the_column_cannot_hold_is_refused():
 
 def test_the_command_line_refuses_and_honours_the_schema(tmp_path, capsys):
     table().to_csv(tmp_path / "t.csv", index=False)
-    for command in (["pretrain", "table", "t.csv", "--out", "m"], ["impute", "t.csv", "--proper", "2", "--out", "f.csv"]):
+    for command in (
+        ["pretrain", "table", "t.csv", "--out", "m"],
+        ["impute", "t.csv", "--proper", "2", "--out", "f.csv"],
+    ):
         code, _, said = run(capsys, *[tmp_path / w if w in ("t.csv", "m", "f.csv") else w for w in command])
         assert code == 2
         assert "[columns.box] blank" in said

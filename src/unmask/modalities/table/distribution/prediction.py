@@ -314,6 +314,12 @@ class Categories:
         own._log_probs = self._log_probs.masked_fill(refused, -torch.inf).log_softmax(-1)
         return own
 
+    def log_share(self, allowed: Bool[Tensor, "rows levels"], temperature: float = 1.0) -> Float[Tensor, " wanted"]:
+        """Logarithm of the share of some of the column's own categories, of the one member there is."""
+        marks = _padded(allowed, self._log_probs.shape[-1])
+        log_p = (self._log_probs[0] / temperature).log_softmax(-1)
+        return log_p.masked_fill(~marks, -torch.inf).logsumexp(-1)
+
     def probabilities(self) -> Float[Tensor, "wanted categories"]:
         """Averaged over members."""
         return self._log_probs.exp().mean(0)

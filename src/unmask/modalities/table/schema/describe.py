@@ -152,7 +152,17 @@ class Description:
                 continue
             out.append(f"[columns.{toml_key(c.name)}]")
             out.append(f"kind = {toml_text(c.kind)}")
-            for name in ("categories", "format", "unit", "structural", "blank", "missing", "limits", "suffixes", "event"):
+            for name in (
+                "categories",
+                "format",
+                "unit",
+                "structural",
+                "blank",
+                "missing",
+                "limits",
+                "suffixes",
+                "event",
+            ):
                 value = getattr(c, name)
                 wanted = name != "categories" or c.kind == "ordinal"
                 if value and wanted:
@@ -304,9 +314,7 @@ def _described(
     )
 
 
-def _of_the_table(
-    frame: Frame, schema: Schema, columns: list[Described], findings: Sequence[Finding]
-) -> list[Finding]:
+def _of_the_table(frame: Frame, schema: Schema, columns: list[Described], findings: Sequence[Finding]) -> list[Finding]:
     """Columns and rows that stand there twice, and columns of one value."""
     out: list[Finding] = []
 
@@ -328,8 +336,10 @@ def _of_the_table(
                 f"{name!r} holds what {first[cells]!r} holds, cell by cell",
                 setting(name, 'kind = "id"'),
             )
-        elif described.distinct == 1 and described.rows > 1 and not any(
-            f.code == "tick_box" and f.column == name for f in findings
+        elif (
+            described.distinct == 1
+            and described.rows > 1
+            and not any(f.code == "tick_box" and f.column == name for f in findings)
         ):
             warn(
                 name,

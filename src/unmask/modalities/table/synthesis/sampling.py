@@ -1,4 +1,10 @@
-"""Any-order sampling of new rows, block by block, under limits per cell that truncated distributions meet."""
+"""Any-order sampling of new rows, block by block, under limits per cell that truncated distributions meet.
+
+A row drawn cell by cell within limits is drawn too often where the later limits are improbable: nothing weighed the
+earlier cells by them. So every such draw has a weight, the product of the shares of its cells' distributions that lie
+within their limits, and rows are accepted in proportion to it: what is accepted is what would be left of the model's
+own rows, were those that break a limit thrown away.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +18,16 @@ from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.core.inference import inference_mode, on_cores
 from unmask.errors import UserError, option
 from unmask.modalities.table.distribution.network import ColumnByColumn, RowModel
-from unmask.modalities.table.distribution.prediction import Quantities
+from unmask.modalities.table.distribution.prediction import Quantities, TruncatedQuantities
 from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.rules.rules import Range, Rules
 from unmask.modalities.table.synthesis.survival_outcome import entries, outcome_design, pair_places, stored_outcome
 
+ATTEMPTS = 64
+"""Rows drawn at most for each that is wanted, and blocks drawn at most beside."""
+FEWEST_EFFECTIVE = 20
+"""Rows that the weights of all drawn rows must be worth for any to be handed out."""
 BLOCK = 1024
 """Rows that share an order of columns: one pattern of visible cells, so the linear part is solved once for all."""
 
@@ -55,7 +65,6 @@ class RowSampler:
             self.limits[place] = self.limits[place] & limit
             if self.limits[place].empty:
                 self._refuse(place)
-        self.conditioned = set(limits)
         self.outcome = stored_outcome(model)
         pair = set(pair_places(model)) if self.outcome is not None else set()
         touched = rules.given | set(limits)
@@ -64,6 +73,10 @@ class RowSampler:
             pair = set()
         self.free = [p for p in range(len(self.codings)) if p not in pair | set(self.fillers) | computed]
         self.structural = sorted(set(self.fillers) - computed)
+        between = (r for r in rules.all if r.kind != "formula" and not (r.implied and self.outcome is not None))
+        self.bound = set(limits) | {place for rule in between for place in rule.columns}
+        """Columns under a condition or under a rule with another: one alone needs no weights."""
+        self.said: list[str] = []
 
     def _filler(self, name: str, level: str) -> tuple[int, int]:
         """(place of the column, its category) that leave a structural column empty."""
@@ -89,38 +102,95 @@ class RowSampler:
         return own & self.guard[place] if place in self.guard else own
 
     def sample(self, rows: int, seed: int) -> list[np.ndarray]:
-        """Draw rows: the modelled columns, in the form of the codings."""
-        out = [np.full(rows, np.nan) for _ in self.codings]
+        """Draw rows: the modelled columns, in the form of the codings. `said` then holds what is to be warned of.
+
+        Raises:
+            UserError: the conditions and rules are met by too few of the rows that were drawn.
+        """
+        if len(self.bound) < 2:
+            return self._drawn(0, rows, seed)[0]
+        blocks, most = -(-rows // BLOCK), ATTEMPTS * (1 + rows // BLOCK)
+        values, log_weight = self._drawn(0, blocks * BLOCK, seed)
+        while True:
+            drawn = len(log_weight)
+            if not np.isfinite(log_weight.max()):
+                raise UserError(
+                    f"{', '.join(r.text for r in self.rules.all) or 'the conditions'}: nothing is left in {drawn} rows",
+                    hint="The conditions and constraints contradict each other.",
+                )
+            weight = np.exp(log_weight - log_weight.max())
+            accepted = np.flatnonzero(uniform(seed, np.arange(drawn), Salt.SYNTHETIC_ACCEPTED) < weight)
+            if len(accepted) >= rows or blocks >= most:
+                break
+            wanted = int(1.2 * blocks * rows / max(weight.sum(), 1.0)) + 1
+            more = min(max(wanted, blocks + 1), most)
+            new, log_new = self._drawn(blocks, more * BLOCK, seed)
+            values = [np.concatenate(both) for both in zip(values, new, strict=True)]
+            log_weight, blocks = np.concatenate([log_weight, log_new]), more
+        if len(accepted) < rows:
+            accepted = self._resampled(weight, rows, seed)
+        return [x[accepted[:rows]] for x in values]
+
+    def _resampled(self, weight: np.ndarray, rows: int, seed: int) -> np.ndarray:
+        """Which of the drawn rows stand for as many as are wanted, some of them several times.
+
+        Raises:
+            UserError: their weights are worth too few rows.
+        """
+        effective = float(weight.sum() ** 2 / (weight**2).sum())
+        what = f"of {len(weight)} rows drawn under the conditions and rules, weighed by how probable they are together"
+        if effective < FEWEST_EFFECTIVE:
+            raise UserError(
+                f"{what}, {effective:.0f} count: the model cannot draw such rows", hint="Loosen a condition or a rule."
+            )
+        self.said.append(f"{what}, {effective:.0f} count: of the {rows} rows some are drawn from the same one")
+        start = float(uniform(seed, np.array([0]), Salt.SYNTHETIC_ACCEPTED)[0])
+        at = (start + np.arange(rows)) / rows * weight.sum()
+        return np.minimum(np.searchsorted(weight.cumsum(), at), len(weight) - 1)
+
+    def _drawn(self, first: int, rows: int, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
+        """The rows from a block on, and the logarithms of their weights.
+
+        Args:
+            first: block to begin with.
+            rows: to which row, not counting it.
+        """
+        start = first * BLOCK
+        out, log_weight = [np.full(rows - start, np.nan) for _ in self.codings], np.zeros(rows - start)
 
         def fill(block: int) -> None:
             take = np.arange(block * BLOCK, min((block + 1) * BLOCK, rows))
-            for place, values in enumerate(self._block(take, block, seed)):
-                out[place][take] = values
+            values, log_weight[take - start] = self._block(take, block, seed)
+            for place, x in enumerate(values):
+                out[place][take - start] = x
 
         with inference_mode(self.network):
-            on_cores(fill, range(-(-rows // BLOCK)))
-        return out
+            on_cores(fill, range(first, -(-rows // BLOCK)))
+        return out, log_weight
 
-    def _block(self, rows: np.ndarray, block: int, seed: int) -> list[np.ndarray]:
+    def _block(self, rows: np.ndarray, block: int, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
         n, columns = len(rows), len(self.codings)
         member = int(hash_keys(seed, block, Salt.SYNTHETIC_MEMBER) % np.uint64(self.network.codec.members))
         state = self.network.column_by_column(n, member)
         values = [np.full(n, np.nan) for _ in range(columns)]
-        # Columns under a condition come first: what follows is then drawn given that it holds.
+        log_weight = np.zeros(n)
+        # Columns under conditions and rules come first: what follows is then drawn given that they hold.
         key = hash_keys(seed, block, np.array(self.free), Salt.SYNTHETIC_COLUMN_ORDER)
-        bound = [p in self.conditioned for p in self.free]
+        bound = [p in self.bound for p in self.free]
         order = [self.free[k] for k in np.lexsort((key, ~np.array(bound)))]
         for place in order:
-            self._draw(state, values, place, rows, seed)
+            log_weight += self._draw(state, values, place, rows, seed)
         self._compute(values)  # computed columns are covariates of the outcome too
         if self.outcome is not None:
             self._draw_outcome(state, values, rows, seed)
         for place in self.structural:
             other, level = self.fillers[place]
-            self._draw(state, values, place, rows, seed)
-            values[place] = np.where(values[other] == level, np.nan, values[place])
+            share = self._draw(state, values, place, rows, seed)
+            there = values[other] != level
+            log_weight += np.where(there, share, 0.0)
+            values[place] = np.where(there, values[place], np.nan)
         self._compute(values)
-        return values
+        return values, log_weight
 
     def _compute(self, values: list[np.ndarray]) -> None:
         """Columns with a formula, from what is drawn so far; in place."""
@@ -131,11 +201,7 @@ class RowSampler:
                 values[rule.columns[0]] = self.rules.rounded(rule.columns[0], found)
 
     def _left(self, place: int, values: list[np.ndarray]) -> Range:
-        """What conditions, and rules with what is drawn so far, leave the cells of a column.
-
-        Raises:
-            UserError: nothing, in some rows.
-        """
+        """What conditions, and rules with what is drawn so far, leave the cells of a column."""
         rows, own = len(values[0]), self.limits[place]
         if place in self.rules.touched:
             left = self.rules.limits(place, {p: values[p] for p in self.rules.touched}, self.limits)
@@ -146,46 +212,65 @@ class RowSampler:
                 allowed=None if own.allowed is None else np.tile(own.allowed, (rows, 1)),
                 known=np.zeros(rows, bool),
             )
-        if left.dead.any():
-            names = ", ".join(r.text for r in self.rules.all if place in r.columns) or "the condition"
-            raise UserError(
-                f"{names}: nothing is left for {self.columns[place].name!r} in {int(left.dead.sum())} rows",
-                hint="The conditions and constraints contradict each other.",
-            )
         return left
 
-    def _draw(self, state: ColumnByColumn, values: list[np.ndarray], place: int, rows: np.ndarray, seed: int) -> None:
-        """Draw a column given those drawn before it, within what is left for it; in place."""
+    def _draw(
+        self, state: ColumnByColumn, values: list[np.ndarray], place: int, rows: np.ndarray, seed: int
+    ) -> np.ndarray:
+        """Draw a column given those drawn before it, within what is left for it; in place.
+
+        Returns:
+            The logarithm of the share of each cell's distribution that is left; 0 where no weights are needed.
+        """
         left = self._left(place, values)
+        dead = left.dead
+        if dead.any():  # what is drawn there has no weight
+            own = self._own_limit(place)
+            left.low, left.high = np.where(dead, own.low, left.low), np.where(dead, own.high, left.high)
+            left.allowed = None if left.allowed is None else left.allowed | dead[:, None]
         salts = (Salt.SYNTHETIC_CELL, Salt.SYNTHETIC_CELL_WITHIN)
         u = torch.tensor(np.stack([uniform(seed, rows, place, salt) for salt in salts], -1), dtype=torch.float32)
         distribution = state.predict(place)
         if isinstance(distribution, Quantities):
-            values[place] = self._quantity(distribution, place, u, left)
+            values[place], share = self._quantity(distribution, place, u, left)
         else:
             assert left.allowed is not None
             allowed = distribution.restricted(torch.from_numpy(left.allowed))
             only = torch.zeros(len(rows), dtype=torch.long)
             values[place] = allowed.draw(u, only, self.temperature)[:, 0].double().numpy()
+            every = self._own_limit(place).allowed
+            assert every is not None
+            both = left.allowed, every[None]
+            shares = [distribution.log_share(torch.from_numpy(a), self.temperature) for a in both]
+            share = (shares[0] - shares[1]).double().numpy()
         self._show(state, values, place)
+        return np.where(dead, -np.inf, share) if place in self.bound and len(self.bound) > 1 else np.zeros(len(rows))
 
     def _show(self, state: ColumnByColumn, values: list[np.ndarray], place: int) -> None:
         number, score = self.codings[place].encode(values[place])
         state.show(place, torch.from_numpy(number), torch.tensor(score, dtype=torch.float32))
 
-    def _quantity(self, distribution: Quantities, place: int, u: Tensor, left: Range) -> np.ndarray:
-        scale, own = self.codings[place].scale, self._own_limit(place)
+    def _quantity(self, distribution: Quantities, place: int, u: Tensor, left: Range) -> tuple[np.ndarray, np.ndarray]:
+        """Values of a quantity, and the logarithm of the share that its limits leave of it."""
+        scale, own, column = self.codings[place].scale, self._own_limit(place), self.columns[place]
         assert scale is not None
-        # The column's own limits are met by rounding: only tighter ones truncate the distribution.
-        tighter = (left.low > own.low).any() or (left.high < own.high).any()
-        low, high = (
-            torch.tensor(scale.score_at(end) if tighter else np.full(len(end), far), dtype=torch.float32)
-            for end, far in ((left.low, -np.inf), (left.high, np.inf))
-        )
-        atoms = (scale.value >= left.low[:, None]) & (scale.value <= left.high[:, None])
-        drawn = distribution.truncated(low, high, torch.from_numpy(atoms), temperature=self.temperature).draw(u)
+        half = 0.5 * 10.0**-column.decimals if column.decimals is not None else 0.0  # rounded to a value within
+
+        def within(low: np.ndarray, high: np.ndarray) -> TruncatedQuantities:
+            # The column's own limits are met by rounding: only tighter ones truncate the distribution.
+            ends = np.where(low > own.low, low - half, -np.inf), np.where(high < own.high, high + half, np.inf)
+            scores = (np.where(np.isinf(end), end, scale.score_at(end)) for end in ends)
+            atoms = (scale.value >= low[:, None]) & (scale.value <= high[:, None])
+            at = [torch.tensor(s, dtype=torch.float32) for s in scores]
+            return distribution.truncated(at[0], at[1], torch.from_numpy(atoms), temperature=self.temperature)
+
+        part, share = within(left.low, left.high), np.zeros(len(left.low))
+        if place in self.bound and len(self.bound) > 1:
+            whole = within(np.full_like(left.low, own.low), np.full_like(left.high, own.high))
+            share = (part.logits.logsumexp(-1) - whole.logits.logsumexp(-1)).double().numpy()
+        drawn = part.draw(u)
         x = scale.decode(drawn[:, 0].long().numpy(), drawn[:, 1].double().numpy())
-        return self.rules.rounded(place, x, left.low, left.high)
+        return self.rules.rounded(place, x, left.low, left.high), share
 
     def _draw_outcome(self, state: ColumnByColumn, values: list[np.ndarray], rows: np.ndarray, seed: int) -> None:
         assert self.outcome is not None

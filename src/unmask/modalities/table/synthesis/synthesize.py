@@ -107,6 +107,7 @@ def synthesize(
     said = support_warnings(model, limits)
     sampler = RowSampler(model, limits, rules, temperature, guard.bounds)
     values = sampler.sample(rows, seed)
+    said += sampler.said
     if missing:
         _punch(model, values, set(limits), seed)
     drawn = {
