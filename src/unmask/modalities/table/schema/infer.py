@@ -107,8 +107,8 @@ def look(
         if strict:
             raise
         findings.append(Finding(severity="error", column=None, code="survival_pair", text=error.what, add=error.hint))
-    schema, rules = structural(schema, columns, {name for name, v in given.items() if "structural" in v})
-    findings += [_noted("structural", text) for text in rules]
+    schema, empty_by_meaning = structural(schema, columns, {name for name, v in given.items() if "structural" in v})
+    findings += empty_by_meaning
     findings = [
         f for f in findings if f.code != "codes" or f.column not in (schema.duration, schema.event, schema.entry)
     ]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.values import missing_cells
@@ -17,7 +18,7 @@ CHANCE = 1e-4
 """How likely chance may make a rule of one of all levels of the table, cells being missing at random."""
 
 
-def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -> tuple[Schema, list[str]]:
+def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -> tuple[Schema, list[Finding]]:
     """Mark columns that are empty exactly where another one holds a certain category (FLChain: cause of death, alive).
 
     Exactly: in all but .5 % of those rows, in at most 5 % of the others, and at least nine tenths of the empty cells
@@ -29,7 +30,8 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
         fixed: columns of which a person has said whether they are.
 
     Returns:
-        The schema, and one sentence per column marked.
+        The schema, and a finding per column marked: a note where the event of the survival pair is the reason, else a
+        warning, for a value that was not measured there looks the same.
     """
     from scipy.stats import hypergeom
 
@@ -45,7 +47,8 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
                 (c.name, v, here) for v in c.categories if FEWEST <= int((here := codes == v).sum()) <= rows - FEWEST
             ]
     tried = max(1, len(levels) * len(schema.columns))
-    changed, said = list(schema.columns), []
+    changed = list(schema.columns)
+    said: list[Finding] = []
     for i, c in enumerate(schema.columns):
         empty = int(gone[i].sum())
         if c.name in fixed or not 0.02 <= empty / rows <= 0.98:
@@ -61,10 +64,17 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
         if np.log(tried) + hypergeom.logsf(both - 1, rows, empty, there) > np.log(CHANCE):
             continue
         changed[i] = dataclasses.replace(c, structural=(name, v))
-        said.append(
+        certain = name == schema.event
+        text = (
             f"{c.name!r} is empty where {name!r} is {v!r} ({both} of {there} rows, and {empty - both} of the other "
             f"{rows - there}): "
             f"structural, those cells are left empty{_designs(c)}"
+        )
+        add = f"If it was only not measured there: {setting(c.name, 'structural = false')}"
+        said.append(
+            Finding(severity="note", column=None, code="structural", text=text)
+            if certain
+            else Finding(severity="warning", column=c.name, code="structural", text=f"{text}.", add=add)
         )
     return dataclasses.replace(schema, columns=tuple(changed)), said
 

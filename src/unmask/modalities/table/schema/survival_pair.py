@@ -120,6 +120,7 @@ def with_pair(
     """
     place = Place(schema, columns, marks, source, row_name)
     findings: list[Finding] = []
+    by_name = named.duration is None
     if named.duration is None or named.event is None:
         found, why = _by_name(place)
         if found is None:
@@ -139,6 +140,14 @@ def with_pair(
             f"{source}, column {named.event!r}: no value at all", hint="Name the columns of follow-up time and event."
         )
     levels, said = event_levels(seen, named.levels, rows=rows, where=f"{source}, column {named.event!r}")
+    happened = np.array([text_of(v) in levels[1:] for v in columns[e]], bool)
+    censored = ~place.gone(e) & ~happened
+    for rows_, what in ((censored, "is censored"), (happened, "has the event")):
+        if rows_.any() and np.isnan(time[rows_]).all():
+            why = f"{named.duration!r} is empty in every row that {what}: how long these were followed is not known"
+            if by_name:
+                return schema, [_finding("warning", f"NO survival pair is taken of it and {named.event!r}: {why}")]
+            raise UserError(f"{source}: {why}", hint="Give the time to the event or to the last contact, of all rows.")
     changed = list(schema.columns)
     changed[d] = _quantity(changed[d], time)
     changed[e] = Column(

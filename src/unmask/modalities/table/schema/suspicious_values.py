@@ -51,6 +51,20 @@ _CODED = re.compile(
 )
 
 
+_OF_A_UNIT = (
+    "hospital|klinik|klinikum|krankenhaus|clinic|clinique|clinica|hopital|hôpital|ospedale|ziekenhuis|sjukhus|site|"
+    "cent(?:er|re)|zentrum|centro|ward|department|dept|abteilung|practice|praxis|school|schule|ecole|école|escuela|"
+    "scuola|physician|doctor|arzt|surgeon|chirurg|operator|rater|reader|interviewer|zip|zipcode|plz|postleitzahl|"
+    "postcode|county|district|landkreis|gemeinde|municipality|region|province|country|cluster|household|haushalt|"
+    "village|batch|scanner"
+)
+_UNIT = re.compile(
+    rf"(?:(?:treating|referring|recruiting|study|home) )?(?:{_OF_A_UNIT})(?: (?:id|ids|no|nr|num|number|nummer|code))?|"
+    rf"(?:id|no|nr|num|code) (?:{_OF_A_UNIT})"
+)
+"""Names of what rows belong to, whose numbers measure nothing however many there are."""
+
+
 def sentinel_values(values: np.ndarray, counts: np.ndarray) -> dict[float, int]:
     """Numbers such as -9 and 999 at an end of a column, apart from its other values, and how often each stands there.
 
@@ -222,7 +236,8 @@ def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
     said = bool(_CODED.fullmatch(words_of(name)))
     gaps = values[-1] - values[0] + 1 - len(values)
     few = 3 <= len(values) <= (30 if said else 12) and rows >= (3 if said else 5) * len(values)
-    if not few or values[0] not in (0, 1) or (gaps > 0 and not said):
+    unit = len(values) >= 3 and bool(_UNIT.fullmatch(words_of(name)))
+    if not unit and (not few or values[0] not in (0, 1) or (gaps > 0 and not said)):
         return []
     return [
         Finding(

@@ -1,0 +1,53 @@
+"""What is guessed of a table is a warning with its line, and an outcome that says nothing is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from unmask.errors import UserError
+from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.schema.describe import describe
+
+FAST = {"steps": 0, "members": 2}
+
+
+@pytest.mark.parametrize("name", ["hospital", "site", "school", "center_id", "Klinik-Nr", "PLZ", "code_hopital"])
+@pytest.mark.parametrize("levels", [25, 60, 100])
+def test_numbers_of_units_are_never_a_quantity_in_silence(name, levels):
+    unit = np.repeat(np.arange(1, levels + 1), 12)
+    found = describe(pd.DataFrame({name: unit, "y": np.random.default_rng(0).normal(size=len(unit)).round(2)}))
+    assert [f.column for f in found.findings if f.code == "codes"] == [name]
+
+
+@pytest.mark.parametrize("name", ["days in hospital", "distance_to_hospital", "units"])
+def test_quantities_about_units_are_quantities(name):
+    found = describe(pd.DataFrame({name: np.repeat(np.arange(2, 52), 12), "y": np.arange(600) / 7}))
+    assert not [f for f in found.findings if f.code == "codes"]
+
+
+def test_a_value_that_one_centre_lacks_is_warned_of_and_imputed_on_request():
+    rng = np.random.default_rng(0)
+    centre = rng.choice(["A", "B", "C"], 300)
+    table = pd.DataFrame(
+        {"centre": centre, "age": rng.normal(60, 9, 300).round(), "bnp": rng.normal(9, 2, 300).round(1)}
+    )
+    table.loc[centre == "C", "bnp"] = np.nan
+    (found,) = [f for f in describe(table).findings if f.code == "structural"]
+    assert (found.severity, found.column) == ("warning", "bnp")
+    assert "[columns.bnp] structural = false" in found.add
+    schema = {"columns": {"bnp": {"structural": False}}}
+    assert TableModel.fit(table, schema=schema, **FAST).impute(table)["bnp"].notna().all()
+
+
+@pytest.mark.parametrize("lacking", ["Alive", "Dead"])
+def test_follow_up_that_is_empty_by_the_event_is_refused(lacking):
+    rng = np.random.default_rng(0)
+    status = np.where(rng.random(200) < 0.4, "Dead", "Alive")
+    days = np.where(status == lacking, np.nan, rng.exponential(500, 200).round() + 1)
+    table = pd.DataFrame({"days": days, "vital_status": status, "x": rng.normal(size=200).round(2)})
+    with pytest.raises(UserError, match="'days' is empty in every row that"):
+        TableModel.fit(table, duration="days", event="vital_status", **FAST)
+    by_name = table.rename(columns={"days": "time"}).assign(event=(status == "Dead") * 1).drop(columns="vital_status")
+    found = describe(by_name)
+    assert found.schema.duration is None
+    assert any("NO survival pair" in f.text for f in found.findings if f.severity == "warning")
