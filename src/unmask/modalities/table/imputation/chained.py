@@ -6,16 +6,14 @@ of an analysis that imputation must agree with is drawn as `smcfcs.py` says inst
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import ndtr
 
-from unmask.errors import UserError, suggest
-from unmask.modalities.table.imputation.regressions import Shares, draw_level, draw_linear, draw_shares, match_donors
-from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.imputation.regressions import Shares, draw_donors, draw_level, draw_linear, draw_shares
+from unmask.modalities.table.imputation.scales import Scale, draw_scale
+from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.survival.estimators import nelson_aalen, step_values
 from unmask.progress import counted
 
@@ -27,6 +25,8 @@ LEVELS, RARE = 20, 5
 PARAMETERS = 240
 """Parameters of one multinomial regression at most: fewer predictors are used beyond."""
 COLLINEAR = 0.999
+START, FEW = 20, 5
+"""Rows, and rows per regressor, that suffice for a first fit from what is observed alone, without a random start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,20 @@ class Completed:
 
 
 class Regressors:
-    """Complete columns as standardised regressors, kept up to date column by column."""
+    """Complete columns as standardised regressors, kept up to date column by column.
 
-    def __init__(self, columns: Sequence[np.ndarray], sizes: Sequence[int], now: Sequence[np.ndarray]) -> None:
+    Args:
+        scales: place -> the scale on which a column is one.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[np.ndarray],
+        sizes: Sequence[int],
+        now: Sequence[np.ndarray],
+        scales: Mapping[int, Scale] | None = None,
+    ) -> None:
+        self._scales = {} if scales is None else scales
         self.owner: list[int] = []
         self._levels: list[np.ndarray] = []
         self._scale: list[tuple[float, float]] = []
@@ -84,6 +95,9 @@ class Regressors:
             self.matrix[:, at] = x[:, None] == self._levels[place]
         else:
             center, scale = self._scale[place]
+            if place in self._scales:
+                x = self._scales[place].to(x)
+                center, scale = x.mean(), max(x.std(), 1e-300)
             self.matrix[:, at.start] = (x - center) / scale
 
 
@@ -97,7 +111,8 @@ class Plan:
         skip: place -> columns that do not predict it (the outcome of the analysis, for its covariates).
         hazard: places of time and event: the cumulative hazard stands for the time as a predictor.
         order: places in the order they are drawn, fewest missing first.
-        limits: place -> bounds a person gave.
+        scales: place -> the scale on which a skewed column is drawn by "norm", and predicts others.
+        spikes: place -> the value that many cells of a covariate have, and the scale of the others (None: their own).
         chosen: place -> the regressors it is predicted from.
         notes: what was left out, for people.
     """
@@ -107,6 +122,8 @@ class Plan:
     schema: Schema
     methods: dict[int, str] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
+    scales: dict[int, Scale] = field(default_factory=dict)
+    spikes: dict[int, tuple[float, Scale | None]] = field(default_factory=dict)
     skip: dict[int, frozenset[int]] = field(default_factory=dict)
     hazard: tuple[int, int] | None = None
     chosen: dict[int, np.ndarray] = field(default_factory=dict)
@@ -121,7 +138,7 @@ class Plan:
         return self.schema.columns[self.schema.modelled[place]].name
 
     def select(self) -> None:
-        """Choose the regressors of every incomplete column: no copies of another, and no more than its rows
+        """Choose the regressors of every incomplete column: no copies of each other, and no more than its rows
         can bear."""
         filled = [
             np.where(g, np.nanmean(x) if (~g).any() else 0.0, x) for x, g in zip(self.columns, self.gone, strict=True)
@@ -129,9 +146,10 @@ class Plan:
         table = Regressors(self.columns, self.sizes, filled)
         owner = np.array(table.owner, int)
         matrix = table.matrix[:, 1:]
-        unique = _without_copies(matrix)
+        copied, copy = _copies(matrix)
         for place in self.order:
-            allowed = np.array([p != place and p not in self.skip.get(place, ()) for p in owner], bool) & unique
+            allowed = np.array([p != place and p not in self.skip.get(place, ()) for p in owner], bool)
+            allowed[copy[allowed[copied] & allowed[copy]]] = False
             seen = ~self.gone[place]
             size = max(self.sizes[place], 2)
             most = max(3, int(seen.sum()) // 3)
@@ -160,15 +178,13 @@ class Plan:
         return now
 
 
-def _without_copies(matrix: np.ndarray) -> np.ndarray:
-    """Which regressors are not (nearly) another one that stands before them, as mice's `find.collinear` asks."""
-    if not matrix.shape[1]:
-        return np.zeros(0, bool)
+def _copies(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of regressors that are (nearly) the same, as mice's `find.collinear` asks: the numbers of the first ones,
+    and of their copies."""
     z = matrix - matrix.mean(0)
-    length = np.sqrt((z**2).sum(0))
-    z = z / np.maximum(length, 1e-12)
-    alike = np.triu(np.abs(z.T @ z) > COLLINEAR, 1)
-    return ~alike.any(0) & (length > 1e-12)
+    z /= np.maximum(np.sqrt((z**2).sum(0)), 1e-12)
+    first, second = np.nonzero(np.triu(np.abs(z.T @ z) > COLLINEAR, 1))
+    return first, second
 
 
 def _association(matrix: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:
@@ -185,10 +201,13 @@ class Chain:
     def __init__(self, plan: Plan, rng: np.random.Generator, first: Sequence[np.ndarray] | None = None) -> None:
         self.plan, self.rng = plan, rng
         self.now = [x.copy() for x in first] if first is not None else plan.start(rng)
-        self.regressors = Regressors(plan.columns, plan.sizes, self.now)
+        self.scales = dict(plan.scales)
+        self.regressors = Regressors(plan.columns, plan.sizes, self.now, self.scales)
+        # Cells that are observed, or were drawn given such: what a random start had is no part of the first fits.
+        self._known = [np.ones(len(g), bool) if first is not None else ~g for g in plan.gone]
         self._fits: dict[int, Shares] = {}
         self.odds: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
-        self.stuck = 0
+        self.stuck, self.round = 0, 0
         if plan.hazard is not None:
             self._write_hazard()
 
@@ -197,11 +216,13 @@ class Chain:
         plan = self.plan
         trace = np.full((rounds, len(plan.order), 2), np.nan)
         for turn in counted(range(rounds), rounds):
+            self.round = turn
             self.begin_round()
             for number, place in enumerate(plan.order):
                 self.draw_column(place)
                 drawn = self.now[place][plan.gone[place]]
                 trace[turn, number] = drawn.mean(), drawn.std()
+            self._known = [np.ones(len(g), bool) for g in plan.gone]
         return Completed(columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck)
 
     def begin_round(self) -> None:
@@ -211,7 +232,13 @@ class Chain:
         """Draw the missing cells of a column anew, given the current values of all others."""
         rows = np.flatnonzero(self.plan.gone[place])
         self.now[place][rows] = self.conditional(place, rows)
+        self._known[place][rows] = self._given(place)[rows]
         self.update(place)
+
+    def _given(self, place: int) -> np.ndarray:
+        """Rows whose predictors of a column are known."""
+        owners = {self.regressors.owner[k - 1] for k in self.plan.chosen[place][1:]}
+        return np.logical_and.reduce([self._known[p] for p in owners], axis=0) if owners else self._known[place] | True
 
     def update(self, place: int) -> None:
         """Bring the regressors up to date with the current values of a column."""
@@ -231,6 +258,13 @@ class Chain:
     def predictors(self, place: int) -> np.ndarray:
         return self.regressors.matrix[:, self.plan.chosen[place]]
 
+    def scale(self, place: int, y: np.ndarray, seen: np.ndarray, x: np.ndarray) -> Scale | None:
+        """The scale of a column, its power drawn anew given values and their predictors; None for the column's own."""
+        if place not in self.scales:
+            return None
+        self.scales[place] = draw_scale(self.scales[place], y, seen, x, self.rng)
+        return self.scales[place]
+
     def shares(self, place: int, x: np.ndarray, y: np.ndarray) -> Shares:
         """A draw of the model of a category, its fit started from the one before."""
         found = draw_shares(x, y, self.rng, ordinal=self.plan.methods[place] == "polr", start=self._fits.get(place))
@@ -245,117 +279,23 @@ class Chain:
 
     def conditional(self, place: int, rows: np.ndarray) -> np.ndarray:
         """New values of the missing rows, given all other columns."""
-        method, seen = self.plan.methods[place], ~self.plan.gone[place]
-        y = self.now[place][seen]
+        method, use = self.plan.methods[place], ~self.plan.gone[place]
+        y = self.now[place][use]
         if method == "sample" or len(y) < 3 or (y == y[0]).all():
             return self.rng.choice(y, len(rows)) if len(y) else np.zeros(len(rows))
         x = self.predictors(place)
         if self.plan.sizes[place]:
-            found = self.shares(place, x[seen], y)
+            found = self.shares(place, x[use], y)
             return self.take_level(place, found.levels, found.log_probability(x[rows]))
-        found_line = draw_linear(x[seen], y, self.rng)
-        if method == "norm":
-            return x[rows] @ found_line.drawn_beta + found_line.drawn_sigma * self.rng.standard_normal(len(rows))
-        donor = match_donors(x[rows] @ found_line.drawn_beta, x[seen] @ found_line.beta, self.rng)
-        return y[donor]
+        if (given := use & self._given(place)).sum() >= max(START, FEW * x.shape[1]):
+            use, y = given, self.now[place][given]
+        if method == "norm" and place not in self.plan.spikes:
+            scale = self.scale(place, y, np.ones(len(y), bool), x[use])
+            line = draw_linear(x[use], y if scale is None else scale.to(y), self.rng)
+            drawn = x[rows] @ line.drawn_beta + line.drawn_sigma * self.rng.standard_normal(len(rows))
+            return drawn if scale is None else scale.back(drawn)
+        values, log_weight = draw_donors(x[use], y, x[rows], self.rng)
+        return values[np.arange(len(rows)), draw_level(log_weight, self.rng.random(len(rows)))]
 
 
-def _check_method(method: str, column: Column, size: int) -> None:
-    """Refuse a method that is none, or not for a column of this kind and so many categories."""
-    allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
-    if method not in allowed:
-        raise UserError(
-            f"method of {column.name!r}: {method!r}", hint=f"A {column.kind} column takes one of {', '.join(allowed)}."
-        )
-    if method == "logreg" and size > 2:
-        raise UserError(f"method of {column.name!r}: logreg, with {size} categories", hint="Use polyreg or polr.")
-
-
-def choose_methods(plan: Plan, asked: Mapping[str, str] | str | None, rng: np.random.Generator) -> None:
-    """Set the method of every incomplete column: the one asked for, else by its kind and its data.
-
-    A quantity is drawn from a normal linear regression where the data do not speak against it, and by predictive mean
-    matching (observed values of similar rows) where they do.
-
-    Raises:
-        UserError: an unknown column or method, or one that does not suit the column's kind.
-    """
-    schema = plan.schema
-    for name, told in asked.items() if isinstance(asked, Mapping) else ():
-        place = schema.place(name, where="method: ")
-        _check_method(told, schema.columns[schema.modelled[place]], plan.sizes[place])  # of complete columns too
-    for place in plan.order:
-        column, size = schema.columns[schema.modelled[place]], plan.sizes[place]
-        allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
-        method = asked.get(column.name) if isinstance(asked, Mapping) else asked
-        if isinstance(asked, str) and asked not in QUANTITY_METHODS + CATEGORY_METHODS:
-            raise UserError(f"method {asked!r}", hint=suggest(asked, QUANTITY_METHODS + CATEGORY_METHODS))
-        if isinstance(asked, str) and asked not in allowed:
-            method = None  # one name for all columns: it holds for those it suits
-        if method is not None:
-            _check_method(method, column, size)
-        if method is None and size:
-            method = "logreg" if size == 2 else ("polr" if column.kind == "ordinal" else "polyreg")
-        plan.methods[place] = method or "pmm"
-    unsettled = [
-        p
-        for p in plan.order
-        if not plan.sizes[p]
-        and not (asked.get(plan.name(p)) if isinstance(asked, Mapping) else asked in QUANTITY_METHODS)
-    ]
-    plan.select()
-    if not unsettled:
-        return
-    trial = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
-    trial.select()
-    chain = Chain(trial, rng)
-    chain.run(2)
-    chain.plan = plan  # a covariate of the analysis is judged by the regression that proposes it: without the outcome
-    for place in unsettled:
-        why = _against_normal(chain, place)
-        plan.methods[place] = "norm" if why is None else "pmm"
-        plan.reasons[place] = why or "a normal linear regression fits"
-
-
-def _against_normal(chain: Chain, place: int) -> str | None:
-    """What speaks against a normal linear regression of a column on the others; None where nothing does.
-
-    Large departures are looked for, not significant ones: small ones do not matter to imputation.
-    """
-    plan = chain.plan
-    seen = ~plan.gone[place]
-    y = plan.columns[place][seen]
-    values, counts = np.unique(y, return_counts=True)
-    if len(y) < 20:
-        return "fewer than 20 observed values"
-    if len(values) < 20:
-        return f"{len(values)} distinct values"
-    if counts.max() > 0.05 * len(y):
-        return f"{counts.max() / len(y):.0%} of the values are {values[counts.argmax()]:g}"
-    x = chain.predictors(place)
-    found = draw_linear(x[seen], y, chain.rng)
-    fitted = x @ found.beta
-    left = (y - fitted[seen]) / found.sigma
-    spread = left.std()
-    if spread < 1e-6:
-        return "the other columns determine it"
-    skew, tail = float((left**3).mean() / spread**3), float((left**4).mean() / spread**4 - 3)
-    if abs(skew) > 0.75 or tail > 2:
-        return f"its residuals are {'skewed' if abs(skew) > 0.75 else 'heavy-tailed'}"
-    bent = np.column_stack([np.ones(len(y)), fitted[seen], fitted[seen] ** 2])
-    bent[:, 1:] = (bent[:, 1:] - bent[:, 1:].mean(0)) / np.maximum(bent[:, 1:].std(0), 1e-12)
-    rest = left - bent @ np.linalg.lstsq(bent, left, rcond=None)[0]
-    gain = 1 - (rest**2).sum() / max((left**2).sum(), 1e-12)
-    if gain > 0.02 and gain * len(y) > 11:
-        return "its regression on the others is not a straight line"
-    low, high = plan.schema.columns[plan.schema.modelled[place]].bounds
-    low = max(low, 0.0) if y.min() >= 0 else low
-    beyond = ndtr((low - fitted[~seen]) / found.sigma) + ndtr((fitted[~seen] - high) / found.sigma)
-    if beyond.mean() > 0.005:
-        return (
-            "a normal would draw impossible values" if low or high < np.inf else "a normal would draw negative values"
-        )
-    return None
-
-
-__all__ = ["Chain", "Completed", "Plan", "Regressors", "choose_methods"]
+__all__ = ["CATEGORY_METHODS", "QUANTITY_METHODS", "Chain", "Completed", "Plan", "Regressors"]

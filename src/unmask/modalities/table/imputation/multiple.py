@@ -19,7 +19,7 @@ import numpy as np
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.imputation.agreed_analysis import agreed_analysis
-from unmask.modalities.table.imputation.chained import Chain, Completed, Plan, choose_methods
+from unmask.modalities.table.imputation.chained import Chain, Completed, Plan
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, write_report
 from unmask.modalities.table.imputation.formula import (
@@ -30,6 +30,7 @@ from unmask.modalities.table.imputation.formula import (
     parse_formula,
     survival_pair,
 )
+from unmask.modalities.table.imputation.methods import choose_methods
 from unmask.modalities.table.imputation.pooling import (
     Pooled,
     Predicted,
@@ -173,7 +174,8 @@ class MultipleImputation:
                 plan.hazard = (self.formula_.outcome[0], self.formula_.outcome[1])
         elif self.formula is None and schema.duration is not None and schema.event is not None:
             plan.hazard = (schema.place(schema.duration), schema.place(schema.event))
-        choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]))
+        apart = None if self.formula_ is None else self.formula_.outcome
+        choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]), apart)
         self.methods_ = {plan.name(p): plan.methods[p] for p in plan.order}
         self.reasons_ = {plan.name(p): why for p, why in plan.reasons.items()}
         if self.formula_ is not None:

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import log_expit
+from scipy.special import log_expit, ndtr, ndtri
 
-from unmask.modalities.table.imputation.chained import Chain, Plan
+from unmask.modalities.table.imputation.chained import FEW, START, Chain, Plan
 from unmask.modalities.table.imputation.formula import Formula
-from unmask.modalities.table.imputation.regressions import draw_linear, draw_shares
+from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
+from unmask.modalities.table.imputation.scales import Scale, draw_scale
 from unmask.modalities.table.survival.drawn_cox import Hazard, draw_hazard
 from unmask.modalities.table.survival.estimators import step_values
 
-BLOCK, TRIES = 8192, 4000
-"""Proposals judged at once over all rows, and proposals of a row before the likeliest of the last is taken."""
+BLOCK, TRIES = 8192, 128
+"""Proposals judged at once over all rows, and proposals of a row before it moves by slice sampling."""
+MOVES, SHRINK = 6, 40
+"""Steps of slice sampling, and times that the slice of one is narrowed at most."""
 GRID = 256
 """Rows whose missing follow-up is drawn at once."""
 
@@ -45,14 +49,23 @@ class Substantive:
         self.seen = ~np.logical_and.reduce(self.gone)
         self.weight, self.offset, self.sigma = np.zeros(0), 0.0, 1.0
         self.hazard = np.zeros(0)
+        read = (*formula.outcome, *formula.covariates)
+        self.complete = np.logical_and.reduce([~np.isnan(columns[p]) for p in read])
         self._before: dict[int, np.ndarray] = {}
         ends = np.cumsum([0, *formula.widths()])
         self._slice = [slice(a, b) for a, b in itertools.pairwise(ends)]
 
-    def draw(self, now: Sequence[np.ndarray], rng: np.random.Generator) -> None:
-        """Draw the parameters of the analysis from their posterior given the completed columns."""
+    def draw(self, now: Sequence[np.ndarray], rng: np.random.Generator, *, initial: bool = False) -> None:
+        """Draw the parameters of the analysis from their posterior given the completed columns.
+
+        Args:
+            initial: in the first round, from the complete rows alone where they suffice. What the chain started from
+                knows no squares or hazards, and chains take many rounds to forget it.
+        """
         z, center, scale = self._standardised(now)
         outcome, use = [now[p] for p in self.formula.outcome], self.seen
+        if initial and self.complete.sum() >= max(START, FEW * z.shape[1]):
+            use = self.complete
         if self.formula.family == "cox":
             self.death = draw_hazard(z[use], outcome[0][use], outcome[1][use], rng, self._before.get(1))
             self._before[1] = self.death.estimate
@@ -192,7 +205,7 @@ class AgreeingChain(Chain):
 
     def begin_round(self) -> None:
         """Draw the parameters of the analysis."""
-        self.analysis.draw(self.now, self.rng)
+        self.analysis.draw(self.now, self.rng, initial=self.round == 0)
 
     def draw_column(self, place: int) -> None:
         formula = self.analysis.formula
@@ -211,75 +224,147 @@ class AgreeingChain(Chain):
 
 def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.ndarray) -> np.ndarray:
     """New values of a covariate's missing rows, given the other covariates and the outcome."""
-    score = analysis.score(place, chain.now, rows)
+    score, every = analysis.score(place, chain.now, rows), np.arange(len(rows))
     x, y, method = chain.predictors(place), chain.now[place], chain.plan.methods[place]
     if chain.plan.sizes[place]:
         if method == "sample":
             x = x[:, :1]
         found = chain.shares(place, x, y)
         log_probability = found.log_probability(x[rows])
-        every = np.arange(len(rows))
         for k, level in enumerate(found.levels):
             log_probability[:, k] += score(np.full(len(rows), float(level)), every)
         return chain.take_level(place, found.levels, log_probability)
-    return _accepted(chain, score, _proposals(chain, place, rows, x, y, method), place, rows)
+    if method in ("pmm", "sample") or (y == y[0]).all():
+        if method != "pmm":
+            x = x[:, :1]
+        values, log_weight = draw_donors(x, y, x[rows], chain.rng)
+        which = np.repeat(every, values.shape[1])
+        log_weight += score(values.ravel(), which).reshape(values.shape)
+        return values[every, draw_level(log_weight, chain.rng.random(len(rows)))]
+    seen = ~chain.plan.gone[place]
+    spike, share, rest = None, np.zeros(len(rows)), np.arange(len(y))
+    if place in chain.plan.spikes:
+        spike, scale = chain.plan.spikes[place]
+        found = chain.shares(place, x, y == spike)
+        share = np.exp(found.log_probability(x[rows]))[:, found.levels == 1].sum(1)
+        rest = np.flatnonzero(y != spike)
+        scale = None if scale is None else draw_scale(scale, y[rest], seen[rest], x[rest], chain.rng)
+    else:
+        scale = chain.scale(place, y, seen, x)
+    line = draw_linear(x[rest], y[rest] if scale is None else scale.to(y[rest]), chain.rng)
+    model = _Latent(
+        mean=x[rows] @ line.drawn_beta,
+        sigma=line.drawn_sigma,
+        scale=scale,
+        spike=spike,
+        share=share,
+        bounds=chain.plan.schema.columns[chain.plan.schema.modelled[place]].bounds,
+        score=score,
+    )
+    drawn, impossible = _drawn(model, y[rows], chain.rng)
+    chain.stuck += impossible
+    return drawn
 
 
-Propose = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Which of the missing rows (repeats allowed) -> a value for each, and whether it is possible at all."""
+@dataclass(frozen=True, kw_only=True)
+class _Latent:
+    """A covariate given the other covariates, as a rising function of a standard normal number, and how likely the
+    outcome is then.
 
-
-def _proposals(chain: Chain, place: int, rows: np.ndarray, x: np.ndarray, y: np.ndarray, method: str) -> Propose:
-    """Draws from the covariate's regression on the others.
-
-    Normal for "norm"; for "pmm" the regression with its own residuals, as the nearest observed value; "sample": any
-    value.
+    Attributes:
+        mean, sigma: of the normal distribution on the scale.
+        spike, share: a single value, and (rows,) its probability; the lowest normal numbers stand for it.
+        bounds: that a person gave.
     """
-    rng = chain.rng
-    seen = np.unique(chain.plan.columns[place][~chain.plan.gone[place]])
-    if method == "sample" or len(seen) < 2:
-        return lambda which: (rng.choice(y, len(which)), np.ones(len(which), bool))
-    low, high = chain.plan.schema.columns[chain.plan.schema.modelled[place]].bounds
-    found = draw_linear(x, y, rng)
-    mean = x[rows] @ found.drawn_beta
 
-    def normal(which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values = mean[which] + found.drawn_sigma * rng.standard_normal(len(which))
-        return values, (values >= low) & (values <= high)
+    mean: np.ndarray
+    sigma: float
+    scale: Scale | None
+    spike: float | None
+    share: np.ndarray
+    bounds: tuple[float, float]
+    score: Score
 
-    def of_residuals(which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        values = mean[which] + rng.choice(left, len(which))
-        near = np.searchsorted((seen[1:] + seen[:-1]) / 2, values)
-        half = (seen[-1] - seen[-2]) / 2, (seen[1] - seen[0]) / 2
-        return seen[near], (values <= seen[-1] + half[0]) & (values >= seen[0] - half[1])
+    def values(self, z: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values, log-likelihoods) at standard normal numbers, each for one of the missing rows."""
+        if self.spike is None:
+            x = self._on_own(self.mean[which] + self.sigma * z)
+        else:
+            rest, above = 1 - self.share[which], ndtr(-z)
+            single = above >= rest
+            z = -ndtri(np.where(single, 0.5, above / np.maximum(rest, 1e-300)))
+            x = np.where(single, self.spike, self._on_own(self.mean[which] + self.sigma * z))
+        possible = (x >= self.bounds[0]) & (x <= self.bounds[1])
+        return x, np.where(possible, self.score(x, which), -np.inf)
 
-    left = (y - x @ found.beta) * (found.drawn_sigma / found.sigma)
-    return normal if method == "norm" else of_residuals
+    def _on_own(self, x: np.ndarray) -> np.ndarray:
+        return x if self.scale is None else self.scale.back(x)
+
+    def numbers(self, x: np.ndarray, which: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Standard normal numbers that values come from: of the single value any of its own."""
+        z = ((x if self.scale is None else self.scale.to(x)) - self.mean[which]) / self.sigma
+        if self.spike is None:
+            return z
+        share = self.share[which]
+        above = np.where(x == self.spike, 1 - share * rng.random(len(x)), (1 - share) * ndtr(-z))
+        return -ndtri(np.clip(above, 1e-300, 1 - 1e-16))
 
 
-def _accepted(chain: Chain, score: Score, propose: Propose, place: int, rows: np.ndarray) -> np.ndarray:
-    """The first accepted proposal of every row; rows that need most get more at once."""
-    rng = chain.rng
-    out = chain.now[place][rows].copy()
-    waiting, tries = np.arange(len(rows)), 0
-    while len(waiting):
+def _drawn(model: _Latent, now: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, int]:
+    """New values of all rows: the first accepted proposal; a row that accepts none of `TRIES` moves by slice sampling.
+
+    Whether proposals are accepted does not depend on the current values, so that both leave the distribution as it is.
+
+    Args:
+        now: current values.
+
+    Returns:
+        values, and for how many rows the outcome left none possible: they keep theirs.
+    """
+    out = now.copy()
+    waiting, tries = np.arange(len(now)), 0
+    while len(waiting) and tries < TRIES:
         each = int(np.clip(BLOCK // len(waiting), 1, TRIES))
         which = np.repeat(waiting, each)
-        values, possible = propose(which)
-        likely = np.where(possible, score(values, which), -np.inf)
+        values, likely = model.values(rng.standard_normal(len(which)), which)
         accepted = (np.log(rng.random(len(which))) < likely).reshape(len(waiting), each)
-        values, likely = values.reshape(accepted.shape), likely.reshape(accepted.shape)
         done = accepted.any(1)
-        out[waiting[done]] = values[done, accepted[done].argmax(1)]
+        out[waiting[done]] = values.reshape(accepted.shape)[done, accepted[done].argmax(1)]
         tries += each
         waiting = waiting[~done]
-        if tries >= TRIES and len(waiting):
-            best = likely[~done]
-            usable = np.isfinite(best).any(1)  # else the value of the round before stays
-            out[waiting[usable]] = values[~done][usable, best[usable].argmax(1)]
-            chain.stuck += len(waiting)
-            break
-    return out
+    if not len(waiting):
+        return out, 0
+    out[waiting], possible = _slice_sampled(model, out[waiting], waiting, rng)
+    return out, int((~possible).sum())
+
+
+def _slice_sampled(
+    model: _Latent, now: np.ndarray, which: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """`MOVES` steps of elliptical slice sampling (Murray, Adams & MacKay 2010) from the current values of some rows;
+    and whether each has a possible value."""
+    z = model.numbers(now, which, rng)
+    likely = model.values(z, which)[1]
+    for _ in range(MOVES):
+        other = rng.standard_normal(len(z))
+        height = likely + np.log(rng.random(len(z)))
+        angle = rng.random(len(z)) * 2 * np.pi
+        low, high = angle - 2 * np.pi, angle.copy()
+        left = np.arange(len(z))
+        for _ in range(SHRINK):
+            new = z[left] * np.cos(angle[left]) + other[left] * np.sin(angle[left])
+            found = model.values(new, which[left])[1]
+            above = found > height[left]
+            moved = left[above]
+            z[moved], likely[moved] = new[above], found[above]
+            left = left[~above]
+            if not len(left):
+                break
+            turn = angle[left]
+            low[left], high[left] = np.where(turn < 0, turn, low[left]), np.where(turn < 0, high[left], turn)
+            angle[left] = low[left] + (high[left] - low[left]) * rng.random(len(left))
+    possible = np.isfinite(likely)
+    return np.where(possible, model.values(z, which)[0], now), possible
 
 
 __all__ = ["AgreeingChain", "Substantive"]

@@ -1,0 +1,179 @@
+"""By which method every column is imputed: the one requested, else by its kind and its data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+from scipy.special import ndtr
+
+from unmask.errors import UserError, suggest
+from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, Plan, Regressors
+from unmask.modalities.table.imputation.regressions import draw_linear
+from unmask.modalities.table.imputation.scales import Scale, best_scale
+from unmask.modalities.table.schema.schema import Column
+
+SPIKE = 0.05
+"""A single value that a larger share of the cells has is no part of a continuous distribution."""
+
+
+def _check_method(method: str, column: Column, size: int) -> None:
+    """Refuse a method that is none, or not for a column of this kind and so many categories."""
+    allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
+    if method not in allowed:
+        raise UserError(
+            f"method of {column.name!r}: {method!r}", hint=f"A {column.kind} column takes one of {', '.join(allowed)}."
+        )
+    if method == "logreg" and size > 2:
+        raise UserError(f"method of {column.name!r}: logreg, with {size} categories", hint="Use polyreg or polr.")
+
+
+def choose_methods(
+    plan: Plan, asked: Mapping[str, str] | str | None, rng: np.random.Generator, outcome: Collection[int] | None = None
+) -> None:
+    """Set the method of every incomplete column: the one requested, else by its kind and its data.
+
+    A quantity is drawn from a normal linear regression where the data do not speak against it, and by predictive mean
+    matching (observed values of similar rows) where they do. Where covariates are drawn apart from their outcome, a
+    skewed one has the regression on a scale where it is normal: relations to the outcome need no straight line then.
+
+    Args:
+        outcome: places of the outcome that covariates are drawn apart from; None where there is none.
+
+    Raises:
+        UserError: an unknown column or method, or one that does not suit the column's kind.
+    """
+    schema = plan.schema
+    for name, told in asked.items() if isinstance(asked, Mapping) else ():
+        place = schema.place(name, where="method: ")
+        _check_method(told, schema.columns[schema.modelled[place]], plan.sizes[place])  # of complete columns too
+    for place in plan.order:
+        column, size = schema.columns[schema.modelled[place]], plan.sizes[place]
+        allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
+        method = asked.get(column.name) if isinstance(asked, Mapping) else asked
+        if isinstance(asked, str) and asked not in QUANTITY_METHODS + CATEGORY_METHODS:
+            raise UserError(f"method {asked!r}", hint=suggest(asked, QUANTITY_METHODS + CATEGORY_METHODS))
+        if isinstance(asked, str) and asked not in allowed:
+            method = None  # one name for all columns: it holds for those it suits
+        if method is not None:
+            _check_method(method, column, size)
+        if method is None and size:
+            method = "logreg" if size == 2 else ("polr" if column.kind == "ordinal" else "polyreg")
+        plan.methods[place] = method or "pmm"
+    unsettled = [
+        p
+        for p in plan.order
+        if not plan.sizes[p]
+        and not (asked.get(plan.name(p)) if isinstance(asked, Mapping) else asked in QUANTITY_METHODS)
+    ]
+    plan.select()
+    if not unsettled:
+        return
+    trial = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
+    trial.select()
+    chain = Chain(trial, rng)
+    chain.run(2)
+    chain.plan = plan  # a covariate of the analysis is judged by the regression that proposes it: without the outcome
+    against = {p: _values(plan.columns[p][~plan.gone[p]]) or _shape(chain, p) for p in unsettled}
+    if outcome is not None:
+        against |= _choose_scales(chain, [p for p in unsettled if against[p] and p not in outcome])
+    for place, why in against.items():
+        plan.methods[place] = "norm" if why is None else "pmm"
+        plan.reasons[place] = why or _fits(plan, place)
+
+
+def _fits(plan: Plan, place: int) -> str:
+    """What a normal linear regression is of."""
+    if place in plan.spikes:
+        value, scale = plan.spikes[place]
+        what = "the others" if scale is None else f"{scale.words} of the others".replace("its ", "the ")
+        return f"many values are {value:g}: a logistic regression of these, a normal linear one of {what}"
+    return "a normal linear regression fits" + (f" {plan.scales[place].words}" if place in plan.scales else "")
+
+
+def _choose_scales(chain: Chain, places: Sequence[int]) -> dict[int, str | None]:
+    """Set the scales, or the spikes, of columns that a normal linear regression does not fit as they are; returns what
+    speaks against each then. Scales are chosen given the others on theirs."""
+    plan = chain.plan
+    found: dict[int, str | None] = {}
+    alone = np.ones((len(plan.columns[0]), 1))
+    smooth = [p for p in places if not _values(plan.columns[p][~plan.gone[p]])]
+    for predictors in (lambda _: alone, chain.predictors):
+        scales = {p: best_scale(chain.now[p], predictors(p)) for p in smooth}
+        plan.scales = {p: scale for p, scale in scales.items() if scale is not None}
+        chain.regressors = Regressors(plan.columns, plan.sizes, chain.now, plan.scales)
+    for p in smooth:
+        found[p] = _shape(chain, p)
+        if found[p]:
+            plan.scales.pop(p, None)
+    for p in set(places) - set(smooth):
+        y = plan.columns[p][~plan.gone[p]]
+        values, counts = np.unique(y, return_counts=True)
+        spike = float(values[counts.argmax()])
+        if counts.max() <= SPIKE * len(y) or _values(y[y != spike]):
+            continue
+        rest = chain.now[p] != spike
+        scale = best_scale(chain.now[p][rest], chain.predictors(p)[rest])
+        if not _shape(chain, p, rest, scale):
+            plan.spikes[p], found[p] = (spike, scale), None
+    return found
+
+
+def _values(y: np.ndarray) -> str | None:
+    """What observed values alone say against a continuous distribution."""
+    values, counts = np.unique(y, return_counts=True)
+    if len(y) < 20:
+        return "fewer than 20 observed values"
+    if len(values) < 20:
+        return f"{len(values)} distinct values"
+    if counts.max() > SPIKE * len(y):
+        return f"{counts.max() / len(y):.0%} of the values are {values[counts.argmax()]:g}"
+    return None
+
+
+def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: Scale | None = None) -> str | None:
+    """What speaks against a normal linear regression of a column, on its scale, on the others; None where nothing does.
+
+    Large departures are looked for, not significant ones: small ones do not matter to imputation.
+
+    Args:
+        rows: that it is a regression of, and `scale` the scale there; by default all rows, and the column's scale.
+    """
+    plan = chain.plan
+    seen = ~plan.gone[place]
+    if rows is None:
+        scale = plan.scales.get(place)
+    else:
+        seen = seen & rows
+    x, y = chain.predictors(place), plan.columns[place][seen]
+    if scale is not None:
+        y = scale.to(y)
+    found = draw_linear(x[seen], y, chain.rng)
+    fitted = x @ found.beta
+    left = (y - fitted[seen]) / found.sigma
+    spread = left.std()
+    if spread < 1e-6:
+        return "the other columns determine it"
+    skew, tail = float((left**3).mean() / spread**3), float((left**4).mean() / spread**4 - 3)
+    if abs(skew) > 0.75 or tail > 2:
+        return f"its residuals are {'skewed' if abs(skew) > 0.75 else 'heavy-tailed'}"
+    bent = np.column_stack([np.ones(len(y)), fitted[seen], fitted[seen] ** 2])
+    bent[:, 1:] = (bent[:, 1:] - bent[:, 1:].mean(0)) / np.maximum(bent[:, 1:].std(0), 1e-12)
+    rest = left - bent @ np.linalg.lstsq(bent, left, rcond=None)[0]
+    gain = 1 - (rest**2).sum() / max((left**2).sum(), 1e-12)
+    if gain > 0.02 and gain * len(y) > 11:
+        return "its regression on the others is not a straight line"
+    if scale is not None:
+        return None
+    low, high = plan.schema.columns[plan.schema.modelled[place]].bounds
+    low = max(low, 0.0) if y.min() >= 0 else low
+    beyond = ndtr((low - fitted[~seen]) / found.sigma) + ndtr((fitted[~seen] - high) / found.sigma)
+    if beyond.mean() > 0.005:
+        return (
+            "a normal would draw impossible values" if low or high < np.inf else "a normal would draw negative values"
+        )
+    return None
+
+
+__all__ = ["choose_methods"]
