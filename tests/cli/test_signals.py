@@ -6,7 +6,7 @@ import pytest
 
 from unmask.cli import main
 from unmask.cli.common import Output
-from unmask.training.checkpoint import SignalGuard
+from unmask.training.signals import SignalGuard
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 

@@ -17,7 +17,6 @@ from torch import nn
 from unmask.errors import UserError
 from unmask.training import checkpoint
 from unmask.training.checkpoint import (
-    SignalGuard,
     load_checkpoint,
     load_latest,
     read_weights,
@@ -25,6 +24,7 @@ from unmask.training.checkpoint import (
 )
 from unmask.training.optimiser import build_optimiser, step
 from unmask.training.settings import TrainSettings
+from unmask.training.signals import SignalGuard
 
 
 class Tied(nn.Module):
@@ -105,16 +105,23 @@ def _flip(path):
     path.write_bytes(content)
 
 
+def _edit(path, **changed):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
 @pytest.mark.parametrize(
     "harm",
     [
         lambda p: (p / "state.json").unlink(),
         lambda p: (p / "state.json").write_text('{"step": 2'),
+        lambda p: _edit(p / "state.json", step=9),
+        lambda p: _edit(p / "state.json", extra={"cursor": [0, 0]}),
+        lambda p: (p / "state.json").write_text("[]"),
         lambda p: (p / "optimiser.safetensors").unlink(),
         lambda p: os.truncate(p / "model.safetensors", 100),
         lambda p: _flip(p / "model.safetensors"),
     ],
-    ids=["no state", "half a state", "no optimiser", "short weights", "one bit"],
+    ids=["no state", "half a state", "a step", "an extra", "a list", "no optimiser", "short weights", "one bit"],
 )
 def test_a_half_checkpoint_is_skipped_and_named(tmp_path, harm):
     _save(tmp_path, 1)
@@ -124,6 +131,13 @@ def test_a_half_checkpoint_is_skipped_and_named(tmp_path, harm):
         assert load_latest(tmp_path).step == 1
     with pytest.raises(UserError, match="step-00000002"):
         load_checkpoint(path)
+
+
+def test_no_checkpoint_is_whole(tmp_path):
+    for number in (1, 2):
+        _flip(_save(tmp_path, number) / "state.json")
+    with pytest.warns(UserWarning, match="skipped"), pytest.raises(UserError, match="no checkpoint there is whole"):
+        load_latest(tmp_path)
 
 
 def test_killed_while_writing_or_replacing(tmp_path):

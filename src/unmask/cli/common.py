@@ -44,7 +44,7 @@ class Output:
             for line in lines:
                 print(line)
         if stopped:
-            from unmask.training.checkpoint import SignalGuard
+            from unmask.training.signals import SignalGuard
 
             sys.exit(128 + SignalGuard.received)
 

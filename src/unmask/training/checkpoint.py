@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent, weights read without running code, a clean stop on signals.
+"""Checkpoints that are whole or absent, and weights read without running code.
 
 A checkpoint is written to a temporary folder, every file and the folder are fsynced, and one rename makes it
 visible:
@@ -6,7 +6,7 @@ visible:
     folder/checkpoints/step-00000123/model.safetensors      weights; tied tensors once
                                      optimiser.safetensors  "index.name" -> tensor, such as "0.exp_avg"
                                      state.json             step, extra, random states, size and CRC-32 of
-                                     the others
+                                     the others, and a CRC-32 of its own
 
 There is no `latest` pointer that could lag behind: the latest is the highest step whose files match their
 state.json.
@@ -22,14 +22,12 @@ import pickle
 import random
 import re
 import shutil
-import signal
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,7 +105,7 @@ def save_checkpoint(
             "random": capture_random_state(),
             "files": {path.name: file_fingerprint(path) for path in sorted(temporary.iterdir())},
         }
-        (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
+        write_state(temporary, state)
     return _final(folder, step)
 
 
@@ -177,13 +175,53 @@ def load_latest(folder: str | Path) -> Checkpoint | None:
     """The complete checkpoint of the highest step under `folder`, or None where there is none.
 
     Half or corrupt ones are skipped with a warning.
+
+    Raises:
+        UserError: there are checkpoints, but none is whole.
     """
+    failed = None
     for path in checkpoints(folder):
         try:
             return load_checkpoint(path)
         except UserError as error:
             warnings.warn(f"skipped checkpoint: {error.what}", stacklevel=2)
+            failed = failed or error.what
+    if failed is not None:
+        raise none_whole(folder, failed)
     return None
+
+
+def none_whole(folder: str | Path, newest: str) -> UserError:
+    """What to say where all checkpoints are damaged, and how the newest one is."""
+    hint = "Bring its files back, or start anew in another folder."
+    return UserError(f"{folder}: no checkpoint there is whole; the newest: {newest}", hint=hint)
+
+
+def write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint's state.json, with a CRC-32 of the JSON of all else in it."""
+    checksum = zlib.crc32(json.dumps(state).encode())
+    (folder / "state.json").write_text(json.dumps({**state, "crc32": checksum}), encoding="utf-8")
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What `write_state` wrote; that of a version which wrote no CRC-32 is read without it.
+
+    Raises:
+        UserError: it is missing, half, or altered since it was written.
+    """
+    path, hint = folder / "state.json", "The checkpoint is not whole; use an earlier one."
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        checksum = state.pop("crc32", None)
+        if not {"step", "extra", "optimiser", "random", "files"} <= set(state):
+            raise KeyError
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}", hint=hint) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{path}: not the state of a checkpoint", hint=hint) from None
+    if checksum not in (None, zlib.crc32(json.dumps(state).encode())):
+        raise UserError(f"{path}: altered since it was written", hint=hint)
+    return state
 
 
 def load_checkpoint(path: str | Path, share: tuple[int, int] = (0, 1)) -> Checkpoint:
@@ -195,16 +233,9 @@ def load_checkpoint(path: str | Path, share: tuple[int, int] = (0, 1)) -> Checkp
     Raises:
         UserError: naming the file that is missing, short or altered.
     """
-    path = Path(path)
-    hint = "The checkpoint is not whole; use an earlier one."
-    try:
-        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        files, optimiser = state["files"], state["optimiser"]
-    except OSError as error:
-        raise UserError(f"{path / 'state.json'}: {error.strerror}", hint=hint) from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path / 'state.json'}: not the state of a checkpoint", hint=hint) from None
-    shards = state.get("shards")
+    path, hint = Path(path), "The checkpoint is not whole; use an earlier one."
+    state = read_state(path)
+    files, optimiser, shards = state["files"], state["optimiser"], state.get("shards")
     for number, name in enumerate(("model.safetensors", "optimiser.safetensors") if shards is None else sorted(files)):
         file = path / name
         if not file.is_file():
@@ -278,53 +309,6 @@ def restore_random_state(captured: Mapping[str, Any]) -> None:
     torch.set_rng_state(_decode(captured["torch"]))
     if len(captured.get("cuda", [])) == torch.cuda.device_count() > 0:
         torch.cuda.set_rng_state_all([_decode(state) for state in captured["cuda"]])
-
-
-class SignalGuard:
-    """Turns the first SIGTERM or SIGINT into a flag, so that the loop can save and leave.
-
-    A second one acts as usual. Of guards within each other all are told.
-    Previous handlers are back on exit. Outside the main thread, where Python allows no handlers, it does
-    nothing.
-
-    Attributes:
-        requested: whether a signal came.
-        received: the number of the signal that came to a guard of this process most recently.
-
-    >>> with SignalGuard() as guard:
-    ...     guard.requested
-    False
-    """
-
-    received: ClassVar[int] = signal.SIGTERM
-
-    def __init__(self, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)) -> None:
-        self.signals, self.requested = signals, False
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> SignalGuard:
-        try:
-            for number in self.signals:
-                self._previous[number] = signal.signal(number, self._handle)
-        except ValueError:
-            pass
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.requested, SignalGuard.received = True, number
-        around = self._previous.get(signal.Signals(number))
-        self._restore()
-        guard = getattr(around, "__self__", None)
-        if isinstance(guard, SignalGuard):  # the one around this one is to know too
-            guard._handle(number, frame)
-
-    def _restore(self) -> None:
-        while self._previous:
-            number, handler = self._previous.popitem()
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UserError, option
-from unmask.training.checkpoint import Checkpoint, SignalGuard, load_latest, save_checkpoint
+from unmask.training.checkpoint import Checkpoint, load_latest, save_checkpoint
 from unmask.training.same_run import check_same_run
+from unmask.training.signals import SignalGuard
 
 VERSION = {"the layout of checkpoints": 2}
 """Part of every fingerprint: checkpoints of another layout are not gone on from."""

@@ -29,6 +29,7 @@ from unmask.training.checkpoint import (
     capture_random_state,
     checkpoints,
     load_checkpoint,
+    none_whole,
     restore_random_state,
 )
 from unmask.training.precision import resolve_device
@@ -248,8 +249,7 @@ def latest_checkpoint(folder: Path, accelerator: Accelerator) -> Checkpoint | No
         warnings.warn(f"skipped checkpoint: {errors[0]}", stacklevel=2)
         failed = failed or errors[0]
     if failed is not None:
-        hint = "Bring its files back, or start anew in another folder."
-        raise UserError(f"{folder}: no checkpoint there is whole; the newest: {failed}", hint=hint)
+        raise none_whole(folder, failed)
     return None
 
 

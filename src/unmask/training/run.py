@@ -21,7 +21,7 @@ from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError, option, setting
 from unmask.files import check_folder
 from unmask.training.best import BestWeights, EarlyStopping
-from unmask.training.checkpoint import Checkpoint, SignalGuard
+from unmask.training.checkpoint import Checkpoint
 from unmask.training.compute import Compute, fit_memory, launch
 from unmask.training.engine import Whole
 from unmask.training.job import Job, RunResult
@@ -39,6 +39,7 @@ from unmask.training.progress import RunClock, ending, total_steps
 from unmask.training.same_run import check_not_done, check_same_run
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings, same_run_hint
+from unmask.training.signals import SignalGuard
 from unmask.training.tracking import Tracker, console_logger
 from unmask.training.validation import Validation
 from unmask.writing import own_folder

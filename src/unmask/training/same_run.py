@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, setting
-from unmask.files import read_object
-from unmask.training.checkpoint import Checkpoint, checkpoints
+from unmask.training.checkpoint import Checkpoint, checkpoints, read_state
 from unmask.training.settings import LATER, TrainSettings
 
 
 def begun_with(folder: Path, name: str) -> Any:
-    """What the run in a folder was begun with under this name of its fingerprint, by its newest checkpoint; None where
-    that does not say."""
+    """What the run in a folder was begun with under this name of its fingerprint, by its newest checkpoint whose state
+    can be read; None where that does not say."""
     for path in checkpoints(folder):
-        extra = (read_object(path / "state.json") or {}).get("extra")
-        was = extra.get("fingerprint") if isinstance(extra, Mapping) else None
-        if isinstance(was, Mapping):
-            return was.get(name)
+        with contextlib.suppress(UserError):
+            return (read_state(path)["extra"].get("fingerprint") or {}).get(name)
     return None
 
 

@@ -11,7 +11,6 @@ written or read. `state.json` and the rename that makes the folder visible come 
 
 from __future__ import annotations
 
-import json
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -39,6 +38,7 @@ from unmask.training.checkpoint import (
     not_written,
     temporary_place,
     unflatten_optimiser,
+    write_state,
 )
 
 MODEL, OPTIMISER = "model/", "optimiser/"
@@ -115,7 +115,7 @@ class ShardWriter:
                 return (
                     f"{absent[0]} of another process is not there: all of them need the run folder on one shared disk"
                 )
-            (place / "state.json").write_text(json.dumps(state), encoding="utf-8")
+            write_state(place, state)
             end_writing(self.folder, step, self.keep)
         except OSError as error:
             return str(error)

@@ -20,10 +20,10 @@ import numpy as np
 
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.tokenizer import Tokenizer
-from unmask.training.checkpoint import SignalGuard
 from unmask.training.job import Job
 from unmask.training.run import run
 from unmask.training.settings import TrainSettings, without_endings
+from unmask.training.signals import SignalGuard
 
 PROBE_STEPS = 8
 """Steps of the short run."""
