@@ -59,7 +59,7 @@ def test_weights_come_last_and_other_files_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda a, b: (moved.append(os.path.basename(b)), replace(a, b)))
     with written_folder(folder) as new:
         for name in ("unmask.json", "model.safetensors", "config.json"):
-            (new / name).write_text(name)
+            (new / name).write_text("{}")
     assert moved[-1] == "model.safetensors"
     assert len(moved) == 3
     assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors", "notes.txt", "unmask.json"]

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,79 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def fingerprint(path: Path) -> list[int]:
+    """Size and CRC-32 of a file."""
+    checksum = 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            checksum = zlib.crc32(block, checksum)
+    return [path.stat().st_size, checksum]
+
+
+def check_files(
+    folder: str | Path, written: Mapping[str, Sequence[int]], *, hint: str, most: int | None = None
+) -> None:
+    """Compare files with what was noted when they were written.
+
+    Args:
+        written: name in the folder -> `fingerprint`.
+        most: bytes that are read through to know their CRC-32: all of the small files, and of the large ones some,
+            evenly spread; default all. The size of every file is compared.
+
+    Raises:
+        UserError: naming a file that is missing, short or altered.
+    """
+    by_size = sorted(written, key=lambda name: int(written[name][0]))
+    total = sum(int(written[name][0]) for name in by_size)
+    small = [name for name in by_size if int(written[name][0]) <= 1 << 20]
+    large = by_size[len(small) :]
+    read = {*small, *large[:: 1 if most is None else max(1, -(-total // most))]}
+    for name in by_size:
+        file = Path(folder) / name
+        if not file.is_file():
+            raise UserError(f"{file}: missing", hint=hint)
+        size = file.stat().st_size
+        if size != written[name][0]:
+            raise UserError(f"{file}: {size:,} bytes, {written[name][0]:,} were written", hint=hint)
+        if name in read and fingerprint(file) != list(written[name]):
+            raise UserError(f"{file}: altered since it was written", hint=hint)
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON with a CRC-32 of all else in it, for `unsealed`."""
+    return {**content, "crc32": zlib.crc32(json.dumps(content).encode())}
+
+
+def unsealed(content: dict[str, Any], path: Path, *, hint: str) -> dict[str, Any]:
+    """What was `sealed`; that of a version which wrote no CRC-32 is taken without it.
+
+    Raises:
+        UserError: it was altered since, naming the file that it was read from.
+    """
+    rest = {key: value for key, value in content.items() if key != "crc32"}
+    if "crc32" in content and content["crc32"] != zlib.crc32(json.dumps(rest).encode()):
+        raise UserError(f"{path}: altered since it was written", hint=hint)
+    return rest
+
+
+def check_weights(folder: str | Path, about: Mapping[str, Any]) -> None:
+    """Compare the weights of a model folder with what its unmask.json notes of them, those that are there.
+
+    Args:
+        about: contents of unmask.json; one without "files" is of an earlier version, and not compared.
+
+    Raises:
+        UserError: naming the file that differs.
+    """
+    hint = 'Copy the folder again; if the weights were changed on purpose, remove "files" from its unmask.json.'
+    written = about.get("files", {})
+    try:
+        there = {name: known for name, known in written.items() if (Path(folder) / name).is_file()}
+        check_files(folder, there, hint=hint)
+    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError):
+        raise UserError(f"{folder}/unmask.json: files {written!r}", hint=hint) from None
 
 
 def read_json(path: str | Path) -> Any:

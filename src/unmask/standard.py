@@ -34,13 +34,13 @@ from unmask.errors import UserError
 from unmask.evaluation.card import add_card
 from unmask.evaluation.charts import number
 from unmask.evaluation.report import Report, training_curves
-from unmask.files import damaged, read_object
+from unmask.files import check_weights, damaged, read_object
 from unmask.training.job import Job, RunResult
 from unmask.training.precision import resolve_device
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, apply_run_overrides, lasting, to_dict
 from unmask.version import __version__
-from unmask.writing import demo_folder, replace_json
+from unmask.writing import demo_folder, note_weights, replace_json
 
 Named = Sequence[tuple[str, Example]]
 """Examples with their names, in the order of the data."""
@@ -172,6 +172,7 @@ class StandardModel(ABC):
         save_model(self.model, str(Path(folder) / "model.safetensors"))
         about = {"kind": self.kind, "version": __version__, "settings": to_dict(self.settings)}
         replace_json(Path(folder) / "unmask.json", about)
+        note_weights(Path(folder))
         add_card(Path(folder), folder)
 
     @classmethod
@@ -185,6 +186,7 @@ class StandardModel(ABC):
             raise UserError(f"precision={precision}", hint=f"Models of {cls.kind} compute in fp32.")
         with damaged(folder):
             about = read_object(Path(folder) / "unmask.json") or {}
+            check_weights(folder, about)
             settings = apply_run_overrides(cls.Settings(), about.get("settings", {}))
             model = cls.new_model(settings)
             load_model(model, str(Path(folder) / "model.safetensors"))

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import IO, Any, ParamSpec, TypeVar
 
 from unmask.errors import UserError, option
-from unmask.files import check_folder, check_new_model, check_place, fsync, json_text
+from unmask.files import check_folder, check_new_model, check_place, fingerprint, fsync, json_text, read_object
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -286,6 +286,7 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
             new.mkdir(mode=0o700)
             with stands_for(new, folder):
                 yield new
+            note_weights(new)
             mode = stat.S_IMODE(folder.stat().st_mode)
             for path in new.iterdir():
                 path.chmod(mode if path.is_dir() else mode & 0o666)
@@ -308,6 +309,15 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
         finally:
             with contextlib.suppress(OSError):
                 remove(new)
+
+
+def note_weights(folder: Path) -> None:
+    """Note size and CRC-32 of a model folder's weights in its unmask.json, where it has one; `check_weights` compares
+    them."""
+    about = read_object(folder / "unmask.json")
+    if about is not None:
+        about["files"] = {path.name: fingerprint(path) for path in sorted(folder.glob("*.safetensors"))}
+        (folder / "unmask.json").write_text(json_text(about), encoding="utf-8")
 
 
 def demo_folder(out: str | Path) -> Path:

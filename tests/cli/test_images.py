@@ -93,7 +93,7 @@ def test_evaluate_embed_fill_inspect(capsys, folders, tmp_path):
     good(capsys, "fill", folders / "model", folders / "data", "--ratio", "0.5", "--out", tmp_path / "f.npy")
     assert np.load(tmp_path / "f.npy").shape == (90, 12, 12, 1)
     assert good(capsys, "inspect", folders / "model")["kind"] == "images"
-    assert "mean, first or max" in bad(
+    assert "Expected mean, first, max" in bad(
         capsys, "embed", folders / "model", one, "--out", tmp_path / "x.npy", "--pooling", "middle"
     )
 

@@ -11,6 +11,7 @@ import tiny_folders
 import unmask
 from tiny_images import TINY, bars
 from tiny_kinds import N, clinic, hospital
+from unmask.errors import UserError
 from unmask.modalities.events.convert import convert
 from unmask.modalities.images import recipes
 from unmask.progress import told_to
@@ -95,3 +96,17 @@ def test_a_model_says_what_it_is_and_its_uses_how_far_they_are(uses, tmp_path, c
             use()
         assert heard.shares[-1:] >= [1], name
     assert "left" not in capsys.readouterr().err
+    refuses_other_weights(model, tmp_path / "m")
+
+
+def refuses_other_weights(model, folder):
+    """A flipped bit of a weight is another model, which no reader of the file can see."""
+    if not folder.exists():
+        model.save(folder)
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:])
+    with pytest.raises(UserError, match=r"model\.safetensors: altered since it was written"):
+        unmask.load(folder, device="cpu")
+    path.write_bytes(whole)
+    unmask.load(folder, device="cpu")

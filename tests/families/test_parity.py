@@ -13,6 +13,7 @@ from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.errors import UserError
 from unmask.modalities.text.folder import load_folder, new_text_model, save_folder
+from unmask.writing import note_weights
 
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
@@ -223,6 +224,7 @@ def test_old_spellings_bare_encoders_and_copies(tmp_path):
     assert all(torch.equal(v, written[k]) for k, v in (new | copies).items())
     bare = {k.removeprefix("bert."): v for k, v in new.items() if k.startswith("bert.")}
     save_file(bare | {"pooler.dense.weight": torch.ones(32, 32)}, file)
+    note_weights(tmp_path)
     loaded = load_folder(tmp_path)
     assert loaded.ignored == ["bert.pooler.dense.weight"]
     assert all("cls." in name for name in loaded.random)

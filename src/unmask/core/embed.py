@@ -14,7 +14,7 @@ from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, packed_batches, similar_length_batches
 from unmask.core.model import MaskedModel
 from unmask.encoder.on_host import on_host, to_device
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 
 Pooling = Literal["mean", "first", "max"]
 POOLINGS = ("mean", "first", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -130,7 +130,7 @@ def check_pooling(pooling: str, known: Sequence[str] = POOLINGS) -> None:
     UserError: it is none of `known`, nor several of them joined by "+".
     """
     if not set(pooling.split("+")) <= set(known):
-        raise UserError(f"pooling={pooling}", hint=f"Expected {', '.join(known[:-1])} or {known[-1]}.")
+        raise UserError(option("pooling", pooling), hint=f"Expected {', '.join(known[:-1])} or {known[-1]}.")
 
 
 def pool_states(

@@ -1,7 +1,8 @@
 """The folder of prepared data, whatever its kind: how it is begun, gone on with, finished and known again.
 
 plan.json       until it is finished: the key of the preparation, made of data and settings
-prepared.json   from then on: "kind", "key" and the "settings" that decided what was prepared
+prepared.json   from then on: "kind", "key", the "settings" that decided what was prepared, and size and CRC-32 of files
+                that do not have them elsewhere
 .lock           one process at a time prepares in it
 """
 
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, option, setting
-from unmask.files import check_folder, read_json
+from unmask.files import check_files, check_folder, read_json, unsealed
 from unmask.writing import LOCK, locked, remove
 
 ABOUT, PLAN = "prepared.json", "plan.json"
+DAMAGED = "Prepare it again, or copy the folder again."
 
 
 def prepared_at(data: str | Path | Sequence[str | Path], kind: str) -> Path | None:
@@ -28,7 +30,7 @@ def prepared_at(data: str | Path | Sequence[str | Path], kind: str) -> Path | No
         kind: of data that it must be of.
 
     Raises:
-        UserError: it is not finished, is of another kind, or stands beside other data.
+        UserError: it is not finished, not as it was written, is of another kind, or stands beside other data.
     """
     items = [Path(i) for i in ([data] if isinstance(data, str | Path) else data)]
     for folder in items:
@@ -42,6 +44,8 @@ def prepared_at(data: str | Path | Sequence[str | Path], kind: str) -> Path | No
         if not isinstance(about, dict) or about.get("kind") != kind:
             there = about.get("kind") if isinstance(about, dict) else about
             raise UserError(f"{folder}: prepared from {there}, not from {kind}", hint=f"Give data of {kind}.")
+        about = unsealed(about, folder / ABOUT, hint=DAMAGED)
+        check_files(folder, about.get("files", {}), hint=DAMAGED)
         if len(items) > 1:
             raise UserError(
                 f"{folder} is prepared, and stands beside other data", hint="Prepare all of it together in one folder."

@@ -23,7 +23,6 @@ import random
 import re
 import shutil
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +35,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import UserError, option, setting
-from unmask.files import fsync
+from unmask.files import fingerprint, fsync, sealed, unsealed
 
 _NAME = re.compile(r"step-(\d+)(\.replaced)?")
 _TEMPORARY = ".writing-"
@@ -103,7 +102,7 @@ def save_checkpoint(
             "extra": dict(extra or {}),
             "optimiser": {"param_groups": groups, "scalars": scalars},
             "random": capture_random_state(),
-            "files": {path.name: file_fingerprint(path) for path in sorted(temporary.iterdir())},
+            "files": {path.name: fingerprint(path) for path in sorted(temporary.iterdir())},
         }
         write_state(temporary, state)
     return _final(folder, step)
@@ -198,13 +197,12 @@ def none_whole(folder: str | Path, newest: str) -> UserError:
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint's state.json, with a CRC-32 of the JSON of all else in it."""
-    checksum = zlib.crc32(json.dumps(state).encode())
-    (folder / "state.json").write_text(json.dumps({**state, "crc32": checksum}), encoding="utf-8")
+    """Write a checkpoint's state.json."""
+    (folder / "state.json").write_text(json.dumps(sealed(state)), encoding="utf-8")
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What `write_state` wrote; that of a version which wrote no CRC-32 is read without it.
+    """What `write_state` wrote.
 
     Raises:
         UserError: it is missing, half, or altered since it was written.
@@ -212,16 +210,13 @@ def read_state(folder: Path) -> dict[str, Any]:
     path, hint = folder / "state.json", "The checkpoint is not whole; use an earlier one."
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        checksum = state.pop("crc32", None)
         if not {"step", "extra", "optimiser", "random", "files"} <= set(state):
             raise KeyError
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}", hint=hint) from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{path}: not the state of a checkpoint", hint=hint) from None
-    if checksum not in (None, zlib.crc32(json.dumps(state).encode())):
-        raise UserError(f"{path}: altered since it was written", hint=hint)
-    return state
+    return unsealed(state, path, hint=hint)
 
 
 def load_checkpoint(path: str | Path, share: tuple[int, int] = (0, 1)) -> Checkpoint:
@@ -242,7 +237,7 @@ def load_checkpoint(path: str | Path, share: tuple[int, int] = (0, 1)) -> Checkp
             of = "" if shards is None else f", one of {len(files)} shards"
             raise UserError(f"{file}: missing{of}", hint=hint)
         mine = shards is None or number % share[1] == share[0]
-        if (file_fingerprint(file) if mine else [file.stat().st_size, files[name][1]]) != files.get(name):
+        if (fingerprint(file) if mine else [file.stat().st_size, files[name][1]]) != files.get(name):
             raise UserError(f"{file}: differs from what state.json says was written", hint=hint)
     if shards is not None:
         known = {"optimiser": optimiser, **shards}
@@ -433,15 +428,6 @@ def _prune(root: Path, step: int, keep: int) -> None:
         kept += whole
         if not whole or kept > max(keep, 1):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def file_fingerprint(path: Path) -> list[int]:
-    """Size and CRC-32 of a file."""
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            checksum = zlib.crc32(block, checksum)
-    return [path.stat().st_size, checksum]
 
 
 def _encode(array: np.ndarray) -> str:

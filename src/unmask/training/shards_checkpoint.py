@@ -27,13 +27,12 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from unmask.errors import UserError
-from unmask.files import fsync
+from unmask.files import fingerprint, fsync
 from unmask.training.checkpoint import (
     Checkpoint,
     begin_writing,
     capture_random_state,
     end_writing,
-    file_fingerprint,
     flatten_optimiser,
     not_written,
     temporary_place,
@@ -93,7 +92,7 @@ class ShardWriter:
         try:
             written.result()
             place, rank = temporary_place(self.folder, step), distributed.get_rank()
-            mine = {path.name: file_fingerprint(path) for path in place.glob(f"shard-{rank + 1:05d}-*")}
+            mine = {path.name: fingerprint(path) for path in place.glob(f"shard-{rank + 1:05d}-*")}
             for name in mine:
                 fsync(place / name)
             everyone: list[Any] = [None] * state["shards"]["processes"]

@@ -141,12 +141,14 @@ def test_what_is_wrong_is_said_and_a_damaged_folder_refused(meds: Path, tmp_path
     assert {n: c for n, c in left.items() if n != "prepared.json"} == {
         n: c for n, c in right.items() if n != "prepared.json"
     }
-    path = tmp_path / "p" / "events" / "value.bin"
-    content = bytearray(path.read_bytes())
-    content[100] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="not as it was written"):
-        events.pretrain(tmp_path / "p", tmp_path / "r", settings=SETTINGS, console=False)
+    for name in sorted(files(tmp_path / "p")):
+        path = tmp_path / "p" / name
+        whole = path.read_bytes()
+        at = len(whole) // 2
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(UserError, match=r"not as it was written|altered since it was written|not JSON"):
+            events.pretrain(tmp_path / "p", tmp_path / "r", settings=SETTINGS, console=False)
+        path.write_bytes(whole)
     with pytest.raises(UserError, match="prepared from events, not from text"):
         text.pretrain(str(tmp_path / "p"), tmp_path / "r", console=False)
     shard(meds, table([(13, DAY, "a", None)]), "9")

@@ -167,7 +167,7 @@ def test_embeddings_keep_the_order_and_do_not_depend_on_company(trained):
     np.testing.assert_allclose(
         np.linalg.norm(model.embed(pixels, pooling="first", normalise=True), axis=1), 1, rtol=1e-5
     )
-    with pytest.raises(UserError, match="pooling=middle"):
+    with pytest.raises(UserError, match="pooling='middle'"):
         model.embed(pixels, pooling="middle")
     assert model.attention(pixels).shape == (7, 2, 6, 6)
     assert model.resized((16, 8)).embed(np.zeros((2, 16, 8), np.uint8)).shape == (2, 32)

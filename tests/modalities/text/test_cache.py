@@ -170,10 +170,18 @@ def test_a_crash_half_way_leaves_nothing_and_the_next_run_builds(tmp_path, monke
     assert len(build(tmp_path))
 
 
-def test_a_damaged_cache_is_named(tmp_path):
+@pytest.mark.parametrize("name", ["tokens.bin", "starts.bin", "offsets.bin", "split.bin", "meta.json"])
+def test_a_damaged_cache_is_named(tmp_path, name):
     build(tmp_path)
-    (tmp_path / "cache" / "tokens.bin").write_bytes(b"short")
-    with pytest.raises(UserError, match=r"tokens\.bin: 5 bytes, expected"):
+    path = tmp_path / "cache" / name
+    whole = bytearray(path.read_bytes())
+    # The split, and the digits of meta.json, are what would be taken for others.
+    at = whole.index(b'"documents": ') + 13 if name == "meta.json" else len(whole) // 2
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(UserError, match=f"{name}: altered since it was written"):
+        TokenCache.open(tmp_path / "cache")
+    path.write_bytes(whole[:-5])
+    with pytest.raises(UserError, match=f"{name}: .* bytes, .* were written|not a token cache"):
         TokenCache.open(tmp_path / "cache")
 
 

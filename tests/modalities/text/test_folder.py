@@ -10,6 +10,7 @@ from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.errors import UserError
 from unmask.modalities.text import folder as room
 from unmask.modalities.text.folder import load_folder, new_text_model, save_folder
+from unmask.writing import note_weights
 
 DECODER = EncoderConfig(width=16, layers=1, heads=2, positions=SinCos(), feedforward=MLP(inner=32))
 
@@ -160,6 +161,7 @@ def test_what_the_file_does_not_hold_is_drawn(tmp_path):
     path = folder(tmp_path / "m")
     weights = load_file(path / "model.safetensors")
     save_file({k: v for k, v in weights.items() if ".transform.dense" not in k}, path / "model.safetensors")
+    note_weights(path)
     found = load_folder(path)
     drawn = found.model.codec.transform.weight
     assert found.random
@@ -170,12 +172,12 @@ def test_what_the_file_does_not_hold_is_drawn(tmp_path):
     )
 
 
-def test_all_files_of_a_folder_may_be_read_by_the_same_people(tmp_path):
+def test_a_folder_and_its_files_are_for_their_owner_alone(tmp_path):
     from tiny_folders import folder
 
     modes = {p.name: p.stat().st_mode & 0o777 for p in folder(tmp_path / "m").iterdir()}
-    (tmp_path / "plain").write_text("x")
-    assert set(modes.values()) == {(tmp_path / "plain").stat().st_mode & 0o777}, modes
+    assert set(modes.values()) == {0o600}, modes
+    assert (tmp_path / "m").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_model_is_shown_in_one_line(tmp_path):

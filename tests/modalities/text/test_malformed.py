@@ -12,6 +12,7 @@ import unmask
 from commands import exit_code, run
 from damage import attempt, damage
 from unmask.errors import UserError
+from unmask.writing import note_weights
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,7 @@ def test_metadata_of_weights_is_not_believed(tmp_path, tied):
 
     path = tiny_folders.folder(tmp_path / "m") / "model.safetensors"
     save_file(load_file(path), path, metadata={"format": "pt", "tied": tied})
+    note_weights(path.parent)
     with pytest.raises(UserError, match="not a whole safetensors file"):
         unmask.load(tmp_path / "m")
 
@@ -120,6 +122,7 @@ def test_weights_that_are_none_are_refused(tmp_path, kind, named):
     name = "bert.encoder.layer.0.output.dense.weight"
     weights[name] = weights[name].view(torch.int32) if kind == "int32" else weights[name].fill_(float("nan"))
     save_file(weights, path, metadata={"format": "pt"})
+    note_weights(path.parent)
     with pytest.raises(UserError, match=f"{name} .*{named}"):
         unmask.load(tmp_path / "m")
 

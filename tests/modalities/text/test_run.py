@@ -26,6 +26,7 @@ from unmask.modalities.text.model import load
 from unmask.modalities.text.pretrain import COMPANY, TextPretraining, pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.writing import note_weights
 
 SMALL = {
     "recipe": "bert",
@@ -424,6 +425,7 @@ def test_a_model_without_its_head_is_adapted_the_same_way_twice_and_resumed(corp
     kept = {k: v for k, v in weights.items() if not k.startswith("cls.")}
     assert len(kept) < len(weights)
     save_file(kept, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
+    note_weights(tmp_path / "base")
 
     def adapted(out, steps, **more):
         torch.rand(len(out))  # the generator stands elsewhere in every process

@@ -18,6 +18,7 @@ from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rota
 from unmask.encoder.kinds import Full, Local
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
+from unmask.files import check_weights
 from unmask.modalities.events.card import remembered
 from unmask.modalities.events.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.outcome import OutcomeHead
@@ -164,6 +165,7 @@ def load_folder(path: str | Path) -> EventFolder:
         )
     if about.get("format") not in (ROWS, FORMAT):
         raise UserError(f"{path}: written by another version, whose network is another one", hint="Pretrain it again.")
+    check_weights(path, about)
     weights = read_weights(path / "model.safetensors")
     model = new_model(settings, len(vocabulary))
     try:

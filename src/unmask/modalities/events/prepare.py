@@ -22,7 +22,7 @@ from unmask.engines import engine as engine_of
 from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option, setting
-from unmask.files import check_room, fsync
+from unmask.files import check_room, fingerprint, fsync, sealed
 from unmask.modalities.events.columns import KINDS, VERSION, Shard, bytes_of, content_key, open_columns, shard_of
 from unmask.modalities.events.held_out import split, subjects_to_learn_from
 from unmask.modalities.events.meds import DATA, events_of, parents_of, splits_of
@@ -178,8 +178,10 @@ def _prepared(
         "vocabulary": len(vocabulary.codes),
         "bytes": sum(path.stat().st_size for path in (out / EVENTS).iterdir()),
     }
-    about = {"kind": "events", "key": key, "settings": settled(settings), "counts": counts}
-    replace_json(out / ABOUT, about)
+    small = [name for name in (VOCABULARY, PARENTS, SPLIT, f"{EVENTS}/index.json") if (out / name).exists()]
+    files = {name: fingerprint(out / name) for name in small}
+    about = {"kind": "events", "key": key, "settings": settled(settings), "counts": counts, "files": files}
+    replace_json(out / ABOUT, sealed(about))
     for name in (PARTS, PLAN):
         remove(out / name)
     fsync(out)

@@ -20,6 +20,7 @@ from unmask.errors import UserError, setting
 from unmask.evaluation.card import add_card
 from unmask.families.base import activation_name
 from unmask.families.vit import SPELLINGS, TRANSFORMERS, Converted, from_published, in_memory, to_published
+from unmask.files import check_weights
 from unmask.modalities.images.build import assemble, initialise, vit_config
 from unmask.modalities.images.card import remembered
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
@@ -83,6 +84,7 @@ def load_folder(
     if not path.exists():
         raise UserError(f"{path}: no such model", hint="Give a model folder, or a weights file of a MAE or ViT.")
     about = _json(path / "unmask.json") if path.is_dir() else {}
+    check_weights(path, about)
     found = from_published(read_weights(path))
     head = {k.removeprefix("classifier."): found.state.pop(k) for k in list(found.state) if k.startswith("classifier.")}
     try:

@@ -17,6 +17,7 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
+from unmask.files import check_weights
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.fitting.cell_table import CellTable
@@ -364,6 +365,7 @@ def _loaded(folder: Path) -> TableModel:
 
     about = json.loads((folder / "unmask.json").read_text(encoding="utf-8"))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    check_weights(folder, about)
     tensors = load_file(folder / "model.safetensors")
     schema = Schema.from_dict(about["schema"])
     codings = [Coding.from_dict(c) for c in about["codings"]]

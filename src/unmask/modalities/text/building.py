@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from unmask.errors import UserError, first_of, option, setting
+from unmask.files import fingerprint
 from unmask.modalities.text.documents import ReadReport, first_undecodable
 from unmask.modalities.text.plain import Parting
 from unmask.modalities.text.sources import iter_documents
@@ -96,7 +97,7 @@ def build_files(
         "before": tokenizer.before,
         "after": tokenizer.after,
         "report": asdict(report),
-        "sizes": {name: (folder / name).stat().st_size for name in FILES},
+        "files": {name: fingerprint(folder / name) for name in FILES},
     }
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from unmask.core.hashing import Salt, hash_keys
 from unmask.engines.local import Ended
 from unmask.errors import UserError
-from unmask.files import fsync
+from unmask.files import check_files, fsync, sealed, unsealed
 from unmask.modalities.text.building import FILES, MIN_TOKENS, PROGRESS, build_files, told
 from unmask.modalities.text.documents import opened
 from unmask.modalities.text.plain import Parting
@@ -37,7 +37,7 @@ from unmask.remote import Remote
 from unmask.training.settings import same_run_hint
 from unmask.writing import locked
 
-VERSION = 4
+VERSION = 5
 READ_WHOLE = 1 << 30
 """Bytes of local files that are read whole to know whether they changed."""
 _KNOWN = (*FILES, PROGRESS, f"{PROGRESS}.new", "meta.json", "documents.bin")
@@ -146,31 +146,24 @@ class TokenCache:
         return found
 
     @classmethod
-    def open(cls, folder: str | Path) -> TokenCache:
+    def open(cls, folder: str | Path, *, hint: str = "Remove the folder; it is rebuilt.") -> TokenCache:
         """Open a finished cache.
 
+        Files are read through, of more than 1 GiB a part, and their CRC-32 compared.
+
         Raises:
-            UserError: not a cache, or a file has another size than was written.
+            UserError: not a cache, or a file is not as it was written.
         """
         folder = Path(folder)
         try:
             meta = json.loads((folder / "meta.json").read_text())
         except (OSError, ValueError):
-            raise UserError(f"{folder}: not a token cache", hint="Build it again.") from None
+            raise UserError(f"{folder}: not a token cache", hint=hint) from None
         if not isinstance(meta, dict) or meta.get("version") != VERSION:
-            raise UserError(f"{folder}: a token cache of another version", hint="Remove the folder; it is rebuilt.")
-        for name, size in meta["sizes"].items():
-            have = (folder / name).stat().st_size if (folder / name).exists() else None
-            if have != size:
-                raise UserError(
-                    f"{folder / name}: {have} bytes, expected {size}", hint="Remove the folder; it is rebuilt."
-                )
-        made = cls(folder, meta)
-        if made._offsets[-1] != len(made._tokens) or (np.diff(made._offsets) < 0).any():
-            raise UserError(
-                f"{folder / 'offsets.bin'}: does not fit tokens.bin", hint="Remove the folder; it is rebuilt."
-            )
-        return made
+            raise UserError(f"{folder}: a token cache of another version", hint=hint)
+        meta = unsealed(meta, folder / "meta.json", hint=hint)
+        check_files(folder, meta["files"], hint=hint, most=READ_WHOLE)
+        return cls(folder, meta)
 
     @classmethod
     def build(
@@ -262,7 +255,7 @@ class TokenCache:
             temporary.mkdir(parents=True, exist_ok=True)
             meta = build_files(temporary, key, names, tokenizer, say, **settings)
             meta |= {"version": VERSION, "key": key, "fingerprint": tokenizer.fingerprint(), "settings": settings}
-            (temporary / "meta.json").write_text(json.dumps(meta, indent=1))
+            (temporary / "meta.json").write_text(json.dumps(sealed(meta), indent=1))
             if resumed:
                 was = {} if there is None else there.meta
                 other = expected is not None and cls.open(temporary).digest() != expected

@@ -25,7 +25,7 @@ from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
 from unmask.families.heads import TaskHead, published_head
-from unmask.files import damaged, read_object
+from unmask.files import check_weights, damaged, read_object
 from unmask.modalities.text.sentence_files import encoder_folder, lower_cased, read_sentences
 from unmask.modalities.text.sentences import Sentences
 from unmask.modalities.text.tokenizer import Tokenizer
@@ -159,9 +159,10 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None, whole: Path) -> TextFolde
     family = detect(config)
     if tokenizer is None:
         tokenizer = Tokenizer.load(folder, lowercase=(whole / "modules.json").exists() and lower_cased(folder))
+    settings = read_object(folder / "unmask.json") or {}
+    check_weights(folder, settings)
     weights = _weights(folder, config)
     family, settled = settle(family, config, set(published_names(family, weights).values()))
-    settings = read_object(folder / "unmask.json") or {}
     decoder, task = settings.get("decoder"), settings.get("task") or {}
     if not isinstance(task, dict):
         raise UserError(f"{folder}/unmask.json: task {task!r}", hint="An object is expected there.")

@@ -23,7 +23,7 @@ from unmask.engines import engine as engine_of
 from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing, remove_halves
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option
-from unmask.files import check_room, fsync, read_json
+from unmask.files import check_room, fingerprint, fsync, read_json, sealed
 from unmask.modalities.text.building import recipe_of, refuse_no_examples, told
 from unmask.modalities.text.cache import VERSION, TokenCache, content_key
 from unmask.modalities.text.corpus import TOKENIZER_CHARACTERS, check_unknown, new_tokenizer
@@ -303,8 +303,9 @@ def _finish(made: Preparation, scanned: Scanned, tokenizer: Tokenizer, shards: l
     total = {name: sum(about[name] for about in shards) for name in shards[0] if name not in ("sizes", "sums")}
     refuse_no_examples(total["examples"], total["entities"], recipe, made.files, entities=made.reading.entities)
     tail = write_index(out, shards, s.holdout)
-    names = ["offsets.bin", "split.bin"]
-    names += [f"shards/{n:06}.{array}.bin" for n in range(len(shards)) for array in BINS]
+    files = {name: fingerprint(out / name) for name in ("offsets.bin", "split.bin")}
+    for n, shard in enumerate(shards):
+        files |= {f"shards/{n:06}.{array}.bin": [shard["sizes"][array], shard["sums"][array]] for array in BINS}
     meta = {
         "dtype": recipe.dtype,
         **{name: total[name] for name in ("examples", "tokens", "documents", "short")},
@@ -315,20 +316,19 @@ def _finish(made: Preparation, scanned: Scanned, tokenizer: Tokenizer, shards: l
         "before": tokenizer.before,
         "after": tokenizer.after,
         "report": asdict(scanned.report),
-        "sizes": {name: (out / name).stat().st_size for name in names},
+        "files": files,
         "shards": len(shards),
-        "sums": [about["sums"] for about in shards],
         "version": VERSION,
         "key": made.key,
         "fingerprint": tokenizer.fingerprint(),
     }
-    replace_json(out / "meta.json", meta)
+    replace_json(out / "meta.json", sealed(meta))
     check_unknown(TokenCache.open(out).unknown, made.say)
     for line in told(meta):
         made.say(line)
     remove_halves(out / "shards")
     about = {"kind": "text", "key": made.key, "settings": settled(s)}
-    replace_json(out / ABOUT, about)
+    replace_json(out / ABOUT, sealed(about))
     for name in WORK:
         remove(out / name)
     fsync(out)
@@ -344,5 +344,5 @@ def _counts(cache: TokenCache) -> dict[str, int]:
         "held_out": len(cache.validation),
         "tokens": meta["tokens"],
         "shards": meta["shards"],
-        "bytes": sum(meta["sizes"].values()),
+        "bytes": sum(size for size, _ in meta["files"].values()),
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.engines.folder import prepared_at, prepared_with, refuse_other
+from unmask.engines.folder import DAMAGED, prepared_at, prepared_with, refuse_other
 from unmask.errors import UserError
 from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.recipes import TextSettings
@@ -41,7 +41,7 @@ def open_prepared(folder: Path, settings: TextSettings) -> tuple[Tokenizer, Toke
     Raises:
         UserError: the settings ask for something else than was prepared, or a file is not as it was written.
     """
-    tokenizer, cache = Tokenizer.load(folder / "tokenizer.json"), TokenCache.open(folder)
+    tokenizer, cache = Tokenizer.load(folder / "tokenizer.json"), TokenCache.open(folder, hint=DAMAGED)
     if tokenizer.fingerprint() != cache.meta["fingerprint"]:
         raise UserError(f"{folder}: its tokenizer is not the one it was prepared with", hint="Prepare it again.")
     check_settings(folder, prepared_with(folder), settings, tokenizer)

@@ -14,6 +14,7 @@ from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import encode
+from unmask.writing import note_weights
 
 
 def test_the_discriminant_is_bayes_rule_of_two_normals():
@@ -133,5 +134,6 @@ def test_it_is_saved_and_a_model_from_before_it_is_read(seed: int, tmp_path):
     tensors = load_file(tmp_path / "m" / "model.safetensors")
     del tensors["network.base.trust"]
     save_file(tensors, tmp_path / "m" / "model.safetensors")
+    note_weights(tmp_path / "m")
     assert (load(tmp_path / "m").table.network.base.trust == 1).all()
     assert json.loads((tmp_path / "m" / "unmask.json").read_text())["kind"] == "table"

@@ -19,6 +19,7 @@ from unmask.modalities.table.imputation.multiple import MultipleImputation
 from unmask.modalities.table.imputer import MaskedImputer
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.recipes import settings_of
+from unmask.writing import note_weights
 
 FAST = {"steps": 3, "members": 2}
 
@@ -179,6 +180,9 @@ def test_saved_and_loaded_it_is_the_same(table, model, tmp_path):
     pd.testing.assert_frame_equal(again.impute(table), model.impute(table))
     pd.testing.assert_frame_equal(again.intervals(table.iloc[:20]), model.intervals(table.iloc[:20]))
     (tmp_path / "m" / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"model\.safetensors: 1 bytes, .* were written"):
+        load(tmp_path / "m")
+    note_weights(tmp_path / "m")
     with pytest.raises(UserError, match="damaged"):
         load(tmp_path / "m")
 

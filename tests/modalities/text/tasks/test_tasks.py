@@ -15,6 +15,7 @@ from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, opened, predict, seeds
 from unmask.modalities.text.tasks.trained_part import Prefix
+from unmask.writing import note_weights
 
 FAST = {"start": "plain", "epochs": 6, "batch": 8, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
 
@@ -57,6 +58,7 @@ def test_what_was_never_trained_is_not_saved(tmp_path):
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     weights = load_file(model / "model.safetensors")
     save_file({k: v for k, v in weights.items() if not k.startswith("cls.")}, model / "model.safetensors")
+    note_weights(model)
     finetune("classify", model, sentiment(), out=out, **(FAST | {"epochs": 1}))
     assert not [k for k in load_file(out / "model.safetensors") if k.startswith("cls.")]
     assert len(predict(out, ["good"])) == 1
