@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test files side by side: each process has one thread and takes 1 to 2 GiB.
 WORKERS ?= 2
 
-.PHONY: help install demo test slow check verify tables bench model docs docs-slow clean
+.PHONY: help install demo test slow check verify tables bench model docs docs-slow release clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -61,6 +61,13 @@ docs: $(VENV)/.docs  ## build the pages into site/, with a search that needs no 
 
 docs-slow: $(VENV)/.docs  ## run the tutorials whole (tens of minutes); UNMASK_DOCS_WRITE=1 writes their outputs
 	$(BIN)/python -m pytest tests/docs -m docs
+
+release: $(STAMP)  ## make the wheel in dist/ and list what it holds, with its SHA-256
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/python -c "import hashlib,pathlib; [print(hashlib.sha256(p.read_bytes()).hexdigest(), p.name) \
+	  for p in pathlib.Path('dist').glob('*.whl')]" > dist/CONTENTS.txt
+	$(BIN)/python -m zipfile -l dist/*.whl >> dist/CONTENTS.txt
 
 clean:  ## remove what the tools leave behind (keeps .venv)
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site demo-text

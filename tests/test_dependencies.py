@@ -33,3 +33,15 @@ def test_dependencies_are_those_imported():
     needed, extras = declared(project["dependencies"]), project["optional-dependencies"].values()
     assert needed - imported() == set()
     assert imported() - needed - BROUGHT - set().union(*map(declared, extras)) == set()
+
+
+def pins(name: str) -> dict[str, str]:
+    """Package -> version of a file of constraints."""
+    found = re.findall(r"^([\w.-]+)==([^\s;\\]+)", (ROOT / name).read_text(), re.M)
+    return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in found}
+
+
+def test_every_version_that_is_tested_has_its_hashes():
+    assert pins("constraints-hashed.txt") == pins("constraints.txt")
+    parts = re.split(r"^(?=[\w.-]+==)", (ROOT / "constraints-hashed.txt").read_text(), flags=re.M)[1:]
+    assert [p for p in parts if not re.search(r"--hash=sha256:[0-9a-f]{64}\b", p)] == []
