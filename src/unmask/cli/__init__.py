@@ -28,7 +28,9 @@ _written_out = warnings.formatwarning
 def _in_one_line(message: Any, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
     """A warning of this package without the place in its code; those of others as they are."""
     if Path(filename).is_relative_to(Path(__file__).parents[1]):
-        return f"warning: {message}\n"
+        from unmask.cli.common import printable
+
+        return f"warning: {printable(str(message), sys.stderr)}\n"
     return _written_out(message, category, filename, lineno, line)
 
 
@@ -80,7 +82,9 @@ def main(arguments: list[str] | None = None) -> None:
         with ended_by_signals(), with_flags(), shown_for(sys.argv[1:] if arguments is None else arguments):
             build()(args=arguments, prog_name="unmask")
     except UserError as error:
-        print(f"unmask: {error}", file=sys.stderr)
+        from unmask.cli.common import on_stderr
+
+        on_stderr(f"unmask: {error}")
         sys.exit(UserError.exit_code)
     except BrokenPipeError:
         sys.exit(0)

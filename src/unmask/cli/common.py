@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from unmask.errors import UserError, suggest
 from unmask.files import json_text
 from unmask.progress import counted
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str, file: TextIO) -> str:
+    """A text for people. On a terminal what it would obey, which cells, names and texts of others may hold, is written
+    out: "\\x1b[2J" does not clear the screen."""
+    if not file.isatty():
+        return text
+    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}" if m[0] < "\xff" else f"\\u{ord(m[0]):04x}", text)
 
 
 class Output:
@@ -42,7 +53,7 @@ class Output:
             print(json_text(about | result, allow_nan=False, default=_plain))
         else:
             for line in lines:
-                print(line)
+                print(printable(line, sys.stdout))
         if stopped:
             from unmask.training.signals import SignalGuard
 
@@ -59,7 +70,7 @@ def _plain(value: Any) -> Any:
 
 def on_stderr(text: str) -> None:
     """A line on stderr: how far work is."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 PART = 1024

@@ -57,6 +57,9 @@ Lenient = Annotated[
     bool,
     typer.Option("--lenient", help="Leave out rows that are wrong, and say how many; else they are refused."),
 ]
+EscapeFormulas = Annotated[
+    bool, typer.Option("--escape-formulas", help="Put ' before cells that a spreadsheet would take for formulas.")
+]
 Missing = Annotated[list[str], typer.Option(help="A further spelling of a missing value, e.g. -9; may be repeated.")]
 Decimal = Annotated[str | None, typer.Option(help="The mark before decimals in the file's numbers: , or .")]
 Encoding = Annotated[str | None, typer.Option(help="Of a text file that is not UTF-8, e.g. cp1252.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +56,7 @@ def impute(
     ),
     absent: options.Absent = "",
     add_absent: bool = typer.Option(False, "--add-absent", help="Write the lacking columns too, imputed."),
+    escape_formulas: options.EscapeFormulas = False,
     missing: options.Missing = [],
     decimal: options.Decimal = None,
     encoding: options.Encoding = None,
@@ -90,6 +90,7 @@ def impute(
         }
         beside["constraint"] = constraint  # rules come with the schema there
         read: dict[str, Any] = {"missing": missing, "decimal": decimal, "encoding": encoding, "sheet": sheet}
+        read["escape_formulas"] = escape_formulas
         output.write(
             *impute_properly(model, table, out, proper, shift=shift, seed=seed, unused=beside, **given, **read)
         )
@@ -117,6 +118,7 @@ def impute(
             decimal=decimal,
             encoding=encoding,
             sheet=sheet,
+            escape_formulas=escape_formulas,
         )
     )
 
@@ -139,6 +141,7 @@ def impute_table(
     decimal: str | None = None,
     encoding: str | None = None,
     sheet: str | None = None,
+    escape_formulas: bool = False,
 ) -> Result:
     """Fill the missing cells of a table and write it (with `draws`, as many tables, numbered).
 
@@ -147,6 +150,7 @@ def impute_table(
     Raises:
         UserError: options that contradict each other, files that cannot be read or written, or what `complete` refuses.
     """
+    from unmask.cli.common import on_stderr
     from unmask.modalities.table.imputation.complete import complete
     from unmask.modalities.table.imputation.uncertainty import write_intervals
     from unmask.modalities.table.writing.writers import write_table
@@ -180,7 +184,7 @@ def impute_table(
         constraints=constraint,
     )
     for path_, one in zip(written, done.tables, strict=True):
-        write_table(one, path_)
+        write_table(one, path_, escape_formulas=escape_formulas)
     if intervals:
         write_intervals(done.records, loaded.schema, intervals)
     found = {
@@ -195,6 +199,6 @@ def impute_table(
         "warnings": done.warnings,
     }
     for text in done.warnings:
-        print(f"warning: {text}", file=sys.stderr)
+        on_stderr(f"warning: {text}")
     lines = [f"{done.cells} cells filled", *(f"note: {note}" for note in done.notes), *written]
     return found, [*lines, *([intervals] if intervals else [])]

@@ -34,6 +34,7 @@ def impute_properly(
     decimal: str | None = None,
     encoding: str | None = None,
     sheet: str | None = None,
+    escape_formulas: bool = False,
 ) -> Result:
     """Complete a table `proper` times, fitted to the table itself under the schema of a model, of a file, or inferred.
 
@@ -42,6 +43,7 @@ def impute_properly(
         unused: other options of `unmask impute`, which have no meaning here.
         missing: further spellings of a missing value.
         decimal, encoding, sheet: how the table's file is read; see `read_frame`.
+        escape_formulas: of `write_table`.
 
     Raises:
         UserError: options that contradict each other, or what `MultipleImputation` refuses.
@@ -95,7 +97,7 @@ def impute_properly(
         warnings.simplefilter("ignore")  # they are among the notes
         done.fit(frame)
     for path, one in zip(written, done.tables(), strict=True):
-        write_table(one, path)
+        write_table(one, path, escape_formulas=escape_formulas)
     if report:
         done.report(report)
     cells = int(sum(gap.sum() for gap in done._gaps))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -82,5 +81,7 @@ def warned_of() -> Iterator[list[str]]:
         warnings.simplefilter("always", UserWarning)
         yield said
     said += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+    from unmask.cli.common import on_stderr
+
     for text in said:
-        print(f"warning: {text}", file=sys.stderr)
+        on_stderr(f"warning: {text}")

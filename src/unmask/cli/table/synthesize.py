@@ -22,6 +22,7 @@ def synthesize(
     rare: str = typer.Option("drop", help="Levels that only a few training rows have: drop or keep."),
     extremes: str = typer.Option("pool", help="Values beyond those of a few training rows: pool or keep."),
     ids: str = typer.Option("none", help="new: identifier columns with fresh values S1, S2, ..."),
+    escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,
     json_: options.Json = False,
 ) -> None:
@@ -47,7 +48,7 @@ def synthesize(
             extremes=extremes,
             ids=ids,
         )
-    write_table(made.table, out)
+    write_table(made.table, out, escape_formulas=escape_formulas)
     found = {"out": out, "rows": rows, "where": where, "warnings": made.warnings, "notes": list(made.notes)}
     lines = [f"{rows} rows: {out}", *(f"warning: {w}" for w in made.warnings), *(f"note: {n}" for n in made.notes)]
     output.write(found, lines)
@@ -58,12 +59,14 @@ def generate(
     number: int = typer.Option(1, min=1, help="How many."),
     out: str = typer.Option(..., help="Where to write them, .csv, .tsv or .parquet."),
     temperature: float = typer.Option(1.0, help="Below 1 keeps to the common."),
+    escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,
     json_: options.Json = False,
 ) -> None:
     """Draw new rows of a table: `unmask synthesize`, which has more options, by the name that texts are drawn by."""
     synthesize(
-        model, number, out, [], [], temperature, missing=False, rare="drop", extremes="pool", ids="none", seed=seed,
+        model, number, out, [], [], temperature, missing=False, rare="drop", extremes="pool", ids="none",
+        escape_formulas=escape_formulas,         seed=seed,
         json_=json_,
     )  # fmt: skip
 
@@ -75,6 +78,7 @@ def augment(
     rows: int = typer.Option(..., help="Synthetic patients to add."),
     out: str = typer.Option(..., help="Where to write the table with them below, marked in `synthetic`."),
     constraint: list[str] = typer.Option([], help="Rule every new row meets."),
+    escape_formulas: options.EscapeFormulas = False,
     missing: options.Missing = [],
     decimal: options.Decimal = None,
     encoding: options.Encoding = None,
@@ -92,6 +96,6 @@ def augment(
     loaded = table_model(model)
     frame = read_for(loaded, table, missing, decimal, encoding, sheet)
     whole, new = augmented(loaded, frame, where, rows, seed, constraint)
-    write_table(whole, out)
+    write_table(whole, out, escape_formulas=escape_formulas)
     found = {"out": out, "rows": len(whole), "added": len(new), "where": where}
     output.write(found, [f"{len(new)} synthetic rows added to {len(whole) - len(new)}: {out}"])

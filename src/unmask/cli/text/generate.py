@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, cast
 
 import typer
@@ -33,7 +32,7 @@ def generate(
     json_: options.Json = False,
 ) -> None:
     """Draw new texts: all tokens are hidden, and filled in a few at a time."""
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, on_stderr
     from unmask.files import check_results
     from unmask.modalities.text.generating import shown_little, unknown_given
     from unmask.registry import load
@@ -44,7 +43,7 @@ def generate(
     loaded = load(model, device=device, precision=precision)
     warnings = [said for said in (shown_little(loaded), unknown_given(loaded, prefix, suffix)) if said is not None]
     for said in warnings:
-        print(f"warning: {said}", file=sys.stderr)
+        on_stderr(f"warning: {said}")
     results = loaded.generate(
         prefix=prefix,
         suffix=suffix,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
 import typer
@@ -83,7 +82,7 @@ def finetune(
     json_: options.Json = False,
 ) -> None:
     """Fine-tune a model of text for a task; the folder loads in transformers too."""
-    from unmask.cli.common import Output, run_overrides
+    from unmask.cli.common import Output, on_stderr, run_overrides
     from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
@@ -98,7 +97,7 @@ def finetune(
         "metric": metric,
         "lenient": lenient,
         "console": not json_,
-        "say": _say,
+        "say": on_stderr,
         **settings,
     }
     if adapt:
@@ -137,7 +136,7 @@ def predict(
     json_: options.Json = False,
 ) -> None:
     """Predict with a fine-tuned model of text: one JSON object per input, in order."""
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, on_stderr
     from unmask.files import check_results
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks import model as models
@@ -148,7 +147,7 @@ def predict(
     output = Output(json_, seed)
     folder = models.load(model, device=device, precision=precision)
     columns = Columns(text=text, text2=text2, header=header)
-    rows = tuning.predict(folder, data, columns=columns, say=_say)
+    rows = tuning.predict(folder, data, columns=columns, say=on_stderr)
     write_json_lines(rows, out)
     found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
     output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)
@@ -168,7 +167,7 @@ def evaluate(
     json_: options.Json = False,
 ) -> None:
     """The metrics of a fine-tuned model of text on labelled data; of any model on queries and documents: retrieval."""
-    from unmask.cli.common import Output
+    from unmask.cli.common import Output, on_stderr
     from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.tasks import figures
     from unmask.modalities.text.tasks import finetune as tuning
@@ -185,7 +184,7 @@ def evaluate(
         device=device,
         precision=precision,
         lenient=lenient,
-        say=_say,
+        say=on_stderr,
     )
     shown = found | found.get("metrics", {})
     ends = {found["metric"]: [found.get("low"), found.get("high")]}
@@ -207,7 +206,7 @@ def glue(
     json_: options.Json = False,
 ) -> None:
     """Fine-tune a model on the nine tasks of GLUE, and evaluate it on each."""
-    from unmask.cli.common import Output, overrides
+    from unmask.cli.common import Output, on_stderr, overrides
     from unmask.modalities.text.tasks.glue import evaluate_glue
 
     if glue_model is None:
@@ -216,10 +215,6 @@ def glue(
         raise UserError(f"{len(data)} folders", hint="Give the one folder that holds the tasks' folders.")
     output = Output(json_, seed)
     chosen = overrides(None, set_, seed=seed, precision=precision, device=device)
-    found = evaluate_glue(glue_model, data[0], out=out, say=_say, **chosen)
+    found = evaluate_glue(glue_model, data[0], out=out, say=on_stderr, **chosen)
     lines = [f"{name:8}{row['metric']:12}{row['value']:.4f}" for name, row in found["tasks"].items()]
     output.write(found, [*lines, f"mean {found['mean']:.4f}"], device=found["device"], precision=found["precision"])
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

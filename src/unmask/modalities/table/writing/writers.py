@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import datetime as dt
 import re
+import warnings
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -14,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, either
 from unmask.modalities.table.reading.decimal_marks import Marks, Spelling
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing, no_value, numbers, text_of
@@ -247,8 +248,16 @@ def _texts_of(values: list[Any], column: Column, point: bool, marks: Marks | Non
     return np.array([*cell_texts(values, column, point, marks), None], object)[:-1]
 
 
-def write_table(table: Any, path: str | Path) -> Path:
+FORMULA = re.compile(r"[=@\t\r]|[+-](?![0-9., ]*([eE][+-]?[0-9]+)?\s*$)")
+"""What a cell begins with that a spreadsheet takes for a formula, and no number."""
+
+
+def write_table(table: Any, path: str | Path, *, escape_formulas: bool = False) -> Path:
     """Write a table as .csv, .tsv or .parquet, whole or not at all.
+
+    Args:
+        escape_formulas: put ' before the texts and names of a .csv or .tsv that a spreadsheet would take for formulas
+            (OWASP, "CSV Injection"); without, they are written as they are and warned of.
 
     Raises:
         UserError: an unknown kind of file, or the folder is not there.
@@ -265,9 +274,29 @@ def write_table(table: Any, path: str | Path) -> Path:
                 writer = csv.writer(
                     file, delimiter="\t" if path.suffix == ".tsv" else frame.delimiter, lineterminator="\n"
                 )
-                writer.writerow(frame.names)
-                writer.writerows(zip(*[_texts(c) for c in frame.columns], strict=True))
+                cells = [[name, *_texts(c)] for name, c in zip(frame.names, frame.columns, strict=True)]
+                writer.writerows(zip(*_formulas(cells, path, escape=escape_formulas), strict=True))
     return path
+
+
+def _formulas(columns: list[list[Any]], path: Path, *, escape: bool) -> list[list[Any]]:
+    """The columns with cells that begin like a formula escaped, or as they are and warned of."""
+    found = [[i for i, v in enumerate(c) if isinstance(v, str) and FORMULA.match(v)] for c in columns]
+    count = sum(map(len, found))
+    if escape:
+        for column, rows in zip(columns, found, strict=True):
+            for i in rows:
+                column[i] = f"'{column[i]}"
+    elif count:
+        column, row = next((c, rows[0]) for c, rows in zip(columns, found, strict=True) if rows)
+        place = f"row {row:,} of {column[0]}" if row else "a name"
+        way = either("--escape-formulas", "`escape_formulas` of `write_table`")
+        warnings.warn(
+            f"{path}: {count:,} cell{'s' * (count != 1)} that a spreadsheet would take for a formula, the first "
+            f"{place}: {column[row][:40]!r}; {way} puts ' before them",
+            stacklevel=3,
+        )
+    return columns
 
 
 def _texts(column: np.ndarray) -> list[Any]:
