@@ -30,7 +30,7 @@ METHODS = ("nothing", "unmask", "copies", "weights", "smote")
 
 def brier(risk: np.ndarray, time: np.ndarray, event: np.ndarray, at: np.ndarray) -> float:
     """Brier score weighted for censoring (Graf et al. 1999), mean over the times `at`."""
-    from unmask.modalities.table.survival.estimators import kaplan_meier, step_values
+    from unmask.evaluation.survival import kaplan_meier, step_values
 
     if (event == 0).any():
         times, alive = kaplan_meier(time, 1 - event)

@@ -1,8 +1,30 @@
-"""How well a risk orders times to an event that are partly censored."""
+"""Times to an event that are partly censored: Kaplan-Meier, and how well a risk orders them."""
 
 from __future__ import annotations
 
 import numpy as np
+
+
+def event_steps(
+    time: np.ndarray, event: np.ndarray, entry: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Distinct event times, and the events and the rows at risk at each."""
+    at, deaths = np.unique(time[event > 0], return_counts=True)
+    at_risk = len(time) - np.searchsorted(np.sort(time), at, side="left")
+    if entry is not None:
+        at_risk = at_risk - (len(entry) - np.searchsorted(np.sort(entry), at, side="left"))
+    return at, deaths.astype(float), at_risk.astype(float)
+
+
+def kaplan_meier(time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct event times and the survival just after each (Kaplan & Meier 1958)."""
+    at, deaths, at_risk = event_steps(time, event, entry)
+    return at, np.cumprod(1 - deaths / at_risk)
+
+
+def step_values(at: np.ndarray, values: np.ndarray, t: np.ndarray, start: float = 1.0) -> np.ndarray:
+    """A right-continuous step function at times t."""
+    return np.r_[start, values][np.searchsorted(at, t, side="right")]
 
 
 def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> float:

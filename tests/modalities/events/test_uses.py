@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from event_data import DAY, labels, main_fails, main_ok, shard, table
 
 import unmask
 from unmask.errors import UserError
+from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.fill import later_than, next_events, timeline
 from unmask.modalities.events.finetune import finetune_outcome
 from unmask.modalities.events.folder import EventFolder
@@ -82,11 +84,7 @@ def test_hazards_start_at_the_observed_ones():
     labels = Labels(subject=np.arange(4000), time=np.zeros(4000, np.int64), value=seen.astype(np.int64), days=days)
     target = TimeToEvent.fit(labels)
     y = target.encode(labels)
-    import torch
-
     p = target.probabilities(torch.from_numpy(target.start(y))[None, None]).numpy()[0]
-    from unmask.modalities.table.survival.estimators import kaplan_meier, step_values
-
     survival = step_values(*kaplan_meier(days, seen), np.array(target.cuts))
     np.testing.assert_allclose((1 - p)[:-1], survival[:-1], atol=0.03)  # none is left at the last cut
 

@@ -12,6 +12,7 @@ import polars as pl
 from markupsafe import Markup
 
 from unmask.evaluation.charts import line_chart, table
+from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
 from unmask.modalities.events.scoring import bins_of, calibration_line, redrawn
@@ -114,6 +115,40 @@ def calibration_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup
         "observed share",
         from_zero=True,
     )
+
+
+def time_calibration(labels: Labels, p: np.ndarray, cuts: tuple[float, ...]) -> tuple[Markup, Markup]:
+    """Charts of the times to an event: mean predicted risk by each cut beside 1 - Kaplan-Meier, and at the middle cut
+    the same in fifths of the predicted risk.
+
+    Args:
+        p: (points, cuts) risks.
+    """
+    assert labels.days is not None
+    assert labels.value is not None
+    days, seen, at = labels.days, labels.value, np.array(cuts)
+    here = at <= days.max() * (1 + 1e-5)
+    observed = 1 - step_values(*kaplan_meier(days, seen), at)
+    over = line_chart(
+        {"predicted": (at[here], p.mean(0)[here]), "Kaplan-Meier": (at[here], observed[here])},
+        "Mean risk over time",
+        "days",
+        "risk",
+        from_zero=True,
+    )
+    middle = int(here.sum() - 1) // 2
+    fifths = bins_of(p[:, middle], 5)
+    told = [float(p[i, middle].mean()) for i in fifths]
+    came = [float(1 - step_values(*kaplan_meier(days[i], seen[i]), at[middle : middle + 1])[0]) for i in fifths]
+    top = max(*told, *came)
+    apart = line_chart(
+        {"fifths of the risk": (told, came), "perfect calibration": ([0, top], [0, top])},
+        f"Observed (Kaplan-Meier) against predicted risk by {cuts[middle]:g} days",
+        "predicted risk",
+        "observed risk",
+        from_zero=True,
+    )
+    return over, apart
 
 
 def calibration_words(y: np.ndarray, p: np.ndarray, intervals: dict[str, list[float]]) -> str:

@@ -20,7 +20,7 @@ from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import HOUR, STATIC, Labels
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.scoring import scored
-from unmask.modalities.events.targets import Binary, Classes, Labelled
+from unmask.modalities.events.targets import Binary, Classes, Labelled, TimeToEvent
 from unmask.modalities.events.vocabulary import FIRST
 
 LEAST = 30
@@ -150,6 +150,10 @@ def write(
                 "NPV: of those not flagged, the share that did not. Thresholds are fixed, not chosen on these "
                 "patients; intervals of 95 % resample patients.",
             )
+    if isinstance(target, TimeToEvent) and len(points) >= 20 and predicted:
+        page.section("Calibration", note="Held-out points; who was censored counts as Kaplan and Meier count them.")
+        for chart in clinical.time_calibration(points, predicted["ours"], target.cuts):
+            page.chart(chart)
     if isinstance(target, Number) and len(points) and predicted:
         number_report.sections(page, points, predicted["ours"], target, outcome)
     key = next((k for k in SHOWN if any(k in row for row in found.get("curve", ()))), None)

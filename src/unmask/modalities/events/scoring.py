@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.survival import concordance
+from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.events.features import Features, blocks
 from unmask.modalities.events.meds import Labels
 from unmask.modalities.events.number import COVERED, RULES, Number, judged
-from unmask.modalities.events.targets import Binary, Classes, Labelled
+from unmask.modalities.events.targets import Binary, Classes, Labelled, TimeToEvent, rounded_up
 
 Rule = Callable[[np.ndarray, np.ndarray], float]
 CELLS = 2_000_000
@@ -26,9 +26,9 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
 
     Binary: AUROC, AUPRC, Brier score, calibration. Classes: accuracy, AUROC one against the rest, averaged, log loss.
     Numbers: RMSE, MAE, R2, Spearman's correlation, and of predictions with intervals their coverage. Time to an event:
-    Harrell's C. Intervals are percentiles (2.5 and 97.5 %) over `draws` resamples of patients. A figure that these
-    labels do not define is left out, and so is its interval. A class that training did not have counts against the
-    accuracy and has no part in the log loss.
+    Harrell's C, and under `by_days` the mean risk by each cut beside Kaplan-Meier's. Intervals are percentiles (2.5 and
+    97.5 %) over `draws` resamples of patients. A figure that these labels do not define is left out, and so is its
+    interval. A class that training did not have counts against the accuracy and has no part in the log loss.
     """
     y, who = target.encode(labels), labels.subject
     if isinstance(target, Binary):
@@ -48,8 +48,24 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
         )
     assert labels.days is not None
     out = {"n": len(y), "patients": len(np.unique(who)), "events": int(y[:, 1].sum())}
+    out["by_days"] = _beside_kaplan_meier(target, labels, p)
     both = np.stack([labels.days, y[:, 1]], 1)
     return out | _estimated({"c_index": _c_index}, both, p.mean(1), who, min(draws, 100), seed)
+
+
+def _beside_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> list[dict[str, float]]:
+    """By each cut of the time to an event, up to the last time that was observed: days, the mean predicted risk, and
+    the observed one (1 - Kaplan-Meier)."""
+    assert labels.days is not None
+    assert labels.value is not None
+    if not len(labels):
+        return []
+    observed = 1 - step_values(*kaplan_meier(labels.days, labels.value), np.array(target.cuts))
+    return [
+        {"days": cut, "predicted": float(mean), "observed": float(came)}
+        for cut, mean, came in zip(target.cuts, p.mean(0), observed, strict=True)
+        if cut <= rounded_up(float(labels.days.max()))
+    ]
 
 
 def constant(target: Binary | Classes | Number, labels: Labels) -> np.ndarray:

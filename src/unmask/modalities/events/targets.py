@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.errors import UserError, setting
+from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.last_value import LastValue
 from unmask.modalities.events.meds import Labels, may_be_classes
 from unmask.modalities.events.number import Number
@@ -137,10 +138,18 @@ class Classes:
 class TimeToEvent:
     """float_value (days) with boolean_value (whether the event was seen, else censored): discrete-time hazards.
 
-    A logistic hazard for each interval between `cuts` (Gensheimer & Narasimhan 2019).
+    A logistic hazard for each interval between `cuts` (Gensheimer & Narasimhan 2019). Who was censored within an
+    interval has lived through a part of it. They count those past its middle as survivors; here all count by one share,
+    `lived`, the one with which the hazard of the training labels is Kaplan-Meier's. (The middle is right where hazard
+    and censoring are even; without a share risks are too high, .99 for .81 under uniform censoring.)
+
+    Attributes:
+        cuts: ends of the intervals, days.
+        lived: (intervals,) the share; () in folders of before, whose censored left the interval's risk set.
     """
 
     cuts: tuple[float, ...]
+    lived: tuple[float, ...] = ()
     kind = "time_to_event"
 
     @property
@@ -164,14 +173,24 @@ class TimeToEvent:
                 hint="boolean_value says whether the event was seen; give labels where it was.",
             )
         ends = np.quantile(seen, np.arange(1, INTERVALS + 1) / INTERVALS)
-        return cls(cuts=tuple(sorted({_rounded_up(float(c)) for c in ends})))
+        cuts = sorted({rounded_up(float(c)) for c in ends})
+        number = np.searchsorted(cuts, labels.days, side="left")
+        came, left = (np.bincount(number[labels.value == v], minlength=len(cuts) + 1)[:-1] for v in (1, 0))
+        survival = np.r_[1.0, step_values(*kaplan_meier(labels.days, labels.value), np.array(cuts))]
+        hazard = 1 - survival[1:] / survival[:-1]
+        stayed = len(number) - np.cumsum(came + left)
+        at_risk = np.where(came > 0, came / np.where(came > 0, hazard, 1.0), len(number))
+        lived = (at_risk - came - stayed) / np.maximum(left, 1)
+        return cls(cuts=tuple(cuts), lived=tuple(np.clip(lived, 0, 1).tolist()))
 
     def encode(self, labels: Labels) -> np.ndarray:
-        """(points, 2): number of the interval the time falls into (outputs: after all of them), and whether seen."""
+        """(points, 2): how many intervals were lived through, with a fraction where censored within one, and whether
+        the event was seen."""
         assert labels.days is not None
         assert labels.value is not None
         number = np.searchsorted(np.array(self.cuts), labels.days, side="left")
-        return np.stack([number, labels.value], 1).astype(np.float32)
+        part = np.r_[self.lived or np.zeros(self.outputs), 0.0][number]
+        return np.stack([number + part * (labels.value != 1), labels.value], 1).astype(np.float32)
 
     def strata(self, y: np.ndarray) -> np.ndarray:
         """What folds are balanced by: whether the event was seen."""
@@ -179,16 +198,16 @@ class TimeToEvent:
 
     def start(self, y: np.ndarray) -> np.ndarray:
         """(intervals,): log-odds of the event in each interval among those at risk."""
-        number, seen = y[:, 0], y[:, 1]
-        deaths = np.array([((number == k) & (seen == 1)).sum() for k in range(self.outputs)]) + 0.5
-        at_risk = np.array([(number >= k).sum() for k in range(self.outputs)]) + 1.0
-        return np.log(deaths / (at_risk - deaths).clip(0.5))
+        number, interval = y[:, 0:1], np.arange(self.outputs)
+        deaths = ((number == interval) & (y[:, 1:2] == 1)).sum(0) + 0.5
+        lived = (number - interval).clip(0, 1).sum(0) + 0.5
+        return np.log(deaths / lived)
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """(members, points): minus the log-likelihood of the interval, or of having lived that long."""
         number, seen = y[:, 0:1], y[:, 1:2]
         interval = torch.arange(self.outputs, device=y.device)
-        lived = (interval < number).float()  # survived to the interval's end
+        lived = (number - interval).clamp(0, 1)  # 1: survived to the interval's end
         died = ((interval == number) & (seen == 1)).float()
         return (F.softplus(logits) * lived + F.softplus(-logits) * died).sum(-1)
 
@@ -213,7 +232,7 @@ class TimeToEvent:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the folder."""
-        return {"kind": self.kind, "cuts": list(self.cuts)}
+        return {"kind": self.kind, "cuts": list(self.cuts), "lived": list(self.lived)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +288,7 @@ def _seen(labels: Labels) -> pl.Series:
     return pl.Series(value, dtype=pl.Boolean)
 
 
-def _rounded_up(x: float) -> float:
+def rounded_up(x: float) -> float:
     """To six digits, and not below `x`."""
     near = float(f"{x:.6g}")
     return near if near >= x else float(f"{x + abs(x) * 1e-5:.6g}")
@@ -351,5 +370,5 @@ def from_dict(data: dict[str, Any]) -> Target:
         told = {k: v for k, v in data.items() if k not in ("kind", "rule")}
         return Number(**told, rule=None if rule is None else LastValue(**rule))
     if data["kind"] == "time_to_event":
-        return TimeToEvent(cuts=tuple(data["cuts"]))
+        return TimeToEvent(cuts=tuple(data["cuts"]), lived=tuple(data.get("lived", ())))
     return Binary()

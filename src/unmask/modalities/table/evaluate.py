@@ -12,13 +12,14 @@ import numpy as np
 
 from unmask.core.inference import one_core
 from unmask.errors import UserError
+from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.table.evaluation import fidelity, privacy
 from unmask.modalities.table.evaluation.figures import add_figures, readings
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.absent_columns import widened
 from unmask.modalities.table.schema.values import encode
-from unmask.modalities.table.survival.estimators import cumulative_incidence, kaplan_meier, step_values
+from unmask.modalities.table.survival.estimators import cumulative_incidence
 from unmask.modalities.table.survival.hazards import MOST_LEVELS
 from unmask.modalities.table.synthesis.survival_outcome import covariates, entries, pair_places, regressors
 from unmask.modalities.table.synthesis.synthesize import synthesize

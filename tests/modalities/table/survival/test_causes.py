@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from unmask.evaluation.survival import concordance
+from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.evaluation import fidelity
 from unmask.modalities.table.model import TableModel, load
-from unmask.modalities.table.survival.estimators import cumulative_incidence, fit_cox, kaplan_meier, step_values
+from unmask.modalities.table.survival.estimators import cumulative_incidence, fit_cox
 from unmask.modalities.table.survival.hazards import fit_outcome
 
 HAZARDS = (0.6, 0.3)

@@ -10,7 +10,7 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.evaluation.survival import concordance
+from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.table.evaluation import fidelity
 from unmask.modalities.table.imputation.multiple import MultipleImputation, pool
 from unmask.modalities.table.imputation.tipping_point import tipping_point
@@ -18,9 +18,7 @@ from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.survival.estimators import (
     cumulative_incidence,
     fit_cox,
-    kaplan_meier,
     nelson_aalen,
-    step_values,
 )
 from unmask.modalities.table.survival.hazards import fit_outcome
 

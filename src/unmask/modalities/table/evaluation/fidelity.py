@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unmask.evaluation.survival import concordance
-from unmask.modalities.table.survival.estimators import cumulative_incidence, fit_cox, kaplan_meier, step_values
+from unmask.evaluation.survival import concordance, kaplan_meier, step_values
+from unmask.modalities.table.survival.estimators import cumulative_incidence, fit_cox
 from unmask.modalities.table.survival.hazards import fit_baseline
 
 Columns = Sequence[np.ndarray]

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.regressions import Shares, draw_donors, draw_level, draw_linear, draw_shares
 from unmask.modalities.table.imputation.scales import Scale, draw_scale
 from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.survival.estimators import nelson_aalen, step_values
+from unmask.modalities.table.survival.estimators import nelson_aalen
 from unmask.progress import counted
 
 QUANTITY_METHODS = ("norm", "pmm", "sample")

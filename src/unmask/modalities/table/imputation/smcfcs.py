@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from scipy.special import log_expit, ndtr, ndtri
 
+from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.chained import FEW, START, Chain, Plan
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
 from unmask.modalities.table.imputation.scales import Scale, draw_scale
 from unmask.modalities.table.survival.drawn_cox import Hazard, draw_hazard
-from unmask.modalities.table.survival.estimators import step_values
 
 BLOCK, TRIES = 8192, 128
 """Proposals judged at once over all rows, and proposals of a row before it moves by slice sampling."""

@@ -1,4 +1,5 @@
-"""Survival arithmetic in NumPy: Kaplan-Meier, Nelson-Aalen, Aalen-Johansen and Cox regression, with late entry.
+"""Survival arithmetic in NumPy: Nelson-Aalen, Aalen-Johansen and Cox regression, with late entry (Kaplan-Meier:
+`evaluation.survival`).
 
 No dependency: synthesis and evaluation need these many times over. Checked against lifelines and R's survival in the
 tests.
@@ -13,25 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-
-def _steps(time: np.ndarray, event: np.ndarray, entry: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct event times, and the events and the rows at risk at each."""
-    at, deaths = np.unique(time[event > 0], return_counts=True)
-    at_risk = len(time) - np.searchsorted(np.sort(time), at, side="left")
-    if entry is not None:
-        at_risk = at_risk - (len(entry) - np.searchsorted(np.sort(entry), at, side="left"))
-    return at, deaths.astype(float), at_risk.astype(float)
-
-
-def kaplan_meier(time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct event times and the survival just after each (Kaplan & Meier 1958)."""
-    at, deaths, at_risk = _steps(time, event, entry)
-    return at, np.cumprod(1 - deaths / at_risk)
+from unmask.evaluation.survival import event_steps, kaplan_meier
 
 
 def nelson_aalen(time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Distinct event times and the cumulative hazard just after each."""
-    at, deaths, at_risk = _steps(time, event, entry)
+    at, deaths, at_risk = event_steps(time, event, entry)
     return at, np.cumsum(deaths / at_risk)
 
 
@@ -44,15 +32,10 @@ def cumulative_incidence(
     Args:
         event: 0 where censored, else the number of the cause.
     """
-    at, _, at_risk = _steps(time, event, entry)
+    at, _, at_risk = event_steps(time, event, entry)
     alive = np.r_[1.0, kaplan_meier(time, event, entry)[1]][: len(at)]
     own = np.bincount(np.searchsorted(at, time[event == cause]), minlength=len(at))
     return at, np.cumsum(alive * own / at_risk)
-
-
-def step_values(at: np.ndarray, values: np.ndarray, t: np.ndarray, start: float = 1.0) -> np.ndarray:
-    """A right-continuous step function at times t."""
-    return np.r_[start, values][np.searchsorted(at, t, side="right")]
 
 
 @dataclass(frozen=True, kw_only=True)
