@@ -1,4 +1,4 @@
-"""Texts as callers of Python give them: one, or several of any sequence or column of a table."""
+"""Texts as callers of Python give them: one, several of any sequence, a column, or a table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,33 @@ from typing import Any
 from unmask.errors import UserError, first_of
 
 
+def table_rows(data: Any) -> list[dict[str, Any]] | None:
+    """The rows of a pandas, polars or Arrow table, or of columns by name (a dict of lists), as column -> value; None of
+    anything else.
+
+    Raises:
+        UserError: columns by name are not equally long.
+
+    >>> table_rows({"text": ["a", "b"], "label": [1, 0]})
+    [{'text': 'a', 'label': 1}, {'text': 'b', 'label': 0}]
+    """
+    if isinstance(data, Mapping):
+        columns = {str(name): list(values) for name, values in data.items() if not isinstance(values, str)}
+        if len(columns) < len(data) or len(set(map(len, columns.values()))) != 1:
+            raise UserError(
+                f"columns {', '.join(map(str, data))}: not lists of one length", hint='Give {"text": [...], ...}.'
+            )
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if not hasattr(data, "columns"):
+        return None
+    import narwhals as nw
+
+    table = nw.from_native(data, eager_only=True, pass_through=True)
+    return list(table.iter_rows(named=True)) if isinstance(table, nw.DataFrame) else None
+
+
 def listed(texts: Any, name: str = "texts") -> list[str]:
-    """A text, or several, as a list.
+    """A text, or several, as a list: of a table those in its one column, or in its column `text`.
 
     Args:
         name: of the argument, for the message.
@@ -22,6 +47,15 @@ def listed(texts: Any, name: str = "texts") -> list[str]:
     """
     if isinstance(texts, str):
         return [texts]
+    rows = None if isinstance(texts, Mapping) else table_rows(texts)
+    if rows is not None:
+        names = list(rows[0]) if rows else [*texts.columns]
+        column = names[0] if len(names) == 1 else "text"
+        if column not in names:
+            raise UserError(
+                f"{name}: a table with columns {first_of(list(map(str, names)))}", hint="Give one column of it."
+            )
+        texts = [row[column] for row in rows]
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         raise UserError(f"{name}={texts!r:.60}: no text", hint="Give a text, or a list of texts.")
     found = list(texts)

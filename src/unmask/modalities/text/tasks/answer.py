@@ -99,12 +99,11 @@ class Answer(TextTask):
         threshold = self.about.get("null_threshold")
         out = []
         for number, (q, mine) in enumerate(zip(prepared.items, prepared.groups, strict=True)):
-            spans, total, null = [], -np.inf, np.inf
+            tokens, null = len(offsets[number]), np.inf
+            table = np.full((tokens, min(int(self.about.get("longest") or LONGEST), max(tokens, 1))), -np.inf)
             for w in mine:
-                scored, mass, nothing = _spans(found[w], windows[w], int(self.about.get("longest") or LONGEST))
-                spans += scored
-                total = np.logaddexp(total, mass)
-                null = min(null, nothing)
+                null = min(null, _add_spans(table, found[w], windows[w]))
+            spans, total = _likeliest(table)
             if self.about.get("no_answer"):
                 total = np.logaddexp(total, null)
             ranked = _distinct(q, offsets[number], sorted(spans, key=lambda s: -s[0]))
@@ -188,30 +187,29 @@ def padded(logits: Tensor, batch: PackedBatch, count: int) -> Tensor:
     return out.index_put((example, column), logits[real])
 
 
-def _spans(
-    logits: np.ndarray, window: Window, longest: int = LONGEST
-) -> tuple[list[tuple[float, int, int]], float, float]:
-    """(best spans as (score, first token, last token), log of the summed exp of all spans, score of no answer)."""
+def _add_spans(table: np.ndarray, logits: np.ndarray, window: Window) -> float:
+    """Note the scores of a window's spans, of one that an earlier window has too the higher; the score of no answer.
+
+    Args:
+        table: (tokens of the text, longest span): scores by first token and by further tokens, -inf where none is.
+    """
     start, end = logits[:, 0].astype(np.float64), logits[:, 1].astype(np.float64)
-    null = float(start[0] + end[0])
     here = slice(window.shift, window.shift + window.last - window.first)
     s, e = start[here], end[here]
     n = len(s)
-    if n == 0:
-        return [], -np.inf, null
-    width = min(longest, n)
-    table = np.full((n, width), -np.inf)
-    for k in range(width):
-        table[: n - k, k] = s[: n - k] + e[k:]
-    flat = table.ravel()
+    for k in range(min(table.shape[1], n)):
+        rows = table[window.first : window.first + n - k, k]
+        np.maximum(rows, s[: n - k] + e[k:], out=rows)
+    return float(start[0] + end[0])
+
+
+def _likeliest(table: np.ndarray) -> tuple[list[tuple[float, int, int]], float]:
+    """(best spans as (score, first token, last token), log of the summed exp of all spans, each once)."""
+    flat, width = table.ravel(), table.shape[1]
     top = flat.argpartition(-min(KEPT, flat.size - 1) - 1)[-KEPT:] if flat.size > KEPT else np.arange(flat.size)
-    found = [
-        (float(flat[i]), window.first + int(i) // width, window.first + int(i) // width + int(i) % width)
-        for i in top
-        if np.isfinite(flat[i])
-    ]
-    peak = float(flat.max())
-    return found, peak + float(np.log(np.exp(flat - peak).sum())), null
+    found = [(float(flat[i]), int(i) // width, int(i) // width + int(i) % width) for i in top if np.isfinite(flat[i])]
+    peak = float(flat.max(initial=-np.inf))
+    return found, peak + float(np.log(np.exp(flat - peak).sum())) if np.isfinite(peak) else -np.inf
 
 
 def _distinct(

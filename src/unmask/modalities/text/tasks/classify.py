@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from unmask.errors import UserError, setting, suggest
 from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
-from unmask.modalities.text.tasks.data import Columns, Item, as_items
+from unmask.modalities.text.tasks.data import Columns, Item, as_items, place_names, vectors
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.lenient import Trouble
@@ -97,10 +98,14 @@ class Classify(TextTask):
             "pair": items[0].text2 is not None,
         }
         if problem == "regression":
+            if settings.class_weights != "none":
+                raise UserError(setting("class_weights", settings.class_weights), hint="Numbers have no classes.")
             values = np.array([_number(item) for item in items])
             about |= {"labels": [], "low": float(values.min()), "high": float(values.max())}
             return cls(encoder, about, metric=metric)
-        labels = sorted({name for item in items for name in names_of(item)}, key=natural)
+        places = vectors(items)
+        found = {name for item in items for name in names_of(item)}
+        labels = sorted(found, key=natural) if places is None else place_names(places)
         if len(labels) < 2:
             shown = labels[0] if labels else "none"
             raise UserError(f"training data has one label only: {shown!r}", hint="Two or more are needed.")
@@ -114,7 +119,9 @@ class Classify(TextTask):
         weights = None
         if settings.class_weights == "balanced":
             count = np.bincount([labels.index(n) for item in items for n in names_of(item)], minlength=len(labels))
-            weights = torch.tensor(len(items) / (len(labels) * np.maximum(count, 1)), dtype=torch.float32)
+            share = np.maximum(count, 1) / len(items)
+            balanced = (1 - share) / share if problem == "multi" else 1 / (len(labels) * share)
+            weights = torch.tensor(balanced, dtype=torch.float32)
         return cls(encoder, about, weights=weights, metric=metric)
 
     @classmethod
@@ -139,6 +146,25 @@ class Classify(TextTask):
         made_up = self.decode([np.zeros(self.outputs)], Prepared([], [], []))
         label = 0.0 if self.problem == "regression" else self.labels[0]
         return list(self.score(made_up, [Item(text="", label=label)]))
+
+    def named(self, items: list[Item]) -> list[Item]:
+        """Vectors of 0 and 1 as the names of this model's labels at their places.
+
+        Raises:
+            UserError: they have not as many places.
+        """
+        places = vectors(items)
+        if places is None:
+            return items
+        if self.problem != "multi" or places != len(self.labels):
+            raise UserError(
+                f"{items[0].where}: {places} times 0 or 1, and the model has {len(self.labels)} labels",
+                hint=f"They are, in this order: {', '.join(self.labels[:20])}.",
+            )
+        return [
+            dataclasses.replace(i, label=tuple(n for n, mark in zip(self.labels, i.label, strict=True) if mark))  # type: ignore[arg-type]
+            for i in items
+        ]
 
     def prepare(self, items: Sequence[Item], *, labelled: bool) -> Prepared:
         if any((i.text2 is None) != (items[0].text2 is None) for i in items):
@@ -173,6 +199,8 @@ class Classify(TextTask):
         return target
 
     def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
+        if self.weights is not None and self.problem == "multi":
+            return None  # a probe weighs rows, and here every label weighs a row otherwise
         weights, kind = self.row_weights(training), KINDS[self.problem]
         return probe.start_classifier(text, head, training, training.extra["target"], kind, weights=weights, **given)
 
@@ -282,10 +310,15 @@ class Classify(TextTask):
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
-    """The temperature between 0.05 and 20 under which the targets are likeliest, by golden-section search."""
+    """The likeliest temperature between 0.05 and 20 given the targets and a prior, by golden-section search.
+
+    Its logarithm is normal around 0 with a standard deviation of log 2. Where all of a few rows are right, their
+    likelihood alone grows down to the bound, and wrong answers are given as certain; hundreds of rows outweigh it.
+    """
 
     def loss(log_t: float) -> float:
-        return float(F.cross_entropy(logits / float(np.exp(log_t)), target))
+        fit = F.cross_entropy(logits / float(np.exp(log_t)), target, reduction="sum")
+        return float(fit) + (log_t / np.log(2)) ** 2 / 2
 
     low, high, ratio = np.log(0.05), np.log(20.0), (np.sqrt(5) - 1) / 2
     a, b = high - ratio * (high - low), low + ratio * (high - low)
@@ -304,9 +337,11 @@ def fit_temperature(logits: Tensor, target: Tensor) -> float:
 
 def names_of(item: Item) -> list[str]:
     """The labels of an item as names; whole numbers in floats lose their '.0'."""
-    if isinstance(item.label, tuple):
-        return [str(n) for n in item.label]
     label = item.label
+    if isinstance(label, tuple):
+        if vectors([item]) is None:
+            return [str(n) for n in label]
+        return [name for name, mark in zip(place_names(len(label)), label, strict=True) if mark]
     return [str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import read_text, split_lines
+from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
 from unmask.modalities.text.tasks.data import Columns, read_rows
@@ -80,7 +81,7 @@ def as_sentences(
         if not found:
             raise UserError(f"{data}: no sentences", hint="Each line holds a word and its tag.")
         return found if labelled else [dataclasses.replace(s, row=s.row or {"text": s.text}) for s in found]
-    rows = list(data)
+    rows: list[Any] = table_rows(data) or list(data)
     if rows and isinstance(rows[0], Sentence):
         return rows
     made = [

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, first_of, suggest
 from unmask.files import read_text, split_lines
+from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.quotes import encloses, separated
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.header import has_header, naming, refuse_other_separator
@@ -61,7 +62,8 @@ LABEL = (
 )
 TASKS = ("tokens", "words", "tags", "ner_tags", "entities", "context", "answers", "query-id", "corpus-id")
 """Names in files of the other tasks; with those above they tell a header from a row."""
-Label = str | float | int | tuple[str, ...] | None
+Label = str | float | int | tuple[str, ...] | tuple[int, ...] | None
+"""Of several labels their names, or 0 and 1 by place (`vectors`)."""
 
 
 GIVE = "Give a csv, tsv, jsonl or parquet file."
@@ -419,8 +421,12 @@ def _label(value: Any, where: str) -> Label:
             f"{where} is a list written as text: {value[:60]!r}",
             hint="Several labels per text are lists of names in .jsonl or .parquet.",
         )
-    if isinstance(value, list | tuple):
-        return tuple(str(v) for v in value)
+    if isinstance(value, list | tuple) or hasattr(value, "tolist"):
+        values = value if isinstance(value, list | tuple) else value.tolist()
+        if not isinstance(values, list | tuple):
+            return _label(values, where)
+        marks = len(values) > 1 and all(isinstance(v, int | float) and v in (0, 1) for v in values)
+        return tuple(int(v) for v in values) if marks else tuple(str(v) for v in values)
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str | float | int) or value is None else str(value)
@@ -429,14 +435,18 @@ def _label(value: Any, where: str) -> Label:
 def as_items(
     data: Any, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
 ) -> tuple[list[Item], Columns | None]:
-    """Items from a file name, or from Python: (text, label) or (text, text2, label) tuples, dicts, or texts.
+    """Items from a file name, or from Python: (text, label) or (text, text2, label) rows, dicts, texts, a pandas,
+    polars or Arrow table, columns by name, or (texts, labels) as scikit-learn has X and y.
 
     Returns:
         The items, and which columns were read, None where there are none.
+
+    Raises:
+        UserError: see `read_items`; rows of Python that are none of these, all of them named.
     """
     if isinstance(data, str | Path):
         return read_items(data, columns, labelled=labelled, trouble=trouble)
-    rows = list(data)
+    rows: list[Any] = table_rows(data) or _paired(data) or list(data)
     if rows and isinstance(rows[0], Item):
         return rows, None
     if not rows:
@@ -444,10 +454,73 @@ def as_items(
     if isinstance(rows[0], dict):
         found = choose(dict.fromkeys(name for row in rows for name in row), columns or Columns(), where="data")
         return [_item(f"row {i}", r, found, labelled=labelled) for i, r in enumerate(rows, 1)], found
-    if isinstance(rows[0], str):
+    if all(isinstance(row, str) for row in rows):
         return [Item(text=text, where=f"row {i}") for i, text in enumerate(rows, 1)], None
+    if wrong := [f"row {i} is {row!r:.60}" for i, row in enumerate(rows, 1) if not _is_row(row)]:
+        raise UserError(
+            first_of(wrong),
+            hint="Expected (text, label), (text, text2, label), a dict or a text per row; a table; or (texts, labels).",
+        )
     items = []
     for i, row in enumerate(rows, 1):
         second = row[1] if len(row) == 3 else None
         items.append(Item(text=row[0], text2=second, label=_label(row[-1], f"row {i}: label"), where=f"row {i}"))
     return items, None
+
+
+def vectors(items: Sequence[Item]) -> int | None:
+    """How many places the labels have, where they are vectors of 0 and 1 as transformers has them for several labels
+    per text; None where they are anything else.
+
+    Raises:
+        UserError: some rows have vectors, and others have not, or not of as many places.
+    """
+    marked = [i for i in items if _is_vector(i.label)]
+    if not marked:
+        return None
+    places = len(marked[0].label)  # type: ignore[arg-type]
+    wrong = [i for i in items if not _is_vector(i.label) or len(i.label) != places]  # type: ignore[arg-type]
+    if wrong:
+        said = first_of([f"{i.where}: labels {i.label!r:.40}" for i in wrong])
+        raise UserError(
+            f"{said}, and {marked[0].where}: {places} times 0 or 1",
+            hint="Give every row a 0 or 1 per label, or every row a list of names.",
+        )
+    return places
+
+
+def _is_vector(label: Label) -> bool:
+    return isinstance(label, tuple) and len(label) > 1 and all(isinstance(v, int) for v in label)
+
+
+def place_names(places: int) -> list[str]:
+    """Names of labels that have a place alone, as transformers gives them."""
+    return [f"LABEL_{place}" for place in range(places)]
+
+
+def _is_row(row: Any) -> bool:
+    """Whether it is (text, label) or (text, text2, label)."""
+    return (
+        isinstance(row, Sequence)
+        and not isinstance(row, str)
+        and len(row) in (2, 3)
+        and all(isinstance(text, str) for text in row[: len(row) - 1])
+    )
+
+
+def _paired(data: Any) -> list[tuple[str, Any]] | None:
+    """(texts, labels) as rows; None of anything else. Two rows in a tuple are rows.
+
+    Raises:
+        UserError: there are more of the ones than of the others.
+    """
+    if not isinstance(data, tuple) or len(data) != 2 or any(isinstance(part, str | Item | Mapping) for part in data):
+        return None
+    texts, labels = list(data[0]), list(data[1])
+    if all(isinstance(part, tuple) for part in data) and _is_row(texts) and _is_row(labels):
+        return None
+    if len(texts) != len(labels):
+        raise UserError(f"{len(texts):,} texts and {len(labels):,} labels", hint="Give a label per text.")
+    return [
+        (text, label.item() if hasattr(label, "item") else label) for text, label in zip(texts, labels, strict=True)
+    ]

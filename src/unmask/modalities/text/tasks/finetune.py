@@ -100,6 +100,7 @@ def _read_for(
         say(f"columns: {used.said()}")
         if warning := read_from.not_there():
             say(warning)
+    items = task.named(items) if labelled else items
     for line in task.remarks(task.encoder, items, labelled=labelled):
         say(line)
     return items

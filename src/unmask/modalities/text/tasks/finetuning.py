@@ -26,7 +26,7 @@ from unmask.modalities.text.tasks.fit import FittedTask, TaskRun
 from unmask.modalities.text.tasks.held_out import hold_out
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.registry import task_class
-from unmask.modalities.text.tasks.settings import TaskSettings, settled
+from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_tasks, settled
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import Precision, resolve_device, resolve_precision
@@ -75,6 +75,7 @@ class TaskTraining:
         self.model, self.settings, self.out, self.metric, self.say = model, settings, out, metric, say
         if metric is not None and "metric" not in self.kind.options:
             raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
+        refuse_of_other_tasks(task, settings)
         self.work_ratio: float | None = None
 
     def read(self, train: Any, validation: Any, columns: Columns | None, *, lenient: bool) -> TaskRows:

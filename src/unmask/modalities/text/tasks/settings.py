@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.training.settings import check_types
 
 Problem = Literal["auto", "single", "multi", "regression"]
@@ -47,7 +47,8 @@ class TaskSettings:
         patience: looks without improvement before the run stops; the best state is kept in any case.
         freeze: layers (from the embeddings up) that stay as they are; their output is computed once and kept.
         checkpointing: recompute layers in the backward pass: less memory, about a third more time.
-        class_weights: 'balanced' weighs a class by 1 / its frequency.
+        class_weights: classify: 'balanced' weighs a class by 1 / its frequency; of several labels per text the rows
+            that have one by (1 - f) / f, f its frequency.
         problem: classify: what the labels are; 'auto' looks at them.
         abstain: classify: below this probability the answer is marked as abstained; None never.
         threshold: classify: multi-label probability that counts as yes.
@@ -141,6 +142,29 @@ class TaskSettings:
 
 SLOWEST, FASTEST = 2e-5, 2e-4
 """Rates that are chosen stay between these."""
+
+
+READ_BY = {
+    "classify": ("class_weights", "problem", "abstain", "threshold"),
+    "tag": ("scheme",),
+    "answer": ("null_threshold",),
+    "similarity": ("loss", "temperature", "mlm_weight", "pooling"),
+}
+"""Settings that one task alone reads."""
+
+
+def refuse_of_other_tasks(task: str, settings: TaskSettings) -> None:
+    """
+    Raises:
+        UserError: a setting is changed that another task alone reads.
+    """
+    default = TaskSettings()
+    for other, names in READ_BY.items():
+        for name in names if other != task else ():
+            if getattr(settings, name) != getattr(default, name):
+                raise UserError(
+                    setting(name, getattr(settings, name)), hint=f"{other} alone reads it, not {task}: leave it out."
+                )
 
 
 def settled(settings: TaskSettings, width: int) -> TaskSettings:

@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import read_text
+from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.data import read_rows
 from unmask.modalities.text.tasks.lenient import Trouble
@@ -56,7 +57,9 @@ def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -
         path = Path(data)
         found = noted.each(_squad(path) if suffix_of(path) == ".json" else read_rows(data), made)
     else:
-        found = noted.each([(getattr(r, "where", "") or f"row {i}", r) for i, r in enumerate(data, 1)], made)
+        found = noted.each(
+            [(getattr(r, "where", "") or f"row {i}", r) for i, r in enumerate(table_rows(data) or data, 1)], made
+        )
     noted.settle("questions")
     if not found:
         raise UserError(f"{data}: no questions", hint="Expected SQuAD json.")

@@ -75,6 +75,10 @@ class TextTask(ABC):
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Any], settings: TaskSettings) -> Self:
         """The task to train, as its training items show it."""
 
+    def named(self, items: list[Any]) -> list[Any]:
+        """Labelled items whose labels are this model's."""
+        return items
+
     @classmethod
     def outputs_of(cls, about: Mapping[str, Any]) -> int:
         """Outputs of the head of a saved model."""
