@@ -3,12 +3,14 @@ repr is a line."""
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 import tiny_folders
 import unmask
+from commands import exit_code
 from tiny_images import TINY, bars
 from tiny_kinds import N, clinic, hospital
 from unmask.errors import UserError
@@ -97,6 +99,7 @@ def test_a_model_says_what_it_is_and_its_uses_how_far_they_are(uses, tmp_path, c
         assert heard.shares[-1:] >= [1], name
     assert "left" not in capsys.readouterr().err
     refuses_other_weights(model, tmp_path / "m")
+    a_shared_copy_has_nothing_of_the_run(tmp_path / "m", capsys)
 
 
 def refuses_other_weights(model, folder):
@@ -110,3 +113,19 @@ def refuses_other_weights(model, folder):
         unmask.load(folder, device="cpu")
     path.write_bytes(whole)
     unmask.load(folder, device="cpu")
+
+
+def a_shared_copy_has_nothing_of_the_run(folder, capsys):
+    (folder / "cache").mkdir(exist_ok=True)
+    for name in ("report.html", "metrics.jsonl", "cache/tokens.bin", "predictions.json"):
+        (folder / name).write_text("Frau Muster")
+    copy = folder.with_name("shared")
+    capsys.readouterr()
+    assert exit_code("export", folder, "--to", "share", "--out", copy, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"report.html", "metrics.jsonl", "cache", "predictions.json"} <= set(found["left_out"])
+    assert "Frau Muster" not in "".join(p.read_text("latin-1") for p in copy.rglob("*") if p.is_file())
+    assert (copy / "unmask.json").is_file()
+    weights = (folder / "model.safetensors").read_bytes()
+    assert (copy / "model.safetensors").read_bytes() == weights
+    unmask.load(copy, device="cpu")

@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
+import torch
 
 from tiny_run import job, lines, trained
 from unmask.errors import UserError
@@ -158,3 +159,10 @@ def test_checkpoints_by_the_clock_cost_at_most_two_percent(tmp_path, monkeypatch
     between = [b - a for a, b in itertools.pairwise(made)]
     assert made[0] == 3
     assert set(between[:-1]) <= {10, 11}  # 2.5 s
+
+
+def test_another_number_of_threads_is_warned_of(tmp_path, monkeypatch):
+    trained(tmp_path, steps=2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    with pytest.warns(UserWarning, match=r"computed on \d+ threads and goes on with 7: .*bit for bit"):
+        trained(tmp_path, True, steps=4)

@@ -79,9 +79,9 @@ def pretrained(
 
     Args:
         out: run folder; see `check_run_folder`.
-        resume: continue the run in `out`; on a CPU with one process, bit for bit as if never interrupted
-            (runs bounded by minutes excepted: their schedule follows the clock). A run that torchrun starts again
-            after it lost a process resumes unasked.
+        resume: continue the run in `out`; on a CPU with one process and as many threads, bit for bit as if never
+            interrupted (runs bounded by minutes excepted: their schedule follows the clock). A run that torchrun starts
+            again after it lost a process resumes unasked.
 
     Raises:
         UserError: for anything wrong with the data, the settings or the folder.

@@ -36,7 +36,7 @@ from unmask.training.processes import (
     own_random_numbers,
 )
 from unmask.training.progress import RunClock, ending, total_steps
-from unmask.training.same_run import check_not_done, check_same_run
+from unmask.training.same_run import check_not_done, check_same_run, warn_of_threads
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings, same_run_hint
 from unmask.training.signals import SignalGuard
@@ -109,6 +109,7 @@ class Run:
         check_same_run(found, job.fingerprint, out, hint=same_run_hint())
         total = total_steps(settings, job.plan)
         check_not_done(found, settings, total, out)
+        warn_of_threads(found)
         self.compute = Compute.choose(settings, accelerator, found)
         self.console = console and self.compute.first_process
         say = console_logger(self.console)
@@ -279,6 +280,7 @@ class Run:
             "seconds": self.clock.elapsed(),
             "precision": self.compute.precision.name,
             "parts": self.fitted.parts,
+            "threads": torch.get_num_threads(),
             "fingerprint": self.job.fingerprint,
             "stopped_before": ending(self.settings) if self.stopped == "early" else None,
         }

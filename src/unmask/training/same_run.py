@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from unmask.errors import UserError, setting
 from unmask.training.checkpoint import Checkpoint, checkpoints, read_state
@@ -58,6 +61,17 @@ def check_not_done(checkpoint: Checkpoint | None, settings: TrainSettings, steps
         raise UserError(
             f"{folder}: the run has taken {checkpoint.step:,} steps, and {asked} asks for fewer",
             hint="Ask for as many or more, or begin in another folder.",
+        )
+
+
+def warn_of_threads(checkpoint: Checkpoint | None) -> None:
+    """Warn where a run goes on with another number of threads: sums are split, and so rounded, otherwise."""
+    was, now = checkpoint.extra.get("threads") if checkpoint is not None else None, torch.get_num_threads()
+    if was not in (None, now):
+        warnings.warn(
+            f"the run computed on {was} threads and goes on with {now}: its weights will not be, bit for bit, those of "
+            f"a run that was not interrupted (OMP_NUM_THREADS={was} makes them so)",
+            stacklevel=3,
         )
 
 

@@ -1,4 +1,4 @@
-"""unmask export MODEL --to hf|sentence-transformers|onnx --out DIR"""
+"""unmask export MODEL --to hf|sentence-transformers|onnx|share --out DIR"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from unmask.cli import options
 from unmask.errors import UserError, suggest
 
-FORMATS = ("hf", "sentence-transformers", "onnx")
+FORMATS = ("hf", "sentence-transformers", "onnx", "share")
 
 
 def chosen(words: Sequence[str], given: Mapping[str, str]) -> str | None:
@@ -23,7 +23,10 @@ def chosen(words: Sequence[str], given: Mapping[str, str]) -> str | None:
 
 def export(
     model: options.Model,
-    to: str = typer.Option("hf", help="hf, sentence-transformers or onnx."),
+    to: str = typer.Option(
+        "hf",
+        help="hf, sentence-transformers, onnx, or share: a model of any kind without report, cache, checkpoints.",
+    ),
     out: str = typer.Option(..., help="Folder to write; it appears whole or not at all."),
     quantize: str | None = typer.Option(None, help="int8 writes model_int8.onnx too."),
     texts: str | None = typer.Option(
@@ -35,6 +38,14 @@ def export(
 ) -> None:
     """Write a model for transformers, sentence-transformers or onnxruntime, with the head that it is for."""
     from unmask.cli.common import Output
+
+    output = Output(json_)
+    if to == "share":
+        from unmask.export.share import share
+
+        found = share(model, out)
+        output.write(found, [f"{name:24}{_shown(value)}" for name, value in found.items()])
+        return
     from unmask.cli.text.lines import file_lines
     from unmask.export.folders import DTYPES, to_hf, to_sentence_transformers
     from unmask.registry import kind_of, load
@@ -51,9 +62,8 @@ def export(
     if texts is not None and quantize is None:
         raise UserError("--texts without --quantize int8", hint="They are what the 8-bit file is measured on.")
     if kind_of(model) != "text":
-        raise UserError(f"{model}: not a text model", hint="Other kinds are folders of ours; copy them.")
+        raise UserError(f"{model}: not a text model", hint="Other kinds are folders of ours: --to share copies them.")
     measured = None if texts is None else file_lines(texts)
-    output = Output(json_)
     loaded = load(model, device="cpu", precision="fp32")
     if to == "onnx":
         from unmask.export.onnx import to_onnx

@@ -154,8 +154,8 @@ def pretrain(
             a corpus that `prepare` has made.
         settings: default those that the corpus was prepared with, or `TextSettings()`.
         out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html.
-        resume: continue the run in `out`; on a CPU with one process, bit for bit as if never interrupted
-            (runs bounded by minutes excepted: their schedule follows the clock).
+        resume: continue the run in `out`; on a CPU with one process and as many threads, bit for bit as if never
+            interrupted (runs bounded by minutes excepted: their schedule follows the clock).
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.

@@ -56,6 +56,7 @@ MODALITY = Modality(
                 "hf": Case(run=_EXPORT, without="pooling quantize texts"),
                 "sentence-transformers": Case(run=_EXPORT, without="quantize texts"),
                 "onnx": Case(run=_EXPORT),
+                "share": Case(run=_EXPORT, without="pooling quantize texts dtype"),
             },
             choose="unmask.cli.text.export:chosen",
         ),
