@@ -115,7 +115,9 @@ class Bench:
                 if valued[code[0, j]] and rng.random() < 0.6:
                     side[0, j] = rng.choice([-1, 1])
                     cut[0, j] = np.interp(
-                        rng.uniform(0.05, 0.95) * 32, np.arange(33), self.histories.vocabulary.knots[code[0, j]]
+                        rng.uniform(0.05, 0.95),
+                        self.histories.vocabulary.levels,
+                        self.histories.vocabulary.knots[code[0, j]],
                     )
             hours = float(np.exp(rng.uniform(*np.log(self.edges[[0, -1]]))))
             asked = made(self.histories, code, side, cut)

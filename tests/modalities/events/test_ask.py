@@ -14,6 +14,7 @@ from event_data import main_fails, main_ok
 import unmask
 from unmask.errors import UserError
 from unmask.modalities.events.query_text import parsed
+from unmask.modalities.events.vocabulary import LEVELS
 
 QUICK = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32"]
 
@@ -38,7 +39,7 @@ def code_of(model: unmask.events.EventModel, *, valued: bool) -> str:
 def test_every_patient_gets_an_answer_to_every_question(asking: Path, home: Path, tmp_path: Path, capsys):
     model = unmask.load(asking)
     code, lab = code_of(model, valued=False), code_of(model, valued=True)
-    cut = float(model.folder.vocabulary.knots[model.folder.vocabulary.numbers([lab])[0], 16])
+    cut = float(model.folder.vocabulary.knots[model.folder.vocabulary.numbers([lab])[0], len(LEVELS) // 2])
     days = float(model.folder.model.queries.edges[-1]) / 48
     questions = [
         f"{code} within {days} days",

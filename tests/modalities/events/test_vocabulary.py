@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from unmask.modalities.events.meds import Events
 from unmask.modalities.events.sketch import QuantileSketch, keys_of, values_of
-from unmask.modalities.events.vocabulary import FIRST, KNOTS, Vocabulary
+from unmask.modalities.events.vocabulary import EVEN, FIRST, LEVELS, Vocabulary
 
-SHARES = np.linspace(0, 1, KNOTS)
+SHARES = np.linspace(0, 1, EVEN)
 
 
 def made(code: np.ndarray, value: np.ndarray, codes: int) -> Events:
@@ -39,7 +40,7 @@ def test_few_values_have_exact_quantiles(seed: int):
     found = sketch.quantiles(SHARES)
     for c in range(41):
         mine = value[(code == c) & np.isfinite(value)].astype(np.float64)
-        want = np.quantile(mine, SHARES) if len(mine) else np.full(KNOTS, np.nan)
+        want = np.quantile(mine, SHARES) if len(mine) else np.full(EVEN, np.nan)
         np.testing.assert_array_equal(found[c], want)
 
 
@@ -85,8 +86,9 @@ def test_scores_are_those_of_numpy_code_by_code(seed: int):
             assert np.isnan(found[here]).all()
             continue
         low, first = np.unique(knots, return_index=True)
-        last = np.r_[first[1:], KNOTS] - 1
-        middle = (vocabulary._scores[first] + vocabulary._scores[last]) / 2
+        last = np.r_[first[1:], len(LEVELS)] - 1
+        level = (LEVELS[first] + LEVELS[last]) / 2
+        middle = np.array([NormalDist().inv_cdf(x) for x in level])
         want = np.where(np.isnan(asked[here]), np.nan, np.interp(asked[here], low, middle))
         np.testing.assert_array_equal(found[here], want.astype(np.float32))
 
@@ -105,3 +107,47 @@ def test_twenty_thousand_codes_cost_little_more_than_three_hundred():
         spent[codes] = best
     # The old way took 100 times as long; dictionaries of 20,000 names are what is left here.
     assert spent[20_000] < 3 * spent[300] + 0.3, spent
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_typing_mistakes_do_not_move_the_scale(seed: int):
+    """Two heart rates of 10 000 000 among 8 000: the median stays, and so does the upper end of what is expected."""
+    rng = np.random.default_rng(seed)
+    value = np.round(rng.normal(85, 18, 8000))
+    wrong = value.copy()
+    wrong[rng.integers(0, 8000, 2)] = 10_000_000
+    ends = []
+    for some in (value, wrong):
+        vocabulary = Vocabulary.fit(made(np.zeros(8000, np.int64), some, 1), np.arange(8000), floor=1)
+        ends.append(vocabulary.unscale(FIRST, np.array([0.0, 1.6, 2.5, 5.0])))
+    np.testing.assert_allclose(ends[1], ends[0], atol=4)
+
+
+def test_values_in_the_tail_differ_on_the_scale():
+    rng = np.random.default_rng(0)
+    value = np.round(rng.normal(87, 18, 100_000))
+    vocabulary = Vocabulary.fit(made(np.zeros(100_000, np.int64), value, 1), np.arange(100_000), floor=1)
+    scores = vocabulary.scale(np.full(3, FIRST), np.array([110.0, 125.0, 140.0]))
+    np.testing.assert_allclose(scores, (np.array([110, 125, 140]) - 87) / 18, atol=0.15)
+    for cut in (60, 100, 125, 137):
+        assert vocabulary.beyond(FIRST, cut, 1) == pytest.approx((value > cut).mean(), rel=0.2)
+        assert vocabulary.beyond(FIRST, cut, -1) == pytest.approx((value < cut).mean(), rel=0.2, abs=0.01)
+
+
+def test_a_value_that_many_have_is_not_beyond_itself():
+    value = np.repeat([3.0, 9.0, 15.0], [200, 300, 500])
+    vocabulary = Vocabulary.fit(made(np.zeros(1000, np.int64), value, 1), np.arange(1000), floor=1)
+    assert vocabulary.beyond(FIRST, 15.0, 1) < 0.002
+    assert vocabulary.beyond(FIRST, 9.0, -1) == pytest.approx(0.2, abs=0.035)
+    assert vocabulary.beyond(FIRST, 9.0, 1) == pytest.approx(0.5, abs=0.035)
+
+
+def test_a_vocabulary_of_before_reads_values_as_it_did():
+    value = np.arange(1000.0)
+    knots = np.full((FIRST + 1, EVEN), np.nan)
+    knots[FIRST] = np.quantile(value, SHARES)
+    old = Vocabulary.from_dict(Vocabulary(codes=["c"], knots=knots).to_dict())
+    assert old.knots.shape == (FIRST + 1, EVEN)
+    even = [NormalDist().inv_cdf((i + 0.5) / EVEN) for i in range(EVEN)]
+    np.testing.assert_allclose(old.scale(np.full(EVEN, FIRST), knots[FIRST]), even, rtol=1e-6)
+    np.testing.assert_allclose(old.unscale(FIRST, np.array(even)), knots[FIRST])

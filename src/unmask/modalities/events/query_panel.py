@@ -24,11 +24,10 @@ def panel(histories: Histories, head: QueryHead) -> Asked:
     side: list[int] = []
     cut: list[float] = []
     for number in order[:CODES][share[order[:CODES]] > 0].tolist():
-        knots = vocabulary.knots[number]
-        for way in (0, ABOVE, BELOW) if np.isfinite(knots[0]) else (0,):
+        for way in (0, ABOVE, BELOW) if vocabulary.valued[number] else (0,):
             code.append(number)
             side.append(way)
-            cut.append(0.0 if not way else float(knots[(len(knots) - 1) * (3 if way == ABOVE else 1) // 4]))
+            cut.append(0.0 if not way else vocabulary.at(number, 0.75 if way == ABOVE else 0.25))
     shape = (len(code), ITEMS)
     codes, sides, cuts = np.full(shape, -1, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
     codes[:, 0], sides[:, 0], cuts[:, 0] = code, side, cut

@@ -155,7 +155,7 @@ def _check_cut(query: Query, item: Item, knots: np.ndarray) -> None:
     if not knots[0] <= item.cut <= knots[-1]:
         raise UserError(
             f"question {query.text!r}: no value of {item.code} in training was near {item.cut:g}",
-            hint=f"They were from {knots[0]:g} to {knots[-1]:g}.",
+            hint=f"All but one in 1,000 at either end were from {knots[0]:g} to {knots[-1]:g}.",
         )
 
 

@@ -9,8 +9,8 @@ codes go through the same few sorts of whole arrays: 20,000 codes cost what 300 
 
 Up to `capacity` values of a code are all kept, and its quantiles are exactly numpy's. Beyond, the rank of a quantile is
 off by L / capacity of the values at the very most (L = log2(values / capacity) halvings), as a rule by about 1.4 /
-capacity (one standard deviation): .14 % for 1,024, where knots lie 3.1 % apart. Lowest and highest value are always
-exact.
+capacity (one standard deviation): .14 % for 1,024, where knots lie 3.1 % apart in the middle. Lowest and highest value
+are always exact.
 """
 
 from __future__ import annotations
