@@ -12,34 +12,40 @@ if (design == "pool") {
   quit()
 }
 m <- as.integer(m)
+`%||%` <- function(a, b) if (is.null(a)) b else a
 model <- list(linear = "y ~ x1 + x2", binary = "y ~ x + g", quadratic = "y ~ x + I(x^2) + z",
-              cox = "Surv(time, event) ~ x1 + x2", mean = "x ~ 1")[[design]]
-holed <- list(linear = c("x1", "x2"), binary = "g", quadratic = "x", cox = "x1", mean = character(0))[[design]]
+              cox = "Surv(time, event) ~ x1 + x2", mean = "x ~ 1", markers = "Surv(time, event) ~ m1 + m2",
+              square = "y ~ x + I(x^2) + z", zeros = "y ~ x + z", small = "x ~ 1", ordinal = "y ~ x + o")[[design]]
+holed <- list(linear = c("x1", "x2"), binary = "g", quadratic = "x", cox = "x1", mean = character(0), markers = c("m1", "m2"),
+              square = "x", zeros = "x", small = character(0), ordinal = "o")[[design]]
+pair <- design %in% c("cox", "markers")
+options(contrasts = c("contr.treatment", "contr.treatment"))
 
 analyse <- function(d) {
-  if (design == "cox") { s <- summary(coxph(as.formula(model), d))$coefficients; b <- s[, 1]; se <- s[, 3] }
+  if (pair) { s <- summary(coxph(as.formula(model), d))$coefficients; b <- s[, 1]; se <- s[, 3] }
   else { s <- summary(lm(as.formula(model), d))$coefficients; b <- s[, 1]; se <- s[, 2] }
+  if (design == "ordinal") d$o <- as.numeric(as.character(d$o))
   for (v in holed) { b <- c(b, mean(d[[v]])); se <- c(se, sd(d[[v]]) / sqrt(nrow(d))) }
   cbind(b, se)
 }
 
 complete_tables <- function(d) {
   if (method == "smcfcs") {
-    if (design == "linear") return(smcfcs(d, "lm", model, method = c("norm", "norm", ""), m = m, numit = 10, noisy = FALSE)$impDatasets)
-    if (design == "binary") return(smcfcs(d, "lm", model, method = c("", "logreg", ""), m = m, numit = 10, noisy = FALSE)$impDatasets)
-    if (design == "quadratic") return(smcfcs(d, "lm", model, method = c("norm", "", ""), m = m, numit = 10, noisy = FALSE)$impDatasets)
-    if (design == "cox") return(smcfcs(d, "coxph", model, method = c("norm", "", "", ""), m = m, numit = 10, noisy = FALSE)$impDatasets)
+    if (design == "ordinal") d$o <- factor(d$o, ordered = TRUE)
+    how <- ifelse(colSums(is.na(d)) > 0, list(binary = "logreg", ordinal = "podds")[[design]] %||% "norm", "")
+    return(smcfcs(d, if (pair) "coxph" else "lm", model, method = how, m = m, numit = 10, noisy = FALSE)$impDatasets)
   }
   if (design == "binary") d$g <- factor(d$g)
+  if (design == "ordinal") d$o <- factor(d$o, ordered = TRUE)
   keep <- d
-  if (design == "cox") { keep$time <- nelsonaalen(d, time, event) }
-  how <- if (method == "norm") ifelse(sapply(keep, is.factor), "logreg", "norm") else make.method(keep)
+  if (pair) { keep$time <- nelsonaalen(d, time, event) }
+  how <- if (method == "norm") ifelse(sapply(keep, is.factor), if (design == "ordinal") "polr" else "logreg", "norm") else make.method(keep)
   how[colSums(is.na(keep)) == 0] <- ""
   imp <- mice(keep, m = m, method = how, maxit = if (sum(colSums(is.na(keep)) > 0) > 1) 5 else 1, printFlag = FALSE)
   lapply(seq_len(m), function(i) {
     one <- complete(imp, i)
     if (design == "binary") one$g <- as.numeric(as.character(one$g))
-    if (design == "cox") one$time <- d$time
+    if (pair) one$time <- d$time
     one
   })
 }

@@ -1,24 +1,35 @@
 """Multiple imputation on a simulated truth: bias, coverage and fraction of missing information of every estimate.
 
-    python benchmarks/tables_mi.py --replications 20              # a look python benchmarks/tables_mi.py
-    # 200 replications; goes on where an earlier run stopped python benchmarks/tables_mi.py --methods ours
-    --sizes 150     # a part python benchmarks/tables_mi.py --pool                         # our pool beside
-    mice::pool on the same tables
+    python benchmarks/tables_mi.py --replications 20       # a look
+    python benchmarks/tables_mi.py                         # 200; goes on where an earlier run stopped
+    python benchmarks/tables_mi.py --methods ours --designs linear,cox --sizes 150
+    python benchmarks/tables_mi.py --pool                  # our pool beside mice::pool on the same tables
 
-Designs, with 150 and 1 000 rows. In each, one covariate is missing with probability .8 / (1 + exp(-(s))) + .05, about
-45 %, where s is the outcome less its mean: strong selection by the outcome, missing at random.
+Four designs in which one covariate goes by the outcome, with 150 and 1 000 rows: missing with probability
+.8 / (1 + exp(-s)) + .05, about 45 %, where s is the outcome less its mean.
 
-    linear      y = 1 + x1 + x2 + e; x2 = .5 x1 + noise; x1 goes by y, a fifth of x2 at random binary      y = 1 + x + g
-    + e; g is 0/1 with logit .5 x, and goes by y quadratic   y = 1 + x + .5 x^2 + z + e; z = .5 x + noise; x goes by y;
-    ours is told the formula cox         log hazard ratios .7 and -.5; x1 goes by event and time; one follow-up time in
-    a hundred missing at random mean        x ~ N(0, 1), half missing completely at random: the fraction of missing
-    information of its mean is .5
+    linear     y = 1 + x1 + x2 + e; x2 = .5 x1 + noise; x1 goes by y, a fifth of x2 at random
+    binary     y = 1 + x + g + e; g is 0/1 with logit .5 x, and goes by y
+    quadratic  y = 1 + x + .5 x^2 + z + e; z = .5 x + noise; x goes by y; ours is told the formula
+    cox        log hazard ratios .7 and -.5; x1 goes by event and time; one follow-up time in a hundred goes at random
+    mean       x ~ N(0, 1), half missing completely at random: the fraction of missing information of its mean is .5
+
+Five of columns as clinical tables have them, each with its own number of rows:
+
+    markers    300 rows; two log-normal markers, half of the rows lack both, completely at random; a survival pair that
+               has nothing to do with them
+    square     500 rows; y = 1 + x + .3 x^2 + .5 z + e; x log-normal, .1 + .4 / (1 + exp(-(y - median))) missing; ours
+               is told the formula
+    zeros      400 rows; y = 1 + x + .5 z + e; half of x is 0, the rest log-normal by z; .7 / (1 + exp(2 - y)) missing;
+               ours is told the formula
+    small      60 rows; x = .6 z + noise, missing with probability 1 / (1 + exp(.8 - z))
+    ordinal    400 rows; o of four levels, proportional odds of x; y = 1 + .5 x + .5 o + e; o goes by y; ours is told
+               the formula
 
 Beside ours (default settings, 20 tables): complete rows, full data (before holes), and where Rscript with the packages
-mice
-and smcfcs is found: mice with norm and logreg, mice's defaults (pmm, logreg), smcfcs; 20 tables each. mice has 5 rounds
-(1 for one incomplete column) and for Cox the event and Nelson-Aalen hazard as predictors; smcfcs has 10. Both leave out
-rows without follow-up time. Each R process handles many replications.
+mice and smcfcs is found: mice with norm, logreg and polr; mice's defaults (pmm, logreg, polr); smcfcs (norm, logreg,
+podds). mice has 5 rounds (1 for one incomplete column) and for Cox the event and Nelson-Aalen hazard as predictors;
+smcfcs has 10. Both leave out rows without follow-up time. Each R process handles many replications.
 """
 
 from __future__ import annotations
@@ -42,29 +53,54 @@ FORMULA = {
     "quadratic": "y ~ x + I(x**2) + z",
     "cox": "Surv(time, event) ~ x1 + x2",
     "mean": "",
+    "markers": "Surv(time, event) ~ m1 + m2",
+    "square": "y ~ x + I(x**2) + z",
+    "zeros": "y ~ x + z",
+    "small": "",
+    "ordinal": "y ~ x + o",
 }
-HOLED = {"linear": ("x1", "x2"), "binary": ("g",), "quadratic": ("x",), "cox": ("x1",), "mean": ("x",)}
+SIZES = {"markers": (300,), "square": (500,), "zeros": (400,), "small": (60,), "ordinal": (400,)}
+HOLED = {
+    "linear": ("x1", "x2"),
+    "binary": ("g",),
+    "quadratic": ("x",),
+    "cox": ("x1",),
+    "mean": ("x",),
+    "markers": ("m1", "m2"),
+    "square": ("x",),
+    "zeros": ("x",),
+    "small": ("x",),
+    "ordinal": ("o",),
+}
+MARKER, RATIO = float(np.exp(0.625)), float(np.exp(0.245))
+"""Means of the log-normal columns of designs markers and square."""
 TRUTH = {
     "linear": {"(Intercept)": 1, "x1": 1, "x2": 1, "mean x1": 0, "mean x2": 0},
     "binary": {"(Intercept)": 1, "x": 1, "g": 1, "mean g": 0.5},
     "quadratic": {"(Intercept)": 1, "x": 1, "I(x**2)": 0.5, "z": 1, "mean x": 0},
     "cox": {"x1": 0.7, "x2": -0.5, "mean x1": 0},
     "mean": {"mean x": 0},
+    "markers": {"m1": 0, "m2": 0, "mean m1": MARKER, "mean m2": MARKER},
+    "square": {"(Intercept)": 1, "x": 1, "I(x**2)": 0.3, "z": 0.5, "mean x": RATIO},
+    "zeros": {"(Intercept)": 1, "x": 1, "z": 0.5, "mean x": 0.5 * float(np.exp(0.305))},
+    "small": {"mean x": 0},
+    "ordinal": {"(Intercept)": 1, "x": 0.5, "o[1]": 0.5, "o[2]": 1, "o[3]": 1.5, "mean o": 1.5},
 }
-RIVALS = {
-    "linear": ("norm", "pmm", "smcfcs"),
-    "binary": ("norm", "pmm", "smcfcs"),
-    "quadratic": ("norm", "pmm", "smcfcs"),
-    "cox": ("norm", "pmm", "smcfcs"),
-    "mean": ("norm", "pmm"),
-}
+WITH_R = ("norm", "pmm", "smcfcs")
+RIVALS = dict.fromkeys(FORMULA, WITH_R) | {"mean": ("norm", "pmm"), "small": ("norm", "pmm")}
+TOLD = ("quadratic", "square", "zeros", "ordinal")
+"""Designs whose formula ours is told."""
+PAIRS = ("cox", "markers")
+CUTS = (-1.3, 0.0, 1.3)
+"""Of the ordinal column; symmetric, so that its mean is 1.5."""
 BLOCK = 20
 """Replications of one R process."""
 
 
 def simulate(design: str, n: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Columns, and which of their values go."""
-    rng = np.random.default_rng([seed, n, sorted(FORMULA).index(design)])
+    order = ("binary", "cox", "linear", "mean", "quadratic", "markers", "square", "zeros", "small", "ordinal")
+    rng = np.random.default_rng([seed, n, order.index(design)])
     one, two, noise = rng.normal(size=(3, n))
     u = rng.random((4, n))
     gone = {}
@@ -87,6 +123,24 @@ def simulate(design: str, n: int, seed: int) -> tuple[dict[str, np.ndarray], dic
         columns = {"x1": one, "x2": x2, "time": np.minimum(died, left), "event": (died <= left).astype(float)}
         score = 2 * (columns["event"] - 0.6) - (np.log(columns["time"]) + 0.9)
         gone["time"] = rng.random(n) < 0.01
+    elif design == "markers":
+        columns = {"m1": np.exp(one + 0.5 * two), "m2": np.exp(one + 0.5 * noise)}
+        columns |= {"time": -5 * np.log(u[2]), "event": (u[3] < 0.6).astype(float)}
+        return columns, dict.fromkeys(("m1", "m2"), u[0] < 0.5)
+    elif design == "square":
+        x = np.exp(0.7 * (0.4 * one + 0.84**0.5 * two))
+        columns = {"x": x, "z": one, "y": 1 + x + 0.3 * x**2 + 0.5 * one + noise}
+        return columns, {"x": u[0] < 0.1 + 0.4 * expit(columns["y"] - np.median(columns["y"]))}
+    elif design == "zeros":
+        x = np.where(u[2] < 0.5, 0, np.exp(0.5 * one + 0.6 * two))
+        columns = {"x": x, "z": one, "y": 1 + x + 0.5 * one + noise}
+        return columns, {"x": u[0] < 0.7 * expit(columns["y"] - 2)}
+    elif design == "small":
+        return {"x": 0.6 * one + 0.8 * two, "z": one}, {"x": u[0] < expit(one - 0.8)}
+    elif design == "ordinal":
+        o = np.digitize(one + np.log(u[2] / (1 - u[2])), CUTS).astype(float)
+        columns = {"x": one, "o": o, "y": 1 + 0.5 * one + 0.5 * o + noise}
+        score = columns["y"] - 1.75
     else:
         return {"x": one, "z": two}, {"x": u[0] < 0.5}
     gone[HOLED[design][0]] = u[0] < 0.8 * expit(score) + 0.05
@@ -107,17 +161,19 @@ def as_frame(columns: dict[str, np.ndarray]):
     return pl.DataFrame({k: pl.Series(v).fill_nan(None) for k, v in columns.items()})
 
 
-SCHEMA = {"columns": {"g": {"kind": "binary"}}}
+SCHEMA = {
+    "binary": {"columns": {"g": {"kind": "binary"}}},
+    "ordinal": {"columns": {"o": {"kind": "ordinal", "categories": ["0.0", "1.0", "2.0", "3.0"]}}},
+}
 
 
-def ours(design: str, columns: dict[str, np.ndarray], draws: int, seed: int) -> dict:
+def ours(design: str, columns: dict[str, np.ndarray], draws: int, seed: int, method: str | None = None) -> dict:
     from unmask import MultipleImputation
 
-    options: dict = {"duration": "time", "event": "event"} if design == "cox" else {}
-    if design == "quadratic":
+    options: dict = {"duration": "time", "event": "event"} if design in PAIRS else {}
+    options |= {"method": method, "schema": SCHEMA.get(design)}
+    if design in TOLD:
         options["formula"] = FORMULA[design]
-    if design == "binary":
-        options["schema"] = SCHEMA
     start = time.process_time()
     done = MultipleImputation(draws, seed=seed, **options).fit(as_frame(columns))
     seconds = time.process_time() - start
@@ -125,7 +181,7 @@ def ours(design: str, columns: dict[str, np.ndarray], draws: int, seed: int) -> 
     parts = [done.pool(FORMULA[design])] if FORMULA[design] else []
 
     def means(table):
-        x = table.select(HOLED[design]).to_numpy()
+        x = table.select(HOLED[design]).to_numpy().astype(float)
         return x.mean(0), x.std(0, ddof=1) / np.sqrt(n)
 
     parts.append(done.pool(means, complete_df=n - 1))
@@ -139,13 +195,16 @@ def plain(design: str, columns: dict[str, np.ndarray], rows: np.ndarray) -> dict
 
     from unmask.modalities.table.imputation.formula import parse_formula
     from unmask.modalities.table.imputation.pooling import fit_formula
-    from unmask.modalities.table.schema.infer import infer_schema
+    from unmask.modalities.table.reading.readers import read_frame
+    from unmask.modalities.table.rules.declared_schema import schema_for
+    from unmask.modalities.table.schema.values import encode
 
     part = {k: v[rows] for k, v in columns.items()}
     estimate, error, df = [], [], len(next(iter(part.values()))) - 1
     if FORMULA[design]:
-        schema = infer_schema(list(part), list(part.values()))
-        fit = fit_formula(parse_formula(FORMULA[design], schema), list(part.values()))
+        frame = read_frame(as_frame(part))
+        schema = schema_for(frame, SCHEMA.get(design), duration=None, event=None)
+        fit = fit_formula(parse_formula(FORMULA[design], schema), encode(frame, schema))
         estimate, error, df = fit.beta.tolist(), fit.error.tolist(), fit.df
     for name in HOLED[design]:
         estimate.append(float(part[name].mean()))
@@ -247,9 +306,13 @@ def summary(path: Path) -> str:
                     np.array([r[k] for r in by_seed.values()]) for k in ("estimate", "low", "high", "fmi")
                 )
                 bias, cover = q.mean(0) - truth, ((low <= truth) & (high >= truth)).mean(0)
-                cells = [f"{b:+.3f}; {c:.3f}; {f:.2f}" for b, c, f in zip(bias, cover, fmi.mean(0), strict=True)]
+                error = q.std(0, ddof=1) / np.sqrt(len(q))
+                parts = zip(bias, error, cover, fmi.mean(0), strict=True)
+                cells = [f"{b:+.3f} ± {e:.3f}; {c:.3f}; {f:.2f}" for b, e, c, f in parts]
                 lines.append(f"| {method} | {' | '.join(cells)} | {len(by_seed)} |")
-    return "\n".join(["Bias; coverage of 95 % intervals; mean fraction of missing information.", *lines])
+    return "\n".join(
+        ["Bias ± its Monte Carlo error; coverage of 95 % intervals; mean fraction of missing information.", *lines]
+    )
 
 
 def main() -> None:
@@ -257,8 +320,10 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=200)
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--designs", default=",".join(FORMULA))
-    parser.add_argument("--sizes", default="150,1000")
-    parser.add_argument("--methods", default="ours,complete rows,full data,norm,pmm,smcfcs")
+    parser.add_argument("--sizes", help="rows; by default those of each design")
+    parser.add_argument(
+        "--methods", default="ours,complete rows,full data,norm,pmm,smcfcs", help="'ours pmm': ours told the method"
+    )
     parser.add_argument("--pool", action="store_true", help="compare pool with mice::pool and stop")
     parser.add_argument(
         "--out", default="tables_mi.jsonl", help="one line per replication and method; read and added to"
@@ -273,13 +338,13 @@ def main() -> None:
     path = Path(a.out)
     path.touch()
     methods = a.methods.split(",")
-    if not has_r and set(methods) & {"norm", "pmm", "smcfcs"}:
+    if not has_r and set(methods) & set(WITH_R):
         print("no Rscript found: mice and smcfcs are left out", file=sys.stderr)
     # All designs and sizes advance together, so that a run that is stopped has something of each.
     for block in range(0, a.replications, BLOCK):
         for method in methods:
-            for n in map(int, a.sizes.split(",")):
-                for design in a.designs.split(","):
+            for design in a.designs.split(","):
+                for n in map(int, a.sizes.split(",")) if a.sizes else SIZES.get(design, (150, 1000)):
                     have = read(path).get((design, n, method), {})
                     seeds = [s for s in range(block, min(block + BLOCK, a.replications)) if s not in have]
                     with path.open("a") as file:
@@ -293,7 +358,7 @@ def main() -> None:
 def results_of(design: str, method: str, n: int, seeds: list[int], draws: int, *, has_r: bool) -> Iterator[dict]:
     """A record per replication."""
     common = {"design": design, "n": n, "method": method, "draws": draws}
-    if method in ("norm", "pmm", "smcfcs"):
+    if method in WITH_R:
         if has_r and seeds and method in RIVALS[design]:
             for seed, result in by_r(design, method, n, seeds, draws):
                 yield common | {"seed": seed} | result
@@ -304,8 +369,8 @@ def results_of(design: str, method: str, n: int, seeds: list[int], draws: int, *
 
 def by_us(design: str, method: str, n: int, seed: int, draws: int) -> dict:
     columns, gone = simulate(design, n, seed)
-    if method == "ours":
-        return ours(design, holed(columns, gone), draws, seed)
+    if method.startswith("ours"):
+        return ours(design, holed(columns, gone), draws, seed, method[5:] or None)
     keep = np.ones(n, bool)
     if method == "complete rows":
         for g in gone.values():

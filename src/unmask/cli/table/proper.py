@@ -100,7 +100,7 @@ def impute_properly(
         write_table(one, path, escape_formulas=escape_formulas)
     if report:
         done.report(report)
-    cells = int(sum(gap.sum() for gap in done._gaps))
+    cells = done.cells_
     found = {
         "out": written,
         "rows": len(frame),

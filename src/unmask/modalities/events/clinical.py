@@ -167,7 +167,7 @@ def calibration_words(y: np.ndarray, p: np.ndarray, intervals: dict[str, list[fl
 
 
 def _verdict(interval: list[float] | None, right: float, below: str, above: str) -> str:
-    if interval is None:
+    if interval is None or not np.isfinite(interval).all():
         return "no interval"
     if interval[0] <= right <= interval[1]:
         return "within chance of it"

@@ -130,3 +130,10 @@ def test_the_run_says_it_everywhere(tmp_path, capsys):
 
 def test_points_alone_are_not_judged():
     assert TableModel.fit(patients(40), settings=settings_of("mcm", steps=1)).facts["columns_imputed"] == []
+
+
+def test_errors_that_are_no_numbers_are_no_praise():
+    gain = np.where(np.arange(100) == 3, np.nan, 1.0)
+    assert judgement(gain, np.arange(100), np.nan, 2.0) == "not_finite"
+    assert judgement(np.full(100, np.inf), np.arange(100), 1.0, np.inf) == "not_finite"
+    assert "do not rely" in sentence("not_finite", "mean", 0.2)

@@ -316,3 +316,21 @@ def test_any_table(rows):
                 assert set(own) <= set(table.c[seen])
             else:
                 assert own.between(table[name].min(), table[name].max()).all()
+
+
+def test_cells_that_get_no_number_are_named_and_not_counted(table, model, monkeypatch):
+    from unmask.modalities.table.imputation.complete import complete
+
+    place = [c.name for c in (model.schema.columns[i] for i in model.schema.modelled)].index("sbp")
+    impute = CellTable.impute
+
+    def without(self, columns, **options):
+        found = impute(self, columns, **options)
+        found.point[place][np.flatnonzero(np.isnan(columns[place]))[:2]] = np.nan
+        return found
+
+    monkeypatch.setattr(CellTable, "impute", without)
+    done = complete(model, table)
+    assert done.cells == int(table.isna().sum().sum()) - done.tables[0].isna().sum().sum()
+    assert done.tables[0]["sbp"].isna().sum() == 2
+    assert any("2 cells of 'sbp' stay empty" in text for text in done.warnings)

@@ -462,3 +462,31 @@ def test_zeros_and_nines_far_from_all_others(cells, says):
 )
 def test_zeros_that_belong(cells):
     assert "sentinel" not in look_at([float(c) for c in cells] * 3)[1]
+
+
+@pytest.mark.parametrize("big", ["1e200", "-4e38", "inf"])
+def test_a_number_beyond_the_arithmetic_is_refused_by_its_cell(big, tmp_path):
+    """A square of 1e200 is infinite: means became NaN, cells stayed empty, and the verdict was praise."""
+    path = tmp_path / "t.csv"
+    path.write_text("a,bmi\n" + "".join(f"{i % 7},{20 + i % 11 / 10 if i != 12 else big}\n" for i in range(60)))
+    with pytest.raises(UserError) as error:
+        TableModel.fit(path, steps=0)
+    assert all(part in str(error.value) for part in ("'bmi'", "14", "at most 3.4e+38"))
+    good = path.read_text().replace(big, "22.5")
+    model = TableModel.fit(write(tmp_path / "good.csv", good), steps=0)
+    with pytest.raises(UserError, match=r"'bmi'") as error:
+        model.impute(path)
+    assert "14" in str(error.value)
+
+
+def test_the_largest_number_of_the_arithmetic_is_filled_beside():
+    bmi = [None if i % 5 == 0 else 3e38 if i == 12 else 20 + i % 11 / 10 for i in range(60)]
+    table = pl.DataFrame({"a": [i % 7 for i in range(60)], "bmi": bmi})
+    filled = TableModel.fit(table, steps=0).impute(table)["bmi"]
+    assert filled.null_count() == 0
+    assert np.isfinite(filled.to_numpy()).all()
+
+
+def write(path, text):
+    path.write_text(text)
+    return path

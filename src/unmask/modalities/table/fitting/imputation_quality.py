@@ -129,7 +129,7 @@ def column_figures(
 
 
 def judgement(gain: np.ndarray, row: np.ndarray, error: float, base: float) -> str:
-    """ "clearly_better", "slightly_better", "no_better", "worse" or "too_few".
+    """ "clearly_better", "slightly_better", "unclear", "no_better", "worse", "too_few" or "not_finite".
 
     Better is what two standard errors of the mean gain do not explain; a row's cells count as one.
     """
@@ -137,7 +137,10 @@ def judgement(gain: np.ndarray, row: np.ndarray, error: float, base: float) -> s
     if len(rows) < LEAST:
         return "too_few"
     each = np.bincount(at, gain) / np.bincount(at)
-    deviation = each.std(ddof=1) / math.sqrt(len(each))
+    with np.errstate(invalid="ignore"):
+        deviation = each.std(ddof=1) / math.sqrt(len(each))
+    if not np.isfinite([each.mean(), deviation, error, base]).all():
+        return "not_finite"
     if each.mean() < -2 * deviation and error > base:
         return "worse"
     if each.mean() <= 2 * deviation or error >= base:
@@ -154,8 +157,9 @@ def sentence(verdict: str, rule: str, coverage: float | None) -> str:
         "no_better": f"No better than the {rule}: treat imputed values with care.",
         "worse": f"Worse than the {rule}: do not rely on its imputed values.",
         "too_few": "Too few observed cells to judge.",
+        "not_finite": "Its errors are no finite numbers: do not rely on its imputed values.",
     }[verdict]
-    if coverage is not None and verdict != "too_few" and abs(coverage - COVERAGE) > 0.05:
+    if coverage is not None and verdict not in ("too_few", "not_finite") and abs(coverage - COVERAGE) > 0.05:
         said += (
             f" Its {COVERAGE:.0%} intervals held the truth in {coverage:.0%} of the cells: too "
             f"{'narrow' if coverage < COVERAGE else 'wide'}."

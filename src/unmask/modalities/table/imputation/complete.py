@@ -250,9 +250,14 @@ def _completed(
         why = f"by the recipe {model.table.settings.recipe!r}"
         said += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
     said += left_empty(schema, frame, columns, read.gaps, read.given.names)
-    tables, cells = [], 0
-    for one in filled:
-        filling = decided(schema, columns, one, read.gaps)
+    tables, cells, beyond = [], 0, beyond_range(schema, model.table.codings, columns, frame.row_name)
+    for number, one in enumerate(filled):
+        wanted = decided(schema, columns, one, read.gaps)
+        filling = [hole & ~np.isnan(x) for hole, x in zip(wanted, one, strict=True)]
+        for i, hole, done in zip(schema.modelled, wanted, filling, strict=True):
+            if left := int(hole.sum() - done.sum()):
+                where = f" in draw {number + 1}" if found is None else ""
+                beyond.append(f"{left} cells of {schema.columns[i].name!r} stay empty{where}: the model has no number")
         changed = changes(schema, filling, one, read.rules.touched, shifted)
         new = {i: _whole(changed.pop(i, None), len(frame)) for i in read.added}
         tables.append(with_added(filled_copy(read.given, changed, schema, read.order), schema, new))
@@ -260,7 +265,6 @@ def _completed(
     records = []
     if read.interval is not None and found is not None:
         records = interval_records(schema, frame, filling, filled[0], found, read.rules.touched)
-    beyond = beyond_range(schema, model.table.codings, columns, frame.row_name)
     return Completed(
         tables=tables, records=records, cells=cells, absent=read.lacking, notes=said, warnings=read.said + beyond
     )

@@ -84,6 +84,7 @@ class MultipleImputation:
         completed: the tables, of the input's kind (polars for a file).
         methods_: column -> method; "formula" for the outcome of the analysis.
         reasons_: column -> why, where the data chose the method.
+        cells_: filled in each table.
         notes_: what was done that is not obvious: predictors left out, draws that were not accepted, bounds that held.
 
     >>> MultipleImputation(draws=5).draws
@@ -246,6 +247,7 @@ class MultipleImputation:
                     filled[i] = (np.flatnonzero(gap), decode(columns[place][gap], schema.columns[i]))
             self._tables.append(filled_copy(self._frame, filled, schema, self._order))
         self.completed = [handed_out(table) for table in self._tables]
+        self.cells_ = int(sum((gap & ~np.isnan(x)).sum() for gap, x in zip(gaps, self._values[0], strict=True)))
         for text in without_cells(shifts, schema, [one.columns for one in self._drawn], gaps):
             self._say(text, warn=True)
         if self._rules:

@@ -154,6 +154,19 @@ def numbers(values: np.ndarray, marks: Marks = PLAIN) -> tuple[np.ndarray, np.nd
     return out, bad
 
 
+LARGEST = float(np.finfo(np.float32).max)
+"""Of numbers: networks compute in 32 bits, and the squares of a column's values must sum to a number in 64."""
+
+
+def beyond_arithmetic(x: np.ndarray) -> np.ndarray:
+    """Which numbers are infinite, or so large that means and squares of them would be; not NaN.
+
+    >>> beyond_arithmetic(np.array([1e30, -1e200, np.inf, np.nan]))
+    array([False,  True,  True, False])
+    """
+    return np.abs(x) > LARGEST
+
+
 def measured(
     values: np.ndarray, marks: Marks = PLAIN, limits: str | None = None, suffixes: Sequence[str] = ()
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from unmask.errors import UserError, suggest
 from unmask.modalities.table.reading.dates import dates_of
 from unmask.modalities.table.reading.decimal_marks import CELL, Spelling, spelling_of
 from unmask.modalities.table.reading.findings import Finding
-from unmask.modalities.table.reading.parse import AMBIGUOUS, is_missing, measured, numbers, text_of
+from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, is_missing, measured, numbers, text_of
 from unmask.modalities.table.schema.column_cells import Cells
 from unmask.modalities.table.schema.date_columns import date_fields
 from unmask.modalities.table.schema.number_columns import NumberColumn
@@ -219,12 +219,12 @@ class _Reading:
         return len(self.values) > 12 and all(m is not None for m in found) and len(units) == 1
 
     def _numeric_kind(self) -> Kind:
-        good = self.number[~self.bad & np.isfinite(self.number)]
+        good = self.number[~self.bad & ~beyond_arithmetic(self.number) & ~np.isnan(self.number)]
         distinct = np.unique(good)
         if len(good) < len(self.number):
             return (
                 "integer"
-                if len(good) and bool((good == np.round(good)).all()) and not np.isinf(self.number).any()
+                if len(good) and bool((good == np.round(good)).all()) and not beyond_arithmetic(self.number).any()
                 else "numeric"
             )
         whole = bool((distinct == np.round(distinct)).all())

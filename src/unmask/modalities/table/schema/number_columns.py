@@ -11,7 +11,7 @@ import numpy as np
 from unmask.errors import option
 from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN, Marks, Spelling
 from unmask.modalities.table.reading.findings import Finding, setting
-from unmask.modalities.table.reading.parse import numbers
+from unmask.modalities.table.reading.parse import LARGEST, beyond_arithmetic, numbers
 from unmask.modalities.table.schema.column_cells import Cells
 from unmask.modalities.table.schema.suspicious_values import (
     NO_VALUE_WORDS,
@@ -40,12 +40,16 @@ class NumberColumn:
     def fields(self, *, whole: bool) -> dict[str, Any]:
         """Bounds, decimals and marks of the column; what is odd about its numbers is said."""
         self._misfits()
-        infinite = ~self.bad & np.isinf(self.number)
+        infinite = ~self.bad & beyond_arithmetic(self.number)
         if infinite.any():
             self.cells.error(
-                "infinite", "", "Expected a finite number or an empty cell.", self.cells.values[infinite], shown=float
+                "infinite",
+                "",
+                f"Expected a finite number, of at most {LARGEST:.1e}, or an empty cell.",
+                self.cells.values[infinite],
+                shown=float,
             )
-        good = ~self.bad & np.isfinite(self.number)
+        good = ~self.bad & ~infinite & ~np.isnan(self.number)
         values, counts = self.number[good], self.cells.counts[good]
         fields: dict[str, Any] = self._marks(self.spelling.marks)
         if not len(values):

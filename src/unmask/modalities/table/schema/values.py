@@ -12,7 +12,15 @@ from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.decimal_marks import PLAIN, Marks
 from unmask.modalities.table.reading.findings import Finding, refuse
 from unmask.modalities.table.reading.frame import Frame
-from unmask.modalities.table.reading.parse import date_of, days, is_missing, measured, text_of
+from unmask.modalities.table.reading.parse import (
+    LARGEST,
+    beyond_arithmetic,
+    date_of,
+    days,
+    is_missing,
+    measured,
+    text_of,
+)
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import refuse_impossible
 from unmask.modalities.table.schema.tick_boxes import unexplained, with_blanks
@@ -108,13 +116,13 @@ def _coded(
             found, bad = measured(values, marks or PLAIN, column.limits, suffixes)
             if marks is None:
                 bad = np.array([isinstance(v, str) and not v.strip().isdecimal() for v in values], bool)
-        bad = bad | np.isinf(found)
+        bad = bad | beyond_arithmetic(found)
         out[~gone] = found
         wrong = np.flatnonzero(~gone)[bad].tolist()
         what = (
             "a date"
             if column.kind == "datetime"
-            else "a finite number"
+            else f"a finite number of at most {LARGEST:.1e}"
             if marks is not None
             else "one number for certain"
         )
