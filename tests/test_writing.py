@@ -6,7 +6,9 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from unmask.writing import LOCK, locked, new_model, own_folder, temporary_name, 
 
 HOLDING = """
 import sys
+import time
 from unmask.writing import own_folder
 with own_folder(sys.argv[1], busy="trains there"):
     print("held", flush=True)
@@ -154,3 +157,21 @@ def test_a_full_disk_is_said_where_safetensors_says_so(tmp_path):
     with pytest.raises(UserError, match="best: cannot be written"), written(tmp_path / "best"):
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
     assert not list(tmp_path.iterdir())
+
+
+def test_threads_of_one_process_exclude_each_other(tmp_path):
+    inside, seen = [], []
+
+    def work(number):
+        with locked(tmp_path / ".lock", wait=seen.append, busy="writes"), locked(tmp_path / ".lock", busy="writes"):
+            inside.append(number)
+            time.sleep(0.05)
+            assert inside == [number]
+            inside.clear()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    assert len(seen) == 3
+    refused = pytest.raises(UserError, match=f"process {os.getpid()} writes")
+    with locked(tmp_path / ".lock", busy="writes"), ThreadPoolExecutor(1) as pool, refused:
+        pool.submit(lambda: locked(tmp_path / ".lock", busy="writes").__enter__()).result()

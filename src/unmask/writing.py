@@ -13,6 +13,7 @@ import re
 import shutil
 import socket
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -101,13 +102,16 @@ def is_disk_error(error: BaseException) -> bool:
 LOCK = ".lock"
 """In a folder that a process writes into; gone when it is done."""
 _held: set[Path] = set()
+_of_threads: dict[Path, Any] = {}
+"""Path of a lock -> the one between threads of this process, which record locks do not know apart."""
 
 
 @contextlib.contextmanager
 def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy: str) -> Iterator[None]:
-    """Within, no other process of this machine holds the same lock. It is gone with its process, however that ends.
+    """Within, no other process of this machine, and no other thread of this one, holds the same lock. It is gone with
+    its process, however that ends.
 
-    A process that holds it may take it again. Processes that it starts do not inherit it (a record lock).
+    A thread that holds it may take it again. Processes that it starts do not inherit it (a record lock).
 
     Args:
         path: of the lock's file, made where it is not there, and removed at the end.
@@ -115,29 +119,42 @@ def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy:
         busy: what is going on there, for the message.
 
     Raises:
-        UserError: another process holds the lock and `wait` is None, or the file cannot be made.
+        UserError: another one holds the lock and `wait` is None, or the file cannot be made.
     """
     path = Path(path).absolute()
-    if path in _held:
-        yield
-        return
+    mine = _of_threads.setdefault(path, threading.RLock())
+    if not mine.acquire(blocking=False):
+        if wait is None:
+            raise _busy(path, f"process {os.getpid()}", busy)
+        wait(f"{path.parent}: another thread {busy}; waiting for it")
+        mine.acquire()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = _lock(path, wait, busy)
-    except OSError as error:
-        raise UserError(
-            f"{path.parent}: cannot be written ({error.strerror or error})",
-            hint="Free space, or choose another folder.",
-        ) from None
-    _held.add(path)
-    try:
-        yield
+        if path in _held:
+            yield
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = _lock(path, wait, busy)
+        except OSError as error:
+            raise UserError(
+                f"{path.parent}: cannot be written ({error.strerror or error})",
+                hint="Free space, or choose another folder.",
+            ) from None
+        _held.add(path)
+        try:
+            yield
+        finally:
+            _held.discard(path)
+            if file is not None:
+                with contextlib.suppress(OSError):  # removed while it is held: who waits for it looks for it anew
+                    path.unlink(missing_ok=True)
+                file.close()
     finally:
-        _held.discard(path)
-        if file is not None:
-            with contextlib.suppress(OSError):  # removed while it is held: who waits for it looks for it anew
-                path.unlink(missing_ok=True)
-            file.close()
+        mine.release()
+
+
+def _busy(path: Path, holder: str, busy: str) -> UserError:
+    return UserError(f"{path.parent}: {holder} {busy}", hint="Wait until it has ended, or choose another folder.")
 
 
 def _lock(path: Path, wait: Callable[[str], None] | None, busy: str) -> IO[str] | None:
@@ -158,9 +175,7 @@ def _lock(path: Path, wait: Callable[[str], None] | None, busy: str) -> IO[str] 
             holder = file.read().strip() or "another process"
             if wait is None:
                 file.close()
-                raise UserError(
-                    f"{path.parent}: {holder} {busy}", hint="Wait until it has ended, or choose another folder."
-                ) from None
+                raise _busy(path, holder, busy) from None
             wait(f"{path.parent}: {holder} {busy}; waiting for it")
             fcntl.lockf(file, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):

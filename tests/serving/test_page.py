@@ -123,9 +123,11 @@ def test_a_picture_is_painted_by_mouse_and_by_keys(page):
 def test_events_are_hidden_and_added(page):
     p = page("patient")
     p.until("document.querySelector('.risk')")
-    before = p.run("document.querySelector('.risk').textContent")
+    risks = "[...document.querySelectorAll('.risk')].map((e) => e.textContent).join()"
+    p.until(f"{risks}.includes(',')")  # of the question, and of the outcome
+    before = p.run(risks)
     p.run("document.querySelector('tbody input[type=checkbox]').click()")
-    p.until(f"document.querySelector('.risk').textContent !== {before!r}")
+    p.until(f"{risks} !== {before!r}")
     assert p.run("document.querySelectorAll('svg .gone').length") == 1
     rows = p.run("document.querySelector('tbody').rows.length")
     p.run("[...document.querySelectorAll('button')].find((b) => b.textContent === 'Add an event').click()")
