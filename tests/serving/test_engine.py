@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -110,6 +111,35 @@ def test_the_fault_of_one_request_is_its_own():
     found = w.found(4)
     assert (found["a"][0], found["b"][0], found["c"][0]) == (200, 500, 200)
     assert "secret" not in json.dumps(found["b"][1])
+    w.engine.close()
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it: no Exception."""
+
+
+def test_a_panic_ends_one_request_and_no_thread():
+    def run(texts):
+        if "bad" in texts:
+            raise Panic
+        return [len(text) for text in texts]
+
+    w = Waiting(run)
+    w.go.set()
+    real, w.engine.served["m"].verbs["length"] = w.engine.served["m"].verbs["length"], None
+    w.ask("unread", ["x"])  # while it is made ready: a verb that is none
+    assert w.found(1)["unread"][0] == 500
+
+    def prepare(body):
+        if "panic" in body["texts"]:
+            raise Panic
+        return real.prepare(body)
+
+    w.engine.served["m"].verbs["length"] = dataclasses.replace(real, prepare=prepare)
+    for tag, text in (("a", "panic"), ("b", "bad"), ("c", "ccc")):
+        w.ask(tag, [text])
+    found = w.found(4)
+    assert (found["a"][0], found["b"][0], found["c"]) == (500, 500, (200, {"lengths": [3]}))
     w.engine.close()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
+
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
@@ -135,3 +138,15 @@ def test_the_hub_s_tabular_tasks(server):
     assert status == 200
     assert all(20 < age < 110 for age in found)
     assert server.post("/models/m/pipeline/tabular-regression", {"table": whole})[0] == 400
+
+
+def test_rows_with_columns_of_their_own_are_refused_before_a_table_is_made_of_them(server):
+    rows = [{f"own_{i}_{k}": 1 for k in range(400)} for i in range(512)]
+    tracemalloc.start()
+    try:
+        status, found = server.post("/models/m/impute", {"rows": rows[:200]})
+        assert tracemalloc.get_traced_memory()[1] < 200e6
+    finally:
+        tracemalloc.stop()
+    assert status in (400, 413, 422), found
+    assert "different columns" in json.dumps(found), found

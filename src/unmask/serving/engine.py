@@ -126,7 +126,7 @@ class Engine:
                     self._lanes[ask.model].add(Job(ask, work))
                 else:
                     self.deliver([(ask, _finished(work, []))])
-            except Exception as error:
+            except BaseException as error:  # a panic in a library is no Exception, and this thread reads for all models
                 self.deliver([(ask, failure(error))])
 
     def _named(self, body: Any, action: str) -> str:
@@ -259,7 +259,7 @@ class Lane:
         payloads = [item for job, first, end in parts for item in job.work.items[first:end]]
         try:
             answers = parts[0][0].work.run(payloads)
-        except Exception as error:
+        except BaseException as error:
             if len({id(job) for job, _, _ in parts}) > 1:  # one request's fault is not the others'
                 for part in parts:
                     self._run([part])
@@ -320,7 +320,7 @@ def _json(ask: Ask) -> Any:
 def _finished(work: Work, answers: Sequence[Any]) -> Reply:
     try:
         return Reply(200, orjson.dumps(work.finish(answers), option=orjson.OPT_SERIALIZE_NUMPY, default=_plain))
-    except Exception as error:
+    except BaseException as error:
         return failure(error)
 
 
@@ -333,7 +333,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
-def failure(error: Exception) -> Reply:
+def failure(error: BaseException) -> Reply:
     """What is said of an error: of a person's all of it, of ours where it is in the code, and never what was sent."""
     if isinstance(error, UserError):
         return Reply.of(error)

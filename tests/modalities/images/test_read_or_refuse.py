@@ -3,6 +3,9 @@ why not."""
 
 from __future__ import annotations
 
+import re
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -51,6 +54,23 @@ def sequence(**elements):
     for name, value in elements.items():
         setattr(item, name, value)
     return Sequence([item])
+
+
+@pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2.1", "1.2.840.10008.1.2.4.50"])
+@pytest.mark.parametrize("claimed", [2**31 - 1, 10**6, 3, -5])
+def test_a_dicom_that_claims_more_frames_than_it_holds_is_refused_at_once(tmp_path, syntax, claimed):
+    pytest.importorskip("pydicom")
+    dicom_slice(tmp_path / "a.dcm", ramp(2, 16, 20, high=3000, dtype="uint16"), syntax=syntax)
+    change(tmp_path / "a.dcm", NumberOfFrames=claimed)
+    if claimed == 3 and syntax.endswith("50"):
+        return  # compressed frames may be as small
+    tracemalloc.start()
+    try:
+        said = refused(tmp_path / "a.dcm")
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert re.search(r"frames of 16 x 20 in [\d,]+ bytes|nothing installed decodes|needs a decoder", said), said
 
 
 def test_frames_of_an_enhanced_dicom_are_rescaled_as_its_groups_say(tmp_path):

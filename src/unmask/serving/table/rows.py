@@ -16,6 +16,8 @@ from unmask.serving.shapes import Either, Field, Flag, ListOf, MapOf, Nothing, N
 
 CELL = Either((Nothing(), Flag(), Number(), Text()), "a text, a number, true, false or null")
 Rows = Sequence[Mapping[str, Any]]
+CELLS, SPARSE = 1_000_000, 20
+"""A table of more cells than this is made of rows only where one in so many of its cells is given."""
 
 
 def rows_field(limits: Limits) -> Field:
@@ -36,11 +38,17 @@ def frame_of(rows: Rows) -> Frame:
     """The rows as a table; errors name rows by their place, from 0.
 
     Raises:
-        UserError: no column at all.
+        UserError: no column at all, or nearly every row has columns of its own.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         raise UserError("rows without a column", hint="Each row is an object: column -> value.")
+    given = sum(map(len, rows))
+    if len(rows) * len(names) > max(CELLS, SPARSE * given):
+        raise UserError(
+            f"{len(rows):,} rows with {len(names):,} different columns, of which they hold {given:,} cells",
+            hint="Rows of one request are rows of one table: name its columns alike.",
+        )
     columns = [_column([row.get(name) for row in rows]) for name in names]
     return Frame(names=names, columns=columns, source="rows", first_row=0, decimal=".")
 

@@ -53,6 +53,7 @@ def read(source: Source, choice: Choice) -> Opened:
     if kind not in ("MONOCHROME1", "MONOCHROME2", "PALETTE COLOR", *COLOUR):
         raise ValueError(f"DICOM photometric interpretation {kind or '(none)'}")
     frames = int(data.get("NumberOfFrames", 1) or 1)
+    _check_size(data, frames, len(source) if isinstance(source, bytes) else Path(source).stat().st_size)
     scales = scales_of(data, frames)
     depth, notes = depth_and_notes(data, kind, scales)
     planes: Any = "all" if choice.planes is None else choice.planes
@@ -97,6 +98,22 @@ def read(source: Source, choice: Choice) -> Opened:
 
 def _file(source: Source) -> Any:
     return io.BytesIO(source) if isinstance(source, bytes) else source
+
+
+def _check_size(data: Any, frames: int, size: int) -> None:
+    """Compare what the head claims with the size of the file, before anything is made for it.
+
+    Raises:
+        ValueError: the file cannot hold so many frames.
+    """
+    syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
+    bits = int(data.Rows) * int(data.Columns) * int(data.get("SamplesPerPixel", 1) or 1) * int(data.BitsAllocated)
+    # Compressed frames are items of 8 bytes at least (PS3.5, A.4); deflate makes at most 1032 of one.
+    halved = data.get("PhotometricInterpretation") == "YBR_FULL_422"  # two pixels share their colours
+    each = 8.0 if syntax is not None and syntax.is_encapsulated else bits / 8 * (2 / 3 if halved else 1)
+    room = size * 1032 if syntax is not None and syntax.is_deflated else size
+    if frames < 1 or frames * each > room:
+        raise ValueError(f"DICOM of {frames:,} frames of {data.Rows} x {data.Columns} in {size:,} bytes")
 
 
 def _check_syntax(data: Any) -> None:

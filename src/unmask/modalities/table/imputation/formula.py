@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.errors import UserError, option, suggest
+from unmask.modalities.table.rules.expressions import LONGEST, parsed
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import event_levels
 
@@ -35,6 +36,8 @@ _OPERATORS: dict[type, Callable[..., np.ndarray]] = {
     ast.Pow: np.power,
 }
 _SURV = re.compile(r"\s*Surv\(\s*(`[^`]+`|[^,()`]+?)\s*,\s*(`[^`]+`|[^,()`]+?)\s*\)\s*~")
+MOST_CROSSED = 6
+"""Factors of one `a*b*c`, which makes a term of every set of them."""
 _HINT = "For example: y ~ x + I(x**2) + sex:dose, or Surv(time, event) ~ age + stage; odd names go in backticks."
 
 
@@ -206,6 +209,10 @@ def parse_formula(text: str, schema: Schema, *, family: str | None = None) -> Fo
 
 class _Reader:
     def __init__(self, text: str, schema: Schema) -> None:
+        if len(text) > 5 * LONGEST:
+            raise UserError(
+                f"formula {text[:60]!r}...: {len(text):,} characters", hint=f"Up to {5 * LONGEST:,} are read."
+            )
         self.text, self.schema = text, schema
         self.quoted: dict[str, str] = {}
         odd = [n for n in schema.names if not n.isidentifier() and n.strip() == n and n]
@@ -260,6 +267,11 @@ class _Reader:
             ]  # it does not explain the outcome
             return [Term(factors=(Factor(name=self._column(p).name, places=(p,)),)) for p in others]
         pieces = [[self._factor(f) for _, f in _split(piece, ":")] for _, piece in _split(part, "*")]
+        if len(pieces) > MOST_CROSSED:
+            raise UserError(
+                f"formula {self.text!r}: {len(pieces)} factors crossed, which makes 2^{len(pieces)} - 1 terms",
+                hint=f"Cross up to {MOST_CROSSED}, or name the products that are meant (a:b).",
+            )
         out: list[Term] = []
         for choice in range(1, 1 << len(pieces)):
             factors = [f for k, piece in enumerate(pieces) if choice >> k & 1 for f in piece]
@@ -332,10 +344,7 @@ class _Reader:
         return re.sub(r"column_\d+_", lambda m: self.quoted.get(m.group(), m.group()), text).replace(" ", "")
 
     def _parsed(self, text: str) -> ast.expr:
-        try:
-            return ast.parse(text.strip(), mode="eval").body
-        except SyntaxError:
-            raise UserError(f"formula {self.text!r}: {text.strip()!r} cannot be read", hint=_HINT) from None
+        return parsed(text, f"formula {self.text!r}: {text.strip()!r}", hint=_HINT)
 
     def _place(self, node: ast.expr) -> int:
         name = ast.unparse(node)

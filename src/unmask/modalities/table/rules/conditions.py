@@ -19,6 +19,7 @@ import numpy as np
 
 from unmask.errors import UserError, suggest
 from unmask.modalities.table.reading.parse import FORMATS, days, text_of
+from unmask.modalities.table.rules.expressions import LONGEST, parsed
 from unmask.modalities.table.schema.schema import Column, Schema
 
 _HINT = "For example: sex == 0 and age >= 70, or tgrade in ['I', 'II'], or `HistoryHTN ` == 1."
@@ -96,11 +97,12 @@ def _tree(text: str, schema: Schema, what: str) -> tuple[ast.expr, dict[str, str
     odd = [n for n in schema.names if not n.isidentifier() and n.strip() == n and n]
     names = "|".join(re.escape(n) for n in sorted(odd, key=len, reverse=True))
     known = rf"(?<![\w.])(?:{names})(?![\w.])|" if names else ""
-    code = re.sub(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|{known}&""", read, text)
-    try:
-        return ast.parse(code.strip(), mode="eval").body, quoted
-    except SyntaxError:
-        raise UserError(f"{what} {text!r} cannot be read", hint=_HINT) from None
+    code = (
+        text
+        if len(text) > LONGEST
+        else re.sub(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|{known}&""", read, text)
+    )
+    return parsed(code, f"{what} {text!r}", hint=_HINT), quoted
 
 
 def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema: Schema) -> dict[int, Limit]:
@@ -170,7 +172,7 @@ def _column(node: ast.expr, schema: Schema, quoted: dict[str, str], where: str) 
 def _value(node: ast.expr, text: str) -> object:
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):  # a set of lists
         if isinstance(node, ast.Name):
             return node.id
         raise UserError(f"condition {text!r}: {ast.unparse(node)!r} is not a value", hint=_HINT) from None
