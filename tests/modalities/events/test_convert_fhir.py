@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from unmask.errors import UserError
 from unmask.modalities.events.convert import convert
 from unmask.modalities.events.meds import read_meds
 
@@ -448,3 +449,171 @@ def test_dates_that_stand_for_none_are_rejected(tmp_path: Path):
         "time stands for none: 9999-12-31": 1,
         "Condition without a time that says when it was known": 1,
     }
+
+
+def export(folder: Path, **files: str | list[dict[str, Any]]) -> Path:
+    """A bulk export: ndjson by kind, `deleted` below a folder of that name."""
+    for name, lines in files.items():
+        path = folder / ("deleted/Bundle.ndjson" if name == "deleted" else f"{name}.ndjson")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(json.dumps(line) for line in lines))
+    return folder
+
+
+def transaction(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceType": "Bundle", "type": "transaction", "entry": list(entries)}
+
+
+def test_what_a_bulk_export_deletes_is_no_event(tmp_path: Path):
+    other = {**PATIENT, "id": "B"}
+    theirs = {**lab(3, None, 7), "subject": {"reference": "Patient/B"}}
+    gone = [{"request": {"method": "DELETE", "url": url}} for url in ("Observation/o2", "Patient/B", "Patient?name=x")]
+    folder = export(
+        tmp_path / "e",
+        Patient=[PATIENT, other],
+        Observation=[lab(1, None, 5), lab(2, None, 6), theirs],
+        deleted=[transaction(gone[0]), transaction(*gone[1:])],
+    )
+    found = convert(folder, tmp_path / "m")
+    assert pl.read_parquet(tmp_path / "m" / "data" / "*.parquet")["numeric_value"].to_list() == [None, 5]
+    assert found["rejected"] == {
+        "Patient: deleted": 1,
+        "Observation: deleted": 1,
+        "Observation: its Patient is deleted": 1,
+        "a deletion that does not name a resource": 1,
+    }
+
+
+def test_a_deletion_with_an_address_is_of_what_has_none(tmp_path: Path):
+    gone = {"fullUrl": "https://s/fhir/Observation/o2", "request": {"method": "DELETE", "url": "Observation/o2"}}
+    folder = export(
+        tmp_path / "e", Patient=[PATIENT], Observation=[lab(1, None, 5), lab(2, None, 6)], deleted=[transaction(gone)]
+    )
+    found = convert(folder, tmp_path / "m")
+    assert found["rejected"] == {"Observation: deleted": 1}
+
+
+def test_a_line_may_be_a_bundle(tmp_path: Path):
+    people = [{**PATIENT, "id": name} for name in "ABC"]
+    results = [{**lab(i, None, i), "subject": {"reference": f"urn:uuid:{p['id']}"}} for i, p in enumerate(people)]
+    lines = [
+        transaction({"fullUrl": f"urn:uuid:{p['id']}", "resource": p}, {"resource": r})
+        for p, r in zip(people, results, strict=True)
+    ]
+    rows, found = events(tmp_path, *lines)
+    assert sorted((r[0], r[3]) for r in rows if r[3] is not None) == [(0, 0), (1, 1), (2, 2)]
+    assert found["rejected"] == {}
+    assert found["tables"]["Patient"]["rows"] == 3
+
+
+def test_lines_that_are_no_resource_are_named(tmp_path: Path):
+    _, found = events(tmp_path, PATIENT, {"id": "x"}, {"resourceType": None}, transaction({"resource": {"id": "y"}}))
+    assert found["rejected"] == {"not a FHIR resource": 3}
+    assert set(found["tables"]) == {"Patient"}
+    said = [json.loads(line)["row"] for line in (tmp_path / "m" / "rejected.jsonl").read_text().splitlines()]
+    assert [Path(row["where"]).name for row in said] == ["all.ndjson:2", "all.ndjson:3", "all.ndjson:4 entry 0"]
+
+
+def linked(name: str, kind: str, other: str, **more: Any) -> dict[str, Any]:
+    return {**PATIENT, "id": name, "link": [{"other": {"reference": f"Patient/{other}"}, "type": kind}], **more}
+
+
+@pytest.mark.parametrize(
+    "people",
+    [
+        [linked("A", "replaced-by", "B"), linked("B", "replaces", "A", birthDate="1950-01-01")],
+        [linked("A", "replaced-by", "B"), {**PATIENT, "id": "B", "birthDate": "1950-01-01"}],
+        [PATIENT, linked("B", "replaces", "A", birthDate="1950-01-01")],
+        [linked("A", "replaced-by", "M"), linked("M", "replaced-by", "B"), {**PATIENT, "id": "B"}],
+        [  # an older version that said nothing of it
+            linked("A", "replaced-by", "B", meta={"versionId": "2"}),
+            {**PATIENT, "meta": {"versionId": "1"}},
+            {**PATIENT, "id": "B"},
+        ],
+    ],
+)
+def test_a_merged_patient_is_one(tmp_path: Path, people: list[dict[str, Any]]):
+    theirs = {**lab(2, None, 6), "subject": {"reference": "Patient/B"}}
+    rows, found = events(tmp_path, lab(1, None, 5), *people, theirs)
+    assert len({r[0] for r in rows}) == 1
+    assert sorted(r[3] for r in rows if r[3] is not None) == [5, 6]
+    assert sum(code.startswith("GENDER") for _, _, code, _ in rows) == 1
+    assert found["notes"]["resources of a patient who was replaced, under the one who replaces them"] == 1
+
+
+def test_a_merge_that_was_taken_back_is_none(tmp_path: Path):
+    again = {**PATIENT, "meta": {"versionId": "3"}}
+    once = linked("A", "replaced-by", "B", meta={"versionId": "2"})
+    rows, _ = events(tmp_path, again, once, {**PATIENT, "id": "B"}, lab(1, None, 5))
+    assert len({r[0] for r in rows}) == 2
+
+
+@pytest.mark.parametrize(
+    ("people", "message"),
+    [
+        ([linked("A", "replaced-by", "B"), linked("B", "replaced-by", "A")], "leads back"),
+        ([linked("A", "replaced-by", "B"), linked("C", "replaces", "A")], "Patient/B and by Patient/C"),
+    ],
+)
+def test_merges_that_lead_to_no_one_patient_are_refused(tmp_path: Path, people: list[dict[str, Any]], message: str):
+    with pytest.raises(UserError, match=message):
+        events(tmp_path, *people)
+
+
+def test_a_patient_merged_into_one_that_is_deleted_is_not_read(tmp_path: Path):
+    gone = transaction({"request": {"method": "DELETE", "url": "Patient/B"}})
+    people = [linked("A", "replaced-by", "B"), {**PATIENT, "id": "B"}, {**PATIENT, "id": "C"}]
+    rows, found = events(tmp_path, *people, lab(1, None, 5), gone)
+    assert [code for _, _, code, _ in rows] == ["GENDER//FEMALE"]
+    assert found["rejected"]["Observation: its Patient is deleted"] == 1
+
+
+@pytest.mark.parametrize("born", ["2019-11-04T23:00:00.000Z", "2019-11-04T00:30:00+09:00", "2019-11-04"])
+def test_a_birth_stands_at_the_start_of_its_day(tmp_path: Path, born: str):
+    rows, _ = events(tmp_path, {**PATIENT, "birthDate": born})
+    assert {code: time for _, time, code, _ in rows}["MEDS_BIRTH"] == datetime(2019, 11, 4)
+
+
+@pytest.mark.parametrize(
+    ("more", "time"),
+    [
+        ({"onsetDateTime": "2020-01-05T10:00:00Z"}, datetime(2020, 1, 6, 9)),
+        ({"onsetDateTime": "2020-01-08T10:00:00Z"}, datetime(2020, 1, 8, 10)),  # not before it began
+        ({"onsetDateTime": "2020-01-05", "recordedDate": "2020-01-05T12:00:00Z"}, datetime(2020, 1, 5, 12)),
+        ({}, datetime(2020, 1, 6, 9)),
+    ],
+)
+def test_a_condition_without_a_time_was_known_when_its_encounter_ended(
+    tmp_path: Path, more: dict[str, Any], time: datetime
+):
+    period = {"start": "2020-01-05T08:00:00Z", "end": "2020-01-06T09:00:00Z"}
+    stay = {"resourceType": "Encounter", "id": "e", "class": {"code": "IMP"}, "period": period, **A}
+    ill = {"resourceType": "Condition", "code": CODE, "encounter": {"reference": "Encounter/e"}, **A, **more}
+    rows, found = events(tmp_path, PATIENT, ill, stay)
+    assert {code: when for _, when, code, _ in rows}["CONDITION//SNOMED//1"] == time
+    told = found["notes"].get("Condition at the end of its encounter, for want of recordedDate")
+    assert told == (None if "recordedDate" in more else 1)
+
+
+def test_times_without_a_zone_are_counted(tmp_path: Path):
+    times = ("2020-05-28T10:00:00", "2020-05-28T10:00:00+09:00", "2020-05-28")
+    _, found = events(tmp_path, PATIENT, *({**lab(i, None, i), "effectiveDateTime": t} for i, t in enumerate(times)))
+    assert found["notes"]["times without a zone, taken as UTC"] == 1
+
+
+def test_race_and_ethnicity_of_us_core_are_facts(tmp_path: Path):
+    def said(name: str, *codes: str) -> dict[str, Any]:
+        parts = [{"url": "ombCategory", "valueCoding": {"code": c, "display": f"is {c}"}} for c in codes]
+        return {"url": f"http://hl7.org/fhir/us/core/StructureDefinition/us-core-{name}", "extension": parts}
+
+    extensions = [said("race", "2054-5", "2106-3"), said("ethnicity", "2186-5"), {"url": "else"}]
+    extensions.append({"url": "x/us-core-race", "extension": [{"url": "text", "valueString": "Other"}]})
+    rows, _ = events(tmp_path, {**PATIENT, "extension": extensions}, {**PATIENT, "extension": extensions[:1]})
+    assert sorted(r[2] for r in rows) == [
+        "ETHNICITY//2186-5",
+        "GENDER//FEMALE",
+        "RACE//2054-5",
+        "RACE//2106-3",
+        "RACE//Other",
+    ]
+    assert all(r[1] is None for r in rows)

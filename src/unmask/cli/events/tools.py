@@ -60,9 +60,12 @@ def convert(
         lines += [f"  {name}: {count:,}" for name, count in list(found["static"].items())[:SHOWN_CODES]]
         more = len(found["static"]) - SHOWN_CODES
         lines += [f"  and {more:,} more codes, see --json"] if more > 0 else []
-    for heading, part in (("left out", found["rejected"]), ("decided", found["notes"])):
-        lines += [f"{heading}:"] if part else []
-        lines += [f"  {reason}: {count:,}" for reason, count in part.items()]
+    lines += ["left out:"] if found["rejected"] else []
+    for reason, count in found["rejected"].items():
+        place = found["first_rejected"].get(reason, {}).get("where")
+        lines.append(f"  {reason}: {count:,}" + (f" (the first: {place})" if place else ""))
+    lines += ["decided:"] if found["notes"] else []
+    lines += [f"  {reason}: {count:,}" for reason, count in found["notes"].items()]
     lines += ["not read:"] if found["unused"] else []
     lines += [f"  {name}: {reason}" for name, reason in found["unused"].items()]
     output.write(found, lines)

@@ -58,6 +58,7 @@ def convert(
 
     Returns:
         rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason),
+        first_rejected (the first row of each reason),
         events, subjects, codes; static (rows that are facts without a time, by code); tables (files, rows and events of
         each), notes (what was done to kept events, with counts), unused (files not read, and why).
 
@@ -94,6 +95,7 @@ def convert(
             "kept_rows": ledger.kept,
             "rejected_rows": ledger.rows - ledger.kept,
             "rejected": dict(ledger.counts),
+            "first_rejected": {s["reason"]: s["row"] for s in reversed(ledger.samples)},
             "events": shards.rows,
             "subjects": shards.subjects,
             "codes": len(shards.counts),

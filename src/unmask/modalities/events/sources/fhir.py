@@ -1,8 +1,8 @@
-"""FHIR R4, R5 and STU3: bundles (json), ndjson, either of them gzipped, zips and folders of them.
+"""FHIR R4, R5 and STU3: bundles (json), ndjson of resources or bundles, either of them gzipped, zips, folders of them.
 
-All is read twice: for the versions of each resource (`fhir_versions`), then for its events; one resource at a time from
-ndjson, one bundle at a time otherwise. What cannot be read as FHIR is rejected and counted by file and line; kinds of
-resources that make no event are counted by name.
+All is read twice: for the versions of each resource (`fhir_versions`), what is deleted (of a bulk export: by the
+bundles below `deleted/`) and merged, then for its events; one resource or bundle at a time. What cannot be read as FHIR
+is rejected and counted by file and line; kinds of resources that make no event are counted by name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import gzip
 import json
 import zipfile
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -22,7 +22,7 @@ from unmask.errors import UserError
 from unmask.files import files_below
 from unmask.modalities.events.shards import EXTRA, SCHEMA
 from unmask.modalities.events.sources.fhir_events import Reader, Row
-from unmask.modalities.events.sources.fhir_ids import Scope, deleted, scope_of
+from unmask.modalities.events.sources.fhir_ids import Scope, deleted, is_deletion, scope_of
 from unmask.modalities.events.sources.fhir_versions import Versions
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.rows import Ledger
@@ -93,44 +93,55 @@ def _resources(path: Path, ledger: Ledger, versions: Versions) -> Iterator[tuple
     for name, opened in _files(path, ledger):
         try:
             with opened() as file:
-                if _lined(name):
-                    yield from _lines(name, file, plain, ledger)
-                    continue
-                found = json.loads(file.read())
-        except (OSError, EOFError, ValueError, RecursionError) as error:
+                for where, text in _lines(name, file) if _lined(name) else [(name, file.read())]:
+                    try:
+                        found = json.loads(text)
+                    except (ValueError, RecursionError) as error:
+                        _reject(where, str(error), ledger)
+                        continue
+                    if isinstance(found, dict) and found.get("resourceType") == "Bundle":
+                        yield from _bundled(where, found, ledger, versions)
+                    elif isinstance(found, dict) and isinstance(found.get("resourceType"), str):
+                        yield where, found, plain
+                    else:
+                        what = type(found).__name__
+                        why = "an object without a resourceType" if what == "dict" else f"a {what}, not an object"
+                        _reject(where, why, ledger)
+        except (OSError, EOFError) as error:
             _reject(name, str(error), ledger)
-            continue
-        if not isinstance(found, dict):
-            _reject(name, f"a {type(found).__name__}, not an object", ledger)
-        elif found.get("resourceType") != "Bundle":
-            yield name, found, plain
+
+
+def _bundled(
+    name: str, bundle: Mapping[str, Any], ledger: Ledger, versions: Versions
+) -> Iterator[tuple[str, Any, Scope]]:
+    """The resources of a bundle, a file or a line; `versions` is told of what it deletes."""
+    entries = bundle.get("entry") or []
+    scope, bases = scope_of(entries)
+    scope.medications = ChainMap(dict(scope.medications), versions.medications)
+    for number, entry in enumerate(entries):
+        where = f"{name} entry {number}"
+        resource = entry.get("resource") if isinstance(entry, dict) else entry
+        if resource is None:  # an entry may hold a request or a response alone
+            if is_deletion(entry):
+                gone = deleted(entry, bases[number])
+                if gone is None:
+                    ledger.rows += 1
+                    ledger.add("a deletion that does not name a resource", {"where": where, "entry": entry})
+                else:
+                    versions.see_deletion(gone, entry)
+        elif not isinstance(resource, dict) or not isinstance(resource.get("resourceType"), str):
+            _reject(where, "an object without a resourceType", ledger)
         else:
-            entries = found.get("entry") or []
-            scope, bases = scope_of(entries)
-            scope.medications = ChainMap(dict(scope.medications), versions.medications)
-            for number, entry in enumerate(entries):
-                resource = entry.get("resource") if isinstance(entry, dict) else entry
-                if resource is None:
-                    gone = deleted(entry, bases[number])
-                    if gone is not None:
-                        versions.see_deletion(gone, entry)
-                else:  # an entry may hold a request or a response alone
-                    scope.base = bases[number]
-                    if isinstance(resource, dict) and not resource.get("id") and isinstance(entry.get("fullUrl"), str):
-                        resource = {**resource, "id": scope.names[entry["fullUrl"]].id}
-                    yield f"{name} entry {number}", resource, scope
+            scope.base = bases[number]
+            if not resource.get("id") and isinstance(entry.get("fullUrl"), str):
+                resource = {**resource, "id": scope.names[entry["fullUrl"]].id}
+            yield where, resource, scope
 
 
-def _lines(name: str, file: IO[bytes], scope: Scope, ledger: Ledger) -> Iterator[tuple[str, Any, Scope]]:
+def _lines(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
     for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            _reject(f"{name}:{number}", str(error), ledger)
-            continue
-        yield f"{name}:{number}", found, scope
+        if line.strip():
+            yield f"{name}:{number}", line
 
 
 def _reject(where: str, why: str, ledger: Ledger) -> None:
@@ -152,16 +163,17 @@ def read(
     versions = Versions()
     for place, (_, resource, scope) in enumerate(_resources(path, Ledger(), versions)):
         versions.see(place, resource, scope)
-    reader = Reader(ledger, names, subjects, onset=onset)
+    versions.settle()
+    reader = Reader(ledger, names, subjects, versions, onset=onset)
     rows: list[Row] = []
     for place, (where, resource, scope) in enumerate(_resources(path, ledger, versions)):
         ledger.rows += 1
-        kind = resource.get("resourceType") if isinstance(resource, dict) else type(resource).__name__
-        count = ledger.table(str(kind))
+        kind = resource["resourceType"]
+        count = ledger.table(kind)
         count["rows"] += 1
         why_not = versions.why_not(place, resource, scope)
         if why_not is not None:
-            ledger.add(why_not, {"where": where, "resourceType": kind, "id": resource.get("id")})
+            ledger.add(f"{kind}: {why_not}", {"where": where, "resourceType": kind, "id": resource.get("id")})
             continue
         try:
             made = reader.rows(where, resource, scope)

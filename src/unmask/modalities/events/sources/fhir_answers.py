@@ -11,6 +11,8 @@ from unmask.modalities.events.sources.rows import Ledger, note
 
 CodedAnswer = tuple[str, float | None, str | None]
 """Code, value, words."""
+US_CORE = {"us-core-race": "RACE", "us-core-ethnicity": "ETHNICITY"}
+"""Last part of the address of an extension of US Core -> prefix of its codes."""
 UNREAD_VALUES = ("valueSampledData", "valueAttachment", "valueReference")
 
 
@@ -47,6 +49,25 @@ class Answers:
                 yield self._answered(inner, part)
         if code is not None and (not parts or has_value(r)) and not is_absent(r):
             yield self._answered(code, r)
+
+    def race(self, patient: Mapping[str, Any]) -> Iterator[str]:
+        """Codes of race and ethnicity, as the extensions of US Core say them: RACE//2054-5 (OMB's categories), or their
+        words."""
+        for extension in patient.get("extension") or []:
+            prefix = US_CORE.get(str(at(extension, "url")).rsplit("/", 1)[-1])
+            if prefix is None:
+                continue
+            parts = {str(at(part, "url")): part for part in extension.get("extension") or []}
+            said = [part for part in extension.get("extension") or [] if at(part, "url") == "ombCategory"]
+            codings = [at(part, "valueCoding") for part in said] or at(extension, "valueCodeableConcept.coding") or []
+            for coding in codings:
+                code = f"{prefix}//{coding['code']}"
+                if coding.get("display"):
+                    self.names[code] = str(coding["display"])
+                yield code
+            words = at(parts.get("text") or {}, "valueString")
+            if words and not codings:
+                yield f"{prefix}//{words}"
 
     def _concept(self, r: Mapping[str, Any], path: str, scope: Scope) -> Any:
         """A CodeableConcept, the first of several, or that of the Medication that a reference leads to."""

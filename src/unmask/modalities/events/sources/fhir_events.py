@@ -8,11 +8,12 @@ from typing import Any
 
 from unmask.modalities.events.meds import BIRTH, DEATH
 from unmask.modalities.events.sources.fhir_answers import Answers, at, encounter_class, is_absent, verification
-from unmask.modalities.events.sources.fhir_ids import Scope, Servers, name_of
+from unmask.modalities.events.sources.fhir_ids import Name, Scope, name_of
 from unmask.modalities.events.sources.fhir_kinds import KINDS, META, REFUTED, Kind
+from unmask.modalities.events.sources.fhir_versions import Versions
 from unmask.modalities.events.sources.ids import Subjects, hashed_id
 from unmask.modalities.events.sources.rows import Ledger, note
-from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day
+from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day, unzoned
 
 Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
 """subject_id, time, code, numeric_value, text_value, visit_id."""
@@ -23,12 +24,15 @@ class Reader:
 
     Args:
         names: filled with descriptions of codes.
+        versions: who was merged with whom, and when encounters ended.
         onset: conditions without any time of recording stand at their onset.
     """
 
-    def __init__(self, ledger: Ledger, names: dict[str, str], subjects: Subjects, *, onset: bool) -> None:
-        self.ledger, self.subjects, self.onset = ledger, subjects, onset
-        self.answers, self.servers = Answers(ledger, names), Servers()
+    def __init__(
+        self, ledger: Ledger, names: dict[str, str], subjects: Subjects, versions: Versions, *, onset: bool
+    ) -> None:
+        self.ledger, self.names, self.subjects, self.versions, self.onset = ledger, names, subjects, versions, onset
+        self.answers, self.servers = Answers(ledger, names), versions.servers
         self.facts: dict[tuple[int, str], tuple[str, datetime | None]] = {}
 
     def rows(self, where: str, r: Any, scope: Scope) -> list[Row]:
@@ -54,7 +58,7 @@ class Reader:
             wrong = f"{kind} without a patient"
         moment = None
         if wrong is None:
-            moment = self._when(kind, declared, r)
+            moment = self._when(kind, declared, r, scope)
             wrong = None if moment is not None else f"{kind} without a time that says when it was known"
         if moment is not None and is_none_day(moment):
             wrong = f"time stands for none: {moment:%Y-%m-%d}"
@@ -78,15 +82,15 @@ class Reader:
         return out
 
     def _patient(self, r: Mapping[str, Any], scope: Scope, about: dict[str, Any]) -> list[Row]:
-        """Sex, birth and death; a patient given again in the same version, or without one, adds what was not known yet,
-        and what contradicts is rejected."""
+        """Sex, race, ethnicity, birth and death; a patient given again in the same version, or without one, adds what
+        was not known yet, and what contradicts is rejected."""
         if not r.get("id"):
             self.ledger.add("Patient without an id", about)
             return []
-        name = name_of(f"Patient/{r['id']}", scope)
-        subject = self.subjects.number(self.servers.key(name) if name else str(r["id"]))
+        name = self.versions.person(Name("Patient", str(r["id"]), scope.base))
+        subject = self.subjects.number(self.servers.key(name))
         born, _ = fhir_time(r.get("birthDate"), start=True)
-        died, dated = fhir_time(r.get("deceasedDateTime"))
+        died, dated = self._time(r.get("deceasedDateTime"))
         if r.get("deceasedBoolean") is True and died is None:
             note(self.ledger, "Patient: deceased, without a time of death", 1)
         if died is not None and is_none_day(died):
@@ -95,6 +99,7 @@ class Reader:
         facts: list[tuple[str, str, datetime | None]] = [
             ("sex", f"GENDER//{str(r.get('gender', 'unknown')).upper()}", None)
         ]
+        facts += [(code, code, None) for code in self.answers.race(r)]
         facts += [
             (what, code, t) for what, code, t in (("birth", BIRTH, born), ("death", DEATH, died)) if t is not None
         ]
@@ -118,25 +123,36 @@ class Reader:
         name = name_of(reference, scope) if isinstance(reference, str) else None
         if name is None or name.kind not in ("Patient", ""):
             return None
-        return self.subjects.number(self.servers.key(name))
+        person = self.versions.person(name)
+        if person.id != name.id:
+            note(self.ledger, "resources of a patient who was replaced, under the one who replaces them", 1)
+        return self.subjects.number(self.servers.key(person))
 
     def _visit(self, kind: str, r: Mapping[str, Any], scope: Scope) -> int | None:
         """Number of the encounter that a resource belongs to, or is."""
+        name = self._encounter(kind, r, scope)
+        return None if name is None else hashed_id(self.servers.key(name))
+
+    def _encounter(self, kind: str, r: Mapping[str, Any], scope: Scope) -> Name | None:
         if kind == "Encounter":
             url = f"Encounter/{r['id']}" if r.get("id") else None
         else:
             found = r.get("encounter") or r.get("context")  # STU3, and MedicationAdministration in R4
             url = found.get("reference") if isinstance(found, Mapping) else None
         name = name_of(url, scope) if isinstance(url, str) else None
-        return None if name is None or name.kind not in ("Encounter", "") else hashed_id(self.servers.key(name))
+        return None if name is None or name.kind not in ("Encounter", "") else name
 
-    def _when(self, kind: str, declared: Kind, r: Mapping[str, Any]) -> datetime | None:
+    def _when(self, kind: str, declared: Kind, r: Mapping[str, Any], scope: Scope) -> datetime | None:
         for path in (*declared.times, *(declared.onset if self.onset else ())):
             given = at(r, path)
             if isinstance(given, Mapping):  # a period: known when it is over
                 given = given.get("end") or given.get("start")
-            moment, dated = fhir_time(given)
+            moment, dated = self._time(given)
             if moment is None:
+                if declared.encounter and path == declared.times[-1]:
+                    moment = self._end_of_encounter(kind, declared, r, scope)
+                    if moment is not None:
+                        return moment
                 continue
             taken, whole_day, name = self._taken(declared, r)
             # A date alone ends its day: it does not say that the time beside it is wrong.
@@ -148,6 +164,24 @@ class Reader:
                 note(self.ledger, f"{kind} at {path}, for want of {declared.times[0]}", 1)
             return moment
         return None
+
+    def _end_of_encounter(self, kind: str, declared: Kind, r: Mapping[str, Any], scope: Scope) -> datetime | None:
+        """The end of the encounter in which it was said; not before a time at which it began."""
+        name = self._encounter(kind, r, scope)
+        end = None if name is None else self.versions.end_of(Name("Encounter", name.id, name.base))
+        if end is None:
+            return None
+        note(self.ledger, f"{kind} at the end of its encounter, for want of {declared.times[0]}", 1)
+        for path in declared.onset:
+            begun, dated = fhir_time(at(r, path))
+            if begun is not None and not dated:
+                end = max(end, begun)
+        return end
+
+    def _time(self, value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:
+        found, dated = fhir_time(value, start=start)
+        note(self.ledger, "times without a zone, taken as UTC", int(found is not None and unzoned(value)))
+        return found, dated
 
     def _taken(self, declared: Kind, r: Mapping[str, Any]) -> tuple[datetime | None, bool, str]:
         """When it was taken, whether that is a date alone, and the field that says so."""

@@ -67,25 +67,31 @@ def scope_of(entries: Sequence[Any]) -> tuple[Scope, list[str | None]]:
     return Scope(names=names, medications=medications), bases
 
 
-def deleted(entry: Any, base: str | None) -> Name | None:
-    """The resource that an entry of a history deletes; None where it does not."""
+def is_deletion(entry: Any) -> bool:
     request = entry.get("request") if isinstance(entry, Mapping) else None
-    if not isinstance(request, Mapping) or str(request.get("method", "")).upper() != "DELETE":
-        return None
-    return name_of(str(entry.get("fullUrl") or request.get("url") or ""), Scope(base=base))
+    return isinstance(request, Mapping) and str(request.get("method", "")).upper() == "DELETE"
+
+
+def deleted(entry: Any, base: str | None) -> Name | None:
+    """The resource that a deletion (of a history or a bulk export) names by its address; None where it names none."""
+    urls = (entry.get("fullUrl"), entry["request"].get("url"))
+    names = [name_of(url, Scope(base=base)) for url in urls if isinstance(url, str)]
+    return next((name for name in names if name is not None and name.kind), None)
 
 
 @dataclass
 class Servers:
-    """Keys of resources over several servers: the first server's ids stand for themselves."""
+    """Resources over several servers: what no server is said of is of the first one."""
 
     home: str | None = None
 
-    def key(self, name: Name) -> str:
-        """The id; with the address in front where it is of another server than the first."""
-        if name.base is None or name.base == self.home:
-            return name.id
+    def placed(self, name: Name) -> Name:
+        """The name without its server where that is the first."""
         if self.home is None:
             self.home = name.base
-            return name.id
-        return f"{name.base}/{name.kind}/{name.id}"
+        return Name(name.kind, name.id) if name.base == self.home else name
+
+    def key(self, name: Name) -> str:
+        """The id; with the address in front where it is of another server than the first."""
+        name = self.placed(name)
+        return name.id if name.base is None else f"{name.base}/{name.kind}/{name.id}"

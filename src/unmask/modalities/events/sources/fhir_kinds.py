@@ -16,6 +16,7 @@ class Kind:
             has none. meta.lastUpdated, when the server last wrote the resource, stands last.
         taken: fields that say when it was taken, the first that is given: nothing is known before.
         onset: fields taken only where `convert` is told to, for want of all of `times`: when it began.
+        encounter: for want of all of `times` its encounter's end: what was said in it was known by then.
         codes: fields with its code.
         statuses: of those that are events; no status at all is one, and any other is rejected. Empty: it has none.
         happened: fields that must hold one of these values, if they are given.
@@ -25,6 +26,7 @@ class Kind:
     times: tuple[str, ...]
     taken: tuple[str, ...] = ()
     onset: tuple[str, ...] = ()
+    encounter: bool = False
     codes: tuple[str, ...] = ("code",)
     statuses: tuple[str, ...] = ()
     happened: Mapping[str, tuple[object, ...]] | None = None
@@ -58,10 +60,16 @@ KINDS: Mapping[str, Kind] = {
         ),
     ),
     "Condition": Kind(
-        prefix="CONDITION", times=("recordedDate", "assertedDate", META), onset=("onsetDateTime", "onsetPeriod.start")
+        prefix="CONDITION",
+        times=("recordedDate", "assertedDate", META),
+        onset=("onsetDateTime", "onsetPeriod.start"),
+        encounter=True,
     ),
     "AllergyIntolerance": Kind(
-        prefix="ALLERGY", times=("recordedDate", "assertedDate", META), onset=("onsetDateTime", "onsetPeriod.start")
+        prefix="ALLERGY",
+        times=("recordedDate", "assertedDate", META),
+        onset=("onsetDateTime", "onsetPeriod.start"),
+        encounter=True,
     ),
     "Procedure": Kind(
         prefix="PROCEDURE", times=("recorded", *_OCCURRED, META), statuses=("in-progress", "completed"), happened=_DONE

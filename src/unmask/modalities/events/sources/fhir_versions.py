@@ -1,40 +1,48 @@
-"""Which of the versions of a FHIR resource counts, found before any is read: the latest, also where it takes the others
-back; and what a history deletes.
+"""Found before any FHIR resource is read: which of its versions counts (the latest, also where it takes the others
+back), what a history or a bulk export deletes, which patients were merged, and when encounters ended.
 
-24 to 32 bytes per resource are kept, none of their content but that of Medication resources.
+24 to 32 bytes per resource are kept, 16 more of an encounter, and the Medication resources.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from unmask.modalities.events.sources.fhir_ids import Name, Scope, name_of
+from unmask.errors import UserError
+from unmask.modalities.events.sources.fhir_answers import at
+from unmask.modalities.events.sources.fhir_ids import Name, Scope, Servers, name_of
 from unmask.modalities.events.sources.fhir_kinds import KINDS
 from unmask.modalities.events.sources.ids import hashed_id
-from unmask.modalities.events.sources.times import fhir_time
+from unmask.modalities.events.sources.times import fhir_time, is_none_day
 
 UNKNOWN = -1
 
 
 class Versions:
-    """Looks at all resources once (`see`); then `why_not` says which of them do not count.
+    """Looks at all resources once (`see`, then `settle`); then `why_not` says which of them do not count.
 
     A resource is known by its server, kind, id and patient: bundles made by hand number anew in every file. Of a
     patient older versions do not count; copies of one version, and those without any, are put together by `Reader`.
     What a history deletes does not count, unless it was written again later; nor does what is said of a patient who is
-    deleted.
+    deleted. A patient whom another replaces (Patient.link) is that other one (`person`).
     """
 
     def __init__(self) -> None:
         self.medications: dict[str, Any] = {}
+        self.servers = Servers()
+        self._links: dict[Name, tuple[tuple[int, int], set[tuple[Name, Name]]]] = {}
+        self._persons: dict[Name, Name] = {}
+        self._encounter, self._end = array("q"), array("q")
+        self._ends: dict[int, int] = {}
         self._deleted: dict[Name, tuple[int, int]] = {}
         self._key, self._place, self._version, self._updated = (array("q") for _ in range(4))
         self._patient = array("b")
-        self._out: dict[int, str] | None = None
+        self._out: dict[int, str] = {}
         self._gone: set[Name] = set()
 
     def see(self, place: int, r: Any, scope: Scope) -> None:
@@ -47,39 +55,102 @@ class Versions:
         if kind not in KINDS and kind != "Patient":
             return
         version, updated = _written(r)
-        self._key.append(_key(Name(str(kind), str(r["id"]), scope.base), _patient_reference(r)))
+        name = self._name(r, scope)
+        if kind == "Patient":
+            self._see_links(name, r, scope)
+        elif kind == "Encounter":
+            end, _ = fhir_time(at(r, "period.end") or at(r, "actualPeriod.end"))
+            if end is not None and not is_none_day(end):
+                self._encounter.append(_key(name))
+                self._end.append(_micros(end))
+        self._key.append(_key(name, _patient_reference(r)))
         self._place.append(place)
         self._version.append(version)
         self._patient.append(kind == "Patient")
         self._updated.append(updated)
 
     def see_deletion(self, name: Name, entry: Mapping[str, Any]) -> None:
-        """Take in an entry of a history that deletes a resource."""
+        """Take in an entry of a history, or of a bulk export, that deletes a resource."""
         said = entry.get("response")
         response: Mapping[str, Any] = said if isinstance(said, Mapping) else {}
+        name = self.servers.placed(name)
         version = str(response.get("etag", "")).removeprefix("W/").strip('"')
         here, before = _stamp(version, response.get("lastModified")), self._deleted.get(name, (UNKNOWN, UNKNOWN))
         self._deleted[name] = max(here[0], before[0]), max(here[1], before[1])
 
     def why_not(self, place: int, r: Any, scope: Scope) -> str | None:
         """Why the resource at this place does not count; None where it does."""
-        if self._out is None:
-            self._out, self._gone = self._settled(), self._deleted_patients()
-        if not isinstance(r, Mapping):
+        if r["resourceType"] not in KINDS and r["resourceType"] != "Patient":
             return None
-        kind = str(r.get("resourceType"))
-        reason = self._why_deleted(kind, r, scope) if self._deleted else None
-        reason = reason or self._out.get(place)
-        return None if reason is None else f"{kind}: {reason}"
+        reason = (self._why_deleted(r, scope) if self._deleted else None) or self._out.get(place)
+        if reason is None and self._persons and r["resourceType"] == "Patient":
+            name = self._name(r, scope)
+            if self.person(name) != name and self.person(name) in self._links:
+                return "replaced by another (Patient.link)"
+        return reason
 
-    def _why_deleted(self, kind: str, r: Mapping[str, Any], scope: Scope) -> str | None:
-        if kind not in KINDS and kind != "Patient":
-            return None
-        if self._is_deleted(Name(kind, str(r.get("id")), scope.base), _written(r)):
+    def settle(self) -> None:
+        """Look at what was seen.
+
+        Raises:
+            UserError: a patient is replaced by two, or by themselves.
+        """
+        self._out, self._gone = self._settled(), self._deleted_patients()
+        for encounter, end in zip(self._encounter, self._end, strict=True):
+            self._ends[encounter] = max(end, self._ends.get(encounter, end))
+        links: dict[Name, set[Name]] = {}
+        for _, pairs in self._links.values():
+            for old, new in pairs:
+                links.setdefault(old, set()).add(new)
+        for name in links:
+            way = [name]
+            while way[-1] in links:
+                following = links[way[-1]]
+                if len(following) > 1 or following & {*way}:
+                    shown = " and by ".join(sorted(f"Patient/{other.id}" for other in following))
+                    back = ", which leads back" if following & {*way} else ""
+                    raise UserError(
+                        f"Patient/{way[-1].id} is replaced by {shown}{back} (Patient.link)",
+                        hint="Links of type replaced-by and replaces must lead to one patient: mend them.",
+                    )
+                way += following
+            self._persons[name] = way[-1]
+
+    def person(self, name: Name) -> Name:
+        """The patient whom a patient is: themselves, or the one who replaces them."""
+        name = self.servers.placed(name)
+        return self._persons.get(name if name.kind else Name("Patient", name.id), name)
+
+    def end_of(self, encounter: Name) -> datetime | None:
+        """When an encounter ended; of versions and copies the latest end."""
+        end = self._ends.get(_key(self.servers.placed(encounter)))
+        return None if end is None else np.datetime64(end, "us").item()
+
+    def _name(self, r: Mapping[str, Any], scope: Scope) -> Name:
+        return self.servers.placed(Name(str(r["resourceType"]), str(r.get("id")), scope.base))
+
+    def _see_links(self, name: Name, r: Mapping[str, Any], scope: Scope) -> None:
+        """Who replaces whom, as the latest version of a patient says it: pairs of the old and the new one."""
+        pairs: set[tuple[Name, Name]] = set()
+        for link in r.get("link") or []:
+            reference = at(link, "other.reference")
+            other = name_of(reference, scope) if isinstance(reference, str) else None
+            if other is not None:
+                other = self.servers.placed(Name("Patient", other.id, other.base))
+                pairs |= {"replaced-by": {(name, other)}, "replaces": {(other, name)}}.get(at(link, "type"), set())
+        stamp = _written(r)
+        before, known = self._links.get(name, (stamp, set()))
+        self._links[name] = max(stamp, before), pairs if stamp > before else known if stamp < before else known | pairs
+
+    def _why_deleted(self, r: Mapping[str, Any], scope: Scope) -> str | None:
+        if self._is_deleted(self._name(r, scope), _written(r)):
             return "deleted"
         reference = _patient_reference(r)
         patient = name_of(reference, scope) if isinstance(reference, str) else None
-        return "its Patient is deleted" if patient in self._gone else None
+        if patient is None:
+            return None
+        patient = self.servers.placed(patient)
+        return "its Patient is deleted" if self._gone & {patient, self.person(patient)} else None
 
     def _is_deleted(self, name: Name, written: tuple[int, int]) -> bool:
         """Whether it was deleted, and not written again: by its version, else by the time, where both are known."""
@@ -149,4 +220,8 @@ def _written(r: Mapping[str, Any]) -> tuple[int, int]:
 def _stamp(version: str, time: Any) -> tuple[int, int]:
     moment, _ = fhir_time(time)
     number = int(version) if version.isdecimal() and len(version) < 18 else UNKNOWN
-    return number, UNKNOWN if moment is None else int(np.datetime64(moment, "us").astype(np.int64))
+    return number, UNKNOWN if moment is None else _micros(moment)
+
+
+def _micros(time: datetime) -> int:
+    return int(np.datetime64(time, "us").astype(np.int64))

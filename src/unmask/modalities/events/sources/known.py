@@ -17,7 +17,8 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
     for name, kind in KINDS.items():
         behind = f"; with --onset {', '.join(kind.onset)}" if kind.onset else ""
         taken = f"; not before {', '.join(kind.taken)}" if kind.taken else ""
-        yield "FHIR", name, kind.prefix, ", ".join(kind.times) + taken + behind
+        ended = ", the end of its encounter" if kind.encounter else ""
+        yield "FHIR", name, kind.prefix, ", ".join(kind.times) + ended + taken + behind
     yield "FHIR", "Encounter", "ENCOUNTER_END", "period.end, actualPeriod.end"
     yield "FHIR", "Patient", "MEDS_BIRTH", "birthDate (start of its day)"
     yield "FHIR", "Patient", "MEDS_DEATH", "deceasedDateTime"

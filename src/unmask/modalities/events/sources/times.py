@@ -165,13 +165,16 @@ def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool
     """A FHIR date, dateTime or instant as UTC without zone, and whether it was no more than a day, month or year.
 
     Such a one stands at the end of its day, month or year in the last zone where that ends (`LAST_ZONE`): whichever
-    zone it was written in, it is never early. With `start` it stands at its start.
+    zone it was written in, it is never early. With `start` it stands at its start, with a time of day (a birthDate has
+    none) at the start of the day as written.
     """
     if not isinstance(value, str):
         return None, False
     try:
         if len(value) > 10:
             found = datetime.fromisoformat(value)
+            if start:
+                return datetime(found.year, found.month, found.day), True
             return (found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)), False
         found = datetime.fromisoformat(value + {4: "-01-01", 7: "-01"}.get(len(value), ""))
     except (ValueError, OverflowError):
@@ -184,3 +187,8 @@ def fhir_time(value: Any, *, start: bool = False) -> tuple[datetime | None, bool
         following = found.replace(day=28) + timedelta(days=4)
         found = following - timedelta(days=following.day)
     return found + END_OF_DAY + LAST_ZONE, True
+
+
+def unzoned(value: str) -> bool:
+    """Whether a FHIR time that was read has a time of day and no zone, which FHIR demands."""
+    return len(value) > 10 and datetime.fromisoformat(value).tzinfo is None
