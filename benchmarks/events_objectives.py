@@ -86,6 +86,8 @@ def drawn_questions(model: Any, histories: Any, learnt_from: np.ndarray, test: n
     with inference_mode(net):
         for subject in test.tolist():
             came = draws.draw(subject, ASKED, seed=0, epoch=-77)
+            if came is None:
+                continue
             beside = histories_asked(histories, [[subject]], [[came]], slots=slots, number=1)
             asked = {name[6:]: value for name, value in beside.items() if name.startswith("asked.")}
             values = {n[8:]: v for n, v in beside.items() if n.startswith("history.") and not n.startswith("history..")}
@@ -95,7 +97,8 @@ def drawn_questions(model: Any, histories: Any, learnt_from: np.ndarray, test: n
             nats.append([float((head.loss(rates[real], first, end) * weight).sum()), float(weight.sum())])
             for hours in HOURS:
                 seen = end >= hours
-                p.append(head.probability(rates[real], torch.full(first.shape, hours))[seen].numpy())
+                beyond = head.share_of(*(asked[name][real] for name in ("code", "side", "share")))
+                p.append(head.probability(rates[real], torch.full(first.shape, hours), beyond)[seen].numpy())
                 y.append((first <= hours)[seen].numpy())
                 weights.append(weight[seen].numpy())
     total, of = np.sum(nats, 0)

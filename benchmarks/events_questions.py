@@ -84,7 +84,7 @@ class Bench:
         self.test_patients, self.train_patients = np.sort(order[:cut]), np.sort(order[cut:])
         self.histories = Histories(self.events, Vocabulary.fit(self.events, subjects=self.train_patients))
         last = ends(self.events, self.train_patients)
-        self.edges = horizons(self.events, self.train_patients, None, None)
+        self.edges = horizons(self.events, self.train_patients, last, None, None)
         self.share = QueryDraws.shares(self.histories, self.train_patients)
         subject, moment = [], []
         for i in range(len(self.events)):

@@ -92,7 +92,15 @@ def event_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     quick = OutcomeSettings(epochs=1, members=1, hidden=8, trees=0, curve=False, baselines=False)
     root = tmp_path_factory.mktemp("served-events")
     meds = simulate(root, 60, 0)
-    small = {"slots": 64, "batch_slots": 1024, "width": 32, "steps": 6, "precision": "fp32", "questions": 4}
+    small = {
+        "slots": 64,
+        "batch_slots": 1024,
+        "width": 32,
+        "steps": 6,
+        "precision": "fp32",
+        "questions": 4,
+        "until": "last",
+    }
     pretrain(meds, root / "model", settings=with_overrides(EventSettings(), small), console=False)
     finetune_outcome(root / "model", meds, root / "task", root / "outcome", settings=quick)
     return root

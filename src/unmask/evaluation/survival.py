@@ -16,8 +16,19 @@ def event_steps(
     return at, deaths.astype(float), at_risk.astype(float)
 
 
-def kaplan_meier(time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct event times and the survival just after each (Kaplan & Meier 1958)."""
+def kaplan_meier(
+    time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None, weight: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct event times and the survival just after each (Kaplan & Meier 1958).
+
+    Args:
+        weight: of each row; not with `entry`.
+    """
+    if weight is not None:
+        at, place = np.unique(time, return_inverse=True)
+        deaths, rows = (np.bincount(place.reshape(-1), part, len(at)) for part in (weight * (event > 0), weight))
+        at_risk = rows[::-1].cumsum()[::-1]
+        return at, np.cumprod(1 - deaths / np.maximum(at_risk, 1e-300))
     at, deaths, at_risk = event_steps(time, event, entry)
     return at, np.cumprod(1 - deaths / at_risk)
 

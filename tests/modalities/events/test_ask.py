@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from event_data import main_fails, main_ok
+from safetensors.torch import load_file, save_file
 
 import unmask
 from unmask.errors import UserError
@@ -23,7 +26,7 @@ QUICK = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", 
 def asking(home: Path) -> Path:
     """A model that answers, trained for a moment on the simulated patients."""
     out = home / "asking"
-    more = ["--recipe", "ask", "--steps", "12", *QUICK, "--set", "holdout=0.2"]
+    more = ["--recipe", "ask", "--steps", "12", *QUICK, "--set", "holdout=0.2", "--set", "until=2026-01-01"]
     main_ok(["pretrain", "events", str(home / "meds"), "--out", str(out), *more])
     return out
 
@@ -88,10 +91,41 @@ def test_every_patient_gets_an_answer_to_every_question(asking: Path, home: Path
     assert len(at) == len(unmask.events.read_labels(home / "task", unmask.events.read_meds(home / "meds")))
 
 
+def test_everybody_is_asked_at_the_date_of_the_extract(asking: Path, home: Path, tmp_path: Path, capsys):
+    model = unmask.load(asking)
+    days = float(model.folder.model.queries.edges[-1]) / 48
+    question = f"{code_of(model, valued=False)} within {days} days"
+    words = ["ask", str(asking), str(home / "meds"), question, "--out", str(tmp_path / "a.parquet")]
+    main_ok([*words, "--until", "2025-12-31T12:00"])
+    frame = pl.read_parquet(tmp_path / "a.parquet")
+    assert frame["prediction_time"].drop_nulls().unique().to_list() == [datetime(2025, 12, 31, 12)]
+    assert "--at and --until" in main_fails([*words, "--until", "2026-01-01", "--at", home / "task"], capsys)
+    assert "--until=soon: not a day" in main_fails([*words, "--until", "soon"], capsys)
+
+
+def test_held_out_answers_stand_in_report_and_card(asking: Path):
+    told = json.loads((asking / "unmask.json").read_text())["data"]["answers"]
+    assert {"kind", "n", "hours", "answer", "came", "brier", "brier_of_the_mean"} == set(told[0])
+    assert "Answers to questions" in (asking / "report.html").read_text()
+    assert f"held-out questions about {told[0]['kind']}" in (asking / "README.md").read_text()
+
+
+def test_answers_of_an_earlier_version_are_refused(asking: Path, tmp_path: Path):
+    shutil.copytree(asking, tmp_path / "old")
+    weights = load_file(tmp_path / "old" / "model.safetensors")
+    weights.pop("model.queries.weigh.weight")
+    about = json.loads((tmp_path / "old" / "unmask.json").read_text())
+    about.pop("files", None)
+    (tmp_path / "old" / "unmask.json").write_text(json.dumps(about))
+    save_file(weights, tmp_path / "old" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="earlier version"):
+        unmask.load(tmp_path / "old")
+
+
 def test_calibrated_answers_say_so(asking: Path):
     queries = unmask.load(asking).folder.model.queries
     assert int(queries.calibrated) > 0
-    assert queries.calibration.tolist() != [1, 0]
+    assert queries.calibration.tolist() != [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,29 @@ import numpy as np
 import pytest
 import torch
 
+from unmask.errors import UserError
 from unmask.modalities.events.folder import EventFolder, new_model
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
+from unmask.modalities.events.meds import HOUR, OBSERVATION_END, STATIC, Events, Labels
 from unmask.modalities.events.pretrain import batch_maker, pretrain
-from unmask.modalities.events.queries import ITEMS, QueryDraws, ends, features, first_after, horizons, made
+from unmask.modalities.events.queries import (
+    ITEMS,
+    QueryDraws,
+    check_end_known,
+    ends,
+    features,
+    first_after,
+    horizons,
+    made,
+)
 from unmask.modalities.events.query_answers import DEAD, NO_EVENTS, probabilities, unanswerable
 from unmask.modalities.events.query_batches import with_questions
 from unmask.modalities.events.query_fit import start_asking
-from unmask.modalities.events.query_head import QueryHead, asked_of, fitted_line
+from unmask.modalities.events.query_head import QueryHead, asked_of
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 from unmask.modalities.events.vocabulary import FIRST, Vocabulary
 
-SMALL = {"width": 16, "layers": 1, "heads": 2, "inner": 24, "slots": 32, "questions": 8}
+SMALL = {"width": 16, "layers": 1, "heads": 2, "inner": 24, "slots": 32, "questions": 8, "until": "last"}
 
 
 def hospital(seed: int = 0, patients: int = 12) -> Events:
@@ -128,7 +138,7 @@ def test_rows_of_one_time_stamp_may_stand_in_any_order(folder):
 def test_what_stands_at_the_time_of_asking_is_known_and_answers_nothing():
     draws, events = drawer(hospital()), hospital()
     for subject in range(len(events)):
-        came = draws.draw(subject, 16, seed=0, epoch=0)
+        came = next(c for e in range(9) if (c := draws.draw(subject, 16, seed=0, epoch=e)) is not None)
         rows = draws.histories.rows(subject)
         later = rows[events.time[rows] > came.moment]
         hours = (events.time[later] - came.moment) / HOUR
@@ -154,6 +164,8 @@ def test_drawing_codes_that_will_come_is_weighed_out():
     draws, total = drawer(hospital()), np.zeros(len(drawer(hospital()).share))
     for epoch in range(400):
         came = draws.draw(1, 16, seed=0, epoch=epoch)
+        if came is None:
+            continue
         np.add.at(total, came.asked.code[:, 0], came.weight)
     np.testing.assert_allclose(total / total.sum(), draws.share, atol=0.02)
 
@@ -182,10 +194,10 @@ def test_the_loss_is_that_of_yes_and_no():
     rates = torch.rand(1, len(head.edges))
     at = float(head.edges[3])
     no = head.loss(rates, torch.tensor([np.inf]), torch.tensor([at]))
-    p = head.probability(rates, torch.tensor([at]), calibrated=False)
+    p = head.probability(rates, torch.tensor([at]))
     torch.testing.assert_close(no, -torch.log(1 - p))
     first_bin = head.loss(rates, torch.tensor([0.5]), torch.tensor([at]))
-    p = head.probability(rates, head.edges[:1], calibrated=False)
+    p = head.probability(rates, head.edges[:1])
     torch.testing.assert_close(first_bin, -torch.log(p))
 
 
@@ -232,18 +244,138 @@ def test_who_cannot_be_asked_about_is_named(folder):
 
 def test_horizons_follow_the_records():
     events = hospital()
-    edges = horizons(events, np.arange(12), None, None)
+    everyone = np.arange(12)
+    last = ends(events, everyone)
+    edges = horizons(events, everyone, last, None, None)
     assert edges[0] >= 1
     assert (np.diff(edges) > 0).all()
-    np.testing.assert_allclose(horizons(events, np.arange(12), 2.0, 50.0)[[0, -1]], [2, 50])
+    np.testing.assert_allclose(horizons(events, everyone, last, 2.0, 50.0)[[0, -1]], [2, 50])
 
 
-def test_calibration_finds_the_line():
-    rng = np.random.default_rng(0)
-    logged = torch.from_numpy(rng.normal(-1, 1, 20_000))
-    came = torch.from_numpy(rng.random(20_000)) < -torch.expm1(-torch.exp(0.6 * logged + 0.3))
-    line = fitted_line(logged, came, torch.ones(20_000, dtype=torch.float64))
-    torch.testing.assert_close(line, torch.tensor([0.6, 0.3], dtype=torch.float64), atol=0.03, rtol=0)
+def test_calibration_finds_what_is_wrong_with_the_tails():
+    """Rates that are .7 times the logarithm's true ones, and too high by 1/share^.4 where few values are beyond."""
+    rng, head, n = np.random.default_rng(0), QueryHead(30, 8, 2), 20_000
+    head.edges.copy_(torch.from_numpy(np.geomspace(1, 1000, len(head.edges))))
+    share = np.where(rng.random(n) < 0.5, 1.0, 10 ** rng.uniform(-2.5, 0, n))
+    rate = np.exp(rng.normal(-7, 0.7, n))
+    first, end = rng.exponential(1 / rate), rng.uniform(100, 2000, n)
+    width = np.diff(head.edges.numpy(), prepend=0)
+    told = (rate / share**0.4)[:, None] * width
+    head.calibrate(told, share, first, end, np.ones(n))
+    assert int(head.calibrated) == n
+    slope, _, _, by_share = head.calibration.tolist()
+    assert (slope, by_share) == (pytest.approx(1.0, abs=0.06), pytest.approx(0.4, abs=0.06))
+    hours = torch.full((n,), 300.0)
+    p = head.probability(torch.from_numpy(told).float(), hours, torch.from_numpy(share).float()).numpy()
+    for low, high in ((0, 0.03), (0.03, 0.99), (1, 2)):
+        here = (share >= low) & (share < high)
+        assert p[here].mean() == pytest.approx((1 - np.exp(-300 * rate[here])).mean(), abs=0.015)
+
+
+def test_a_code_that_ends_every_record_is_not_calibrated_away():
+    """A discharge, a fifth of the records per day: what comes at the very end of observation came."""
+    rng, head, n = np.random.default_rng(0), QueryHead(30, 8, 2), 4000
+    head.edges.copy_(torch.from_numpy(np.geomspace(1, 1000, len(head.edges))))
+    first = rng.exponential(120, n)
+    rates = np.tile(np.diff(head.edges.numpy(), prepend=0) / 120, (n, 1))
+    head.calibrate(rates, np.ones(n), first, first, np.ones(n))
+    p = head.probability(torch.from_numpy(rates[:1]).float(), torch.tensor([24.0]), torch.ones(1))
+    assert float(p[0]) == pytest.approx(1 - np.exp(-0.2), abs=0.01)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_an_answer_falls_as_the_value_moves_outward_and_is_never_above_the_code_alone(folder, side: int):
+    histories = histories_of(hospital())
+    cuts = side * np.r_[-1e9, np.linspace(-1.5, 1.5, 25)]
+    code = np.full((len(cuts), ITEMS), -1)
+    code[:, 0] = histories.vocabulary.numbers(["A"])[0]
+    code[:, 1] = histories.vocabulary.numbers(["D"])[0]  # a set: the other code counts whatever its value
+    sides = np.where((np.arange(ITEMS) == 0) & (np.abs(cuts)[:, None] < 1e8), side, 0)
+    asked = made(histories, code, sides, np.where(sides != 0, cuts[:, None], 0.0))
+    points = Labels(subject=np.arange(1, 4), time=histories.events.time[histories.events.offsets[2:5] - 2])
+    found, _ = probabilities(folder, histories, points, asked, [30.0] * len(cuts))
+    assert (np.diff(found, axis=1) <= 1e-7).all()
+    assert np.ptp(found, axis=1).min() > 1e-3
+
+
+def memoryless(seed: int, patients: int, per_day: float, days: float) -> Events:
+    """A code that comes as a Poisson process, of patients who have another one at the start."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for _ in range(patients):
+        when = np.sort(rng.uniform(0, days, rng.poisson(per_day * days)))
+        parts.append((np.r_[0.0, when], np.r_[0, np.ones(len(when), np.int64)]))
+    time, code = (np.concatenate(p) for p in zip(*parts, strict=True))
+    offsets = np.r_[0, np.cumsum([len(p[0]) for p in parts])]
+    value = np.full(len(time), np.nan, np.float32)
+    stamps = (time * 24 * HOUR).astype(np.int64)
+    return Events(
+        subjects=np.arange(patients), offsets=offsets, time=stamps, code=code, value=value, codes=["START", "X"]
+    )
+
+
+def came_within(events: Events, until: int | None, epochs: int, days: list[float]) -> list[float]:
+    """Of the drawn questions about X alone that were observed so long, the weighted share that came."""
+    histories, everyone = Histories(events, Vocabulary.fit(events, floor=1)), np.arange(len(events))
+    last = ends(events, everyone, until)
+    draws = QueryDraws(histories, everyone, last, QueryDraws.shares(histories, everyone))
+    x, rows = histories.vocabulary.numbers(["X"])[0], []
+    for epoch in range(epochs):
+        for i in everyone:
+            came = draws.draw(int(i), 4, seed=0, epoch=epoch)
+            if came is not None:
+                mine = np.flatnonzero((came.asked.code[:, 0] == x) & (came.asked.code[:, 1] < 0))
+                rows += [(came.first[q], came.end, came.weight[q]) for q in mine.tolist()]
+    first, end, weight = np.array(rows).T
+    share = []
+    for d in days:
+        seen = end >= d * 24
+        share.append(float((weight * (first <= d * 24))[seen].sum() / weight[seen].sum()))
+    return share
+
+
+def test_questions_are_asked_at_moments_that_do_not_know_the_future():
+    """A memoryless code, every 20 days: within 1, 3, 30 and 90 days as often as it comes."""
+    events, days = memoryless(0, 300, 1 / 20, 365), [1.0, 3.0, 30.0, 90.0]
+    found = came_within(events, int(365 * 24 * HOUR), 60, days)
+    np.testing.assert_allclose(found, 1 - np.exp(-np.array(days) / 20), atol=0.01)
+
+
+def test_visits_once_a_year_with_the_end_of_observation_as_data():
+    """.3 visits per year that count, ten years observed: .259 within a year, also after the last visit."""
+    events = memoryless(1, 3000, 0.3 / 365.25, 3652.5)
+    days = [365.25]
+    truth = 1 - np.exp(-0.3)
+    assert came_within(events, int(3652.5 * 24 * HOUR), 4, days)[0] == pytest.approx(truth, abs=0.02)
+    end = np.repeat([True, False], [len(events), len(events.time)])
+    who = np.r_[np.arange(len(events)), np.repeat(np.arange(len(events)), np.diff(events.offsets))]
+    time = np.r_[np.full(len(events), int(3652.5 * 24 * HOUR)), events.time]
+    order = np.lexsort((time, who))
+    told = dataclasses.replace(
+        events,
+        codes=[*events.codes, OBSERVATION_END],
+        offsets=events.offsets + np.arange(len(events) + 1),
+        time=time[order],
+        code=np.where(end, 2, np.r_[np.zeros(len(events), np.int64), events.code])[order],
+        value=np.full(len(time), np.nan, np.float32),
+    )
+    assert OBSERVATION_END not in Vocabulary.fit(told, floor=1).codes
+    assert Histories(told, Vocabulary.fit(told, floor=1)).age(0, 10**15) == 0  # no birth either
+    assert came_within(told, None, 4, days)[0] == pytest.approx(truth, abs=0.02)
+
+
+def test_the_end_of_observation_is_asked_for_where_visits_are_rare(tmp_path):
+    rare, often = memoryless(1, 40, 0.3 / 365.25, 3652.5), memoryless(0, 40, 1 / 20, 365)
+    with pytest.raises(UserError, match="nothing says until when patients were observed"):
+        check_end_known(rare, np.arange(40))
+    check_end_known(often, np.arange(40))
+    with pytest.raises(UserError, match="have events after until"):
+        ends(often, np.arange(40), int(300 * 24 * HOUR))
+    with pytest.raises(UserError, match="until=soon: not a day or a time"):
+        with_overrides(EventSettings(), {"until": "soon"})
+    for until in ("last", "1981-01-01"):
+        settings = with_overrides(EventSettings(), {**SMALL, "until": until, "holdout": 0.2, "steps": 1})
+        assert pretrain(rare, tmp_path / until, settings=settings, console=False).result.stopped == "finished"
 
 
 def test_the_recipe_asks():

@@ -24,7 +24,22 @@ FEW = {"members": 2, "epochs": 8, "trees": 20, "hidden": 8, "worth": True}
 def asking(home: Path) -> Path:
     """A model that answers, hardly trained."""
     out = home / "asked"
-    main_ok(["pretrain", "events", str(home / "meds"), "--out", str(out), "--recipe", "ask", "--steps", "3", *QUICK])
+    main_ok(
+        [
+            "pretrain",
+            "events",
+            str(home / "meds"),
+            "--out",
+            str(out),
+            "--recipe",
+            "ask",
+            "--steps",
+            "3",
+            "--set",
+            "until=last",
+            *QUICK,
+        ]
+    )
     return out
 
 

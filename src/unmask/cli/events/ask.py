@@ -18,6 +18,10 @@ def ask(
     ),
     out: str = typer.Option(None, help="Parquet to write the answers to."),
     at: str = typer.Option(None, help="MEDS task folder: asks at its prediction times, not at each last event."),
+    until: str = typer.Option(
+        None,
+        help="Day or time up to which the records were written, such as 2024-06-30: asks then, not at last events.",
+    ),
     report: str = typer.Option(None, help="HTML page to write: answers of some patients over time."),
     patient: list[int] = typer.Option(None, help="--report: subject_id of a patient to draw, repeatable."),
     most_unknown: options.MostUnknown = 0.5,
@@ -42,7 +46,7 @@ def ask(
     loaded = ready(model, device, precision, most_unknown)
     events = read_meds(data)
     points = None if at is None else read_labels(at, events, need_value=False)
-    frame = loaded.ask(events, questions, points)
+    frame = loaded.ask(events, questions, points, until=until)
     if report is not None:
         write(loaded, events, frame, report, patients=list(patient or ()), source=data)
     write_predictions(frame, out)

@@ -84,6 +84,11 @@ def _masked(about: Mapping[str, Any], size: str, settings: Mapping[str, Any]) ->
         told.append(f"{data['kept_out']:,} patients were kept out by the folder's splits.")
     if data.get("rare_events"):
         told.append(f"{data['rare_events']:,} events of rare codes are read by the codes above them, or as unknown.")
+    told += [
+        f"Answers to held-out questions about {r['kind']} within {r['hours']:.3g} hours: {r['answer']:.3f} on average, "
+        f"{r['came']:.3f} came ({r['n']:,} questions; Brier score {r['brier']:.3f})."
+        for r in data.get("answers") or ()
+    ]
     return Card(
         what=f"A masked model of patients' events in MEDS ({size}).",
         tags=("medical", "ehr", "meds", "masked-event-modeling"),

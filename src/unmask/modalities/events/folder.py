@@ -168,6 +168,11 @@ def load_folder(path: str | Path) -> EventFolder:
     check_weights(path, about)
     weights = read_weights(path / "model.safetensors")
     model = new_model(settings, len(vocabulary))
+    if settings.questions and "model.queries.weigh.weight" not in weights:
+        raise UserError(
+            f"{path}: what answers its questions is of an earlier version, whose answers were wrong in the tails",
+            hint="Pretrain it again.",
+        )
     try:
         head = OutcomeHead(**about["head"]) if "head" in about else None
         tuned = Tuned(model, from_dict(about["outcome"]["target"]).outputs) if about.get("tuned") else None

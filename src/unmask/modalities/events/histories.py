@@ -10,7 +10,7 @@ import numpy as np
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import packed_batches
-from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
+from unmask.modalities.events.meds import BIRTH, HOUR, STATIC, Events, Labels
 from unmask.modalities.events.ties import Ties, canonical, first_kept, ranks
 from unmask.modalities.events.vocabulary import (
     CLS,
@@ -48,8 +48,9 @@ class Histories:
     """The histories of a folder, numbered and scaled by a vocabulary when they are looked at, ready to be cut into
     examples.
 
-    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, -1 for birth) and `score`
-    (normal score, NaN where none) are made of those that are asked for, some two million per second.
+    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, below 0 for
+    what is no slot) and `score` (normal score, NaN where none) are made of those that are asked for, some two million
+    per second.
 
     Args:
         marks: slots between visits, see `recipes.Structure`.
@@ -61,7 +62,7 @@ class Histories:
         numbers = vocabulary.numbers(events.codes)
         self.code = Looked(lambda rows: numbers[events.code[rows]])
         self.score = Looked(lambda rows: vocabulary.scale(self.code[rows], events.value[rows]))
-        self._numbers = numbers
+        self._numbers, self._births = numbers, events.begins(BIRTH)
 
     @cached_property
     def unknown(self) -> dict[str, int]:
@@ -224,7 +225,7 @@ class Histories:
     def age(self, subject: int, moment: int | None, prediction_time: int | None = None) -> float:
         """Years from birth to `moment`; 0 where birth is not known (or not before `prediction_time`)."""
         cut = self.events.before(subject, prediction_time)
-        born = np.flatnonzero((self.code[cut] == -1) & (self.events.time[cut] != STATIC))
+        born = np.flatnonzero(self._births[self.events.code[cut]] & (self.events.time[cut] != STATIC))
         if not len(born) or moment is None:
             return 0.0
         return float(moment - self.events.time[cut][born[0]]) / YEAR

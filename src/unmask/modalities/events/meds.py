@@ -31,6 +31,8 @@ from unmask.remote import Place, place
 HOUR = 3_600_000_000
 MEDS_VERSION = "0.4.1"
 BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
+OBSERVATION_END = "OBSERVATION_END"
+"""Of an event that says until when a patient was observed (no MEDS code names it); like a birth it is no slot."""
 SPLITS = "metadata/subject_splits.parquet"
 DATA = "a MEDS folder with data/*.parquet"
 HELD_OUT, TUNING = "held_out", "tuning"

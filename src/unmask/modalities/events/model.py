@@ -163,14 +163,21 @@ class EventModel:
         return frame, points
 
     def ask(
-        self, data: str | Path | Events, questions: str | Sequence[str], at: str | Path | Labels | None = None
+        self,
+        data: str | Path | Events,
+        questions: str | Sequence[str],
+        at: str | Path | Labels | None = None,
+        *,
+        until: str | None = None,
     ) -> pl.DataFrame:
         """Answers to questions about what is to come, without a label: how probable is it that a code, its value
         beyond one, or any or none of several, stands in the record within so long after the time of asking?
 
         Args:
             questions: such as "LAB//glucose > 10 within 30 days"; `query_text` has the grammar.
-            at: a MEDS task folder or labels: asked at their times; default at the last event of each patient.
+            at: a MEDS task folder or labels: asked at their times; default at the last event of each patient (an
+                OBSERVATION_END where the data has one).
+            until: a day or a time, such as "2024-06-30": everybody is asked then, the date of the extract.
 
         Returns:
             subject_id, prediction_time, question, probability (null where nothing can be said), unanswered (why); a row
@@ -180,7 +187,7 @@ class EventModel:
             UserError: the model was pretrained without questions, a question cannot be read or was not trained (an
                 unknown code, with the nearest known ones; a horizon; a value), or the data are not right.
         """
-        return ask(self, data, [questions] if isinstance(questions, str) else list(questions), at)
+        return ask(self, data, [questions] if isinstance(questions, str) else list(questions), at, until)
 
     def uncalibrated(self) -> list[str]:
         """What to say of answers that no held-out patients calibrated; a line or none."""

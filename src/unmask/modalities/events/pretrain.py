@@ -32,7 +32,7 @@ from unmask.modalities.events.meds import HOUR, SPLITS, STATIC, Events, as_event
 from unmask.modalities.events.prepared import open_prepared, prepared_settings
 from unmask.modalities.events.queries import QueryDraws
 from unmask.modalities.events.query_batches import with_questions
-from unmask.modalities.events.query_fit import calibrate, start_asking
+from unmask.modalities.events.query_fit import ANSWERS, answer_rows, calibrate, start_asking
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
@@ -45,6 +45,8 @@ VISITS = 0.25
 """Share of the histories whose whole visits are hidden with hide=mixed: of them codes are learnt slowly."""
 VALIDATION_KEPT = 1 << 18
 """Held-out slots whose batches stay in memory (some 40 MB); more are made whenever they are looked at."""
+CALIBRATING = 0.15
+"""Share of a run's minutes in which held-out patients are asked."""
 LATEST = 5 * 365.25 * 24
 """Hours behind the last event at most that a pretraining history is told to be read."""
 
@@ -71,7 +73,10 @@ class EventPretraining(Pretrainable[EventRun]):
 
     @property
     def train(self) -> TrainSettings:
-        return self.settings.train
+        train = self.settings.train
+        # The minutes hold the calibration of answers too.
+        minutes = None if train.minutes is None or not self.settings.questions else (1 - CALIBRATING) * train.minutes
+        return train if minutes is None else dataclasses.replace(train, minutes=minutes)
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         settings, seed, vocabulary = self.settings, self.settings.train.seed, None
@@ -134,7 +139,9 @@ class EventPretraining(Pretrainable[EventRun]):
 
     def save(self, out: Path, model: Any) -> None:
         if self.draws is not None:
-            calibrate(model, self.draws, self.held_out, self.settings)
+            minutes = self.settings.train.minutes
+            seconds = None if minutes is None else 60 * CALIBRATING * minutes
+            self.about["answers"] = calibrate(model, self.draws, self.held_out, self.settings, seconds)
             self.about["questions_calibrated_on"] = int(model.queries.calibrated)
         folder = EventFolder(model=model, vocabulary=self.histories.vocabulary, settings=self.settings)
         save_folder(out, folder, about={"data": self.about, "source": source_name(self.data)})
@@ -265,6 +272,7 @@ def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSetting
 
 def write_report(finished: EventRun) -> Path:
     """report.html of a run: figures, curves, settings."""
+    from unmask.evaluation.charts import table
     from unmask.evaluation.report import Report, training_curves
 
     r = finished.result
@@ -282,5 +290,7 @@ def write_report(finished: EventRun) -> Path:
         }
     )
     page.section("Training", training_curves(finished.folder / "metrics.jsonl", loss="nats per hidden event"))
+    if finished.data.get("answers"):
+        page.section("Answers to questions", table(*answer_rows(finished.data["answers"])), note=ANSWERS)
     page.section("Settings", json.dumps(dataclasses.asdict(finished.settings), indent=1))
     return page.write(finished.folder / "report.html")

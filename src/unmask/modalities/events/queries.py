@@ -7,6 +7,10 @@ What is known of a point in time are the events up to it, inclusive; what answer
 question is answered yes by the first such event, and no at every horizon up to the end of what was observed of the
 patient; beyond that end it is not asked (`ends`).
 
+Points in time are drawn evenly between the first event and that end, or so that a time stamp is drawn by the length of
+the gap before it: nothing of what comes decides which moments are asked about. (A gap drawn whatever its length is a
+long one less often than time has it: a code that came within a day in .049 of all moments came in .153 of those.)
+
 Shape letters: questions, items (codes of one question, padded), past (events known).
 """
 
@@ -18,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.core.hashing import Salt, uniform
+from unmask.errors import UserError, setting
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import DEATH, HOUR, STATIC, Events
+from unmask.modalities.events.meds import BIRTH, DEATH, HOUR, OBSERVATION_END, STATIC, Events
 from unmask.modalities.events.vocabulary import FIRST
 
 ITEMS = 4
@@ -30,6 +35,10 @@ SIDED = 0.6
 """Share of the drawn items, of codes with values, that ask for values beyond one."""
 TEMPER = 0.5
 """Codes are drawn by this power of the number of patients who have them, so that rare ones are asked too."""
+ON_STAMPS, ON_FIRST = 0.5, 0.05
+"""Share of the moments that lie on time stamps, and among them that of the first one."""
+OFTEN = 12
+"""Distinct times of a record from which on its last event serves as the end of observation, see `check_end_known`."""
 LONGEST = 5 * 365.25 * 24
 """Hours: the longest horizon by default."""
 SHORTEST = 1.0
@@ -48,19 +57,29 @@ class Asked:
         side: (questions, items) `ABOVE` or `BELOW` where the value must lie beyond one, else 0.
         cut: (questions, items) that value, in the unit of the data; 0 without.
         score: (questions, items) the same as a normal score of the code.
+        share: (questions, items) of the code's values, how many lie beyond it; 1 without.
     """
 
     code: np.ndarray
     side: np.ndarray
     cut: np.ndarray
     score: np.ndarray
+    share: np.ndarray
 
     def __len__(self) -> int:
         return len(self.code)
 
     def some(self, chosen: np.ndarray | slice) -> Asked:
         """Some of the questions."""
-        return Asked(code=self.code[chosen], side=self.side[chosen], cut=self.cut[chosen], score=self.score[chosen])
+        return Asked(**{n: getattr(self, n)[chosen] for n in PARTS})
+
+    def without_values(self) -> Asked:
+        """The same codes, whatever their values."""
+        none = np.zeros_like(self.side)
+        return Asked(code=self.code, side=none, cut=0.0 * none, score=0 * self.score, share=np.ones_like(self.share))
+
+
+PARTS = ("code", "side", "cut", "score", "share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,22 +117,35 @@ def first_after(asked: Asked, hours: np.ndarray, code: np.ndarray, value: np.nda
     return when.reshape(asked.code.shape).min(1)
 
 
-def ends(events: Events, learnt_from: np.ndarray) -> np.ndarray:
-    """(subjects,) the end of what was observed of each, microseconds: the last event.
+def ends(events: Events, learnt_from: np.ndarray, until: int | None = None) -> np.ndarray:
+    """(subjects,) the end of what was observed of each, microseconds: `until`, or else the last event (an
+    `meds.OBSERVATION_END` where the data says so).
 
     Nothing more comes of a patient who died, but "no" is known for good: such a patient counts as observed as long as
     another would have been (the length of the record of a drawn living patient, death itself at least), so that deaths
     are neither asked about more often than lives nor cut off by themselves (Fine and Gray 1999, section 3).
+
+    Args:
+        until: microseconds, to which everybody was observed.
+
+    Raises:
+        UserError: events lie behind `until`.
     """
     first, last = np.full(len(events), STATIC), np.full(len(events), STATIC)
-    dead, deadly = np.zeros(len(events), bool), events.begins(DEATH)
+    dead, deadly, births = np.zeros(len(events), bool), events.begins(DEATH), events.begins(BIRTH)
     for i in range(len(events)):
-        here = slice(int(events.offsets[i]), int(events.offsets[i + 1]))
-        time = events.time[here]
-        timed = np.searchsorted(time, STATIC, side="right")
-        if timed < len(time):
-            first[i], last[i] = time[timed], time[-1]
-            dead[i] = bool(deadly[events.code[here]].any())
+        time, code = _timed(events, i, births)
+        if len(time):
+            first[i], last[i] = time[0], time[-1]
+            dead[i] = bool(deadly[code].any())
+    if until is not None:
+        behind = np.flatnonzero(last > until)
+        if len(behind):
+            raise UserError(
+                f"{len(behind):,} patients have events after until, such as {int(events.subjects[behind[0]])}",
+                hint="until is the time up to which everybody's record was written: the extract's date.",
+            )
+        return np.where(last == STATIC, STATIC, until)
     living = np.intersect1d(learnt_from, np.flatnonzero(~dead & (last != STATIC)))
     if len(living) and dead.any():
         drawn = living[(uniform(events.subjects[dead], Salt.QUESTION_END) * len(living)).astype(np.int64)]
@@ -121,15 +153,51 @@ def ends(events: Events, learnt_from: np.ndarray) -> np.ndarray:
     return last
 
 
-def horizons(events: Events, learnt_from: np.ndarray, shortest: float | None, longest: float | None) -> np.ndarray:
+def _timed(events: Events, subject: int, births: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Times, in order, and codes of a subject's events that have a time, births left out."""
+    here = slice(int(events.offsets[subject]), int(events.offsets[subject + 1]))
+    time, code = events.time[here], events.code[here]
+    kept = (time != STATIC) & ~births[code]
+    return time[kept], code[kept]
+
+
+def check_end_known(events: Events, learnt_from: np.ndarray) -> None:
+    """Refuse to take the last event for the end of observation where visits are rare.
+
+    Of a record with one visit per year half a year of silence is lost, on average, by ending it at the last visit: what
+    comes then seems to come sooner, by a third. With twelve and more times per record it is about a hundredth.
+
+    Raises:
+        UserError: records have fewer than `OFTEN` distinct times (median), and the data says of nobody when
+            observation ended.
+    """
+    if events.begins(OBSERVATION_END).any():
+        return
+    births = events.begins(BIRTH)
+    count = [len(np.unique(_timed(events, i, births)[0])) for i in learnt_from.tolist()]
+    usual = float(np.median([c for c in count if c] or [OFTEN]))
+    if usual < OFTEN:
+        raise UserError(
+            f"records have {usual:g} times each (median), and nothing says until when patients were observed: silence "
+            "after the last one would not count",
+            hint=f"{setting('until', '2024-06-30')}, the day of the extract, or events {OBSERVATION_END} (OMOP's "
+            f"observation_period_end_date); {setting('until', 'last')} where the last event is the end, such as a "
+            "discharge.",
+        )
+
+
+def horizons(
+    events: Events, learnt_from: np.ndarray, last: np.ndarray, shortest: float | None, longest: float | None
+) -> np.ndarray:
     """(BINS,) upper edges of the horizons' bins, hours, evenly on the log scale. By default the longest is that which
-    nine in ten records are as long as, at most five years, and the shortest a thousandth of it, at least an hour."""
-    length = []
-    for i in learnt_from.tolist():
-        time = events.time[int(events.offsets[i]) : int(events.offsets[i + 1])]
-        timed = int(np.searchsorted(time, STATIC, side="right"))
-        if timed < len(time):
-            length.append(float(time[-1] - time[timed]) / HOUR)
+    nine in ten records are as long as, at most five years, and the shortest a thousandth of it, at least an hour.
+
+    Args:
+        last: `ends` of all.
+    """
+    births = events.begins(BIRTH)
+    times = ((i, _timed(events, i, births)[0]) for i in learnt_from.tolist())
+    length = [float(last[i] - time[0]) / HOUR for i, time in times if len(time)]
     if longest is None:
         longest = min(LONGEST, float(np.quantile(length, 0.9)) if length else 24.0)
     longest = max(longest, 2 * SHORTEST if shortest is None else 2 * shortest)
@@ -152,6 +220,7 @@ class QueryDraws:
         self.histories, self.last, self.share = histories, last, share
         self._summed = np.cumsum(share)
         self._valued = histories.vocabulary.valued
+        self._deadly = histories.events.begins(DEATH)
 
     @staticmethod
     def shares(histories: Histories, learnt_from: np.ndarray) -> np.ndarray:
@@ -166,20 +235,26 @@ class QueryDraws:
         return share / max(share.sum(), 1e-9)
 
     def draw(self, subject: int, count: int, *, seed: int, epoch: int) -> Came | None:
-        """`count` questions about a patient at one drawn time; None where the record has fewer than two times."""
+        """`count` questions about a patient at one drawn time; None where none can be asked then: nothing is known yet,
+        the patient is dead, or observation has ended."""
         events, histories = self.histories.events, self.histories
         rows = histories.rows(subject)
         rows = rows[events.time[rows] != STATIC]
         time = events.time[rows]
-        stamps = np.unique(time)
-        if len(stamps) < 2 or not self._summed[-1]:
+        stamps, end = np.unique(time), int(self.last[subject])
+        if not len(stamps) or end <= stamps[0] or not self._summed[-1]:
             return None
         numbers = np.arange(3 + 2 * count + 3 * count * ITEMS)
         u = uniform(seed, epoch, int(subject), numbers, Salt.QUESTIONS)
-        at = int(u[0] * (len(stamps) - 1))
-        moment = int(stamps[at])
-        if u[1] < 0.5:  # between two time stamps
-            moment += int(u[2] * (stamps[at + 1] - stamps[at] - 1))
+        moment = int(stamps[0]) + int(u[0] * (end - stamps[0]))
+        if u[1] < ON_STAMPS:  # the next time stamp, so that one is drawn by the gap before it
+            at = int(np.searchsorted(stamps, moment)) if u[2] >= ON_FIRST else 0
+            if at == len(stamps):
+                return None
+            moment = int(stamps[at])
+        known = rows[: np.searchsorted(time, moment, side="right")]
+        if moment >= end or self._deadly[events.code[known]].any():
+            return None
         later = rows[np.searchsorted(time, moment, side="right") :]
         mode, size, per_item = u[3 : 3 + count], u[3 + count : 3 + 2 * count], u[3 + 2 * count :]
         which, side, height = per_item.reshape(3, count, ITEMS)
@@ -198,7 +273,7 @@ class QueryDraws:
         code = np.where(np.arange(ITEMS) < items[:, None], code, -1)
         sided = np.where(side < SIDED, np.where(side < SIDED / 2, ABOVE, BELOW), 0)
         sided = np.where((code >= 0) & self._valued[code], sided, 0)
-        asked = self._with_cuts(code, sided, 0.02 + 0.96 * height)
+        asked = self._with_cuts(code, sided, drawn_levels(height))
         hours = (events.time[later] - moment) / HOUR
         first = first_after(asked, hours, histories.code[later], events.value[later])
         return Came(
@@ -209,15 +284,24 @@ class QueryDraws:
         """With values drawn at these quantiles of each code's values."""
         vocabulary, cut = self.histories.vocabulary, np.zeros(code.shape)
         for place in zip(*np.nonzero(side), strict=True):
-            knots = vocabulary.knots[code[place]]
-            cut[place] = np.interp(height[place] * (len(knots) - 1), np.arange(len(knots)), knots)
+            cut[place] = vocabulary.at(int(code[place]), float(height[place]))
         return made(self.histories, code, side, cut)
+
+
+def drawn_levels(u: np.ndarray) -> np.ndarray:
+    """Shares of the values that lie below a question's, of uniform numbers: half of them even, a quarter in either
+    tail, evenly on the log scale down to .2 %."""
+    tail = np.exp(np.log(0.002) + np.where(u < 0.25, u, np.abs(1 - u)) / 0.25 * np.log(0.25 / 0.002))
+    return np.where(u < 0.25, tail, np.where(u > 0.75, 1 - tail, 0.02 + 0.96 * (2 * u - 0.5)))
 
 
 def made(histories: Histories, code: np.ndarray, side: np.ndarray, cut: np.ndarray) -> Asked:
     """Questions from their codes, sides and values."""
+    share = np.ones(code.shape, np.float32)
+    for place in zip(*np.nonzero(side), strict=True):
+        share[place] = histories.vocabulary.beyond(int(code[place]), float(cut[place]), int(side[place]))
     score = np.where(side != 0, histories.vocabulary.scale(code.ravel(), cut.ravel()).reshape(code.shape), 0)
-    return Asked(code=code, side=side, cut=cut, score=np.nan_to_num(score).astype(np.float32))
+    return Asked(code=code, side=side, cut=cut, score=np.nan_to_num(score).astype(np.float32), share=share)
 
 
 def features(histories: Histories, asked: Asked, subject: int, moment: int) -> np.ndarray:
@@ -267,4 +351,4 @@ def _squashed(hours: float) -> float:
 
 def joined(parts: Sequence[Asked]) -> Asked:
     """Questions one after the other."""
-    return Asked(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in ("code", "side", "cut", "score")})
+    return Asked(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in PARTS})

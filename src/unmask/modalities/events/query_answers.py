@@ -18,10 +18,11 @@ from unmask.errors import UserError, option
 from unmask.modalities.events.folder import EventFolder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import DEATH, STATIC, Events, Labels, as_events, read_labels
-from unmask.modalities.events.queries import Asked, features
+from unmask.modalities.events.queries import Asked, features, joined
 from unmask.modalities.events.query_batches import empty, put
 from unmask.modalities.events.query_head import QueryHead
 from unmask.modalities.events.query_text import EXAMPLE, Query, checked, parsed
+from unmask.modalities.events.recipes import moment_of
 
 TOGETHER = 256
 """Questions of one row that are answered in one go."""
@@ -45,11 +46,13 @@ def queries_of(folder: EventFolder) -> QueryHead:
     return head
 
 
-def last_points(events: Events) -> Labels:
-    """Of every patient the time of the last event; 1970 where no event has a time (`unanswerable` names those)."""
+def last_points(events: Events, until: int | None = None) -> Labels:
+    """Of every patient the time of the last event, or `until` (microseconds) where that is given; 1970 where no event
+    has a time (`unanswerable` names those)."""
     stop = events.offsets[1:] - 1
     time = np.where(stop >= events.offsets[:-1], events.time[stop.clip(min=0)], STATIC)
-    return Labels(subject=np.arange(len(events)), time=np.where(time == STATIC, 0, time))
+    asked = time if until is None else until
+    return Labels(subject=np.arange(len(events)), time=np.where(time == STATIC, 0, asked))
 
 
 def unanswerable(histories: Histories, points: Labels) -> list[str | None]:
@@ -117,18 +120,26 @@ def probabilities(
     folder: EventFolder, histories: Histories, points: Labels, asked: Asked, hours: Sequence[float] | np.ndarray
 ) -> tuple[np.ndarray, list[str | None]]:
     """(points, questions) that each comes true within its hours, NaN at points that cannot be asked about; and why
-    they cannot."""
+    they cannot. What asks for values beyond some is never likelier than the same codes with any value."""
     head, why = queries_of(folder), unanswerable(histories, points)
     out = np.full((len(points), len(asked)), np.nan)
     numbers = np.flatnonzero([reason is None for reason in why])
     within = torch.as_tensor(np.asarray(hours, np.float64))
+    sided = np.flatnonzero((asked.side != 0).any(1))
+    both = joined([asked, asked.some(sided).without_values()])
+    within = torch.cat([within, within[sided]])
+    with torch.no_grad():
+        device = head.edges.device
+        within = within.to(device)
+        share = head.share_of(*(torch.from_numpy(part).to(device) for part in (both.code, both.side, both.share)))
     for start in range(0, len(numbers), 512):
         some = numbers[start : start + 512]
-        rates = torch.from_numpy(rates_of(folder, histories, points, asked, some))
+        rates = torch.from_numpy(rates_of(folder, histories, points, both, some)).to(device)
         with torch.no_grad():
-            each = within.expand(len(some), -1).flatten()
-            found = head.cpu().probability(rates.flatten(0, 1), each)
-        out[some] = found.view(len(some), -1).numpy()
+            each, shares = (part.expand(len(some), -1).flatten() for part in (within, share))
+            found = head.probability(rates.flatten(0, 1), each, shares).view(len(some), -1).cpu().numpy()
+        out[some] = found[:, : len(asked)]
+        out[np.ix_(some, sided)] = np.minimum(found[:, sided], found[:, len(asked) :])
     return out, why
 
 
@@ -165,13 +176,21 @@ def _checked(model: Answering, events: Events, questions: Sequence[str]) -> tupl
 
 
 def ask(
-    model: Answering, data: str | Path | Events, questions: Sequence[str], at: str | Path | Labels | None = None
+    model: Answering,
+    data: str | Path | Events,
+    questions: Sequence[str],
+    at: str | Path | Labels | None = None,
+    until: str | None = None,
 ) -> pl.DataFrame:
     """See `EventModel.ask`."""
+    if at is not None and until is not None:
+        raise UserError(
+            f"{option('at')} and {option('until')}", hint="Ask at the times of a task, or of everybody at one."
+        )
     events = as_events(data)
     histories, queries, asked = _checked(model, events, questions)
     if at is None:
-        points = last_points(events)
+        points = last_points(events, None if until is None else moment_of(until, option("until")))
     else:
         points = at if isinstance(at, Labels) else read_labels(at, events, need_value=False)
     model.folder.model.to(model.device)

@@ -85,13 +85,15 @@ def empty(rows: int, most: int) -> dict[str, np.ndarray]:
     out: dict[str, np.ndarray] = {name: np.zeros((rows, most), np.float64) for name in ("first", "end", "weight")}
     out |= {"segment": np.zeros((rows, most), np.int64), "code": np.full((rows, most, ITEMS), -1, np.int64)}
     out |= {"side": np.zeros((rows, most, ITEMS), np.int64), "score": np.zeros((rows, most, ITEMS), np.float32)}
+    out |= {"share": np.ones((rows, most, ITEMS), np.float32)}
     return out | {"features": np.zeros((rows, most, ITEMS, FEATURES), np.float32)}
 
 
 def put(out: dict[str, np.ndarray], here: tuple[int, slice], asked: Asked, told: np.ndarray, segment: int) -> None:
     """Lay questions about one history into their room."""
     out["segment"][here], out["features"][here] = segment, told
-    out["code"][here], out["side"][here], out["score"][here] = asked.code, asked.side, asked.score
+    for name in ("code", "side", "score", "share"):
+        out[name][here] = getattr(asked, name)
 
 
 def history_of(batch: PackedBatch) -> tuple[dict[str, Tensor], Tensor, Tensor]:

@@ -5,7 +5,11 @@ each. It attends to the states of the history, and gets a rate for each bin of h
 true within dt is 1 - exp(-sum of rates up to dt), which cannot fall as dt grows. That a question comes true in a bin or
 not, given that it had not before, is what is trained: yes and no at every horizon that was observed, none beyond.
 
-Shape letters: rows, slots, asked (questions of a row), items, bins, width.
+A value to be passed enters as margins alone (`margins`): the share of the code's values beyond it, and how far the
+known values lie beyond it. All of them fall as it moves outward, and none has a weight below 0, so that an answer
+cannot rise. A question begins at its code's base rate times that share.
+
+Shape letters: rows, slots, asked (questions of a row), items, bins, width, margins.
 """
 
 from __future__ import annotations
@@ -18,14 +22,24 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, STATIC
+from unmask.modalities.events.meds import DEATH, HOUR, STATIC
 from unmask.modalities.events.queries import BINS, FEATURES, QueryDraws
 from unmask.modalities.events.vocabulary import FIRST
 
 LAYERS = 2
-PIECES = 8
+RAMPS, STEPS = (-0.75, 0.0, 0.75), (3.0, 12.0)
+"""Where ramps of the distance between a known value and the one asked about end, normal scores; and how steep steps
+are."""
+KNOWN = 4 * (len(RAMPS) + len(STEPS))
+MARGINS = 2 + KNOWN + 4
+QUICK = 8.0
+"""By how much faster than others the weights of the margins are learnt: they begin at what is plain."""
+VALUED, BEYOND = slice(4, 9), slice(9, 12)
+"""`queries.features`: what known values of the code are, and what of them lies beyond the one asked about."""
 COUNTED = 4000
 """Training patients whose records the base rates come from."""
+BASED = (0.0, 0.25, 0.5, 0.75)
+"""Where in time between the first event and the end of observation."""
 
 
 class Look(nn.Module):
@@ -68,8 +82,9 @@ class QueryHead(nn.Module):
     Attributes:
         edges: (bins,) upper edges of the bins, hours.
         share: (codes,) how often each code was asked for in training; 0: never, and it cannot be asked for.
-        calibration: slope and intercept of the logarithm of the summed rates, fitted on held-out patients; 1 and 0
-            where there were none.
+        calibration: of the logarithm of the summed rates, fitted on held-out patients: slope, intercept, what is added
+            where a value must be passed, and by the logarithm of the share of values beyond it; 1, 0, 0 and 0 where
+            there were none.
         calibrated: how many questions that fit had.
     """
 
@@ -77,11 +92,10 @@ class QueryHead(nn.Module):
     share: Tensor
     calibration: Tensor
     calibrated: Tensor
-    heights: Tensor
 
     def __init__(self, codes: int, width: int, heads: int) -> None:
         super().__init__()
-        told = width + 2 + PIECES + FEATURES + 1
+        told = width + 1 + FEATURES - 3
         self.item = nn.Sequential(nn.Linear(told, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
         self.code = nn.Embedding(codes, width)
         self.pool = nn.Linear(2 * width, width)
@@ -89,14 +103,20 @@ class QueryHead(nn.Module):
         self.looks = nn.ModuleList(Look(width, heads) for _ in range(LAYERS))
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, BINS)
         self.base = nn.Embedding(codes, BINS)
+        # Weights of the margins in the first bin and in the last; between them on a line.
+        self.weigh = nn.Linear(width, 2 * MARGINS)
         nn.init.normal_(self.code.weight, std=0.5)
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.constant_(self.base.weight, -3.0)
+        nn.init.normal_(self.weigh.weight, std=0.02 / QUICK)
+        with torch.no_grad():  # the base rate times the share; with a value known, what the last one says
+            start = torch.full((MARGINS,), 0.05)
+            start[0], start[1], start[2 : 2 + KNOWN : 4] = 1.0, 0.25, 0.5
+            self.weigh.bias.copy_(torch.log(torch.expm1(start)).repeat(2) / QUICK)
         self.register_buffer("edges", torch.ones(BINS, dtype=torch.float64))
         self.register_buffer("share", torch.zeros(codes, dtype=torch.float64))
-        self.register_buffer("calibration", torch.tensor([1.0, 0.0]))
+        self.register_buffer("calibration", torch.tensor([1.0, 0.0, 0.0, 0.0]))
         self.register_buffer("calibrated", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("heights", torch.linspace(-2.1, 2.1, PIECES), persistent=False)
 
     @torch.no_grad()
     def start(self, histories: Histories, train: np.ndarray, last: np.ndarray, edges: np.ndarray) -> None:
@@ -118,13 +138,13 @@ class QueryHead(nn.Module):
         """
         code, side = asked["code"], asked["side"].float()
         there = code >= 0
-        code = code.clamp_min(0)
-        score = asked["score"]
-        # Ramps of the value asked for, beside the side it must lie on.
-        pieces = (score[..., None] - self.heights).clamp(-1, 1) * side.abs()[..., None]
-        beyond = (asked["features"][..., 5] - score) * side * asked["features"][..., 4]
-        told = [self.code(code), pieces, side[..., None], (score * side)[..., None], asked["features"]]
-        x = self.item(torch.cat([*told, beyond[..., None]], -1))
+        code, plain = code.clamp_min(0), asked["features"]
+        plain = torch.cat([plain[..., : BEYOND.start], plain[..., BEYOND.stop :]], -1)
+        x = self.item(torch.cat([self.code(code), side[..., None], plain], -1))
+        first, last = F.softplus(QUICK * self.weigh(x).float()).chunk(2, -1)
+        along = torch.linspace(0, 1, BINS, device=x.device)[:, None]
+        margin = margins(asked)[..., None, :]
+        passed = ((first[..., None, :] * (1 - along) + last[..., None, :] * along) * margin).sum(-1)
         count = there.sum(-1, keepdim=True).clamp_min(1)
         mean = (x * there[..., None]).sum(-2) / count
         most = x.masked_fill(~there[..., None], -1e4).amax(-2)
@@ -134,8 +154,9 @@ class QueryHead(nn.Module):
         states = self.states(states)
         for look in self.looks:
             x = look(x, states, seen)
-        base = self.base(code).masked_fill(~there[..., None], -30.0).logsumexp(-2)
-        return F.softplus(self.out(self.norm(x)).float() + base.float())
+        base = F.softplus(self.base(code).float()).log() + passed
+        base = base.masked_fill(~there[..., None], -30.0).logsumexp(-2).exp().clamp_min(1e-7)
+        return F.softplus(self.out(self.norm(x)).float() + base + torch.log(-torch.expm1(-base)))
 
     def overlap(self, hours: Float[Tensor, " n"]) -> Float[Tensor, "n bins"]:
         """Share of each bin that lies before so many hours."""
@@ -161,63 +182,104 @@ class QueryHead(nn.Module):
         bin_of = torch.searchsorted(self.edges, torch.where(came, first, 0.0).double()).clamp(max=BINS - 1)
         before = torch.arange(BINS, device=rates.device) < bin_of[..., None]
         quiet = torch.where(came[..., None], before.float(), observed)
-        there = rates.gather(-1, bin_of[..., None])[..., 0] * observed.gather(-1, bin_of[..., None])[..., 0]
+        # What ends the record itself (a discharge) came in its bin, whatever of that was left.
+        seen = torch.where(first < end, observed.gather(-1, bin_of[..., None])[..., 0], 1.0)
+        there = rates.gather(-1, bin_of[..., None])[..., 0] * seen
         yes = torch.log(-torch.expm1(-there.clamp_min(1e-6)))
         return (rates * quiet).sum(-1) - torch.where(came, yes, 0.0)
 
     def probability(
-        self, rates: Float[Tensor, "n bins"], hours: Float[Tensor, " n"], calibrated: bool = True
+        self, rates: Float[Tensor, "n bins"], hours: Float[Tensor, " n"], share: Float[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
-        """That a question comes true within so many hours."""
-        total = (rates.float() * self.overlap(hours)).sum(-1).clamp_min(1e-7)
-        if calibrated:
-            total = torch.exp(self.calibration[0] * total.log() + self.calibration[1])
-        return -torch.expm1(-total)
+        """That a question comes true within so many hours.
+
+        Args:
+            share: of values beyond those to be passed (`share_of`); None: uncalibrated.
+        """
+        rates = rates.float() if share is None else calibrated(rates, share, self.calibration)
+        return -torch.expm1(-(rates * self.overlap(hours)).sum(-1).clamp_min(1e-7))
+
+    def share_of(
+        self, code: Int[Tensor, "n items"], side: Int[Tensor, "n items"], share: Float[Tensor, "n items"]
+    ) -> Float[Tensor, " n"]:
+        """Of the base rate of a question's codes, what is beyond the values to be passed: the share itself for a single
+        code; 1 for codes alone."""
+        base = F.softplus(self.base(code.clamp_min(0)).float()).mean(-1) * (code >= 0)
+        return (base * torch.where(side != 0, share, 1.0)).sum(-1) / base.sum(-1).clamp_min(1e-9)
 
     @torch.no_grad()
     def calibrate(
-        self, rates: np.ndarray, first: np.ndarray, end: np.ndarray, weight: np.ndarray, u: np.ndarray
+        self, rates: np.ndarray, share: np.ndarray, first: np.ndarray, end: np.ndarray, weight: np.ndarray
     ) -> None:
-        """Fit slope and intercept on questions of held-out patients, each at a horizon drawn on the log scale among
-        those that were observed.
-
-        Args:
-            u: (questions,) uniform numbers, the horizons.
-        """
-        low, high = float(self.edges[0]), np.minimum(end, float(self.edges[-1]))
-        fits = high > low
-        if fits.sum() < FEWEST:
+        """Fit `calibration` on questions of held-out patients, by the likelihood of what came: every one is at risk up
+        to its first yes or the end of observation, as in training. With fewer than `FEWEST` nothing changes."""
+        if len(rates) < FEWEST:
             return
-        hours = low * (high[fits] / low) ** u[fits]
-        total = (torch.from_numpy(rates[fits]).float() * self.overlap(torch.from_numpy(hours))).sum(-1)
-        logged, came = total.clamp_min(1e-7).log().double(), torch.from_numpy(first[fits] <= hours)
-        found = fitted_line(logged, came, torch.from_numpy(weight[fits]).double())
-        self.calibration.copy_(found.float())
-        self.calibrated.fill_(int(fits.sum()))
+        told = (torch.from_numpy(np.asarray(part, np.float64)) for part in (rates, share, first, end, weight))
+        self.calibration.copy_(fitted_calibration(self, *told).float())
+        self.calibrated.fill_(len(rates))
 
 
 FEWEST = 200
 """Questions of held-out patients that a calibration needs."""
 TRUSTED = 20.0
-"""Weight of the line that changes nothing, in questions: few held-out patients change little."""
+"""Weight of the calibration that changes nothing, in questions: few held-out patients change little."""
+
+
+def margins(asked: dict[str, Tensor]) -> Float[Tensor, "rows asked items margins"]:
+    """How far beyond the value asked about things lie; all fall as it moves outward, and are 0 where none is asked.
+
+    The logarithm of the share of the code's values beyond it, where no value is known and where one is; the last, mean,
+    most and least extreme known value (0, the middle, where none is known) minus it, in normal scores, as ramps and
+    steps; of known values, how many lie beyond it and how lately.
+    """
+    side, told = asked["side"].float(), asked["features"].float()
+    valued, last, mean, least, most = told[..., VALUED].unbind(-1)
+    share = asked["share"].float().log()
+    above = side > 0
+    known = torch.stack([last, mean, torch.where(above, most, least), torch.where(above, least, most)], -1)
+    distance = side[..., None] * (known - asked["score"].float()[..., None])
+    ramps = [-F.softplus(4 * (ramp - distance)) / 4 for ramp in RAMPS]
+    steps = [torch.sigmoid(steep * distance) - 1 for steep in STEPS]
+    any_beyond, count, ago = told[..., BEYOND].unbind(-1)
+    counted = [any_beyond, count, any_beyond * torch.exp(-3 * ago), any_beyond * torch.exp(-ago)]
+    shares = torch.stack([share * (1 - valued), share * valued], -1)
+    found = torch.cat([shares, *ramps, *steps, torch.stack(counted, -1)], -1)
+    return found * side.abs()[..., None]
+
+
+def calibrated(
+    rates: Float[Tensor, "n bins"], share: Float[Tensor, " n"], line: Float[Tensor, " 4"]
+) -> Float[Tensor, "n bins"]:
+    """Rates whose sums up to each bin went through `QueryHead.calibration`."""
+    total = rates.cumsum(-1).clamp_min(1e-7).log()
+    passed = (share < 1).to(total)
+    more = line[1] + line[2] * passed + line[3] * share.clamp_min(1e-4).log()
+    total = torch.exp(line[0] * total + more[:, None]).clamp(1e-9, 50)
+    return torch.diff(total, prepend=torch.zeros_like(total[:, :1]))
 
 
 @torch.enable_grad()
-def fitted_line(logged: Tensor, came: Tensor, weight: Tensor) -> Tensor:
-    """(slope, intercept) of the log of the summed rates that make what came likeliest; the slope is above 0."""
-    line = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([line], max_iter=100, line_search_fn="strong_wolfe")
+def fitted_calibration(
+    head: QueryHead, rates: Tensor, share: Tensor, first: Tensor, end: Tensor, weight: Tensor
+) -> Tensor:
+    """(4,) the `calibration` that makes what came likeliest; slope and part of the share are above 0, so that answers
+    still fall as the value asked about moves outward."""
+    free = torch.tensor([0.0, 0.0, 0.0, 0.1], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
+
+    def line() -> Tensor:
+        return torch.stack([free[0].exp(), free[1], free[2], free[3] ** 2])
 
     def closure() -> Tensor:
         optimiser.zero_grad()
-        total = torch.exp(line[0].exp() * logged + line[1]).clamp(1e-9, 50)
-        yes = torch.log(-torch.expm1(-total))
-        loss = -(weight * torch.where(came, yes, -total)).sum() + TRUSTED * (line**2).sum()
+        found = calibrated(rates, share, line())
+        loss = (weight * head.loss(found, first, end)).sum() + TRUSTED * (free**2).sum()
         loss.backward()
         return loss
 
     optimiser.step(closure)
-    return torch.stack([line[0].exp(), line[1]]).detach()
+    return line().detach()
 
 
 def base_rates(histories: Histories, train: np.ndarray, last: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -226,15 +288,19 @@ def base_rates(histories: Histories, train: np.ndarray, last: np.ndarray, edges:
     came, risk = np.zeros((size, BINS)), np.zeros(BINS)
     low = np.r_[0.0, edges[:-1]]
     chosen = np.random.default_rng(0).permutation(train)[:COUNTED]
+    deadly = events.begins(DEATH)
     for i in chosen.tolist():
         rows = histories.rows(i)
         rows = rows[events.time[rows] != STATIC]
-        stamps = np.unique(events.time[rows])
-        for at in np.unique(np.linspace(0, len(stamps) - 2, 3).astype(int)) if len(stamps) > 1 else ():
-            later = rows[np.searchsorted(events.time[rows], stamps[at], side="right") :]
-            code, first = np.unique(histories.code[later], return_index=True)
-            hours = (events.time[later][first] - stamps[at]) / HOUR
-            end = (last[i] - stamps[at]) / HOUR
+        time = events.time[rows]
+        for share in BASED if len(time) else ():
+            moment = int(time[0]) + int(share * (last[i] - time[0]))
+            known = int(np.searchsorted(time, moment, side="right"))
+            if last[i] <= moment or deadly[events.code[rows[:known]]].any():
+                continue
+            code, first = np.unique(histories.code[rows[known:]], return_index=True)
+            hours = (time[known:][first] - moment) / HOUR
+            end = (last[i] - moment) / HOUR
             risk += np.clip((end - low) / (edges - low), 0, 1)
             here = hours <= edges[-1]
             np.add.at(came, (code[here], np.searchsorted(edges, hours[here])), 1)

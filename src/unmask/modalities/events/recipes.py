@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from unmask.errors import UserError
@@ -122,6 +123,9 @@ class EventSettings:
         question_weight: of a question's loss, where that of a hidden event is 1.
         horizon_from, horizon: the shortest and the longest dt that is asked about, hours; none: the longest is the
             length of nine in ten records, five years at most, the shortest a thousandth of it, an hour at least.
+        until: with questions, the day up to which everybody was observed (the extract's date, '2024-06-30', or a time,
+            UTC), or 'last' where the last event is the end. None: OBSERVATION_END events say it, or else the last
+            event, which is refused where visits are rare (see `queries.check_end_known`).
         holdout: share of patients held out for validation, 4,096 patients at most.
         store: 'memory' keeps the events there (16 bytes each), 'disk' in files that are mapped; auto takes the disk for
             more than a quarter of the free memory, or 2 GB.
@@ -155,6 +159,7 @@ class EventSettings:
     question_weight: float = 4.0
     horizon_from: float | None = None
     horizon: float | None = None
+    until: str | None = None
     holdout: float = 0.05
     store: Literal["auto", "memory", "disk"] = "auto"
     store_folder: str | None = None
@@ -172,6 +177,8 @@ class EventSettings:
             raise UserError(
                 f"horizon={self.horizon} and horizon_from={self.horizon_from}", hint="The longest is above the other."
             )
+        if self.until not in (None, "last"):
+            moment_of(self.until, "until")
         require_shares(self, "ratio", "holdout")
         asked = f"a share up to ratio={self.ratio}, or none"
         require(self, lambda v: v is None or 0 <= v <= self.ratio, asked, "ratio_from")
@@ -216,6 +223,26 @@ class TuneSettings:
         require_counts(self, "epochs", "least_steps", "patience", "batch")
         require_shares(self, "drop", "dropout")
         _require_rates(self)
+
+
+def moment_of(told: str, name: str) -> int:
+    """Microseconds of a day (its end) or a time, UTC where it names no zone.
+
+    Raises:
+        UserError: it is neither.
+
+    >>> moment_of("1970-01-02T00:00", "until")
+    86400000000
+    """
+    try:
+        found = datetime.fromisoformat(told)
+    except ValueError:
+        raise UserError(
+            f"{name}={told}: not a day or a time", hint="Such as 2024-06-30, or 2024-06-30T12:00."
+        ) from None
+    found = found.replace(tzinfo=found.tzinfo or UTC)
+    whole = len(told) <= len("2024-06-30")
+    return round(found.timestamp() * 1_000_000) + (24 * 3_600_000_000 - 1 if whole else 0)
 
 
 Problem = Literal["auto", "single", "regression"]

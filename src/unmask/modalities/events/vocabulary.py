@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.modalities.events.meds import BIRTH, DEATH, Events
+from unmask.modalities.events.meds import BIRTH, DEATH, OBSERVATION_END, Events
 from unmask.modalities.events.sketch import QuantileSketch
 
 CLS, RARE, SEP, VISIT_START, VISIT_END = range(5)
@@ -33,6 +33,8 @@ SCALED = 4096
 """Values scaled in one go: their knots stay in the caches."""
 USUALLY = 0.5
 """Share of a code's events with a value from which on `fill` takes a value for missing."""
+NO_SLOTS = (BIRTH, OBSERVATION_END)
+"""Codes that are facts about the record, not events of it."""
 STEPS = 10
 """Parents followed upward from a rare code."""
 
@@ -81,7 +83,7 @@ class Vocabulary:
             seen += np.bincount(events.code[here], minlength=len(names))
         counts: dict[str, int] = {}
         for name, count in zip(names, seen.tolist(), strict=True):
-            if not name.startswith(BIRTH):
+            if not name.startswith(NO_SLOTS):
                 counts[name] = counts.get(name, 0) + count
         for _ in range(STEPS if parents else 0):  # what is rare counts for its parent
             for name in [n for n, c in counts.items() if 0 < c < floor and n in parents]:
@@ -166,11 +168,12 @@ class Vocabulary:
         return _normal((np.arange(EVEN) + 0.5) / EVEN if even else self.levels)
 
     def numbers(self, codes: list[str]) -> np.ndarray:
-        """Number of each code; RARE where unknown, -1 for birth, which is the origin of age and no slot."""
+        """Number of each code; RARE where unknown, -1 for birth, the origin of age, and for the end of
+        observation, which are no slots."""
         table = {c: i + FIRST for i, c in enumerate(self.codes)}
         out = np.full(len(codes), RARE, np.int64)
         for i, name in enumerate(shortened(codes, self.rollup)):
-            if name.startswith(BIRTH):
+            if name.startswith(NO_SLOTS):
                 out[i] = -1
                 continue
             for _ in range(STEPS + 1):
@@ -262,7 +265,7 @@ def shortened(codes: list[str], rule: str) -> list[str]:
     keep = int(number)
 
     def short(code: str) -> str:
-        if code.startswith((BIRTH, DEATH)):
+        if code.startswith((*NO_SLOTS, DEATH)):
             return code
         if kind == "parts":
             return "//".join(code.split("//")[:keep])
