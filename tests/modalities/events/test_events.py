@@ -226,6 +226,30 @@ def test_encounters_and_splits_are_read(tmp_path: Path):
         read_meds(tmp_path / "visit_id")
 
 
+@pytest.mark.parametrize("names", [("train", "tuning", "held_out"), ("train/0", "tuning/0", "held_out/0")])
+def test_without_the_file_the_folders_of_the_shards_are_the_splits(tmp_path: Path, names: tuple[str, ...]):
+    for subject, name in enumerate(names):
+        path = tmp_path / "data" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table([(subject, DAY, "A", 1.0)]).write_parquet(path)
+    events = read_meds(tmp_path)
+    assert dict(zip(events.subjects.tolist(), events.splits.tolist(), strict=True)) == {
+        0: "train",
+        1: "tuning",
+        2: "held_out",
+    }
+    assert events.subjects[events.held_out].tolist() == [2]
+    shard(tmp_path / "data" / "test", table([(3, DAY, "A", 1.0)]))
+    with pytest.raises(UserError, match=r"test.*0\.parquet: not in a split"):
+        read_meds(tmp_path)
+    (tmp_path / "metadata").mkdir(exist_ok=True)  # the file rules
+    pl.DataFrame({"subject_id": [0], "split": ["held_out"]}).write_parquet(
+        tmp_path / "metadata" / "subject_splits.parquet"
+    )
+    events = read_meds(tmp_path)
+    assert events.subjects[events.held_out].tolist() == [0]
+
+
 def test_labels_that_are_numbers_keep_their_digits(tmp_path: Path):
     events = read_meds(shard(tmp_path, table([(1, DAY, "A", None)])))
     (tmp_path / "task").mkdir()

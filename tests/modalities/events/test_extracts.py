@@ -69,7 +69,7 @@ def test_an_extract_becomes_a_judged_prediction(tmp_path: Path, said: Any, make:
         "finetune", "outcome", model, meds, "--labels", task, "--out", outcome, *(a for s in HEAD for a in ("--set", s))
     )
     assert (fitted["held_out"], fitted["training"], fitted["outside"]) == (len(held), 120 - len(held), 2)
-    assert fitted["held_out_by"] == "metadata/subject_splits.parquet"
+    assert fitted["held_out_by"] == "the splits of the data"
 
     assert fitted["without_events"] == {"training": 0, "held_out": 0}
     written = said("predict", outcome, meds, "--labels", task, "--out", tmp_path / "p.parquet")

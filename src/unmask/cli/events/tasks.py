@@ -115,7 +115,7 @@ def predict(
     from unmask.cli.common import Output
     from unmask.files import check_results
     from unmask.modalities.events.cuts import without_events
-    from unmask.modalities.events.meds import SPLITS, read_meds
+    from unmask.modalities.events.meds import BY_SPLITS, read_meds
     from unmask.modalities.events.model import write_predictions
     from unmask.modalities.events.unknown import unknown_line
 
@@ -139,7 +139,7 @@ def predict(
     lines += bare_line(found["without_events"])
     if events.splits is not None:
         found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))
-        lines.append(f"by {SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))
+        lines.append(f"by {BY_SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))
     counts = {str(name or "unknown"): n for name, n in frame["split"].value_counts(sort=True).iter_rows()}
     found["split"], said = counts, list[str]()
     if counts.get("train"):

@@ -28,7 +28,7 @@ from unmask.modalities.events.finetune_stages import stages_of
 from unmask.modalities.events.folder import save_folder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.last_value import nearest
-from unmask.modalities.events.meds import SPLITS, Events, Labels, as_events, read_labels
+from unmask.modalities.events.meds import BY_SPLITS, Events, Labels, as_events, read_labels
 from unmask.modalities.events.model import EventModel, load
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.outcome import OutcomeHead, fit_head, folds
@@ -118,7 +118,7 @@ def finetune_outcome(
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     if weighed is not None:
         found["worth"] = weighed.figures
-    found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else SPLITS}
+    found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else BY_SPLITS}
     found |= loaded.unknown
     bare = without_events(events, points)
     found["without_events"] = {name: int(bare[rows].sum()) for name, rows in (("training", train), ("held_out", test))}

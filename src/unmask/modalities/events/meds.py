@@ -2,7 +2,8 @@
 
     FOLDER/data/**/*.parquet              subject_id, time (null = static), code, numeric_value, an encounter
     (`columns.VISITS`) FOLDER/metadata/codes.parquet         code, description (optional)
-    FOLDER/metadata/subject_splits.parquet   subject_id, split (optional) TASK/**/*.parquet
+    FOLDER/metadata/subject_splits.parquet   subject_id, split (optional; else by data/train, data/tuning and
+    data/held_out) TASK/**/*.parquet
     subject_id, prediction_time (inclusive), boolean_value (optional to predict)
 
 A subject stands in one shard, contiguous and in order of time. Anything else is an error that names file and row.
@@ -34,9 +35,12 @@ BIRTH, DEATH = "MEDS_BIRTH", "MEDS_DEATH"
 OBSERVATION_END = "OBSERVATION_END"
 """Of an event that says until when a patient was observed (no MEDS code names it); like a birth it is no slot."""
 SPLITS = "metadata/subject_splits.parquet"
+BY_SPLITS = "the splits of the data"
+"""How patients are said to be held out, by that file or by the folders of the shards."""
 DATA = "a MEDS folder with data/*.parquet"
-HELD_OUT, TUNING = "held_out", "tuning"
-"""MEDS's names for the subjects that nothing is fitted on, and for those that choices are made by."""
+TRAIN, TUNING, HELD_OUT = "train", "tuning", "held_out"
+"""MEDS's names for the subjects that are learnt from, those that choices are made by, and those that nothing is fitted
+on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +57,8 @@ class Events:
         parents: code -> a more general one (the first of parent_codes), where metadata/codes.parquet says so.
         visit: (events,) number of the encounter, unique within a subject, `NO_VISIT` where none; None without the
             column.
-        splits: (subjects,) each subject's split from metadata/subject_splits.parquet, "" where it names none; None
-            without the file.
+        splits: (subjects,) each subject's split from metadata/subject_splits.parquet, "" where it names none; without
+            the file, the folder of its shard, where that is data/train, data/tuning or data/held_out; else None.
         pages: of columns that are memory maps; None in memory.
     """
 
@@ -211,21 +215,47 @@ def _say(text: str) -> None:
 
 
 def splits_of(root: Place, subjects: np.ndarray) -> np.ndarray | None:
-    """Split of each subject, by the file of a MEDS folder; None where it has none.
+    """Split of each subject, by the file of a MEDS folder, else by the folders of its shards; None without either.
 
     Raises:
-        UserError: the file is damaged, lacks a column, or puts a subject into two splits.
+        UserError: the file is damaged, lacks a column, or puts a subject into two splits; or of the folders only some
+            are splits.
     """
     path = root / SPLITS
-    if not path.exists():
-        return None
-    frame = read(path, {"subject_id": "int", "split": "text"}).unique()
+    if path.exists():
+        frame = read(path, {"subject_id": "int", "split": "text"}).unique()
+    else:
+        folders = split_folders(root)
+        if folders is None:
+            return None
+        parts = [read(shard, {"subject_id": "int"}).unique() for shard in folders]
+        named = [part.with_columns(split=pl.lit(name)) for part, name in zip(parts, folders.values(), strict=True)]
+        frame = pl.concat(named).unique()
     if frame["subject_id"].is_duplicated().any():
         subject = frame.filter(frame["subject_id"].is_duplicated())["subject_id"][0]
         raise UserError(f"{path}: subject {subject} is in two splits", hint="Give each subject one split.")
     asked = pl.DataFrame({"subject_id": subjects.astype(np.int64)})
     found = asked.join(frame, on="subject_id", how="left", maintain_order="left")["split"]
     return np.array(found.fill_null("").to_list(), dtype=np.str_)
+
+
+def split_folders(root: Place) -> dict[Place, str] | None:
+    """Shard -> its split, where the shards lie in data/train, data/tuning and data/held_out; else None.
+
+    Raises:
+        UserError: some lie there and others do not.
+    """
+    shards = shards_of(root / "data", DATA)
+    folders = {path: str(path).replace("\\", "/").rpartition("/data/")[2].partition("/")[0] for path in shards}
+    folders = {path: name.removesuffix(".parquet") for path, name in folders.items()}
+    known = {path: name for path, name in folders.items() if name in (TRAIN, TUNING, HELD_OUT)}
+    other = next((path for path in shards if path not in known), None)
+    if known and other is not None:
+        raise UserError(
+            f"{other}: not in a split, and {next(iter(known))} is in {next(iter(known.values()))!r}",
+            hint=f"Put all shards into data/{TRAIN}, data/{TUNING} and data/{HELD_OUT}, or say the splits in {SPLITS}.",
+        )
+    return known or None
 
 
 def as_events(data: str | Path | Events, *, store: Store | None = None) -> Events:

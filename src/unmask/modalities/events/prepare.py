@@ -25,7 +25,7 @@ from unmask.errors import UserError, option, setting
 from unmask.files import check_room, fingerprint, fsync, sealed
 from unmask.modalities.events.columns import KINDS, VERSION, Shard, bytes_of, content_key, open_columns, shard_of
 from unmask.modalities.events.held_out import split, subjects_to_learn_from
-from unmask.modalities.events.meds import DATA, events_of, parents_of, splits_of
+from unmask.modalities.events.meds import DATA, events_of, parents_of, split_folders, splits_of
 from unmask.modalities.events.parquet import shards_of
 from unmask.modalities.events.parts import PARTS, Common, join, left
 from unmask.modalities.events.prepared import EVENTS, PARENTS, SPLIT, VOCABULARY, settled
@@ -124,6 +124,7 @@ def _beside(root: Any) -> str:
             with path.open("rb") as file:
                 digest.update(file.read())
         digest.update(b"|")
+    digest.update(repr([*(split_folders(root) or {}).values()]).encode())
     return digest.hexdigest()
 
 

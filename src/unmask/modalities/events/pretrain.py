@@ -28,7 +28,7 @@ from unmask.modalities.events.columns import Store
 from unmask.modalities.events.folder import FORMAT, EventFolder, new_model, save_folder
 from unmask.modalities.events.held_out import split, subjects_to_learn_from
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, SPLITS, STATIC, Events, as_events
+from unmask.modalities.events.meds import BY_SPLITS, HOUR, STATIC, Events, as_events
 from unmask.modalities.events.prepared import open_prepared, prepared_settings
 from unmask.modalities.events.queries import QueryDraws
 from unmask.modalities.events.query_batches import with_questions
@@ -115,7 +115,8 @@ class EventPretraining(Pretrainable[EventRun]):
         say(
             f"{len(self.training)} training and {len(self.held_out)} held-out patients, {self.about['events']:,} "
             f"events, {len(vocabulary.codes)} codes; {self.about['events_cut']:,} oldest events of long histories "
-            "left out" + (f"; {self.about['kept_out']} patients kept out by {SPLITS}" if self.about["kept_out"] else "")
+            "left out"
+            + (f"; {self.about['kept_out']} patients kept out by {BY_SPLITS}" if self.about["kept_out"] else "")
         )
         # As they are known when asked about, long histories are cut elsewhere, and may fill all slots.
         planned = lengths if self.draws is None else np.minimum(whole, settings.slots)
