@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -173,3 +175,41 @@ def test_words_become_items():
     assert [(i.code, i.side, i.cut) for i in query.items] == [("a, > b", -1, -2.5), ("LAB//x", 0, 0.0)]
     assert query.hours == 336
     assert parsed("A b within 1 year").items[0].code == "A b"
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "A " * 900 + "x",
+        "A" + " " * 1900 + "B within 1 day",
+        "within " * 280,
+        '"' * 1999,
+        "a,\t" * 600,
+        "<" * 1999,
+        "1" * 3000,
+    ],
+)
+def test_a_question_costs_little_however_odd(question: str):
+    started = time.process_time()
+    with contextlib.suppress(UserError):
+        parsed(question)
+    assert time.process_time() - started < 0.2  # 843 characters took 4.6 s
+
+
+@pytest.mark.parametrize("question", [None, 5, b"A within 1 day", ["A within 1 day"], {"a": 1}, float("nan")])
+def test_what_is_no_text_is_refused(question, asking: Path, home: Path):
+    with pytest.raises(UserError, match="not a text"):
+        unmask.load(asking).ask(home / "meds", [question])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "question", ['A "b" within 1 day', '"" within 1 day', "> 3 within 1 day", '"a"b > 3 within 1 day']
+)
+def test_a_code_is_plain_or_within_quotes(question: str):
+    with pytest.raises(UserError, match="is not a code, or a code beyond a value"):
+        parsed(question)
+
+
+def test_a_horizon_may_stand_without_a_space():
+    assert parsed("A  WITHIN 30days ").hours == 720
+    assert parsed('"a within b > c" > 1e3 within 1.5 weeks').items[0].code == "a within b > c"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from unmask.modalities.events.meds import Events, Labels, as_events, read_labels
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.query_answers import UNCALIBRATED, ask, queries_of
 from unmask.modalities.events.query_panel import panel_answers
+from unmask.modalities.events.query_text import EXAMPLE
 from unmask.modalities.events.recipes import OutcomeSettings, structure_of
 from unmask.modalities.events.splits import Met, met
 from unmask.modalities.events.surprise import By, surprise
@@ -187,7 +188,12 @@ class EventModel:
             UserError: the model was pretrained without questions, a question cannot be read or was not trained (an
                 unknown code, with the nearest known ones; a horizon; a value), or the data are not right.
         """
-        return ask(self, data, [questions] if isinstance(questions, str) else list(questions), at, until)
+        one = isinstance(questions, str) or not isinstance(questions, Iterable)
+        several: list[Any] = [questions] if one else list(questions)
+        for question in several:
+            if not isinstance(question, str):
+                raise UserError(f"question {question!r}: not a text", hint=EXAMPLE)
+        return ask(self, data, several, at, until)
 
     def uncalibrated(self) -> list[str]:
         """What to say of answers that no held-out patients calibrated; a line or none."""

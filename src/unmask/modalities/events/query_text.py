@@ -27,6 +27,8 @@ DAY, YEAR = 24.0, 24 * 365.25
 UNITS = {"hour": 1.0, "day": DAY, "week": 7 * DAY, "month": YEAR / 12, "year": YEAR}
 """Hours."""
 EXAMPLE = 'For example: "LAB//glucose > 10 within 30 days", or "any of A, B within 1 year".'
+MOST_CHARACTERS = 2_000
+"""Of a question."""
 SLACK = 1e-3
 """Share by which a horizon may pass the longest that was trained: 5 years are 5 years, however they were rounded."""
 
@@ -61,18 +63,19 @@ def parsed(text: str) -> Query:
     >>> parsed('none of "a, b", C within 1 day').none
     True
     """
-    found = re.fullmatch(r"\s*(.*\S)\s+within\s+(\S+)\s*([^\W\d]+)\s*", text, flags=re.DOTALL | re.IGNORECASE)
-    if found is None:
-        raise UserError(f"question {text!r}: it does not end with: within NUMBER UNIT", hint=EXAMPLE)
-    unit = found[3].lower()
-    hours = UNITS.get(unit) or UNITS.get(unit.removesuffix("s"))
+    if len(text) > MOST_CHARACTERS:
+        raise UserError(
+            f"question {text[:40]!r}...: {len(text):,} characters", hint=f"{MOST_CHARACTERS:,} at most: ask in parts."
+        )
+    what, horizon, unit = _horizon(text)
+    hours = UNITS.get(unit.lower()) or UNITS.get(unit.lower().removesuffix("s"))
     if hours is None:
-        raise UserError(f"question {text!r}: {found[3]!r} is not a unit of time", hint=f"Use {', '.join(UNITS)}.")
-    hours *= _number(found[2], text, "a horizon")
+        raise UserError(f"question {text!r}: {unit!r} is not a unit of time", hint=f"Use {', '.join(UNITS)}.")
+    hours *= _number(horizon, text, "a horizon")
     if hours <= 0:
-        raise UserError(f"question {text!r}: a horizon of {found[2]}", hint="Give a number above 0.")
-    head = re.match(r"(any|none)\s+of\s+", found[1], flags=re.IGNORECASE)
-    parts = _split(found[1] if head is None else found[1][head.end() :], text)
+        raise UserError(f"question {text!r}: a horizon of {horizon}", hint="Give a number above 0.")
+    head = re.match(r"(any|none)\s+of\s+", what, flags=re.IGNORECASE)
+    parts = _split(what if head is None else what[head.end() :], text)
     if head is None and len(parts) > 1:
         raise UserError(f"question {text!r}: several codes", hint="Say whether any of them or none of them is meant.")
     if len(parts) > ITEMS:
@@ -81,6 +84,18 @@ def parsed(text: str) -> Query:
         )
     none = head is not None and head[1].lower() == "none"
     return Query(text=text.strip(), items=tuple(_item(part, text) for part in parts), hours=hours, none=none)
+
+
+def _horizon(text: str) -> tuple[str, str, str]:
+    """What is asked for, the number and the unit of its horizon: cut at the last `within` between spaces."""
+    places = list(re.finditer(r"(?<=\s)within(?=\s)", text, flags=re.IGNORECASE))
+    what, tail = (text[: places[-1].start()].strip(), text[places[-1].end() :].split()) if places else ("", [])
+    if len(tail) == 1:  # "30days"
+        number = tail[0].rstrip("".join(c for c in set(tail[0]) if c.isalpha()))
+        tail = [number, tail[0][len(number) :]]
+    if not what or len(tail) != 2 or not all(tail):
+        raise UserError(f"question {text!r}: it does not end with: within NUMBER UNIT", hint=EXAMPLE)
+    return what, tail[0], tail[1]
 
 
 def _split(words: str, text: str) -> list[str]:
@@ -95,12 +110,13 @@ def _split(words: str, text: str) -> list[str]:
 
 
 def _item(part: str, text: str) -> Item:
-    quoted = re.fullmatch(r'"([^"]+)"\s*(.*)', part, flags=re.DOTALL)
-    plain = re.fullmatch(r'([^<>="]*[^<>="\s])\s*((?:[<>=]).*)?', part, flags=re.DOTALL)
-    found = quoted or plain
-    if found is None:
+    mark = re.search(r"[<>=]", part[part.rfind('"') + 1 :])
+    end = len(part) if mark is None else part.rfind('"') + 1 + mark.start()
+    code, rest = part[:end].strip(), part[end:].strip()
+    if len(code) > 2 and code[0] == code[-1] == '"':
+        code = code[1:-1]
+    if not code or '"' in code:
         raise UserError(f"question {text!r}: {part!r} is not a code, or a code beyond a value", hint=EXAMPLE)
-    code, rest = found[1], (found[2] or "").strip()
     if not rest:
         return Item(code=code)
     beyond = re.fullmatch(r"([<>])\s*([^<>=\s]+)", rest)
