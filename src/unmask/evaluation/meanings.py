@@ -65,7 +65,9 @@ MEANINGS: dict[str, Meaning] = {
     "matthews": Meaning("Matthews correlation", HIGHER, 1, "Correlation of true and predicted classes; 0 is chance."),
     "exact": Meaning("exact", HIGHER, 1, "Share of the answers that are right in every part."),
     "brier": Meaning("Brier score", LOWER, 0, "Mean squared error of the probabilities."),
-    "ece": Meaning("calibration error", LOWER, 0, "Mean distance of predicted and observed shares, in bins."),
+    "ece": Meaning(
+        "calibration error", LOWER, 0, "Mean distance of predicted and observed shares, in bins, less what chance adds."
+    ),
     "calibration_error": Meaning("calibration error", LOWER, 0, "Mean distance of confidence and accuracy, in bins."),
     "slope": Meaning("calibration slope", "near 1", 1, "Below 1 the probabilities are too extreme."),
     "intercept": Meaning("calibration intercept", "near 0", 0, "Above 0 the probabilities are too low on average."),

@@ -7,7 +7,7 @@ import pytest
 
 from unmask.modalities.events import scoring
 from unmask.modalities.events.clinical import calibration_points, thresholds
-from unmask.modalities.events.scoring import auroc, calibration, calibration_line, figures, resampled
+from unmask.modalities.events.scoring import auroc, calibration, calibration_error, calibration_line, figures, resampled
 
 PATIENTS, POINTS = 200, 50
 
@@ -110,3 +110,36 @@ def test_a_constant_is_off_by_its_distance_to_the_share(p: float | None, toleran
     lines = calibration_points(y, said)
     assert len(lines) == 1
     assert lines[0] == (pytest.approx(said[0]), pytest.approx(y.mean()))
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_the_interval_of_the_calibration_error_holds_0_where_predictions_are_right(size: int):
+    """Points of one patient that come together by chance make no miscalibration."""
+    count, held, found, plain = 300 if size == 1 else 900, 0, [], []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        p = np.repeat(rng.beta(2, 5, count // size), size)
+        y = (np.repeat(rng.random(count // size), size) < p).astype(np.int64)
+        who = np.repeat(np.arange(count // size), size)
+        error, floor, (low, high) = calibration_error(y, p, who, draws=200)
+        assert low <= error <= high
+        held += low == 0
+        found.append(error)
+        plain.append((calibration(y, p), floor))
+    assert held >= 54  # none of 120 before
+    assert np.mean(found) < 0.5 * np.mean(plain, 0)[0]
+    assert np.mean(plain, 0)[1] == pytest.approx(np.mean(plain, 0)[0], rel=0.25)
+
+
+@pytest.mark.parametrize("count", [300, 3000])
+def test_the_calibration_error_is_the_true_one_where_predictions_are_wrong(count: int):
+    found, held, truth = [], 0, 0.1
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        p = rng.uniform(0.2, 0.8, count)
+        y = (rng.random(count) < p + truth * np.where(p > 0.5, 1, -1)).astype(np.int64)
+        error, _, (low, high) = calibration_error(y, p, np.arange(count), draws=200)
+        found.append(error)
+        held += low <= truth <= high
+    assert np.mean(found) == pytest.approx(truth, abs=0.025)
+    assert held >= 57

@@ -32,6 +32,7 @@ SHOWN = (
     "auprc",
     "brier",
     "ece",
+    "ece_floor",
     "slope",
     "intercept",
     "accuracy",
@@ -56,6 +57,7 @@ IN_UNITS = ("rmse", "mae")
 NAMES = {
     "brier": "Brier score",
     "ece": "calibration error",
+    "ece_floor": "by chance alone",
     "slope": "calibration slope",
     "intercept": "calibration intercept",
     "c_index": "C-index",
@@ -122,7 +124,8 @@ def write(
         figures_table(found["results"], "model"),
         note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
         "labels. Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and "
-        "calibration error (10 bins of equal count); a calibration slope of 1 and an intercept of 0 are right. The "
+        "calibration error (10 bins of equal count, less what chance adds; beside it what right predictions would show "
+        "by chance alone); a calibration slope of 1 and an intercept of 0 are right. The "
         "row 'prevalence' is what a rule that knows nothing of the patient scores, "
         f"'{AGE_AND_COUNT}' one that knows no more than that."
         if not isinstance(target, Number)

@@ -85,9 +85,9 @@ def figures(
 ) -> dict[str, Any]:
     """AUROC, AUPRC, Brier score and calibration of a yes or no, with bootstrap intervals over patients.
 
-    Calibration: expected error over 10 equal-count bins (equal predictions share one; its interval reaches to it, for
-    resampled points are worse calibrated by chance); intercept (0 is right: predictions neither too low nor too high on
-    the whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
+    Calibration: expected error over 10 equal-count bins, see `calibration_error`; `ece_floor` is what chance alone
+    makes of it where predictions are right; intercept (0 is right: predictions neither too low nor too high on the
+    whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
 
     Args:
         patients: (points,) whose each point is; default: every point another patient's.
@@ -101,11 +101,13 @@ def figures(
     rules: dict[str, Rule] = {
         "auprc": average_precision_score,
         "brier": brier_score_loss,
-        "ece": calibration,
         "slope": _slope,
         "intercept": _intercept,
     }
     found = _estimated(rules, y, p, who, draws, seed)
+    found["ece"], floor, ends = calibration_error(y, p, who, draws=draws, seed=seed)
+    if len(np.unique(who)) > 1:
+        found["ece_floor"], found["intervals"]["ece"] = floor, ends
     again, number = redrawn(who, draws, seed)
     drawn = np.concatenate([auroc(y, p, weights, number) for weights in again])
     drawn = drawn[np.isfinite(drawn)]
@@ -174,10 +176,7 @@ def _estimated(
         if np.isfinite(value):
             out[name] = value
             if np.isfinite(drawn[name]).any():
-                low, high = np.nanquantile(drawn[name], [0.025, 0.975]).tolist()
-                if name == "ece":  # resamples are worse calibrated than the points themselves: that is no lower bound
-                    low, high = min(low, value), max(high, value)
-                out["intervals"][name] = [low, high]
+                out["intervals"][name] = np.nanquantile(drawn[name], [0.025, 0.975]).tolist()
     return out
 
 
@@ -250,8 +249,48 @@ def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:
 
 def calibration(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
     """Expected calibration error: mean distance of predicted and observed share over bins of equal count, see
-    `bins_of`; of a constant its distance to the share."""
+    `bins_of`; of a constant its distance to the share. Of right predictions it is above 0 by chance: see
+    `calibration_error`."""
     return float(sum(len(i) * abs(p[i].mean() - y[i].mean()) for i in bins_of(p, bins)) / len(y))
+
+
+def calibration_error(
+    y: np.ndarray, p: np.ndarray, patients: np.ndarray, *, draws: int = 500, seed: int = 0
+) -> tuple[float, float, list[float]]:
+    """The expected calibration error without what chance adds to it, its floor (`calibration` of right predictions, by
+    chance alone), and a 95 % interval.
+
+    Chance is drawn by a bootstrap under the null: what of each point is not explained by its bin, times a random sign
+    per patient (a wild cluster bootstrap; Cameron, Gelbach & Miller 2008). The distances of bins shrink by its variance
+    (all by one factor) before their bias is drawn, so that clear miscalibration is not made less. The true error and
+    the estimate are apart by no more than chance moves all bins together, so that the interval holds the error, and 0
+    where that is right.
+
+    Args:
+        patients: (points,) whose each point is.
+    """
+    groups = bins_of(p)
+    place = np.empty(len(y), np.int64)
+    for number, here in enumerate(groups):
+        place[here] = number
+    size = np.bincount(place)
+    off = np.bincount(place, y - p) / len(y)  # of each bin, times its share of the points
+    rest = y - p - (np.bincount(place, y - p) / size)[place]
+    names, who = np.unique(patients, return_inverse=True)
+    pairs = np.unique(np.stack([place, who.reshape(-1)]), axis=1)
+    of = np.bincount(pairs[0])  # patients of each bin, one of whom its mean takes up
+    rest = rest * (of / np.maximum(of - 1, 1))[place]
+    signs = np.random.default_rng([seed, 7]).choice([-1.0, 1.0], (draws // 2 + 1, len(names)))
+    per_patient = np.zeros((len(names), len(groups)))
+    np.add.at(per_patient, (who.reshape(-1), place), rest / len(y))
+    chance = signs @ per_patient
+    chance = np.concatenate([chance, -chance])
+    alone = np.abs(chance).sum(1)
+    plain = float(np.abs(off).sum())
+    shrunk = np.abs(off) * np.sqrt(max(1 - chance.var(0).sum() / max((off**2).sum(), 1e-12), 0))
+    bias = float((np.abs(shrunk + chance).sum(1) - shrunk.sum()).mean())
+    reach = float(np.quantile(alone, 0.95))
+    return max(plain - bias, 0.0), float(alone.mean()), [max(plain - reach, 0.0), min(plain + reach, 1.0)]
 
 
 def baselines(
