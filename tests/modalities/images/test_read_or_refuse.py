@@ -3,6 +3,7 @@ why not."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import tracemalloc
 
@@ -449,3 +450,21 @@ def test_geotiffs_without_marks_stay_as_they_are(tmp_path):
     np.testing.assert_array_equal(found.pixels, bands)
     assert found.missing is None
     assert headers[0].notes == ()
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "int16", "float32"])
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("compression", [None, "zlib", "lzw"])
+def test_tiffs_of_every_layout_are_read_bit_for_bit(tmp_path, kind, order, compression):
+    made = np.random.default_rng(0).normal(0, 100, (32, 48, 3))
+    made = (np.abs(made) if kind[0] == "u" else made).clip(-300, 255).astype(kind)
+    for channels, planar, tile in itertools.product((1, 3), ("contig", "separate"), (None, (16, 16))):
+        stored = made[..., :channels]
+        options = {"photometric": "rgb" if channels == 3 and kind[0] == "u" else "minisblack", "metadata": None}
+        if channels == 3:
+            options["planarconfig"] = planar
+        written = stored[..., 0] if channels == 1 else np.moveaxis(stored, -1, 0) if planar == "separate" else stored
+        path = tmp_path / "a.tif"
+        tifffile.imwrite(path, written, byteorder=order, compression=compression, tile=tile, **options)
+        _, found = read(path)
+        np.testing.assert_array_equal(found[0].pixels, stored, err_msg=f"{channels} {planar} {tile}")

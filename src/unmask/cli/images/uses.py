@@ -152,19 +152,20 @@ def score(
 def embed(
     model: options.Model,
     data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
-    out: str = typer.Option(..., help="Where to write the (pictures, width) array, .npy."),
+    out: str = typer.Option(..., help="Where: .parquet with the name of each picture, or .npy, (pictures, width)."),
     pooling: str = typer.Option("mean", help="mean, first, max or grid (4 x 4 means side by side)."),
     set_: options.ReadSettings = [],
     precision: options.Precision = "auto",
     device: options.Device = "auto",
     json_: options.Json = False,
 ) -> None:
-    """Embed pictures, one row per picture, in the order of the (sorted) paths."""
+    """Embed pictures, one row per picture: sorted paths, slices of a series by their place. The .parquet, and `names`
+    of --json, say which picture a row is of."""
     from typing import cast
 
     from unmask.cli.common import Output, write_array
     from unmask.files import check_results
-    from unmask.modalities.images.features import PASSING
+    from unmask.modalities.images.features import PASSING, row_names, write_named
     from unmask.modalities.images.model import load
 
     check_results([out], [data])
@@ -173,9 +174,14 @@ def embed(
     reader = loaded.model if hasattr(loaded, "classes") else loaded
     images = reader.read(data, store=PASSING, problem="none", **reading(set_, table=True))
     array = loaded.embed(images, pooling=cast(Any, pooling))
-    write_array(array, out)
+    names = row_names(images)
+    if out.endswith(".parquet"):
+        write_named(names, array, out)
+    else:
+        write_array(array, out)
     described, lines = account(images)
     found = {"out": out, "rows": len(array), "shape": list(array.shape), "data": described, **skipped(images)}
+    found["names"] = names
     lines = [*lines, f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 

@@ -85,14 +85,15 @@ def told(account: Mapping[str, Any]) -> list[str]:
 _SLACK = 1e-3
 """How far floats may lie outside 0 to 1: rounding."""
 _NARROW = 0.02
-"""Pictures whose values all lie within this share of the trained range, at its lower end, were scaled otherwise."""
+"""Pictures whose values all lie within this share of the trained range were scaled otherwise."""
 
 
 def check_fit(images: ImageSet, depth: str, trained: tuple[float, float] | None) -> None:
     """Refuse pictures whose depth or range is not that of the pictures a model was trained on.
 
     A range does not fit where it reaches beyond the trained one by more than that one's width, or fills less than a
-    fiftieth of it at its lower end. Of 8 bits only the depth is compared.
+    fiftieth of it. Of 8 bits only the depth is compared. Floats from 0 to 1 and whole numbers go together, other floats
+    (Hounsfield units, say) and whole numbers do not.
 
     Args:
         depth: of the pictures it was trained on.
@@ -114,10 +115,15 @@ def check_fit(images: ImageSet, depth: str, trained: tuple[float, float] | None)
         raise UserError(f"pictures of {images.depth}, for a model of {depth} pictures", hint=hint)
     if depth == "uint8" or trained is None:
         return
+    if images.depth != "float32" and depth == "float32" and (trained[0] < -_SLACK or trained[1] > 1 + _SLACK):
+        raise UserError(
+            f"pictures of {images.depth}, for a model of floats from {trained[0]:g} to {trained[1]:g}", hint=hint
+        )
     full = scale_of(images.depth) if depth == "float32" else 1.0
     low, high = (v / full for v in value_range(images))
     width = trained[1] - trained[0]
-    if low < trained[0] - width or high > trained[1] + width or high < trained[0] + _NARROW * width:
+    narrow = 0 < high - low < _NARROW * width or high < trained[0] + _NARROW * width
+    if low < trained[0] - width or high > trained[1] + width or narrow:
         raise UserError(
             f"pictures with values {low:g} to {high:g}, for a model trained on {trained[0]:g} to {trained[1]:g}",
             hint=hint,

@@ -4,6 +4,7 @@ over them."""
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.streaming import StreamedArray
+from unmask.writing import written
 
 ImagePooling = Literal[Pooling, "grid"]
 CELLS = 4
@@ -55,6 +57,28 @@ def features(
         pool = pooled_by(pooling, include_special=False)
     with context:
         return embed_batches(model, batches, pool, count=len(images), width=width, normalise=normalise)
+
+
+def row_names(images: ImageSet) -> list[str]:
+    """What each row of `embed` is of: the path of a picture (and its part, such as a frame), of tiles the picture that
+    they were cut from; its number where it has no name."""
+    names = images.names or [str(number) for number in range(len(images))]
+    if images.tiles is None:
+        return names
+    _, first = np.unique(images.tiles.scene, return_index=True)
+    return [names[number].rpartition("#y=")[0] or names[number] for number in first]
+
+
+def write_named(names: list[str], vectors: np.ndarray, out: str | Path) -> None:
+    """Write vectors as .parquet, columns `picture` and `vector`, whole or not at all.
+
+    Raises:
+        UserError: its folder is not there, or it cannot be written.
+    """
+    import polars as pl
+
+    with written(out) as temporary:
+        pl.DataFrame({"picture": names, "vector": list(vectors)}).write_parquet(temporary)
 
 
 def cells(grid: tuple[int, int]) -> tuple[int, int]:

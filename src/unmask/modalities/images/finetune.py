@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import shutil
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from unmask.modalities.images.pretrain import store_of
 from unmask.modalities.images.probe_start import Reading, choose_reading, readings, start_as_probe
 from unmask.modalities.images.scored_report import finetuned_report
 from unmask.modalities.images.shards import Store
-from unmask.modalities.images.split import held_out_by_class
+from unmask.modalities.images.split import copies, copies_said, held_out_by_class
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.memory import peak_memory
@@ -92,6 +93,13 @@ def finetune_classify(
     start = _start(settings, objective.problem)
     truth = objective.truth(train)
     account = describe(train)
+    if objective.problem == "single":
+        counted = np.bincount(truth, minlength=len(objective.classes))
+        account["notes"] = [
+            f"classes: {', '.join(f'{c} ({n:,})' for c, n in zip(objective.classes, counted, strict=True))}",
+            *account["notes"],
+        ]
+    account["notes"] += copies_said(train) if held is None else _copies_across(train, held)
     for line in told(account):
         console_logger(console)(line)
     torch.manual_seed(train_settings.seed)
@@ -166,8 +174,28 @@ def _pictures(
     if not settings.holdout:
         return train, None
     out = held_out_by_class(dataclasses.replace(train, labels=strata(train)), settings.holdout, settings.train.seed)
-    # Of one picture a class none is left to hold out.
+    if not out.any():
+        warnings.warn(
+            "no picture is held out: no class has two pictures, or two groups (patients, files, folders), of which one "
+            f"could be; nothing is judged ({option('validation')} gives pictures to judge on)",
+            stacklevel=3,
+        )
     return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out)) if out.any() else None
+
+
+def _copies_across(train: ImageSet, held: ImageSet) -> list[str]:
+    """A line on pictures to judge on that are exact copies of training ones, if there are any."""
+    if not isinstance(train.pixels, np.ndarray) or not isinstance(held.pixels, np.ndarray):
+        return []
+    if train.pixels.shape[1:] != held.pixels.shape[1:]:
+        return []
+    same = copies(dataclasses.replace(train, pixels=np.concatenate([train.pixels, held.pixels])))
+    assert same is not None
+    count = int(np.isin(same[len(train) :], same[: len(train)]).sum())
+    said = (
+        f"{count:,} of {len(held):,} pictures to judge on are exact copies of training ones: figures flatter the model"
+    )
+    return [said] if count else []
 
 
 def _start(settings: ClassifierSettings, problem: str) -> str:

@@ -34,7 +34,7 @@ from unmask.modalities.images.probe import fit_linear, knn_predict, linear_predi
 from unmask.modalities.images.recipes import ImageSettings, as_dict, default_settings, sides
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.sources import read_images
-from unmask.modalities.images.split import held_out_pictures, split_groups
+from unmask.modalities.images.split import copies_said, held_out_pictures, split_groups
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
 from unmask.training.memory import data_in_memory
@@ -93,6 +93,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
         folder = settings.store_folder or out / "pictures"
         self.images = images = prepare(self.data, settings, store_of(settings.store, folder, settings.train, say))
         self.account, self.say = describe(images), say
+        self.account["notes"] += copies_said(images) if settings.holdout else []
         for line in told(self.account):
             say(line)
         self.held = held_out_pictures(images, settings.holdout, settings.train.seed)

@@ -14,6 +14,7 @@ from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.classifier import ClassifierNet, ClassPooling
 from unmask.modalities.images.features import inference_rows
 from unmask.modalities.images.probe import fit_linear, linear_logits
+from unmask.modalities.images.split import kept_together
 
 FOLDS, FOLDED_STEPS = 4, 30
 """Folds of the training pictures, and steps of the optimiser within them: enough to compare."""
@@ -61,10 +62,12 @@ def choose_reading(
     if len(some) < PER_CLASS * len(np.unique(labels)):
         return {}
     labels = labels[some]
-    parts = _parts(net, train.take(some), {pool for pool, _ in asked}, any(edges for _, edges in asked))
+    train = train.take(some)
+    groups = kept_together(train)
+    parts = _parts(net, train, {pool for pool, _ in asked}, any(edges for _, edges in asked))
     told = {}
     for name, found in parts.items():
-        by_penalty = folded(found, labels, seed)
+        by_penalty = folded(found, labels, seed, groups)
         told[name] = by_penalty[best_penalty(by_penalty, labels)]
     out = {}
     for pool, edges in asked:
@@ -86,10 +89,10 @@ def start_as_probe(net: ClassifierNet, train: ImageSet, labels: np.ndarray, seed
     """
     some = _some(len(labels), min(PROBED, int(PROBED_BYTES / (4 * net.head.in_features))), seed)
     train, labels = (train, labels) if len(some) == len(labels) else (train.take(some), labels[some])
-    parts = _parts(net, train, {net.pooling}, net.gradients)
+    parts, groups = _parts(net, train, {net.pooling}, net.gradients), kept_together(train)
     weights, biases = [], []
     for found in (parts[name] for name in ((net.pooling, "gradients") if net.gradients else (net.pooling,))):
-        mean, deviation, weight, bias = fit_linear(found, labels, penalty=chosen_penalty(found, labels, seed))
+        mean, deviation, weight, bias = fit_linear(found, labels, penalty=chosen_penalty(found, labels, seed, groups))
         weight = weight / deviation
         weights.append(weight)
         biases.append(bias - weight @ mean)
@@ -122,11 +125,14 @@ def _parts(net: ClassifierNet, images: ImageSet, pools: set[ClassPooling], edges
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def chosen_penalty(features: np.ndarray, labels: np.ndarray, seed: int, most: int = 2000) -> float:
+def chosen_penalty(
+    features: np.ndarray, labels: np.ndarray, seed: int, groups: np.ndarray | None = None, most: int = 2000
+) -> float:
     """The penalty of `fit_linear` with the smallest cross-entropy in four folds of the rows (of `most` of them at
     most); the largest of equals."""
     some = _some(len(labels), most, seed)
-    return best_penalty(folded(features[some], labels[some], seed), labels[some])
+    told = folded(features[some], labels[some], seed, None if groups is None else groups[some])
+    return best_penalty(told, labels[some])
 
 
 def best_penalty(by_penalty: dict[float, np.ndarray], labels: np.ndarray) -> float:
@@ -135,10 +141,17 @@ def best_penalty(by_penalty: dict[float, np.ndarray], labels: np.ndarray) -> flo
     return max(told, key=lambda p: (told[p], p))
 
 
-def folded(features: np.ndarray, labels: np.ndarray, seed: int) -> dict[float, np.ndarray]:
+def folded(
+    features: np.ndarray, labels: np.ndarray, seed: int, groups: np.ndarray | None = None
+) -> dict[float, np.ndarray]:
     """For each penalty, (rows, classes) log-probabilities of each row by a linear probe that learnt from the other
-    three of four folds, drawn by the seed."""
-    fold = np.random.default_rng([seed, 1]).permutation(len(labels)) % FOLDS
+    three of four folds, drawn by the seed.
+
+    Args:
+        groups: (rows,) numbers of what stays in one fold.
+    """
+    _, place = np.unique(np.arange(len(labels)) if groups is None else groups, return_inverse=True)
+    fold = (np.random.default_rng([seed, 1]).permutation(int(place.max()) + 1) % FOLDS)[place]
     classes = int(labels.max()) + 1
     out = {}
     for penalty in FOLDED_PENALTIES:

@@ -227,8 +227,7 @@ def _from_folder(folder: Path, how: Reading) -> ImageSet:
     idx = sorted(p for p in folder.iterdir() if "images-idx" in p.name or "images.idx" in p.name)
     if idx:
         return joined([_idx_part(p) for p in idx], how)
-    below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    parts = below if below and all(part_of(p.name) is not None for p in below) else [folder]
+    parts, beside = _parts_of(folder)
     listed = [(root, *_pictures_below(root)) for root in parts]
     found = [(f, root) for root, files, _ in listed for f in files]
     if not found:
@@ -248,7 +247,34 @@ def _from_folder(folder: Path, how: Reading) -> ImageSet:
     images = decode_files(files, how)
     left = sum((Counter(more) for _, _, more in listed), Counter[str]())
     told = ", ".join(f"{count} {ending}" for ending, count in left.most_common(8))
-    return replace(images, notes=[*images.notes, *([f"left out as no pictures: {told}"] if told else [])])
+    notes = [f"left out as no pictures: {told}"] if told else []
+    if parts != [folder]:
+        held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if part_of(root.name)]
+        notes += [f"held apart from training: {', '.join(held)}"] if held else []
+    if beside:
+        notes.append(f"left out, beside the parts of the data set: {', '.join(beside)}")
+    return replace(images, notes=[*images.notes, *notes])
+
+
+def _parts_of(folder: Path) -> tuple[list[Path], list[str]]:
+    """(the folders of the parts of a data set, such as train and test, or the folder itself where it has none; what
+    stands beside them and is left out).
+
+    Raises:
+        UserError: there is one part, and pictures in other folders beside it: are they parts, or classes?
+    """
+    below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    parts = [p for p in below if part_of(p.name) is not None]
+    if not parts:
+        return [folder], []
+    counts = {p: len(_pictures_below(p)[0]) for p in below if p not in parts}
+    beside = [f"{p.name} ({count:,} pictures)" for p, count in counts.items() if count]
+    if beside and {part_of(p.name) for p in parts} != {True, False}:
+        raise UserError(
+            f"{folder}: {parts[0].name} is the name of a part of a data set, and beside it is {beside[0]}",
+            hint="Give the folder of one of them; name a class otherwise, or label pictures by a table.",
+        )
+    return parts, beside
 
 
 def _folder_group(file: Path, root: Path, group: str | None) -> str | None:

@@ -86,7 +86,8 @@ def _plain(source: Source, choice: Choice) -> bool:
                 return False
             if 42113 in tags or (choice.alpha and samples in (2, 4)) or (samples == 4 and 33550 in tags):
                 return False
-            if max(bits) > 8 and (samples > 1 or tags.get(262) == _WHITE_IS_ZERO or (max(bits) > 16 and 1 in kinds)):
+            # Pillow swaps the bytes of some floats, and refuses some planes and tiles of more than 8 bits.
+            if max(bits) > 8 or (322 in tags and 273 in tags) or (tags.get(284) == 2 and samples > 1):
                 return False
             marked = tags.get(338, (0,))
             # A fourth sample that is not marked as transparency is a band.
