@@ -309,3 +309,125 @@ def test_codes_with_units_are_called_as_the_code_is(tmp_path: Path):
     write(tmp_path / "raw", {"patients.csv": DEAD, "admissions.csv": STAY} | named)
     convert(tmp_path / "raw", tmp_path / "m")
     assert descriptions(tmp_path / "m") == {"LAB//7//mg/dL": "Creatinine"}
+
+
+def test_a_folder_of_mimic_3_is_refused_by_name(tmp_path: Path):
+    write(
+        tmp_path,
+        {
+            "PATIENTS.csv": "ROW_ID,SUBJECT_ID,GENDER,DOB,DOD\n1,1,F,2075-03-13 00:00:00,\n",
+            "ADMISSIONS.csv": "SUBJECT_ID,HADM_ID,ADMITTIME\n1,10,2150-01-01 10:00:00",
+        },
+    )
+    with pytest.raises(UserError, match=r"MIMIC-III, by the column 'dob' of PATIENTS\.csv"):
+        convert(tmp_path, tmp_path / "m")
+
+
+def test_a_death_without_a_time_is_at_the_discharge_that_says_it(tmp_path: Path):
+    stays = (
+        "subject_id,hadm_id,admittime,dischtime,deathtime,admission_type,hospital_expire_flag\n"
+        "1,9,2149-01-01 10:00:00,2149-01-05 18:00:00,,URGENT,0\n1,10,2150-01-01 10:00:00,2150-01-05 18:00:00,,URGENT,1"
+    )
+    write(tmp_path, {"patients.csv": "subject_id,gender,dod\n1,F,", "admissions.csv": stays})
+    found = convert(tmp_path, tmp_path / "m")
+    assert times(tmp_path / "m")["MEDS_DEATH"] == datetime(2150, 1, 5, 18)
+    assert found["notes"]["patients at dischtime (hospital_expire_flag), for want of deathtime"] == 1
+
+
+def test_comments_and_flags_of_results_and_both_values_of_a_blood_pressure_are_read(tmp_path: Path):
+    labs = (
+        "subject_id,hadm_id,itemid,charttime,storetime,value,valuenum,valueuom,flag,comments\n"
+        "1,10,1,2150-01-02 08:00:00,2150-01-02 09:00:00,,,mg/dL,,NEG.\n"
+        "1,10,2,2150-01-02 08:00:00,2150-01-02 09:00:00,___,,mg/dL,abnormal,150\n"
+        "1,10,3,2150-01-02 08:00:00,2150-01-02 09:00:00,1.2,1.2,mg/dL,,HEMOLYZED"
+    )
+    omr = (
+        "subject_id,chartdate,result_name,result_value\n1,2150-01-05,Blood Pressure,142/88\n"
+        "1,2150-01-05,Weight (Lbs),180\n"
+        "1,2150-01-05,eGFR,>60\n1,2150-01-05,Blood Pressure,high"
+    )
+    admissions = STAY.replace("admission_type", "admission_type,race,insurance,language,marital_status").replace(
+        "URGENT", "URGENT,WHITE,Medicare,,MARRIED"
+    )
+    hosp = {"patients": "subject_id,gender\n1,F", "admissions": admissions, "labevents": labs, "omr": omr}
+    write(tmp_path / "hosp", {f"{name}.csv": content for name, content in hosp.items()})
+    found = convert(tmp_path, tmp_path / "m")
+    rows = {r[0]: r[1:] for r in whole(tmp_path / "m").select("code", "numeric_value", "text_value").rows()}
+    assert rows["LAB//1//mg/dL"] == (None, "NEG.")
+    assert rows["LAB//2//mg/dL"] == (None, "150")
+    assert rows["LAB//3//mg/dL"] == (pytest.approx(1.2), None)
+    assert rows["LAB_FLAG//2//abnormal"] == (None, None)
+    assert rows["OMR//Blood Pressure//SYSTOLIC"] == (142, None)
+    assert rows["OMR//Blood Pressure//DIASTOLIC"] == (88, None)
+    assert rows["OMR//Blood Pressure"] == (None, "high")
+    assert (rows["OMR//Weight (Lbs)"], rows["OMR//eGFR"]) == ((180, None), (None, ">60"))
+    assert times(tmp_path / "m")["RACE//WHITE"] == datetime(2150, 1, 1, 10)
+    assert {"INSURANCE//Medicare", "MARITAL_STATUS//MARRIED"} < rows.keys()
+    assert found["rejected"] == {}
+
+
+def test_columns_that_are_not_read_are_named(tmp_path: Path):
+    labs = "subject_id,hadm_id,itemid,charttime,valuenum,priority,specimen_id\n1,10,1,2150-01-02 08:00:00,5,STAT,7"
+    tables = {"patients.csv": "subject_id,gender\n1,F", "admissions.csv": STAY, "labevents.csv": labs}
+    found = convert(write(tmp_path, tables), tmp_path / "m")
+    assert found["unused"] == {"labevents": "columns not read: priority, specimen_id"}
+
+
+def test_race_ethnicity_amounts_and_the_end_of_observation_of_omop_are_read(tmp_path: Path):
+    tables = {
+        "person.csv": "person_id,gender_concept_id,year_of_birth, race_concept_id ,"
+        "ethnicity_concept_id,race_source_value\n"
+        "1,8507,1950,8527,38003564,white\n2,8507,1950,0,0,black\n3,8507,1950,0,0,",
+        "drug_exposure.csv": "person_id,drug_concept_id,drug_exposure_start_date,days_supply,quantity\n"
+        "1,19073183,2014-04-22,14,28\n2,19073183,2014-04-22,,",
+        "observation_period.csv": "person_id,observation_period_start_date,observation_period_end_date\n"
+        "1,2010-01-01,2020-06-30",
+        "specimen.csv": "specimen_id,person_id,specimen_concept_id ,specimen_date\n1,1,5,2014-04-22",
+    }
+    found = convert(write(tmp_path, tables), tmp_path / "m")
+    rows = whole(tmp_path / "m").filter(pl.col("subject_id") == 1).select("code", "numeric_value").rows()
+    known = dict(rows)
+    assert {"RACE//OMOP//8527", "ETHNICITY//OMOP//38003564", "SPECIMEN//OMOP//5"} < known.keys()
+    assert (known["DRUG//OMOP//19073183"], known["DRUG_DAYS_SUPPLY//OMOP//19073183"]) == (28, 14)
+    assert times(tmp_path / "m")["OBSERVATION_END"] == datetime(2020, 6, 30, 23, 59, 59)
+    others = whole(tmp_path / "m").filter(pl.col("subject_id") > 1)["code"].to_list()
+    assert (others.count("RACE//SOURCE//black"), others.count("DRUG_DAYS_SUPPLY//OMOP//19073183")) == (1, 0)
+    assert found["rejected"] == {}
+
+
+@pytest.mark.parametrize(
+    ("written", "time"),
+    [
+        ("20180803", datetime(2018, 8, 3, 23, 59, 59)),
+        ("03-AUG-2018", datetime(2018, 8, 3, 23, 59, 59)),
+        ("3-Aug-2018 22:20:52", datetime(2018, 8, 3, 22, 20, 52)),
+        (20180803, datetime(2018, 8, 3, 23, 59, 59)),
+        ("1533334852.0", None),
+        ("43315", None),
+        ("03-AUG-18", None),
+        ("8/3/18 10:20", None),
+        (1533334852, None),
+    ],
+)
+def test_dates_are_read_where_they_can_be_told_and_refused_else(
+    tmp_path: Path, written: str | int, time: datetime | None
+):
+    day = pl.DataFrame({"person_id": [1, 1], "measurement_concept_id": [5, 6], "measurement_date": [None, written]})
+    day = day.with_columns(pl.Series("measurement_date", [None, written]))
+    tables = {"person.csv": "person_id,gender_concept_id\n1,8507", "measurement.parquet": day}
+    write(tmp_path, tables)
+    if time is None:
+        with pytest.raises(UserError, match=r"measurement\.parquet, column 'measurement_date'"):
+            convert(tmp_path, tmp_path / "m")
+        return
+    convert(tmp_path, tmp_path / "m")
+    assert times(tmp_path / "m")["MEASUREMENT//OMOP//6"] == time
+
+
+def test_a_date_that_cannot_be_told_is_named_by_its_row(tmp_path: Path):
+    tables = {
+        "person.csv": "person_id,gender_concept_id\n1,8507",
+        "measurement.csv": "person_id,measurement_concept_id,measurement_date\n1,5,2018-08-03\n1,5,03-AUG-18",
+    }
+    with pytest.raises(UserError, match=r"'measurement_date', row 2: '03-AUG-18' is no date that can be told"):
+        convert(write(tmp_path, tables), tmp_path / "m")

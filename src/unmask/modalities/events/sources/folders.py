@@ -111,9 +111,17 @@ def read(
         names: filled with descriptions of codes.
 
     Raises:
-        UserError: a table lacks a column that its events need, or stands there twice.
+        UserError: a table lacks a column that its events need, or stands there twice, or the folder is of a kind that
+            is not read.
     """
     files = files_of(kind, path, ledger)
+    for (known, column), other in kind.refused.items():
+        for file in files.get(known, ()):
+            if column in {name.strip().lower() for name in columns_of(file)}:
+                raise UserError(
+                    f"{path}: {other}, by the column {column!r} of {file.name}",
+                    hint=f"Read is {kind.name}: give that, or make a MEDS folder or a plain event table of it.",
+                )
     derive = kind.context(files, names, reading)
     for table in kind.tables:
         count = ledger.table(table.name)
@@ -132,7 +140,10 @@ def _table(
     for event in table.events:
         if event.times and not event.optional and not set(event.times) & {*lower, *table.derived}:
             raise UserError(f"{path}: none of the columns {', '.join(event.times)}", hint=f"Found {', '.join(have)}.")
-    count = ledger.table(table.name)
+    unread = [name for name in have if name not in lower.values() and name.strip().lower() not in table.elsewhere]
+    if unread:
+        ledger.unused[table.name] = f"columns not read: {', '.join(unread)}"
+    count, first = ledger.table(table.name), 0
     for raw in chunks(path, list(lower.values()), ledger):
         count["rows"] += len(raw)
         frame = raw.rename({name: w for w, name in lower.items()})
@@ -145,7 +156,7 @@ def _table(
         frame = derive(table, frame)
         kept = pl.repeat(False, len(frame), eager=True)
         for event in table.events:
-            rows = _event(event, table, frame, path.name, reading, ledger)
+            rows = _event(event, table, frame, path.name, first, reading)
             made, good = parsed(
                 rows, ledger, path.name, subjects, reading, static=not event.times, optional=event.optional
             )
@@ -155,6 +166,7 @@ def _table(
             count["events"] += len(made)
             yield made
         ledger.kept += int(kept.sum())
+        first += len(raw)
 
 
 def _wanted(table: Table) -> set[str | None]:
@@ -169,9 +181,7 @@ def _wanted(table: Table) -> set[str | None]:
     return used
 
 
-def _event(
-    event: Event, table: Table, frame: pl.DataFrame, where: str, reading: Reading, ledger: Ledger
-) -> pl.DataFrame:
+def _event(event: Event, table: Table, frame: pl.DataFrame, where: str, first: int, reading: Reading) -> pl.DataFrame:
     """Raw columns of one event per row, as `rows.parsed` takes them."""
     have, empty = frame.columns, pl.lit(None, dtype=pl.String)
     code = pl.coalesce(*(_code(c, have) for c in event.codes))
@@ -204,11 +214,17 @@ def _event(
             pl.lit(False).alias("given"),
             pl.lit(False).alias("dated"),
         )
-    return pl.concat([out, _when(event, table, frame, times, where, reading)], how="horizontal")
+    return pl.concat([out, _when(event, table, frame, times, where, first, reading)], how="horizontal")
 
 
 def _when(
-    event: Event, table: Table, frame: pl.DataFrame, times: Sequence[str], where: str, reading: Reading
+    event: Event,
+    table: Table,
+    frame: pl.DataFrame,
+    times: Sequence[str],
+    where: str,
+    first: int,
+    reading: Reading,
 ) -> pl.DataFrame:
     """time, given, dated, when (as written) and from (the column it is from)."""
     read = []
@@ -216,6 +232,7 @@ def _when(
         found = read_times(
             frame[name],
             f"{where}, column {name!r}",
+            first=first,
             order=reading.order,
             midnight=table.midnight or name in table.dates,
             start=event.start,
@@ -229,7 +246,9 @@ def _when(
             take |= (pl.col("time_") > pl.col("time")).fill_null(False)
         best = pair.select(pl.when(take).then(pl.col(f"{c}_")).otherwise(pl.col(c)).alias(c) for c in best.columns)
     if event.taken in frame.columns:
-        taken = read_times(frame[event.taken], f"{where}, column {event.taken!r}", order=reading.order)["time"]
+        taken = read_times(frame[event.taken], f"{where}, column {event.taken!r}", first=first, order=reading.order)[
+            "time"
+        ]
         early = (best["time"] < taken).fill_null(False)
         best = best.with_columns(
             pl.when(early).then(taken).otherwise("time").alias("time"),

@@ -1,7 +1,9 @@
 """MIMIC-IV, modules hosp and icu (versions 1.0 to 3.1).
 
 What is coded for billing (diagnoses, procedures, DRGs) is known after the discharge; results when they were stored, and
-not before they were taken; a death at its time in the admissions table before its date in the patients table. dod,
+not before they were taken; a death at its time in the admissions table before its date in the patients table, and where
+neither is given at the discharge of a stay that ended with one (hospital_expire_flag). Race, insurance, language and
+marital status are known at the admission that says them. dod,
 chartdate and storedate are dates by the published schema (mimic-code, buildmimic/postgres/create.sql), whatever the
 type of a file's column.
 """
@@ -45,6 +47,13 @@ def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
     discharge = _column(files, "admissions", "hadm_id", "dischtime", reading=reading).unique("hadm_id", keep="first")
     died = _column(files, "admissions", "subject_id", "deathtime", reading=reading).sort("deathtime")
     died = died.unique("subject_id", keep="first")
+    expired = _column(files, "admissions", "subject_id", "dischtime", "hospital_expire_flag", reading=reading)
+    if "hospital_expire_flag" in expired.columns and "dischtime" in expired.columns:
+        flagged = pl.col("hospital_expire_flag").cast(pl.Float64, strict=False) == 1
+        expired = expired.filter(flagged).sort("dischtime").unique("subject_id", keep="last")
+        expired = expired.select("subject_id", pl.col("dischtime").alias(EXPIRED))
+    else:
+        expired = pl.DataFrame(schema={"subject_id": pl.String, EXPIRED: pl.String})
     for table, key, prefixes in (
         ("d_labitems", "itemid", ("LAB",)),
         ("d_items", "itemid", ("CHART", "INFUSION_START", "INFUSION_END", "OUTPUT", "ICU_PROCEDURE", "DATETIME")),
@@ -56,7 +65,12 @@ def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
             names[f"{prefix}//ICD{version}//{code}"] = title
 
     def derive(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
-        for name, key, small in (("dischtime", "hadm_id", discharge), ("deathtime", "subject_id", died)):
+        joined = (
+            ("dischtime", "hadm_id", discharge),
+            ("deathtime", "subject_id", died),
+            (EXPIRED, "subject_id", expired),
+        )
+        for name, key, small in joined:
             if name in table.derived and key in frame.columns and name not in frame.columns:
                 asked = pl.DataFrame({key: frame.select(text(key).str.replace(r"\.0$", "").alias(key))[key]})
                 frame = frame.with_columns(asked.join(small, on=key, how="left", maintain_order="left")[name])
@@ -65,15 +79,41 @@ def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
                 text(c).cast(pl.Float64, strict=False).cast(pl.Int64, strict=False) for c in table.derived["birth"]
             )
             frame = frame.with_columns(pl.format("{}-01-01", year - age).alias("birth"))
+        if table.name == "labevents" and {"value", "comments"} <= set(frame.columns):
+            removed = text("value").str.contains("^_+$") & text("comments").is_not_null()
+            frame = frame.with_columns(pl.when(~removed.fill_null(False)).then("value").alias("value"))
+        if table.name == "omr" and {"result_name", "result_value"} <= set(frame.columns):
+            pair = r"^(\d+(?:\.\d+)?) ?/ ?(\d+(?:\.\d+)?)$"
+            both = (
+                text("result_value").str.contains(pair) & text("result_name").str.contains("(?i)blood pressure")
+            ).fill_null(False)
+            frame = frame.with_columns(
+                pl.when(~both).then(text("result_name")).alias("single"),
+                pl.when(both).then(text("result_name")).alias("pair"),
+                pl.when(both)
+                .then(text("result_value").str.extract(pair, 1))
+                .otherwise(text("result_value"))
+                .alias("value"),
+                text("result_value").str.extract(pair, 2).alias("second"),
+            )
         return frame
 
     return derive
 
 
+EXPIRED = "dischtime (hospital_expire_flag)"
+"""When a stay ended that ended with a death, whose time is not given."""
 _STORED = ("storetime", "charttime")
 
 
-def _measured(name: str, prefix: str, *, value: str = "valuenum", words: tuple[str, ...] = ("value",)) -> Table:
+def _measured(
+    name: str,
+    prefix: str,
+    *,
+    value: str = "valuenum",
+    words: tuple[str, ...] = ("value",),
+    more: tuple[Event, ...] = (),
+) -> Table:
     """A table of values with their units: known when they were stored, and not before they were taken."""
     event = Event(
         codes=(f"{prefix}//{{itemid}}",),
@@ -83,7 +123,7 @@ def _measured(name: str, prefix: str, *, value: str = "valuenum", words: tuple[s
         value=value,
         words=words,
     )
-    return Table(name=name, visit="hadm_id", events=[event])
+    return Table(name=name, visit="hadm_id", events=[event, *more])
 
 
 _CODED = {"dischtime": ("hadm_id",)}
@@ -101,6 +141,7 @@ _UNREAD: Mapping[str, str] = {
 MIMIC = Folder(
     name="MIMIC-IV",
     known_by=("patients", "admissions"),
+    refused={("patients", "dob"): "MIMIC-III"},
     context=_context,
     unread=_UNREAD,
     helpers=("d_labitems", "d_items", "d_icd_diagnoses", "d_icd_procedures"),
@@ -108,18 +149,32 @@ MIMIC = Folder(
         Table(
             name="patients",
             dates=("dod",),
-            derived={"deathtime": ("subject_id",), "birth": ("anchor_year", "anchor_age")},
+            derived={
+                "deathtime": ("subject_id",),
+                EXPIRED: ("subject_id",),
+                "birth": ("anchor_year", "anchor_age"),
+            },
             events=[
                 Event(codes=("GENDER//{gender}",)),
                 Event(codes=(BIRTH,), times=("birth",), optional=True, start=True),
-                Event(codes=(DEATH,), times=("deathtime", "dod"), optional=True),
+                Event(codes=(DEATH,), times=("deathtime", "dod", EXPIRED), optional=True),
             ],
         ),
         Table(
             name="admissions",
             visit="hadm_id",
+            elsewhere=("deathtime", "hospital_expire_flag"),
             events=[
                 Event(codes=("HOSPITAL_ADMISSION//{admission_type}",), times=("admittime",)),
+                *(
+                    Event(codes=codes, times=("admittime",), optional=True)
+                    for codes in (
+                        ("RACE//{race}", "RACE//{ethnicity}"),
+                        ("INSURANCE//{insurance}",),
+                        ("LANGUAGE//{language}",),
+                        ("MARITAL_STATUS//{marital_status}",),
+                    )
+                ),
                 Event(
                     codes=("HOSPITAL_DISCHARGE//{discharge_location}", "HOSPITAL_DISCHARGE"),
                     times=("dischtime",),
@@ -194,7 +249,12 @@ MIMIC = Folder(
                 ),
             ],
         ),
-        _measured("labevents", "LAB"),
+        _measured(
+            "labevents",
+            "LAB",
+            words=("value", "comments"),
+            more=(Event(codes=("LAB_FLAG//{itemid}//{flag}",), times=_STORED, taken="charttime", optional=True),),
+        ),
         Table(
             name="microbiologyevents",
             visit="hadm_id",
@@ -214,8 +274,10 @@ MIMIC = Folder(
         Table(
             name="omr",
             dates=("chartdate",),
+            derived=dict.fromkeys(("single", "pair", "value", "second"), ("result_name", "result_value")),
             events=[
-                Event(codes=("OMR//{result_name}",), times=("chartdate",), value="result_value"),
+                Event(codes=("OMR//{single}", "OMR//{pair}//SYSTOLIC"), times=("chartdate",), value="value"),
+                Event(codes=("OMR//{pair}//DIASTOLIC",), times=("chartdate",), value="second", optional=True),
             ],
         ),
         Table(

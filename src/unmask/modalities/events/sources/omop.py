@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
 
-from unmask.modalities.events.meds import BIRTH, DEATH
+from unmask.modalities.events.meds import BIRTH, DEATH, OBSERVATION_END
 from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
 from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Table
@@ -16,11 +17,14 @@ NAMED = 200_000
 """Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
 PREFIXES = (
     "GENDER",
+    "RACE",
+    "ETHNICITY",
     "VISIT",
     "VISIT_END",
     "VISIT_DETAIL",
     "CONDITION",
     "DRUG",
+    "DRUG_DAYS_SUPPLY",
     "PROCEDURE",
     "MEASUREMENT",
     "OBSERVATION",
@@ -32,13 +36,15 @@ OPERATORS = {"4171756": "<", "4171754": "<=", "4172704": ">", "4171755": ">="}
 
 
 def _table(
-    prefix: str, name: str, stem: str, *times: str, value: bool = False, more: Sequence[Event] = (), table: str = ""
+    prefix: str, name: str, stem: str, *times: str, value: bool | str = False, more: Sequence[Event] = ()
 ) -> Table:
-    """A clinical table: its concept, when it was known, and where values have units and answers, these."""
+    """A clinical table: its concept, when it was known, and its value: with unit and answer, or a column by name."""
     source = f"{stem}_source_value"
     derived: dict[str, tuple[str, ...]] = {"concept": (f"{stem}_concept_id", source)}
     event = Event(codes=(f"{prefix}//{{concept}}", f"{prefix}//SOURCE//{{{source}}}"), times=times)
-    if value:
+    if isinstance(value, str):
+        event = dataclasses.replace(event, value=value)
+    elif value:
         derived |= {
             "unit": ("unit_concept_id", "unit_source_value"),
             "answer": ("value_as_concept_id",),
@@ -81,9 +87,9 @@ def _context(files: Files, names: dict[str, str], _: Reading) -> Derive:
         made: dict[str, pl.Series] = {}
         for name, columns in table.derived.items():
             first = columns[0]
-            if first not in frame.columns and name in ("concept", "unit", "answer"):
+            if first not in frame.columns and name in ("concept", "unit", "answer", "race", "ethnicity"):
                 made[name] = pl.Series([None] * len(frame), dtype=pl.String)
-            elif name in ("concept", "answer"):
+            elif name in ("concept", "answer", "race", "ethnicity"):
                 made[name] = concepts.codes(frame[first])
             elif name == "unit":
                 made[name] = concepts.codes(frame[first], bare=True)
@@ -93,6 +99,10 @@ def _context(files: Files, names: dict[str, str], _: Reading) -> Derive:
             elif name == "birth":
                 made[name] = _birth(frame)
         frame = frame.with_columns(series.alias(name) for name, series in made.items())
+        if table.name == "drug_exposure" and "days_supply" in frame.columns:
+            source = text("drug_source_value") if "drug_source_value" in frame.columns else pl.lit(None, pl.String)
+            drug = pl.coalesce("concept", pl.format("SOURCE//{}", source))
+            frame = frame.with_columns(pl.when(text("days_supply").is_not_null()).then(drug).alias("supplied"))
         if "unit" in made and "unit_source_value" in frame.columns:
             frame = frame.with_columns(pl.coalesce("unit", text("unit_source_value")).alias("unit"))
         return frame
@@ -159,16 +169,19 @@ PERSON = Table(
     subject="person_id",
     derived={
         "concept": ("gender_concept_id", "gender_source_value"),
+        "race": ("race_concept_id",),
+        "ethnicity": ("ethnicity_concept_id",),
         "birth": ("year_of_birth", "month_of_birth", "day_of_birth"),
     },
     events=[
         Event(codes=("GENDER//{concept}", "GENDER//SOURCE//{gender_source_value}")),
+        Event(codes=("RACE//{race}", "RACE//SOURCE//{race_source_value}"), optional=True),
+        Event(codes=("ETHNICITY//{ethnicity}", "ETHNICITY//SOURCE//{ethnicity_source_value}"), optional=True),
         Event(codes=(BIRTH,), times=("birth_datetime", "birth"), optional=True, start=True),
     ],
 )
 _DERIVED = "derived from other tables by rules that look ahead"
 _UNREAD: Mapping[str, str] = {
-    "observation_period": _DERIVED,
     "drug_era": _DERIVED,
     "dose_era": _DERIVED,
     "condition_era": _DERIVED,
@@ -209,12 +222,32 @@ OMOP = Folder(
         _table("VISIT", "visit_occurrence", "visit", *_start("visit"), more=[_end("VISIT", "visit")]),
         _table("VISIT_DETAIL", "visit_detail", "visit_detail", *_start("visit_detail")),
         _table("CONDITION", "condition_occurrence", "condition", *_start("condition")),
-        _table("DRUG", "drug_exposure", "drug", *_start("drug_exposure")),
+        _table(
+            "DRUG",
+            "drug_exposure",
+            "drug",
+            *_start("drug_exposure"),
+            value="quantity",
+            more=[
+                Event(
+                    codes=("DRUG_DAYS_SUPPLY//{supplied}",),
+                    times=_start("drug_exposure"),
+                    value="days_supply",
+                    optional=True,
+                )
+            ],
+        ),
         _table("PROCEDURE", "procedure_occurrence", "procedure", "procedure_datetime", "procedure_date"),
         _table("MEASUREMENT", "measurement", "measurement", "measurement_datetime", "measurement_date", value=True),
         _table("OBSERVATION", "observation", "observation", "observation_datetime", "observation_date", value=True),
         _table("DEVICE", "device_exposure", "device", *_start("device_exposure")),
         _table("SPECIMEN", "specimen", "specimen", "specimen_datetime", "specimen_date"),
+        Table(
+            name="observation_period",
+            subject="person_id",
+            midnight=True,
+            events=[Event(codes=(OBSERVATION_END,), times=("observation_period_end_date",))],
+        ),
         Table(
             name="death",
             subject="person_id",

@@ -88,7 +88,8 @@ def columns_of(path: Path) -> list[str]:
 
 
 def named_as(path: Path, have: Sequence[str], wanted: Collection[str | None]) -> dict[str, str]:
-    """Which column of a table each wanted one is, whatever its capitals; those that are absent are left out.
+    """Which column of a table each wanted one is, whatever its capitals and the blanks around it; those that are absent
+    are left out.
 
     Args:
         have: the table's columns.
@@ -98,13 +99,14 @@ def named_as(path: Path, have: Sequence[str], wanted: Collection[str | None]) ->
     """
     found: dict[str, str] = {}
     for name in have:
-        if name.lower() in found:
+        called = name.strip().lower()
+        if called in found:
             raise UserError(
-                f"{path}: the column stands there twice: {found[name.lower()]!r}, {name!r}",
+                f"{path}: the column stands there twice: {found[called]!r}, {name!r}",
                 hint="Take one of them out, or give it another name.",
             )
-        if name.lower() in wanted:
-            found[name.lower()] = name
+        if called in wanted:
+            found[called] = name
     return found
 
 
@@ -212,7 +214,8 @@ def parsed(
     Args:
         where: file of the rows, for the samples.
         static: rows without a time are facts; else they are rejected.
-        optional: rows without a time are no events and no rejects either (a discharge that has not been).
+        optional: rows without a time, or without a code, are no events and no rejects either (a discharge that has not
+            been, a race that is not known).
 
     Raises:
         UserError: values have commas, and nobody said what they mean.
@@ -242,7 +245,10 @@ def parsed(
         .when(stands_for_none(pl.col("time"), birth))
         .then(pl.format("time stands for none: {}", pl.col("time").dt.date().dt.strftime("%Y-%m-%d")))
     )
-    made = made.with_columns(reason.alias("reason"), (pl.col("given") | pl.lit(not optional)).alias("asked"))
+    made = made.with_columns(
+        reason.alias("reason"),
+        ((pl.col("given") | pl.lit(static)) & pl.col("code").is_not_null() | pl.lit(not optional)).alias("asked"),
+    )
     bad = made.filter(pl.col("reason").is_not_null() & pl.col("asked"))
     for (name,), part in bad.group_by("reason", maintain_order=True):
         rows = part.head(SAMPLES).select("subject", "when", "code", "raw").to_dicts()

@@ -27,7 +27,7 @@ class Event:
         taken: column that says when it was taken or begun: nothing is known before, so it counts where it is later.
         value: column of the value.
         words: columns of an answer in words, the first that is given.
-        optional: rows without this time are simply without this event.
+        optional: rows without this time, or without this code, are simply without this event.
         start: a date alone stands at the start of its day (births); else at its end.
     """
 
@@ -57,6 +57,7 @@ class Table:
     Attributes:
         subject, visit: columns of the ids.
         derived: columns that are made before codes are (see `Folder.context`) -> the file's columns they are made of.
+        elsewhere: columns that events of other tables read (`Folder.context`).
         midnight: a time of 00:00:00 is a date alone, in every column.
         dates: columns that hold dates by their published schema: there a time of 00:00:00 is a date alone too (pandas
             writes dates as timestamps).
@@ -67,6 +68,7 @@ class Table:
     subject: str = "subject_id"
     visit: str | None = None
     derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    elsewhere: Sequence[str] = ()
     refused: Sequence[Refused] = ()
     midnight: bool = False
     dates: Sequence[str] = ()
@@ -86,6 +88,7 @@ class Folder:
         context: files, the descriptions of codes, which it fills, and how cells are meant -> what derives a table's
             columns.
         unread: other tables of this kind -> why they make no event.
+        refused: (table, column) -> what a folder is that has it, and is not read.
         helpers: other tables of this kind that are read for codes and times.
     """
 
@@ -95,3 +98,4 @@ class Folder:
     context: Callable[[Files, dict[str, str], Reading], Derive]
     unread: Mapping[str, str]
     helpers: Sequence[str] = ()
+    refused: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -22,6 +22,12 @@ LAST_ZONE = timedelta(hours=12)
 one."""
 OPEN = r"^(\d{1,2})[/.-](\d{1,2})[/.-](\d{4})(?:[ T]+(.+))?$"
 """A date that begins with the day or the month."""
+COMPACT = r"^((?:1[89]|2\d)\d{2})(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(?:\.0)?$"
+NAMED_MONTH = r"(?i)^(\d{1,2})[- ]([a-z]{3})[- ](\d{4})(?:[ T]+(\d{1,2}:.+))?$"
+_YEAR = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+MONTHS = {name: f"{number:02d}" for number, name in enumerate(_YEAR, 1)}
+UNCLEAR = r"(?i)^-?\d+(?:[.,]\d*)?(?:e\+?\d+)?$|^\d{1,2}[-/ .](?:[a-z]{3,}|\d{1,2})[-/ .]\d{2}(?:[ T]|$)"
+"""Numbers, which may be seconds or days since any day, and dates whose years have two digits."""
 MANY = 0.01
 """Share of open dates among the times of a chunk from which on the order is asked about; fewer are rejected and
 counted."""
@@ -60,19 +66,30 @@ def is_none_day(time: datetime) -> bool:
 
 
 def read_times(
-    when: pl.Series, where: str, *, order: Order | None = None, midnight: bool = False, start: bool = False
+    when: pl.Series,
+    where: str,
+    *,
+    first: int = 0,
+    order: Order | None = None,
+    midnight: bool = False,
+    start: bool = False,
 ) -> pl.DataFrame:
     """Columns time (without a zone; null where empty or not readable), given, and dated: whether it was a date alone.
 
     Args:
         where: file and column, for messages.
+        first: rows of the file before these.
         order: how dates such as 01/02/2020 are meant; None asks.
         midnight: a time of 00:00:00 is a date alone (as the OMOP CDM says of its *_datetime columns).
         start: dates alone stand at the start of their day (births).
 
     Raises:
-        UserError: the times are numbers, or dates are of an open order.
+        UserError: the times are numbers, or dates are of an open order or century.
     """
+    if when.dtype.is_integer():  # 20180803, as data bases without dates write it; anything else is no date
+        written = when.cast(pl.String)
+        if when.null_count() == len(when) or written.str.contains(COMPACT).mean() == 1:
+            when = written
     if when.dtype.is_numeric():
         raise UserError(
             f"{where}: times are numbers, such as {when.drop_nulls().head(1).to_list()}",
@@ -87,7 +104,7 @@ def read_times(
         read = pl.DataFrame({"time": when.cast(pl.Datetime("us")), "given": when.is_not_null()})
         read = read.with_columns(dated=pl.lit(False))
     else:
-        read = _of_text(when.cast(pl.String), where, order)
+        read = _of_text(when.cast(pl.String), where, first, order)
     if midnight:
         read = read.with_columns(pl.col("dated") | (pl.col("time") == pl.col("time").dt.truncate("1d")))
     dated = pl.col("dated").fill_null(False) & pl.col("time").is_not_null()
@@ -95,7 +112,7 @@ def read_times(
     return read.select(moved.alias("time"), "given", (dated & (not start)).alias("dated"))
 
 
-def _of_text(when: pl.Series, where: str, order: Order | None) -> pl.DataFrame:
+def _of_text(when: pl.Series, where: str, first: int, order: Order | None) -> pl.DataFrame:
     trimmed = pl.col("text").str.strip_chars()
     frame = when.rename("text").to_frame().select(pl.when(trimmed != "").then(trimmed).alias("text"))
     usual = frame["text"].str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
@@ -104,6 +121,7 @@ def _of_text(when: pl.Series, where: str, order: Order | None) -> pl.DataFrame:
     frame = frame.with_columns(pl.col("text").str.contains(OPEN).fill_null(False).alias("open"))
     if frame["open"].any():
         frame = _ordered(frame, where, order)
+    frame = _rewritten(frame)
     # One shape: 2020-01-31 or 2020-01-31 08:30[:00[.000]], the zone apart.
     timed = pl.col("text").str.contains(":", literal=True)
     zone = pl.when(timed).then(pl.col("text").str.extract(f"({_ZONE})"))
@@ -120,6 +138,15 @@ def _of_text(when: pl.Series, where: str, order: Order | None) -> pl.DataFrame:
         )
     else:
         frame = frame.with_columns(pl.lit(None, dtype=pl.Date).alias("day"))
+    unclear = frame["time"].is_null() & frame["text"].str.contains(UNCLEAR).fill_null(False)
+    if unclear.any() and unclear.sum() >= MANY * (len(frame) - frame["text"].null_count()):
+        row = int(unclear.arg_max() or 0)
+        raise UserError(
+            f"{where}, row {first + row + 1}: {frame['text'][row]!r} is no date that can be told "
+            f"({int(unclear.sum()):,} such times)",
+            hint="Expected 2020-01-31, 20200131 or 31-JAN-2020, with a time of day or without: numbers may be counts "
+            "from any day and in any unit, and years of two digits of any century.",
+        )
     if frame["zone"].null_count() < len(frame):
         sign = pl.when(pl.col("zone").str.starts_with("-")).then(-1).otherwise(1)
         hours = pl.col("zone").str.extract(r"^[+-](\d{2})").cast(pl.Int64)
@@ -129,6 +156,21 @@ def _of_text(when: pl.Series, where: str, order: Order | None) -> pl.DataFrame:
             pl.col("time") - pl.when(pl.col("zone").is_not_null()).then(offset).otherwise(pl.duration())
         )
     return frame.select("time", pl.col("text").is_not_null().alias("given"), pl.col("day").is_not_null().alias("dated"))
+
+
+def _rewritten(frame: pl.DataFrame) -> pl.DataFrame:
+    """20200131 and 31-JAN-2020 rewritten year first; what follows them stays."""
+    texts = pl.col("text")
+    if frame.select(texts.str.contains(COMPACT).any()).item():
+        frame = frame.with_columns(texts.str.replace(COMPACT, "${1}-${2}-${3}"))
+    if frame.select(texts.str.contains(NAMED_MONTH).any()).item():
+        month = texts.str.extract(NAMED_MONTH, 2).str.to_uppercase().replace_strict(MONTHS, default=None)
+        day, year, rest = (texts.str.extract(NAMED_MONTH, i) for i in (1, 3, 4))
+        rest = pl.when(rest.is_not_null()).then(pl.lit(" ") + rest).otherwise(pl.lit(""))
+        frame = frame.with_columns(
+            pl.coalesce(pl.format("{}-{}-{}{}", year, month, day.str.zfill(2), rest), "text").alias("text")
+        )
+    return frame
 
 
 def _ordered(frame: pl.DataFrame, where: str, order: Order | None) -> pl.DataFrame:
