@@ -211,6 +211,7 @@ LATER = {
     "against": "whole",
     "initial_attention": "random",
     "initial_embeddings": "random",
+    "strip_accents": False,
 }
 """Settings that came after the first runs, and what those did."""
 

@@ -256,8 +256,12 @@ def test_a_text_with_too_little_for_the_vocabulary_says_so(corpus, tmp_path):
 
     size, lines = said(5000)
     assert size < 5000
-    assert lines == ["training a wordpiece tokenizer of 5000 entries", f"the text holds enough for {size} of them"]
-    assert said(300) == (300, ["training a wordpiece tokenizer of 300 entries"])
+    kept = "case is kept (lowercase=False), accents are kept (strip_accents=False)"
+    assert lines == [
+        f"training a wordpiece tokenizer of 5000 entries: {kept}",
+        f"the text holds enough for {size} of them",
+    ]
+    assert said(300) == (300, [f"training a wordpiece tokenizer of 300 entries: {kept}"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,74 @@ def test_every_residue_is_a_unit(file, tmp_path):
         assert e.ids.tolist() == [0, 4, 5, 10, 6, 2]
         assert e.units.tolist() == [-1, 0, 1, 2, 3, -1]
     assert made.decode(made.encode(["ACD"])[0].ids) == "ACD"
+
+
+SPELT = {
+    "de": "Schöne Grüße aus Köln: schon möchte er mögen, was er mochte.",
+    "hi": "हिन्दी में लिखी किताबें, की और के।",
+    "zh": "今天天气很好。",
+    "ja": "ガラスのコップが割れて、びっくりした。",
+    "th": "ที่นี่มีน้ำ ดีมาก",
+    "ar": "كَتَبَ مُحَمَّدٌ رِسَالَةً",
+    "vi": "Việt Nam có tiếng Việt.",
+}
+
+
+def plainly(text, kind):
+    """One spelling; SentencePiece's for unigram, which writes Thai \u0e33 as two characters."""
+    return unicodedata.normalize("NFKC" if kind == "unigram" else "NFC", text).replace(" ", "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("script", SPELT)
+def test_letters_are_kept(kind, script):
+    """No letter and no mark is lost, in whichever of Unicode's two ways it is written."""
+    made = Tokenizer.train([SPELT[script]] * 8, kind=kind, vocab_size=500, min_frequency=1)
+    for form in ("NFC", "NFD"):
+        if kind == "bpe" and form == "NFD":
+            continue  # bytes, as they stand
+        ids = made.encode([unicodedata.normalize(form, SPELT[script])])[0].ids
+        assert made.unk_id not in ids
+        assert made.decode(ids).replace(" ", "") == plainly(SPELT[script], kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_folded_is_what_was_asked_for(kind):
+    """Case and accents apart; marks that a script spells with stay."""
+    texts = [" ".join(SPELT.values()), "schone grusse aus koln Schone Grusse Köln köln Viet viet"] * 4
+
+    def read(text, **folded):
+        made = Tokenizer.train(texts, kind=kind, vocab_size=600, min_frequency=1, **folded)
+        return made.decode(made.encode([text])[0].ids).replace(" ", "")
+
+    assert read("Köln", lowercase=True) == "köln"
+    assert read("Köln", strip_accents=True) == "Koln"
+    assert read("Ko\u0308ln", strip_accents=True, lowercase=True) == "koln"
+    for script in ("hi", "ja", "th", "ar"):
+        kept = read(SPELT[script], strip_accents=True, lowercase=True)
+        assert kept == plainly(SPELT[script], kind)
+
+
+def test_recipes_fold_what_was_published():
+    from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
+
+    folded = {n: with_overrides(TextSettings(), r) for n, r in [*RECIPES.items(), ("none", {})]}
+    assert {n for n, s in folded.items() if s.lowercase or s.strip_accents} == {"bert"}
+    assert (folded["bert"].lowercase, folded["bert"].strip_accents) == (True, True)
+
+
+@pytest.mark.parametrize("text", ["Zoe\u0301 ran", "Zoé ran", "में घर", "e\u0301\u0300!", "การ ที่"])
+def test_a_mark_that_is_dropped_belongs_to_its_word(text, tmp_path):
+    """Published uncased tokenizers drop every mark: where a word ends is still behind it."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "zo", "##e", "ran", "म", "घर", "e", "!", "การ", "ท"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    made = Tokenizer.load(tmp_path)
+    for pair in (False, True):
+        e = made.encode_pair("a", text) if pair else made.encode([text])[0]
+        spans = e.offsets[3:-1] if pair else e.offsets[1:-1]
+        covered = "".join(text[a:b] for a, b in spans)
+        assert covered == text.replace(" ", "")
 
 
 def test_bert_vocabulary_honours_lower_case(tmp_path):

@@ -80,6 +80,7 @@ OF_A_NEW_MODEL = (
     "tokenizer_kind",
     "tokenizer",
     "lowercase",
+    "strip_accents",
     "dropout",
 )
 """Settings that the model to adapt has already."""

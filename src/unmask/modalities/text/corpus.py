@@ -77,12 +77,19 @@ def build_tokenizer(
 def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:
     """A tokenizer trained on these texts; where they hold too little for as many entries as were asked for, that is
     said."""
-    say(f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries")
+    case = "folded" if settings.lowercase else "kept"
+    accents = "taken off" if settings.strip_accents else "kept"
+    say(
+        f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries: case is {case} "
+        f"({setting('lowercase', settings.lowercase)}), accents are {accents} "
+        f"({setting('strip_accents', settings.strip_accents)})"
+    )
     made = Tokenizer.train(
         texts,
         kind=settings.tokenizer_kind,
         vocab_size=settings.vocabulary,
-        lowercase=settings.lowercase and settings.tokenizer_kind == "wordpiece",
+        lowercase=settings.lowercase,
+        strip_accents=settings.strip_accents,
     )
     if made.vocab_size < settings.vocabulary:
         say(f"the text holds enough for {made.vocab_size} of them")
@@ -92,7 +99,7 @@ def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[s
 def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:
     """Hash of what a trained tokenizer comes from: the same command, started again after a kill, need not train it
     again."""
-    names = ("tokenizer_kind", "vocabulary", "lowercase", "column", "document", "holdout")
+    names = ("tokenizer_kind", "vocabulary", "lowercase", "strip_accents", "column", "document", "holdout")
     chosen = {name: getattr(settings, name) for name in names}
     made_of = [__version__, TOKENIZER_CHARACTERS, settings.train.seed, chosen, content_key(data)]
     return hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()

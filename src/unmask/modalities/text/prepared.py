@@ -14,7 +14,7 @@ from unmask.modalities.text.tokenizer import Tokenizer
 
 SETTINGS = ("slots", "holdout", "column", "document", "tokenizer")
 """Settings that decide what is prepared; with hide=entity, the seed and, where no tokenizer is brought, `TRAINED`."""
-TRAINED = ("vocabulary", "tokenizer_kind", "lowercase")
+TRAINED = ("vocabulary", "tokenizer_kind", "lowercase", "strip_accents")
 
 
 def settled(settings: TextSettings) -> dict[str, Any]:

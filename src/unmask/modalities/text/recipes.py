@@ -47,7 +47,9 @@ class TextSettings:
         vocabulary: entries of the tokenizer trained on the corpus.
         tokenizer_kind: 'wordpiece', 'bpe' (byte-level) or 'unigram'.
         tokenizer: a tokenizer.json or folder to use instead.
-        lowercase: for WordPiece.
+        lowercase: a tokenizer trained on the corpus reads texts in small letters.
+        strip_accents: it reads é as e and ö as o. Marks that a script spells with (vowel signs of Hindi, Thai and
+            Arabic) stay.
         ratio: share of the slots to hide.
         ratio_end: the share at the run's end, reached linearly; None keeps `ratio`.
         density: 'fixed': every example hides the share `ratio`. 'uniform': each draws its own, of all of (0, 1), anew
@@ -89,7 +91,8 @@ class TextSettings:
     vocabulary: int = 16384
     tokenizer_kind: Literal["wordpiece", "bpe", "unigram"] = "wordpiece"
     tokenizer: str | None = None
-    lowercase: bool = True
+    lowercase: bool = False
+    strip_accents: bool = False
     ratio: float = 0.3
     ratio_end: float | None = 0.15
     density: Literal["fixed", "uniform", "bell"] = "fixed"
@@ -160,14 +163,18 @@ BERT = {
     "mask": 0.8,
     "random": 0.1,
     "keep": 0.1,
+    "lowercase": True,
+    "strip_accents": True,
     "learning_rate": 1e-3,
 }
-"""Devlin et al. 2019, section 3.1 and appendix A.1; the rate is one for models of a few million parameters."""
+"""Devlin et al. 2019, section 3.1 and appendix A.1, uncased; the rate is one for models of a few million parameters."""
 
-ROBERTA = {**BERT, "tokenizer_kind": "bpe", "lowercase": False}
+CASED = {"lowercase": False, "strip_accents": False}
+
+ROBERTA = {**BERT, **CASED, "tokenizer_kind": "bpe"}
 """Liu et al. 2019: dynamic masks, byte-level BPE, no next-sentence task."""
 
-ELECTRA = {**BERT, "objective": "detection", "mask": 1.0, "random": 0.0, "keep": 0.0}
+ELECTRA = {**BERT, **CASED, "objective": "detection", "mask": 1.0, "random": 0.0, "keep": 0.0}
 """Clark et al. 2020, section 2 and appendix A: 15 % masked, all of them behind [MASK]; loss weight 50."""
 
 MODERN = {"recipe": "modern", "ratio": 0.3, "ratio_end": None, "mask": 1.0, "random": 0.0, "keep": 0.0}

@@ -25,7 +25,7 @@ from unmask.modalities.text.tokenizer_files import (
     from_file,
 )
 from unmask.modalities.text.tokenizer_training import Kind, sound, trained
-from unmask.modalities.text.units import word_units
+from unmask.modalities.text.units import with_marks, word_units
 from unmask.writing import written
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class Encoded:
     Attributes:
         ids: (slots,) token ids.
         units: (slots,) unit numbers, -1 at special tokens.
-        offsets: (slots, 2) character offsets into the text.
+        offsets: (slots, 2) character offsets into the text; combining marks that the tokenizer drops belong to the
+            token before them.
         special: True at tokens the tokenizer added ([CLS], [SEP]). A mask token written in the text is not special:
             its id is `mask_id` and it is a unit of its own.
         type_ids: for pairs, the token types the model expects (BERT: 0 first text, 1 second); else None.
@@ -175,14 +176,16 @@ class Tokenizer:
         *,
         kind: Kind = "wordpiece",
         vocab_size: int = 16384,
-        lowercase: bool | None = None,
+        lowercase: bool = False,
+        strip_accents: bool = False,
         min_frequency: int = 2,
         show_progress: bool = False,
     ) -> Tokenizer:
         """Train on texts. Special tokens [PAD] [UNK] [CLS] [SEP] [MASK] get ids 0 to 4.
 
         Args:
-            lowercase: default True for WordPiece, False for the others.
+            lowercase: read texts in small letters.
+            strip_accents: read é as e and ö as o; marks that a script spells with (Hindi, Thai, Arabic) stay.
         """
         return cls(
             trained(
@@ -190,6 +193,7 @@ class Tokenizer:
                 kind=kind,
                 vocab_size=vocab_size,
                 lowercase=lowercase,
+                strip_accents=strip_accents,
                 min_frequency=min_frequency,
                 show_progress=show_progress,
             )
@@ -311,8 +315,12 @@ class Tokenizer:
                 units = np.where(part >= 0, part + units.max(initial=-1) + 1, units)
         if len(texts) == 2:
             types = np.array(encoding.type_ids, np.int32)
-        flat = np.fromiter(chain.from_iterable(offsets), np.int32, 2 * len(offsets))
-        return Encoded(ids=ids, units=units, offsets=flat.reshape(-1, 2), special=special, type_ids=types)
+        flat = np.fromiter(chain.from_iterable(offsets), np.int32, 2 * len(offsets)).reshape(-1, 2)
+        if not all(text.isascii() for text in texts):
+            belongs = np.array([-1 if s is None else s for s in encoding.sequence_ids])
+            for which, text in enumerate(texts):
+                flat[belongs == which] = with_marks(text, flat[belongs == which])
+        return Encoded(ids=ids, units=units, offsets=flat, special=special, type_ids=types)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of some ids, special tokens left out."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.errors import UserError
-from unmask.modalities.text.units import inside_word
+from unmask.modalities.text.units import goes_on
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 Kind = Literal["wordpiece", "bpe", "unigram"]
+
+ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+"""Unicode's blocks of combining marks that belong to no script, as of é, ö, й. Marks that a script spells with (vowel
+signs of Devanagari, Thai and Arabic, points of Hebrew, the voicing of kana) have places in its own block, and stay."""
 
 
 def trained(
@@ -21,7 +26,8 @@ def trained(
     *,
     kind: Kind,
     vocab_size: int,
-    lowercase: bool | None,
+    lowercase: bool,
+    strip_accents: bool,
     min_frequency: int,
     show_progress: bool,
 ) -> Backend:
@@ -30,16 +36,22 @@ def trained(
     Raises:
         UserError: no text, or another kind.
     """
+    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    lowercase = kind == "wordpiece" if lowercase is None else lowercase
+    folding: list[Any] = [normalizers.Lowercase()] if lowercase else []
+    if strip_accents:
+        folding = [normalizers.NFD(), normalizers.Replace(Regex(ACCENTS), ""), normalizers.NFC(), *folding]
     common: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
     trainer: Any
     if kind == "wordpiece":
         backend = Backend(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
-        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        cleaned = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+        # One spelling of é and of が, which some programs write as two characters.
+        backend.normalizer = normalizers.Sequence(
+            [cleaned, *(folding if strip_accents else [normalizers.NFC(), *folding])]
+        )
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece(prefix="##")
         texts = [sound(text) for text in texts]
@@ -47,15 +59,14 @@ def trained(
         trainer = trainers.WordPieceTrainer(min_frequency=min_frequency, **common)
     elif kind == "bpe":
         backend = Backend(models.BPE())
-        backend.normalizer = normalizers.Lowercase() if lowercase else None
+        backend.normalizer = normalizers.Sequence(folding) if folding else None
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         backend.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(min_frequency=min_frequency, initial_alphabet=alphabet, **common)
     elif kind == "unigram":
         backend = Backend(models.Unigram())
-        steps = [normalizers.NFKC()] + ([normalizers.Lowercase()] if lowercase else [])
-        backend.normalizer = normalizers.Sequence(steps)
+        backend.normalizer = normalizers.Sequence([normalizers.NFKC(), *folding])
         backend.pre_tokenizer = pre_tokenizers.Metaspace()
         backend.decoder = decoders.Metaspace()
         trainer = trainers.UnigramTrainer(unk_token="[UNK]", **common)
@@ -79,9 +90,9 @@ def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: i
     """
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(text)
+        counts.update(unicodedata.normalize("NFC", text))
     common = sorted(counts, key=lambda c: (-counts[c], c))[:most]
-    return [f"##{c}" for c in sorted(set(normalise("".join(common)))) if inside_word(c)]
+    return [f"##{c}" for c in sorted({c for one in common for c in normalise(one)}) if goes_on(c)]
 
 
 def _canonical(backend: Backend, fixed: int) -> Backend:

@@ -1,8 +1,9 @@
 """Units: which tokens are hidden together. From the tokenizer's own word ids and Unicode script, not from '##'.
 
 Right for WordPiece, byte-level BPE and Unigram alike: a token continues the one before it when no white space lies
-between them and both touch with word characters; Chinese and Japanese text is taken character by character; the
-bytes of one character and a combining mark stay with it; a lone space piece belongs to the word it stands before.
+between them and both touch with word characters; where a script writes no spaces (Chinese, Japanese, Thai), each
+token is a unit; the bytes of one character and a combining mark stay with it; a lone space piece belongs to the word it
+stands before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from itertools import chain
 import numpy as np
 
 _SPACE, _WORD, _APART, _OTHER, _MARK = 0, 1, 2, 3, 4
-_HAN_LIKE = (
+UNSPACED = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
     (0x2E80, 0x2FDF),
     (0x3005, 0x3007),
     (0x3021, 0x3029),
@@ -30,6 +34,8 @@ _HAN_LIKE = (
     (0x1AFF0, 0x1B16F),
     (0x20000, 0x323AF),
 )
+"""Scripts without spaces between words, as ranges of code points: Thai, Lao, Burmese, Khmer, Chinese, Japanese."""
+_FIRST_MARK = 0x300
 _JOINERS = (0xAD, 0x200C, 0x200D)
 """Soft hyphen and the two zero-width joiners: inside a word (Persian) or an emoji, never its edge."""
 
@@ -41,7 +47,7 @@ def _kind(character: str) -> int:
         return _SPACE
     if unicodedata.category(character)[0] == "M" or code in _JOINERS:
         return _MARK
-    if any(low <= code <= high for low, high in _HAN_LIKE):
+    if any(low <= code <= high for low, high in UNSPACED):
         return _APART
     return _WORD if character.isalnum() or character == "_" else _OTHER
 
@@ -49,6 +55,13 @@ def _kind(character: str) -> int:
 def inside_word(character: str) -> bool:
     """Whether a character can continue a word: a letter, digit or mark of a script that writes spaces."""
     return _kind(character) in (_WORD, _MARK)
+
+
+def goes_on(character: str) -> bool:
+    """Whether a WordPiece entry can go on with it: what is inside a word, and what has no spaces around it but for the
+    ideographs that BERT's tokenizer parts."""
+    parted = "\u3400" <= character <= "\u9fff" or "\uf900" <= character <= "\ufaff" or character >= "\U00020000"
+    return inside_word(character) or (_kind(character) == _APART and not parted)
 
 
 def _joins(text: str, index: int) -> bool:
@@ -132,6 +145,28 @@ def word_units(
         elif not joined:
             shown = _OTHER
         carry, last_end, blank_end, last_word, last_apart = -1, end, -1, word, alone
+    return out
+
+
+def with_marks(text: str, offsets: np.ndarray) -> np.ndarray:
+    """(slots, 2) offsets whose ends take in the combining marks behind them that no token has: of a tokenizer that
+    drops marks.
+
+    >>> with_marks("Zoe\u0301", np.array([[0, 3]])).tolist()
+    [[0, 4]]
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    begin, end = offsets.T
+    follows = np.flatnonzero((begin < end) & (end < len(text)))
+    follows = follows[codes[end[follows]] >= _FIRST_MARK]
+    if not len(follows):
+        return offsets
+    out, starts = offsets.copy(), set(begin.tolist())
+    for slot in follows.tolist():
+        last = int(end[slot])
+        while last < len(text) and last not in starts and unicodedata.category(text[last])[0] == "M":
+            last += 1
+        out[slot, 1] = last
     return out
 
 
