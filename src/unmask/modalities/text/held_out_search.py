@@ -7,14 +7,13 @@ other searches (questions, titles) is a guide: docs/explanation/measured-text.md
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from unmask.evaluation.metrics import Estimate, bootstrap_mean
+from unmask.modalities.text.terms import END_OR_LINE, WORD, with_pairs, words
 
 FEWEST = 30
 """Held-out texts that can be parted, below which nothing is said."""
@@ -30,27 +29,6 @@ LEARNT_BY_WORDS = 20_000
 _OPENING, _REST = 4, 8
 """Words at least, before and after the cut."""
 
-_CHARACTER = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\u0e00-\u0e7f]"
-_WORD = re.compile(rf"{_CHARACTER}|(?:(?!{_CHARACTER})\w)+")
-_END = re.compile(r"[.!?]+[)\"'’”]*(?=\s)|[。！？]+|\n+")
-
-
-def words(text: str) -> list[str]:
-    """Words of a text in small letters; characters one by one where a script writes no spaces.
-
-    >>> words("A fox, 今天")
-    ['a', 'fox', '今', '天']
-    """
-    return _WORD.findall(text.lower())
-
-
-def terms(text: str) -> list[str]:
-    """What TF-IDF counts: words, and pairs of neighbouring characters where a script writes no spaces."""
-    found = words(text)
-    single = re.compile(_CHARACTER)
-    pairs = [a + b for a, b in itertools.pairwise(found) if single.match(a) and single.match(b)]
-    return found + pairs
-
 
 def parted(text: str) -> tuple[str, str] | None:
     """The first sentence and the rest; halves where no sentence ends well; None where there is too little text.
@@ -60,11 +38,11 @@ def parted(text: str) -> tuple[str, str] | None:
     >>> parted("Too short a text.") is None
     True
     """
-    starts = [found.start() for found in _WORD.finditer(text)]
+    starts = [found.start() for found in WORD.finditer(text)]
     if len(starts) < _OPENING + _REST:
         return None
     first, last = starts[_OPENING - 1], starts[len(starts) - _REST]
-    ends = (found.end() for found in _END.finditer(text, first))
+    ends = (found.end() for found in END_OR_LINE.finditer(text, first))
     cut = next((end for end in ends if end <= last), None)
     if cut is None:
         cut = starts[min(len(starts) // 2, len(starts) - _REST)]
@@ -156,7 +134,9 @@ def ranks_by_words(search: Search, learnt: Sequence[str]) -> np.ndarray:
     """`ranks` of TF-IDF, counted in training texts and those searched: the rule that needs no model."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    counted = TfidfVectorizer(analyzer=terms, sublinear_tf=True).fit([*learnt, *search.documents])
+    counted = TfidfVectorizer(analyzer=lambda text: with_pairs(words(text)), sublinear_tf=True).fit(
+        [*learnt, *search.documents]
+    )
     return ranks(counted.transform(search.queries), counted.transform(search.documents))
 
 

@@ -20,14 +20,12 @@ import torch
 
 from unmask.errors import UserError
 from unmask.modalities.text.tasks import linear
+from unmask.modalities.text.terms import pieces, with_pairs
 
 NAME = "beside"
 MOST_TERMS, MOST_WORDS = 20_000, 100_000
 """Words and pairs of words of a linear model; words of a cosine, which needs the rare ones."""
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
-WORD = r"(?u)\b\w+\b|[^\w\s]"
-"""What TF-IDF counts: words, and marks one by one."""
-
 
 Kind = Literal["words", "apart", "cosine", "tags", "sentence"]
 PROBLEMS: dict[str, tuple[str, ...]] = {
@@ -280,13 +278,17 @@ def vectors_apart(
 
 
 def _counter(**options: Any) -> Any:
-    return _single(ngram_range=(1, 2), **options)
+    return _vectorizer(tokenizer=pieces, token_pattern=None, ngram_range=(1, 2), **options)
 
 
 def _single(**options: Any) -> Any:
+    return _vectorizer(analyzer=lambda text: with_pairs(pieces(text)), **options)
+
+
+def _vectorizer(**options: Any) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(sublinear_tf=True, dtype=np.float32, token_pattern=WORD, **options)
+    return TfidfVectorizer(sublinear_tf=True, dtype=np.float32, **options)
 
 
 def _counts(counter: Any, items: Sequence[Any]) -> Any:

@@ -3,7 +3,6 @@ and, beside a model, what it adds to the model's scores."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from unmask.modalities.text.tasks import linear
 from unmask.modalities.text.tasks.beside import Beside
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.squad import SquadQuestion
+from unmask.modalities.text.terms import sentences, with_pairs, words
 
 GAINS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """What overlaps may be multiplied by."""
@@ -21,22 +21,11 @@ OUTSIDE = -1e4
 """Of slots that are no token of the context."""
 
 
-def sentences(context: str) -> list[tuple[int, int]]:
-    """(start, end) of each sentence in characters, without the white space between them; one at least."""
-    ends = [m.start() for m in re.finditer(r"(?<=[.!?])\s+", context)]
-    starts = [0, *(m.end() for m in re.finditer(r"(?<=[.!?])\s+", context))]
-    found = [(a, b) for a, b in zip(starts, [*ends, len(context)], strict=True) if context[a:b].strip()]
-    return found or [(0, len(context))]
-
-
 def overlaps(question: str, context: str) -> tuple[list[tuple[int, int]], np.ndarray]:
     """Sentences of a context, and for each how many of its words the question has, long sentences at a discount."""
-    asked = set(re.findall(r"\w+", question.lower()))
-    spans = sentences(context)
-    texts = [context[a:b] for a, b in spans]
-    return spans, np.array(
-        [len(asked & set(re.findall(r"\w+", s.lower()))) / (1 + len(s.split())) ** 0.5 for s in texts]
-    )
+    asked, spans = set(with_pairs(words(question))), sentences(context)
+    held = [with_pairs(words(context[a:b])) for a, b in spans]
+    return spans, np.array([len(asked & set(found)) / (1 + len(found)) ** 0.5 for found in held])
 
 
 def fit_overlap(items: Sequence[SquadQuestion]) -> Beside:

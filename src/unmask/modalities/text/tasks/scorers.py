@@ -12,9 +12,12 @@ import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from unmask.modalities.text.terms import UNSPACED
 
 Span = tuple[int, int, str]
 """(start, end, label): characters or tokens, end exclusive."""
@@ -158,12 +161,17 @@ def entity_scores(truth: Sequence[Iterable[Span]], guess: Sequence[Iterable[Span
 # --- SQuAD ------------------------------------------------------------------------------------------------------------
 
 
-_PUNCTUATION, _ARTICLES = str.maketrans("", "", string.punctuation), re.compile(r"\b(a|an|the)\b")
+_OTHER_SCRIPTS = "".join(
+    c for c in map(chr, [*range(0x590, 0xE80), *range(0x3000, 0x3040), *range(0xFF00, 0xFFF0)]) if category(c)[0] == "P"
+)
+_PUNCTUATION = str.maketrans("", "", string.punctuation + _OTHER_SCRIPTS)
+_ARTICLES, _PART = re.compile(r"\b(a|an|the)\b"), re.compile(rf"[{UNSPACED}]|[^{UNSPACED}\s]+")
 
 
 @functools.lru_cache(maxsize=1 << 17)
 def normalise_answer(text: str) -> str:
-    """Lower case, no ASCII punctuation, no articles, single spaces (the SQuAD scripts' rule)."""
+    """Lower case, no punctuation (ASCII's, and that of Arabic, Indic, Chinese and Japanese), no articles, single
+    spaces: the SQuAD scripts' rule, and MLQA's (Lewis et al. 2020) for those scripts."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -173,7 +181,12 @@ def squad_exact(guess: str, truths: Sequence[str]) -> float:
 
 
 def squad_f1(guess: str, truths: Sequence[str]) -> float:
-    """Best word overlap F1 with one of the true answers; where either is empty, 1 if both are (SQuAD 2.0's rule)."""
+    """Best word overlap F1 with one of the true answers, of characters where a script writes no spaces (MLQA's rule);
+    where either is empty, 1 if both are (SQuAD 2.0's rule).
+
+    >>> round(squad_f1("\u4e09\u767e\u4e03\u5341\u4e07", ["\u7ea6\u4e09\u767e\u4e03\u5341\u4e07"]), 3)
+    0.909
+    """
     return max(_overlap(guess, t) for t in _answers(truths))
 
 
@@ -189,7 +202,7 @@ def _answers(truths: Sequence[str]) -> list[str]:
 
 
 def _overlap(guess: str, truth: str) -> float:
-    a, b = normalise_answer(guess).split(), normalise_answer(truth).split()
+    a, b = (_PART.findall(normalise_answer(text)) for text in (guess, truth))
     if not a or not b:
         return float(a == b)
     return _f(sum((collections.Counter(a) & collections.Counter(b)).values()), len(a), len(b))[2]
