@@ -89,7 +89,9 @@ def test_evaluate_embed_fill_inspect(capsys, folders, tmp_path):
     assert np.load(tmp_path / "e.npy").shape == (90, 32)
     found = good(capsys, "embed", folders / "model", folders / "data", "--out", tmp_path / "e.parquet")
     table = pl.read_parquet(tmp_path / "e.parquet")
-    paths = sorted(str(p.relative_to(folders / "data")) for p in (folders / "data").rglob("*.png") if p.name != "broken.png")
+    paths = sorted(
+        str(p.relative_to(folders / "data")) for p in (folders / "data").rglob("*.png") if p.name != "broken.png"
+    )
     assert table["picture"].to_list() == found["names"] == paths
     np.testing.assert_array_equal(np.stack(table["vector"].to_list()), np.load(tmp_path / "e.npy"))
     one = folders / "data" / "down" / "001.png"
