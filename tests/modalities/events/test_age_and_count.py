@@ -3,6 +3,7 @@ points."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -108,3 +109,14 @@ def test_held_out_labels_do_not_reach_it(home: Path, tmp_path: Path):
         flipped = truth["boolean_value"] ^ (split["split"] == "held_out")
         truth = truth.with_columns(boolean_value=flipped)
     assert kept[0] == kept[1]
+
+
+def test_the_rule_says_of_whom_it_knows_the_age(made):
+    """As on PhysioNet, where ages are facts and no births are events: it knows the number of events alone."""
+    labels = points(value=np.arange(300) % 2)
+    y, events = Binary().encode(labels), made[0].events
+    assert AgeAndCount.fit(made[0], labels, y, Binary()).name == "age (known of 80 %) and number of events"
+    unborn = dataclasses.replace(events, codes=["AGE" if c == "MEDS_BIRTH" else c for c in events.codes])
+    without = AgeAndCount.fit(Histories(unborn, Vocabulary.fit(unborn, floor=1)), labels, y, Binary())
+    assert (without.known, without.name) == (0, "number of events")
+    assert AgeAndCount(**without.to_dict()).name == without.name

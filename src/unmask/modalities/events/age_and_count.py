@@ -33,11 +33,30 @@ class AgeAndCount:
     Attributes:
         centre, spread: (2,) of age and logarithm at the training points.
         weights: (outputs, 6), the last of each the intercept.
+        known: of how many training points the age was, a share; None in folders of before.
     """
 
     centre: list[float]
     spread: list[float]
     weights: list[list[float]]
+    known: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What it knows: where no birth is an event, no age.
+
+        >>> AgeAndCount(centre=[], spread=[], weights=[], known=0.0).name
+        'number of events'
+        >>> AgeAndCount(centre=[], spread=[], weights=[], known=0.634).name
+        'age (known of 63 %) and number of events'
+        """
+        if self.known == 0:
+            return "number of events"
+        return (
+            NAME
+            if self.known in (None, 1)
+            else f"age (known of {self.known:.0%}) and number of events".replace("%", " %")
+        )
 
     @classmethod
     def fit(cls, histories: Histories, points: Labels, y: np.ndarray, target: Labelled, seed: int = 0) -> AgeAndCount:
@@ -68,7 +87,9 @@ class AgeAndCount:
 
         optimiser.step(closure)
         found = weights.detach()
-        return cls(centre=centre.tolist(), spread=spread.tolist(), weights=found.tolist())
+        return cls(
+            centre=centre.tolist(), spread=spread.tolist(), weights=found.tolist(), known=float(seen[:, 0].mean())
+        )
 
     def predict(self, histories: Histories, points: Labels, target: Target) -> np.ndarray:
         """(points, outputs) as the target's probabilities; of numbers the expected one alone, (points, 1)."""

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
 from unmask.modalities.events.age_and_count import AgeAndCount
 from unmask.modalities.events.cuts import without_events
 from unmask.modalities.events.folder import EventFolder
@@ -55,8 +54,9 @@ def evaluate(model: OutcomeModel, events: Events, labels: str | Path, *, seed: i
         results["constant"] = scored(target, points, constant(target, points), seed=seed)
     histories, rule = model.histories(events), (model.folder.outcome or {}).get("age_and_count")
     if rule is not None:
-        said = AgeAndCount(**rule).predict(histories, points, target)
-        results[AGE_AND_COUNT] = scored(target, points, said, seed=seed)
+        simple = AgeAndCount(**rule)
+        said = simple.predict(histories, points, target)
+        results[simple.name] = scored(target, points, said, seed=seed)
     if isinstance(target, Number) and target.rule is not None:
         said = (target.rule.of(histories, points) - target.centre) / target.spread
         results[target.rule.name] = scored(target, points, said[:, None], seed=seed)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
 from unmask.modalities.events.age_and_count import AgeAndCount
 from unmask.modalities.events.features import Features
 from unmask.modalities.events.histories import Histories
@@ -48,8 +47,9 @@ class OutcomeBaselines:
         """Those of a task with labels: a constant, age and number of events, and models on more."""
         found = self._models(train, test)
         constant = next(iter(found))
-        said = self.age_and_count(train).predict(self.histories, self.points.take(test), self.target)
-        return {constant: found.pop(constant), AGE_AND_COUNT: said, **found}
+        rule = self.age_and_count(train)
+        said = rule.predict(self.histories, self.points.take(test), self.target)
+        return {constant: found.pop(constant), rule.name: said, **found}
 
     def _models(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
         """A constant, and models that need their points in memory: of very many a random part is taken, which stands

@@ -13,7 +13,6 @@ import numpy as np
 from unmask.evaluation.charts import line_chart, number, table
 from unmask.evaluation.report import Report
 from unmask.modalities.events import clinical, number_report
-from unmask.modalities.events.age_and_count import NAME as AGE_AND_COUNT
 from unmask.modalities.events.fill import timeline
 from unmask.modalities.events.folder import EventFolder
 from unmask.modalities.events.histories import Histories
@@ -119,6 +118,7 @@ def write(
     if found.get("unseen_classes"):
         listed = ", ".join(f"{name} ({count})" for name, count in found["unseen_classes"].items())
         page.facts({"Held-out labels of classes that training did not have": listed})
+    counts = next((name for name in found["results"] if name.endswith("number of events")), "number of events")
     page.section(
         "On held-out patients",
         figures_table(found["results"], "model"),
@@ -127,13 +127,13 @@ def write(
         "calibration error (10 bins of equal count, less what chance adds; beside it what right predictions would show "
         "by chance alone); a calibration slope of 1 and an intercept of 0 are right. The "
         "row 'prevalence' is what a rule that knows nothing of the patient scores, "
-        f"'{AGE_AND_COUNT}' one that knows no more than that."
+        f"'{counts}' one that knows no more than that."
         if not isinstance(target, Number)
         else "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
         "labels. RMSE and the mean error (both in the unit of the labels) are better when lower; R² (share of the "
         f"variance that is explained) and rank correlation when higher; of the intervals {target.level:.0%} should "
         "hold the number. 'training mean' is a rule that knows nothing of the patient, "
-        f"'{AGE_AND_COUNT}' one that knows no more than that, 'last value of ...' one that knows a single value.",
+        f"'{counts}' one that knows no more than that, 'last value of ...' one that knows a single value.",
     )
     if isinstance(target, Binary) and len(points) >= 20 and predicted:
         assert points.value is not None
