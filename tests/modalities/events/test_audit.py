@@ -159,6 +159,16 @@ def test_diagnoses_stamped_at_admission_and_early_ends_are_found(tmp_path: Path)
     assert found(tmp_path / "b", ended, asked)["the end is known"] == "warning"
 
 
+def test_events_outside_their_encounter_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    begin = {s: t for s, t, code, *_ in rows if code == "ADMISSION"}
+    late = [(s, begin[s] + timedelta(days=9), "CULTURE", None, s) for s in range(3)]
+    assert found(tmp_path, [*rows, *late], asked)["events after their encounter"] == "note"
+    (tmp_path / "b").mkdir()
+    stray = (7, begin[7] - timedelta(days=365), "A", 1.0, 7)
+    assert found(tmp_path / "b", [*rows, stray], asked)["events outside their encounter"] == "warning"
+
+
 def test_copies_of_patients_and_of_events_are_found(tmp_path: Path):
     rows, asked = clean(0)
     rows += [(500, *row[1:]) for row in rows if row[0] == 5] + rows[:60]

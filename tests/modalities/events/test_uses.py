@@ -26,7 +26,7 @@ from unmask.modalities.events.next_visit import figures, finetune_next_visit, ne
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.scoring import scored
 from unmask.modalities.events.targets import Binary, TimeToEvent
-from unmask.modalities.events.visits import visits_of
+from unmask.modalities.events.visits import own_events, visits_of
 from unmask.modalities.events.vocabulary import FIRST, Vocabulary
 
 QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
@@ -302,6 +302,36 @@ def test_events_without_an_encounter_are_of_the_one_around_them_or_of_those_clos
     assert visits_of(hours, None, 0).of.tolist() == list(range(8))
     inner = visits_of(hours, np.array([7, 7, 3, -1, 3, 7, 7, -1]), 24)  # one encounter within another
     assert inner.of.tolist() == [0, 0, 1, 1, 1, 0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("admission", "discharge"), [("ADMISSION", "DISCHARGE"), ("ENCOUNTER//IMP", "ENCOUNTER_END//IMP")]
+)
+def test_a_row_with_a_wrong_time_moves_no_stay(tmp_path: Path, admission: str, discharge: str):
+    rows = [
+        (1, DAY, "LAB", 5.0, None),
+        (1, DAY + timedelta(300), "LAB", 1.0, 9),  # mistyped by a year
+        (1, DAY + timedelta(400), "LAB", 2.0, None),
+        (1, DAY + timedelta(665), admission, None, 9),
+        (1, DAY + timedelta(666), "LAB", 3.0, None),
+        (1, DAY + timedelta(667), "CONDITION//b", None, 9),
+        (1, DAY + timedelta(668), discharge, None, 9),
+        (1, DAY + timedelta(1030), "LAB", 4.0, 9),  # mistyped the other way
+        (1, DAY + timedelta(700), "LAB", 6.0, None),
+    ]
+    rows.sort(key=lambda row: row[1])
+    kinds = {"subject_id": pl.Int64, "time": pl.Datetime("us"), "code": pl.String, "numeric_value": pl.Float32}
+    events = read_meds(shard(tmp_path, pl.DataFrame(rows, orient="row", schema=kinds | {"visit_id": pl.Int64})))
+    histories = Histories(events, Vocabulary.fit(events, np.arange(len(rows)), floor=1))
+    visits = next_visits(histories, ("CONDITION",))
+    assert visits.points.time.tolist() == [events.time[events.code == events.codes.index(admission)][0] - 1]
+    own = own_events(events)[events.code]
+    found = visits_of(events.time, events.visit, 24, own)
+    assert [v for v, of in zip(events.value.tolist(), found.of.tolist(), strict=True) if of == 0 and v == v] == [
+        1,
+        3,
+        4,
+    ]
 
 
 def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):

@@ -19,6 +19,7 @@ from unmask.errors import option
 from unmask.modalities.events.cuts import encounters
 from unmask.modalities.events.meds import BIRTH, DEATH, HOUR, STATIC, Events
 from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
+from unmask.modalities.events.visits import extents, own_events
 from unmask.progress import counted
 
 LATEST = np.iinfo(np.int64).max
@@ -429,9 +430,55 @@ def coded_early(events: Events) -> Iterator[Finding]:
     )
 
 
+def outside_encounters(events: Events) -> Iterator[Finding]:
+    """Events more than a day before their encounter's own begin, or after its end: times that are wrong, or results
+    that came late."""
+    if events.visit is None:
+        return
+    early, late, own = Tally(len(events.codes)), Tally(len(events.codes)), own_events(events)
+    for owners, here in events.blocks():
+        block = block_of(events, owners, here)
+        stays = encounters(events, owners, here, block.time != STATIC)
+        rows = stays.rows - here.start
+        begin, end = extents(stays.of, len(stays), block.time[rows], own[block.code[rows]])
+        early.add(block, rows[block.time[rows] < begin[stays.of] - DAY])
+        late.add(block, rows[block.time[rows] > end[stays.of] + DAY])
+    if early.events:
+        yield Finding(
+            check="events outside their encounter",
+            level="warning",
+            sentence=f"{early.events:,} events of {early.subjects:,} subjects stand more than a day before the "
+            "admission that begins their encounter.",
+            todo="Look at their times: a year mistyped is known a year too early. The encounter begins at its own "
+            "event all the same.",
+            columns=("code", "events"),
+            rows=most_frequent(events, early.count),
+        )
+    if late.events:
+        yield Finding(
+            check="events after their encounter",
+            level="note",
+            sentence=f"{late.events:,} events of {late.subjects:,} subjects stand more than a day after the "
+            "end of their encounter.",
+            todo="Results may come after a discharge; other events may have a wrong time.",
+            columns=("code", "events"),
+            rows=most_frequent(events, late.count),
+        )
+
+
 def most_frequent(events: Events, count: np.ndarray) -> list[tuple[Any, ...]]:
     """Code and count of the `SHOWN` codes with the highest counts; those without any are left out."""
     return [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
 
 
-CHECKS = (midnights, after_death, without_time, before_birth, dates_for_none, coded_early, duplicates, order)
+CHECKS = (
+    midnights,
+    after_death,
+    without_time,
+    before_birth,
+    dates_for_none,
+    coded_early,
+    outside_encounters,
+    duplicates,
+    order,
+)

@@ -27,7 +27,7 @@ from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.scoring import auroc, resampled
 from unmask.modalities.events.splits import whom
 from unmask.modalities.events.targets import MultiLabel
-from unmask.modalities.events.visits import visits_of
+from unmask.modalities.events.visits import own_events, visits_of
 from unmask.modalities.events.vocabulary import FIRST
 from unmask.training.finetune_checkpoints import StoppedBySignal
 from unmask.writing import writes_model
@@ -88,6 +88,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         )
     column = np.full(len(vocabulary), -1)
     column[np.array(asked) + FIRST] = np.arange(len(asked))
+    own = own_events(events)
     subject: list[int] = []
     moment: list[int] = []
     came: list[np.ndarray] = []
@@ -100,7 +101,11 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         mine = np.flatnonzero(which >= 0)
         if not len(mine):
             continue
-        found = visits_of(when, None if events.visit is None else events.visit[rows], gap)
+        named = None if events.visit is None else events.visit[rows]
+        found = visits_of(when, named, gap, own[events.code[rows]])
+        mine = mine[when[mine] >= found.begin[found.of[mine]]]  # what is dated before its visit is known before
+        if not len(mine):
+            continue
         of_codes = found.of[mine]
         last = int(of_codes[np.lexsort((of_codes, found.begin[of_codes]))[-1]])
         begin = int(found.begin[last])
@@ -109,7 +114,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         subject.append(i)
         moment.append(begin - 1)
         encounter.append(bool(found.encounter[last]))
-        for out, chosen in ((came, found.of == last), (before, when < begin)):
+        for out, chosen in ((came, (found.of == last) & (when >= begin)), (before, when < begin)):
             hot = np.zeros(len(asked), np.float32)
             hot[which[chosen & (which >= 0)]] = 1
             out.append(hot)
