@@ -26,6 +26,9 @@ def impute(
     ),
     formula: str = typer.Option(None, help="With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'."),
     method: list[str] = typer.Option([], help="With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample."),
+    rounds: int = typer.Option(
+        None, help="With --proper: of the chains, 10 by default; those that have not mixed by then go on up to 40."
+    ),
     duration: str = typer.Option(None, help="With --proper and no model: column of follow-up time."),
     event: str = typer.Option(
         None,
@@ -71,6 +74,7 @@ def impute(
     given: dict[str, Any] = {
         "formula": formula,
         "method": method,
+        "rounds": rounds,
         "duration": duration,
         "event": event,
         "event_level": event_level,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ def impute_properly(
     unused: Mapping[str, Any],
     formula: str | None,
     method: Sequence[str],
+    rounds: int | None,
     duration: str | None,
     event: str | None,
     schema: str | None,
@@ -90,6 +92,7 @@ def impute_properly(
         event=event,
         formula=formula,
         method=_methods(method),
+        rounds=10 if rounds is None else rounds,
         shift=read_shifts(shift),
         seed=seed,
     )
@@ -100,7 +103,9 @@ def impute_properly(
         write_table(one, path, escape_formulas=escape_formulas)
     if report:
         done.report(report)
-    cells = done.cells_
+    cells, notes = done.cells_, [note for note in done.notes_ if note not in done.doubts_]
+    for text in done.doubts_:
+        print(f"warning: {text}", file=sys.stderr)
     found = {
         "out": written,
         "rows": len(frame),
@@ -110,13 +115,14 @@ def impute_properly(
         "methods": done.methods_,
         "why": done.reasons_,
         "formula": done.formula_.text if done.formula_ else None,
-        "notes": done.notes_,
+        "notes": notes,
+        "warnings": done.doubts_,
         "report": report,
     }
     how = ", ".join(f"{name}: {m}" for name, m in done.methods_.items()) or "nothing was missing"
     agrees = [f"agrees with {done.formula_.text}"] if done.formula_ else []
     lines = [f"{cells} cells filled in each of {proper} tables, for Rubin's rules", how, *agrees]
-    return found, [*lines, *(f"note: {note}" for note in done.notes_), *written, *([report] if report else [])]
+    return found, [*lines, *(f"note: {note}" for note in notes), *written, *([report] if report else [])]
 
 
 def _methods(texts: Sequence[str]) -> dict[str, str] | str | None:

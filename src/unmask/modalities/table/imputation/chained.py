@@ -38,7 +38,7 @@ class Completed:
         odds: place of a category -> (levels that occur, (rows missing, levels) log-probabilities, uniform numbers) of
             its last draw: what a shift of the log-odds needs.
         trace: (rounds, columns, 2) mean and deviation of the imputed values (category numbers) of every round.
-        stuck: draws for which no proposal was accepted; the likeliest ones were taken.
+        stuck: draws for which the analysis left no value possible: the cells kept the value they had.
     """
 
     columns: list[np.ndarray]
@@ -139,7 +139,8 @@ class Plan:
         return self.schema.columns[self.schema.modelled[place]].name
 
     def select(self) -> None:
-        """Choose the regressors of every incomplete column: no copies of each other, and no more than its rows
+        """Choose the regressors of every incomplete column: no copies of each other, none whose effect no observed
+        value tells (of one value there, or the last of levels that are all there are there), and no more than its rows
         can bear."""
         filled = [
             np.where(g, np.nanmean(x) if (~g).any() else 0.0, x) for x, g in zip(self.columns, self.gone, strict=True)
@@ -150,8 +151,15 @@ class Plan:
         copied, copy = _copies(matrix)
         for place in self.order:
             allowed = np.array([p != place and p not in self.skip.get(place, ()) for p in owner], bool)
-            allowed[copy[allowed[copied] & allowed[copy]]] = False
             seen = ~self.gone[place]
+            if seen.any():
+                known = matrix[seen]
+                allowed &= np.ptp(known, 0) > 0
+                for other in {p for p in owner[allowed] if self.sizes[p]}:
+                    levels = np.flatnonzero(allowed & (owner == other))
+                    if not np.ptp(known[:, levels].sum(1)):
+                        allowed[levels[known[:, levels].sum(0).argmax()]] = False
+            allowed[copy[allowed[copied] & allowed[copy]]] = False
             size = max(self.sizes[place], 2)
             most = max(3, int(seen.sum()) // 3)
             if self.methods.get(place) == "polyreg":

@@ -1,4 +1,5 @@
-"""Looking at a multiple imputation: whether its chains have converged, and imputed values beside observed ones."""
+"""Looking at a multiple imputation: whether its chains have converged, imputed values beside observed ones, and what
+speaks against it."""
 
 from __future__ import annotations
 
@@ -8,11 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
+from unmask.errors import option
+from unmask.modalities.table.imputation.chained import Plan, Regressors
+from unmask.modalities.table.imputation.formula import Formula
+from unmask.modalities.table.imputation.regressions import draw_shares
 from unmask.modalities.table.schema.schema import Column
 
 CHAINS = 8
 """Chains drawn in a trace plot."""
+MIXED = 1.2
+"""R-hat above which chains have not mixed (Gelman & Rubin 1992; Brooks & Gelman 1998, 3). The 1.01 of Vehtari et al.
+(2021) is for estimates from within a chain; of each chain here only the last round is used."""
+CHANCE = 0.05
+APART, RATIO = 2.0, 2.0
+"""Imputed values are far from observed ones where their means differ by two standard deviations, or one variance is
+twice the other (Stuart, Azur, Frangakis & Leaf 2009), both given the other columns (Raghunathan & Bondarenko 2007)."""
+LOOKED_AT = 5
+"""Completed tables in which imputed values are set beside observed ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,26 +82,173 @@ def diagnostics(columns: Sequence[ImputedColumn]) -> list[dict[str, Any]]:
 
 def r_hat(traces: np.ndarray) -> float | None:
     """Potential scale reduction over the second half of (chains, rounds), each chain cut in two (Gelman et al. 2013,
-    11.4)."""
+    11.4); infinite where chains stand still at different values."""
+    found = _reduction(traces)
+    return None if found is None else float(np.sqrt((found[0] - 1) / found[0] + found[2]))
+
+
+def _reduction(traces: np.ndarray) -> tuple[int, int, float] | None:
+    """(length, number, variance between by variance within) of the parts that R-hat compares; None of too few
+    rounds."""
     half = traces[:, traces.shape[1] // 2 :]
     length = half.shape[1] // 2
     if length < 2 or not np.isfinite(half).all():
         return None
     parts = half[:, : 2 * length].reshape(-1, length)
-    within = parts.var(1, ddof=1).mean()
-    if within <= 0:
-        return 1.0
-    return float(np.sqrt((length - 1) / length + parts.mean(1).var(ddof=1) / within))
+    within, between = float(parts.var(1, ddof=1).mean()), float(parts.mean(1).var(ddof=1))
+    tiny = 1e-20 * float((half**2).mean())
+    if within <= tiny:
+        return length, len(parts), 1 / length if between <= tiny else np.inf
+    return length, len(parts), between / within
+
+
+def unmixed(traces: np.ndarray, columns: int = 1) -> bool:
+    """Whether R-hat is above `MIXED` and more than chance makes of so few rounds: beyond 1 by the F distribution that
+    Gelman & Rubin (1992) give its interval by.
+
+    Args:
+        columns: that are judged at once; chance has as many tries.
+    """
+    found = _reduction(traces)
+    if found is None:
+        return False
+    length, parts, ratio = found
+    chance = stats.f.ppf(1 - CHANCE / 2 / columns, parts - 1, parts * (length - 1)) / length
+    return (length - 1) / length + ratio > MIXED**2 and ratio > chance
+
+
+def doubts(
+    plan: Plan,
+    traces: np.ndarray,
+    drawn: Sequence[Sequence[np.ndarray]],
+    gaps: Sequence[np.ndarray],
+    *,
+    stuck: int,
+    formula: Formula | None,
+) -> list[str]:
+    """What speaks against completed tables, in plain words.
+
+    Args:
+        traces: (incomplete columns, tables, rounds) as `r_hat` takes them.
+        drawn: columns of every completed table.
+        gaps: of every column, the cells that are imputed: not those that are empty by their meaning.
+        stuck: draws that found no value.
+        formula: the analysis that imputation agrees with.
+    """
+    said = []
+    judged = {plan.name(p): trace for p, trace in zip(plan.order, traces, strict=True) if gaps[p].any()}
+    slow = {name: r_hat(trace) or 1.0 for name, trace in judged.items() if unmixed(trace, len(judged))}
+    if slow:
+        worst = max(slow, key=lambda name: slow[name])
+        rounds = traces.shape[2]
+        said.append(
+            f"the chains have not mixed after {rounds} rounds in {len(slow)} of {len(judged)} imputed columns: R-hat "
+            f"is {slow[worst]:.2f} for {worst!r}, and {MIXED} is the most that passes; pooled estimates may be off. "
+            f"Give more ({option('rounds', 4 * rounds)}); where that does not help, impute fewer columns at once"
+        )
+    if stuck:
+        said.append(
+            f"{stuck} draws of covariates found no value that the analysis accepts, and left the cell as it was: look "
+            "for outcomes that the formula does not allow"
+        )
+    return said + _far(plan, drawn, gaps) + _complete_rows(plan, formula)
+
+
+def _far(plan: Plan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[np.ndarray]) -> list[str]:
+    """Quantities whose imputed values differ from observed ones given the other columns: both less what a regression
+    of the observed ones predicts, which are weighted to resemble the incomplete rows in the other columns (by the odds
+    of being missing)."""
+    shown = drawn[:LOOKED_AT]
+    found: dict[int, list[tuple[float, float, float]]] = {}
+    for columns in shown:
+        table = Regressors(plan.columns, plan.sizes, columns, plan.scales)
+        for place in plan.order:
+            gone, seen = gaps[place], ~plan.gone[place]
+            x = table.matrix[:, plan.chosen[place]]
+            if (
+                plan.sizes[place]
+                or place in plan.spikes
+                or gone.sum() < 2
+                or seen.sum() < 2 * x.shape[1]
+                or not np.ptp(columns[place][seen])
+            ):
+                continue
+            odds = np.exp(
+                np.clip(
+                    x[seen] @ draw_shares(x[gone | seen], gone[gone | seen], np.random.default_rng(0)).estimate, -30, 30
+                )
+            )
+            weight = odds / odds.sum()
+            y = plan.scales[place].to(columns[place]) if place in plan.scales else columns[place]
+            root = np.sqrt(weight)[:, None]
+            left = y - x @ np.linalg.lstsq(root * x[seen], root[:, 0] * y[seen], rcond=None)[0]
+            parts = ((left[seen], weight), (left[gone], np.full(gone.sum(), 1 / gone.sum())))
+            (center, variance, doubt), (other, others, more) = (_moments(v, w) for v, w in parts)
+            near = 0.01 * float(y[seen].var())  # a tenth of the column's own deviation
+            variance, others = max(variance, near), max(others, near)
+            found.setdefault(place, []).append(((other - center) / variance**0.5, others / variance, doubt + more))
+    far = []
+    for place, figures in found.items():
+        apart, ratio, doubt = np.mean(figures, 0)
+        reach = stats.norm.ppf(1 - CHANCE / 2) * doubt**0.5
+        if abs(apart) > APART:
+            side = "above" if apart > 0 else "below"
+            far.append(f"{plan.name(place)!r} (by {abs(apart):.1f} standard deviations {side})")
+        elif abs(np.log(ratio)) - reach > np.log(RATIO):
+            far.append(f"{plan.name(place)!r} ({ratio:.2g} times the variance)")
+    if not far:
+        return []
+    others_too = f" and {len(far) - 5} more" if len(far) > 5 else ""
+    return [
+        f"imputed values are far from observed ones, given the other columns: {', '.join(far[:5])}{others_too}. Look "
+        "at the report; impute fewer columns at once, or choose another method"
+    ]
+
+
+def _moments(values: np.ndarray, weight: np.ndarray) -> tuple[float, float, float]:
+    """Mean, variance, and the variance of the latter's logarithm, by the fourth moment (Layard 1973)."""
+    center = float(weight @ values)
+    second, fourth = (float(weight @ (values - center) ** power) for power in (2, 4))
+    return center, second, (fourth / max(second**2, 1e-300) - 1) * float(weight @ weight)
+
+
+def _complete_rows(plan: Plan, formula: Formula | None) -> list[str]:
+    """Where complete rows may serve better."""
+    covariates = () if formula is None else formula.covariates
+    return [
+        f"{plan.name(p)!r} enters the analysis by a curve and is drawn from its observed values (pmm: "
+        f"{plan.reasons.get(p, 'asked for')}), which cannot pass the largest: estimates of the curve may be worse than "
+        "those of complete rows, which are right where being missing has nothing to do with the outcome, given the "
+        "covariates. Compare both"
+        for p in plan.order
+        if p in covariates and plan.methods[p] == "pmm" and _bent(plan, formula, p)
+    ]
+
+
+def _bent(plan: Plan, formula: Formula | None, place: int) -> bool:
+    """Whether a quantity enters an analysis by a curve."""
+    if plan.sizes[place] or formula is None:
+        return False
+    seen = plan.columns[place][~plan.gone[place]]
+    ends = np.array([seen.min(), (seen.min() + seen.max()) / 2, seen.max()])
+    columns = [
+        np.zeros(3) if size else np.full(3, np.nanmean(x)) for x, size in zip(plan.columns, plan.sizes, strict=True)
+    ]
+    columns[place] = ends
+    with np.errstate(all="ignore"):
+        low, middle, high = np.nan_to_num(formula.design(columns))
+    return bool((np.abs(middle - (low + high) / 2) > 1e-6 * (np.abs(high - low) + np.abs(middle) + 1e-300)).any())
 
 
 def write_report(
-    path: str | Path, columns: Sequence[ImputedColumn], *, tables: int, rounds: int, notes: Sequence[str]
+    path: str | Path, columns: Sequence[ImputedColumn], *, tables: int, rounds: int, notes: Sequence[str], call: str
 ) -> Path:
     """An HTML page: what was done, convergence, imputed beside observed, and trace plots of every column.
 
     Args:
         tables, rounds: how many were completed, after how many rounds each.
         notes: what was done that is not obvious.
+        call: how the tables were made, as Python.
     """
     from unmask.evaluation.charts import line_chart, table
     from unmask.evaluation.report import Report
@@ -101,7 +263,7 @@ def write_report(
     page.section(
         "Columns",
         table(["column", "method", "why", "share missing", "R-hat"], about),
-        note="R-hat compares chains: below about 1.1 they have mixed. With few rounds it is rough.",
+        note=f"R-hat compares chains: at most {MIXED} they have mixed. With few rounds it is rough.",
     )
     rows = []
     for r in records:
@@ -122,16 +284,16 @@ def write_report(
             at = np.arange(1, traces.shape[1] + 1)
             lines = {f"table {k + 1}": (at, t) for k, t in enumerate(traces)}
             page.chart(line_chart(lines, f"{one.column.name}: mean", "round", "mean of imputed values"))
-    return page.use(_use(tables), heading="Use these tables").write(path)
+    return page.use(_use(tables, call), heading="Use these tables").write(path)
 
 
-def _use(tables: int) -> Any:
+def _use(tables: int, call: str) -> Any:
     """How the completed tables are analysed together."""
     from unmask.evaluation.card import Use
 
     code = (
         "from unmask.table import MultipleImputation\n\n"
-        f'done = MultipleImputation({tables}).fit("table.csv")\n'
+        f'done = {call}.fit("table.csv")\n'
         'done.pool("y ~ x + z")           # one estimate per term by Rubin\'s rules; .low, .high: 95 % intervals\n'
         "done.pool(lambda table: ...)     # any analysis of one table that gives estimates and standard errors"
     )
@@ -142,4 +304,4 @@ def _use(tables: int) -> Any:
     return Use(commands=(), python=code, without_unmask=said).html()
 
 
-__all__ = ["ImputedColumn", "diagnostics", "r_hat", "write_report"]
+__all__ = ["ImputedColumn", "diagnostics", "doubts", "r_hat", "unmixed", "write_report"]

@@ -21,7 +21,7 @@ from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.imputation.agreed_analysis import agreed_analysis
 from unmask.modalities.table.imputation.chained import Chain, Completed, Plan
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
-from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, write_report
+from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, doubts, unmixed, write_report
 from unmask.modalities.table.imputation.formula import (
     Formula,
     beyond,
@@ -71,7 +71,8 @@ class MultipleImputation:
         formula: the analysis that imputation has to agree with, such as "y ~ x + I(x**2) + x:z": squares and
             interactions are then kept. Columns that it leaves out are taken to tell nothing of the outcome beyond its
             covariates.
-        rounds: of the chains.
+        rounds: of the chains. Chains that have not mixed by then (see `unmixed` in `diagnostics.py`) go on, up to four
+            times as long.
         shift: column -> added to imputed values (delta adjustment): a number in the column's unit, the log of an odds
             ratio for a category, or {condition: number} for groups, e.g. {"creatinine": {"arm == 1": 30}}. It is not
             cut off at the range of the data; bounds given in the schema are kept, and how many values they held back is
@@ -85,7 +86,9 @@ class MultipleImputation:
         methods_: column -> method; "formula" for the outcome of the analysis.
         reasons_: column -> why, where the data chose the method.
         cells_: filled in each table.
-        notes_: what was done that is not obvious: predictors left out, draws that were not accepted, bounds that held.
+        notes_: what was done that is not obvious: predictors left out, bounds that held; what was warned of first.
+        doubts_: what speaks against these tables (warned of by `fit`, and by the first pooling): chains that have not
+            mixed, draws that found no value, imputed values far from observed ones, complete rows that serve better.
 
     >>> MultipleImputation(draws=5).draws
     5
@@ -132,6 +135,7 @@ class MultipleImputation:
         schema = schema_for(frame, self.schema, duration=duration, event=event)
         if not schema.modelled:
             raise UserError(f"{frame.source}: no column to impute", hint="All columns are identifiers or empty.")
+        schema, measured = self._terms_measured(schema)
         shifts = parse_shifts(self.shift, schema)
         columns = encode(frame, schema)
         self._gone, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
@@ -139,6 +143,8 @@ class MultipleImputation:
         # The notes of a schema that was given speak of the table that it was made of.
         self.schema_ = schema
         self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
+        for text in measured:
+            self._say(text, warn=True)
         self._rules, self._recorded = Rules.of(schema), columns
         self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
         empty = empty_rows(frame, schema)
@@ -150,13 +156,62 @@ class MultipleImputation:
         # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
         rounds = self.rounds if len(plan.order) > 1 or self.formula_ is not None else 1
         found = [self._one(plan, m, rounds) for m in counted(range(self.draws), self.draws)]
+        for more in (rounds, 2 * rounds):
+            if not any(
+                unmixed(trace)
+                for place, trace in zip(plan.order, self._traces(found), strict=True)
+                if self._gaps[place].any()
+            ):
+                break
+            found = [self._longer(plan, m, one, more) for m, one in counted(enumerate(found), self.draws)]
         self.trace_ = np.stack([f.trace for f in found])
-        stuck = sum(f.stuck for f in found)
-        if stuck:
-            self._say(f"{stuck} draws of covariates found no value that the analysis accepts; the likeliest was taken")
         self._drawn = found
+        self.doubts_ = doubts(
+            plan,
+            self._traces(found),
+            [f.columns for f in found],
+            self._gaps,
+            stuck=sum(f.stuck for f in found),
+            formula=self.formula_,
+        )
+        self._pooled_in_doubt = False
+        read = set() if self.formula_ is None else {*self.formula_.covariates, *self.formula_.outcome} & set(plan.order)
+        if self.formula_ is not None and read == set(self.formula_.outcome) and len(read) == 1:
+            self._say(
+                "of the analysis only the outcome lacks values: complete rows give its estimates as well, without the "
+                "noise of imputation (van Buuren 2018, 2.7)"
+            )
+        self.notes_ = [*self.doubts_, *self.notes_]
+        for text in self.doubts_:
+            warnings.warn(text, stacklevel=2)
         self._finish(shifts, warn=True)
         return self
+
+    @staticmethod
+    def _traces(found: Sequence[Completed]) -> np.ndarray:
+        """(columns, tables, rounds) means of the imputed values."""
+        return np.stack([one.trace[:, :, 0] for one in found]).transpose(2, 0, 1)
+
+    def _terms_measured(self, schema: Schema) -> tuple[Schema, list[str]]:
+        """The schema with covariates of the formula empty by no meaning where that was only guessed: an analysis asks
+        for a number in every row. And what is to be said of it."""
+        if self.formula is None or isinstance(self.schema, Schema):
+            return schema, []
+        told: Any = read_schema(self.schema)
+        told = {} if isinstance(told, Schema) else told.get("columns", {})
+        places = parse_formula(self.formula, schema).covariates
+        guessed = {
+            c.name: c.structural
+            for c in (schema.columns[schema.modelled[p]] for p in places)
+            if c.structural is not None and "structural" not in told.get(c.name, {})
+        }
+        columns = tuple(dataclasses.replace(c, structural=None) if c.name in guessed else c for c in schema.columns)
+        said = [
+            f"{name!r} is empty in every row where {other!r} is {level!r}, and the formula reads it: imputed there "
+            "from what the other rows tell. Leave the term out if there is nothing to measure"
+            for name, (other, level) in guessed.items()
+        ]
+        return dataclasses.replace(schema, columns=columns), said
 
     def _pair(self, names: Sequence[str]) -> tuple[str | None, str | None]:
         """The survival pair that is named, be it by the formula: its event has to be understood as that of
@@ -200,6 +255,19 @@ class MultipleImputation:
             warm.select()
             first = Chain(warm, rng).run(WARM).columns
         return AgreeingChain(plan, rng, Substantive(self.formula_, plan.columns), first).run(rounds)
+
+    def _longer(self, plan: Plan, m: int, so_far: Completed, rounds: int) -> Completed:
+        """The m-th columns after more rounds."""
+        rng = np.random.default_rng([self.seed, m, len(so_far.trace)])
+        if self.formula_ is None:
+            chain = Chain(plan, rng, first=so_far.columns)
+        else:
+            analysis = Substantive(self.formula_, plan.columns)
+            chain = AgreeingChain(plan, rng, analysis, so_far.columns, initial=False)
+        more = chain.run(rounds)
+        return dataclasses.replace(
+            more, trace=np.concatenate([so_far.trace, more.trace]), stuck=so_far.stuck + more.stuck
+        )
 
     def _first(self, plan: Plan, m: int) -> list[np.ndarray]:
         """A table drawn from a model fitted to the m-th bootstrap sample."""
@@ -313,6 +381,7 @@ class MultipleImputation:
         Raises:
             UserError: the analysis has no standard errors (scikit-learn), or tables gave different estimates.
         """
+        self._repeat_doubts()
         if isinstance(analyse, str):
             return self._pool_formula(
                 parse_formula(analyse, self.schema_, family=family), complete_df=complete_df, coverage=coverage
@@ -332,6 +401,12 @@ class MultipleImputation:
             complete_df=math.inf if known is None else known,
             coverage=coverage,
         )
+
+    def _repeat_doubts(self) -> None:
+        """Estimates are as doubtful as the tables they are of: said by the first pooling."""
+        if self.doubts_ and not self._pooled_in_doubt:
+            self._pooled_in_doubt = True
+            warnings.warn(f"of tables in doubt: {'; '.join(self.doubts_)}", stacklevel=3)
 
     def _pool_formula(
         self, formula: Formula, *, penalizer: float = 0.0, complete_df: float | None = None, coverage: float = 0.95
@@ -381,6 +456,7 @@ class MultipleImputation:
             UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is
                 not there, or lifelines is needed and not installed.
         """
+        self._repeat_doubts()
         covariates = [covariates] if isinstance(covariates, str) else list(covariates)
         if not covariates:
             raise UserError("no covariates", hint="Name at least one column.")
@@ -411,6 +487,7 @@ class MultipleImputation:
             fit: completed table -> a fitted model with `predict` (or `get_prediction`, `predict_proba`).
             new: what that method takes.
         """
+        self._repeat_doubts()
         found = [predictions_of(fit(table), new) for table in self.completed]
         if any(error is None for _, error in found):
             mean = np.mean([values for values, _ in found], 0)
@@ -453,7 +530,23 @@ class MultipleImputation:
     def report(self, path: str | Path) -> Path:
         """Write the diagnostics with trace plots as an HTML page; returns its path."""
         columns, rounds = self._imputed_columns(), self.trace_.shape[1]
-        return write_report(path, columns, tables=self.draws, rounds=rounds, notes=self.notes_)
+        return write_report(path, columns, tables=self.draws, rounds=rounds, notes=self.notes_, call=self._call())
+
+    def _call(self) -> str:
+        """How these tables were made, as Python."""
+        told = {
+            "formula": self.formula,
+            "duration": self.duration,
+            "event": self.event,
+            "method": self.method,
+            "shift": self.shift,
+            "rounds": self.rounds if self.rounds != 10 else None,
+            "seed": self.seed,
+        }
+        more = "".join(f", {name}={value!r}" for name, value in told.items() if value) + (
+            ", schema=..." if self.schema is not None else ""
+        )
+        return f"MultipleImputation({self.draws}{more})"
 
 
 def _settled(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:

@@ -198,14 +198,20 @@ class AgreeingChain(Chain):
     """A chain whose covariates of an analysis, and whose outcome, are drawn to agree with it; others as in `Chain`."""
 
     def __init__(
-        self, plan: Plan, rng: np.random.Generator, analysis: Substantive, first: Sequence[np.ndarray] | None = None
+        self,
+        plan: Plan,
+        rng: np.random.Generator,
+        analysis: Substantive,
+        first: Sequence[np.ndarray] | None = None,
+        *,
+        initial: bool = True,
     ) -> None:
         super().__init__(plan, rng, first)
-        self.analysis = analysis
+        self.analysis, self.initial = analysis, initial
 
     def begin_round(self) -> None:
         """Draw the parameters of the analysis."""
-        self.analysis.draw(self.now, self.rng, initial=self.round == 0)
+        self.analysis.draw(self.now, self.rng, initial=self.initial and self.round == 0)
 
     def draw_column(self, place: int) -> None:
         formula = self.analysis.formula
