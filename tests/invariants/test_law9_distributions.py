@@ -130,6 +130,28 @@ def test_a_prediction_has_every_member(drawn):
         assert len(d.prediction) == COPIES
 
 
+def test_no_time_lies_before_the_origin(drawn):
+    """The normal of squashed hours is cut at 0, and what is left adds up to 1."""
+    grid = torch.linspace(1e-4, 12, 4000, dtype=torch.float64)
+    for d in drawn:
+        if d.timed:
+            assert (d.values[:, 3] > 0).all()
+            of_time = EventPrediction(
+                d.prediction.code,
+                d.prediction.features,
+                d.prediction.scales,
+                d.prediction.time,
+                d.prediction.valued,
+                (0, 0, 1),
+            )
+            point = d.values[:COPIES].double()
+            total = torch.zeros(COPIES, dtype=torch.float64)
+            for squashed in grid.tolist():
+                point[:, 3] = math.expm1(3 * squashed)
+                total += of_time._time(point).double().exp() * float(grid[1] - grid[0])
+            torch.testing.assert_close(total, torch.ones_like(total), atol=0.01, rtol=0)
+
+
 def test_values_are_drawn_as_often_as_log_prob_says(drawn):
     """The mean of 1 / p over the draws in a box is the size of the box: one box per category, its share as
     the weight."""
@@ -137,7 +159,7 @@ def test_values_are_drawn_as_often_as_log_prob_says(drawn):
         first, rest = slice(None, DRAWS // 3), slice(DRAWS // 3, None)
         found, size = torch.zeros(DRAWS - DRAWS // 3, dtype=torch.float64), 0.0
         for key, count in zip(*d.key[first].unique(return_counts=True), strict=True):
-            if count < 40 or (d.timed and key % 2 == 0):  # a time at or before the origin has no density
+            if count < 40:
                 continue
             here, share = d.numbers[first][d.key[first] == key], float(count) / (DRAWS // 3)
             low, high = (here.quantile(q, 0) if here.numel() else here[:0].sum(0) for q in (0.2, 0.8))

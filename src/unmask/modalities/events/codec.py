@@ -70,7 +70,8 @@ class EventPrediction:
         code: over the codes.
         features: (hidden, width) what values are predicted from.
         scales: (codes, 2 width) and (codes, 2): from features to mean and log-variance of the value, for each code.
-        time: (hidden, 2) mean and log-variance of the squashed hours, or None where the time is known.
+        time: (hidden, 2) mean and log-variance of the squashed hours, a normal cut at 0, or None where the time is
+            known.
         valued: (codes,) whether a code comes with a value.
         weights: of code, value and time in the loss.
 
@@ -121,7 +122,11 @@ class EventPrediction:
         if self.time is None:
             return torch.zeros(len(self), device=target.device)
         # The first event is the origin of time, which is known: its time is no target.
-        found = log_density(squash(target[:, 3]), self.time[:, 0], self.time[:, 1].clamp(-8, 4), tempered)
+        location, log_variance = self.time[:, 0], self.time[:, 1].clamp(-8, 4)
+        found = log_density(squash(target[:, 3]), location, log_variance, tempered)
+        # Nothing lies before the origin: the normal is cut at 0 hours.
+        inside = torch.special.log_ndtr(location * (-0.5 * log_variance).exp())
+        found = found - inside * ((0.5 * log_variance.detach()).exp() if tempered else 1.0)
         return found * (target[:, 3] > 0)
 
     def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
@@ -157,7 +162,15 @@ class EventPrediction:
             return location + noise * (0.5 * log_variance).exp() * temperature
 
         code = self.code.sample(generator=generator, temperature=temperature, top_k=top_k)
-        time = None if self.time is None else drawn(self.time[:, 0], self.time[:, 1].clamp(-8, 4))
+        time = None
+        if self.time is not None:
+            location, spread = (
+                self.time[:, 0].double(),
+                (0.5 * self.time[:, 1].clamp(-8, 4)).double().exp() * temperature,
+            )
+            share = torch.rand(len(self), generator=generator, device=location.device, dtype=torch.float64)
+            inside = torch.special.ndtr(location / spread)  # drawn from above, where the normal is cut at 0 hours
+            time = (location - spread * torch.special.ndtri((inside * share).clamp_min(1e-300))).clamp_min(0).float()
         return self._joined(code, drawn(*self.of_code(code)), time)
 
     def _joined(self, code: Tensor, value: Tensor, time: Tensor | None) -> Tensor:
