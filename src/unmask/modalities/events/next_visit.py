@@ -278,7 +278,8 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
     page.section(
         "When predictions are asked for",
         "A moment before the first event of the patient's last visit that has one of the codes: "
-        "nothing of that visit is known.",
+        "nothing of that visit is known. Probabilities are of a next visit that has such a code, whenever it comes: "
+        "they do not say whether or when one comes (`ask` does).",
     )
     note = (
         "Held-out patients; pairs of a patient and a code; 95 % intervals resample patients. Higher is better. Beside "
