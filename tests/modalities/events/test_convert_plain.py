@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -158,13 +159,6 @@ def test_columns_given_twice_are_refused_and_nameless_ones_named(tmp_path: Path,
         assert says in convert(tmp_path / "t.csv", tmp_path / "m")["unused"]["t.csv"]
 
 
-def test_ids_that_are_too_large_for_meds_are_rejected(tmp_path: Path):
-    ids = pl.Series([1, 2**63 + 5], dtype=pl.UInt64)
-    frame = pl.DataFrame({"subject_id": ids, "time": ["2020-01-01 08:00:00"] * 2, "code": ["a"] * 2})
-    found = convert(frame, tmp_path / "m")
-    assert (found["events"], found["rejected"]) == (1, {"subject is not a whole number": 1})
-
-
 @pytest.mark.parametrize(
     ("column", "values", "kind"),
     [
@@ -199,3 +193,41 @@ def test_options_that_a_source_does_not_read_are_refused(
     path.write_text(content)
     with pytest.raises(UserError, match=says):
         convert(path.parent if "/" in name else path, tmp_path / "m", **asked)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+@pytest.mark.parametrize("bad", ["inf", "-Infinity", "1e200"])
+def test_values_that_are_infinite_or_overflow_are_refused_by_cell(tmp_path: Path, kind: str, bad: str):
+    cells = {"subject_id": [1, 1, 2], "time": ["2020-01-01 08:00:00"] * 3, "code": ["a"] * 3}
+    frame = pl.DataFrame(cells | {"numeric_value": [1.0, None, float(bad)]})
+    path = tmp_path / f"t.{kind}"
+    if kind == "csv":
+        path.write_text(
+            "subject_id,time,code,numeric_value\n"
+            + "".join(f"{s},2020-01-01 08:00:00,a,{v}\n" for s, v in ((1, 1), (1, ""), (2, bad)))
+        )
+    elif kind == "parquet":
+        frame.write_parquet(path)
+    with pytest.raises(UserError, match=re.escape(f"values: {float(bad)} in row 3: infinite, or beyond")):
+        convert(frame if kind == "frame" else path, tmp_path / "m")
+
+
+def test_times_without_a_zone_beside_times_with_one_are_counted(tmp_path: Path):
+    rows = ("1,2020-01-01 08:00:00Z,a", "1,2020-01-02 08:00:00,a", "1,2020-01-03,a", "1,2020-01-04T08:00+02:00,a")
+    said = "times without a zone beside times with one, taken as UTC"
+    found, _ = converted(tmp_path, "\n".join(("subject_id,time,code", *rows)))
+    assert found["notes"][said] == 1
+    (tmp_path / "b").mkdir()
+    found, _ = converted(tmp_path / "b", "\n".join(("subject_id,time,code", *rows[1:3])))
+    assert said not in found["notes"]
+
+
+def test_ids_beyond_64_bits_are_texts_or_refused(tmp_path: Path):
+    large = "subject_id,time,code\n12345678901234567890,2020-01-01,a\n12345678901234567891,2020-01-01,a\n7,2020-01-01,a"
+    found, _ = converted(tmp_path, large)
+    assert (found["subjects"], found["rejected"]) == (3, {})
+    wide = pl.DataFrame(
+        {"subject_id": pl.Series([2**63, 7], dtype=pl.UInt64), "time": ["2020-01-01"] * 2, "code": ["a"] * 2}
+    ).with_columns(pl.col("subject_id").alias("visit_id"))
+    (tmp_path / "b").mkdir()
+    assert convert(wide, tmp_path / "b" / "m")["subjects"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -256,3 +257,21 @@ def test_labels_that_are_numbers_keep_their_digits(tmp_path: Path):
     frame = pl.DataFrame({"subject_id": [1], "prediction_time": [DAY], "float_value": [123456789.0]})
     frame.write_parquet(tmp_path / "task" / "0.parquet")
     assert read_labels(tmp_path / "task", events).number.tolist() == [123456789.0]
+
+
+def test_encounters_may_be_floats_that_are_whole(tmp_path: Path):
+    frame = table([(1, DAY, "A", 1.0), (1, DAY, "B", 2.0), (2, DAY, "A", 2.0)])
+    events = read_meds(shard(tmp_path, frame.with_columns(pl.Series("hadm_id", [31251999.0, None, float("nan")]))))
+    assert events.visit.tolist() == [31251999, NO_VISIT, NO_VISIT]
+    for bad in (7.5, 2.0**53, float("inf")):
+        shard(tmp_path, frame.with_columns(pl.Series("hadm_id", [7.0, bad, None])))
+        with pytest.raises(UserError, match=r"0\.parquet: row 1: hadm_id is .*, a float that is no exact id"):
+            read_meds(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), 1e200])
+def test_values_that_are_infinite_or_overflow_are_refused_by_cell(tmp_path: Path, bad: float):
+    frame = table([(1, DAY, "A", 1.0), (1, DAY, "B", None), (2, DAY, "A", 2.0), (3, DAY, "A", 2.0)])
+    values = pl.Series("numeric_value", [float("nan"), None, bad, -bad], dtype=pl.Float64)
+    with pytest.raises(UserError, match=re.escape(f"numeric_value: {bad} in row 2, {-bad} in row 3: infinite")):
+        read_meds(shard(tmp_path, frame.with_columns(values)))

@@ -237,7 +237,6 @@ class Reader:
         value = np.full(len(frame), np.nan, np.float32)
         if "numeric_value" in frame.columns:
             value = frame["numeric_value"].fill_null(float("nan")).to_numpy().astype(np.float32)
-            value[~np.isfinite(value)] = np.nan
         time = frame["time"].to_physical().fill_null(int(STATIC)).to_numpy()
         columns = {"time": time, "code": code, "value": value, "visit": np.full(len(frame), NO_VISIT)}
         if shard.visit is not None:
@@ -275,7 +274,8 @@ class Reader:
 
 def _visits(column: pl.Series) -> np.ndarray:
     """A number per encounter: the same for the same id, and `NO_VISIT` for none."""
-    if column.dtype.is_integer() or column.dtype == pl.Null:
+    exact = column.cast(pl.Int64, strict=False) if column.dtype.is_integer() else None
+    if column.dtype == pl.Null or (exact is not None and exact.null_count() == column.null_count()):
         return column.cast(pl.Int64).fill_null(NO_VISIT).to_numpy()
     # Encounters are compared within subjects alone: 63 bits of a hash are enough.
     hashed = (column.cast(pl.String).hash(seed=7).to_numpy() >> np.uint64(1)).astype(np.int64)

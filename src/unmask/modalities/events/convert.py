@@ -20,7 +20,7 @@ from unmask.modalities.events.shards import ShardWriter
 from unmask.modalities.events.sources import fhir, folders, plain
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.reading import Reading
-from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table
+from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table, note
 from unmask.modalities.events.sources.times import Order
 from unmask.progress import counted
 
@@ -81,6 +81,8 @@ def convert(
                 f"{_name(source)}: no events in {ledger.rows} rows ({dict(ledger.counts)}{first})",
                 hint="Check the columns.",
             )
+        if ledger.zones[True]:
+            note(ledger, "times without a zone beside times with one, taken as UTC", ledger.zones[False])
         lines = "".join(json.dumps(s, ensure_ascii=False, default=str) + "\n" for s in ledger.samples)
         (shards.folder / "rejected.jsonl").write_text(lines, encoding="utf-8")
         if work.subjects.texts and work.subjects.numbers:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
@@ -141,7 +142,7 @@ def typed(
             "float": have.is_numeric(),
             "double": have.is_numeric(),
             "bool": have == pl.Boolean,
-            "id": have.is_integer() or have == pl.String or isinstance(have, pl.Categorical),
+            "id": have.is_integer() or have.is_float() or have == pl.String or isinstance(have, pl.Categorical),
         }[kind]
         if have == pl.Null and name in optional:
             right = True
@@ -149,8 +150,10 @@ def typed(
             hint = "Expected integers or text." if kind == "id" else f"MEDS has {MEDS.get(kind, KINDS[kind])} there."
             raise UserError(f"{path}: column {name!r} is of type {have}", hint=hint)
         if kind == "id":
-            out.append(column)
+            out.append(whole_ids(column, path, first) if have.is_float() else column)
             continue
+        if kind == "float":
+            refuse_infinite(column, f"{path}: {name}", first, start=0)
         if isinstance(have, pl.Datetime) and have.time_zone:
             column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         try:
@@ -161,6 +164,48 @@ def typed(
                 f"{path}: row {first + row}: {name} is {column[row]}", hint=f"MEDS has {KINDS[kind]} there."
             ) from None
     return pl.DataFrame(out)
+
+
+LARGEST = float(np.finfo(np.float32).max)
+EXACT = 2**53
+"""Whole numbers from which on floats skip some."""
+
+
+def whole_ids(column: pl.Series, path: Place, first: int) -> pl.Series:
+    """Ids that were written as floats (pandas does so where one is absent), as the whole numbers they are.
+
+    Raises:
+        UserError: one is no whole number, or so large that floats no longer tell it from the next.
+    """
+    column = column.fill_nan(None)
+    wrong = (~(column.is_finite() & (column.abs() < EXACT) & (column == column.round()))).fill_null(False)
+    if wrong.any():
+        row = int(wrong.arg_max() or 0)
+        raise UserError(
+            f"{path}: row {first + row}: {column.name} is {column[row]!r}, a float that is no exact id",
+            hint="Write ids as integers or text.",
+        )
+    return column.cast(pl.Int64)
+
+
+def refuse_infinite(column: pl.Series, where: str, first: int, *, start: int = 1) -> None:
+    """
+    Args:
+        first: rows before these; start: number of the first row.
+
+    Raises:
+        UserError: naming the cells that are infinite, or beyond the numbers of 32 bits, in which values are kept.
+    """
+    value = column.cast(pl.Float64).fill_nan(None)  # no number is greater than any
+    wrong = (value.abs() > LARGEST).fill_null(False)
+    if wrong.any():
+        rows = wrong.arg_true()
+        shown = ", ".join(f"{column[row]} in row {first + row + start}" for row in rows.head(5).to_list())
+        more = f" and {len(rows) - 5:,} more" if len(rows) > 5 else ""
+        raise UserError(
+            f"{where}: {shown}{more}: infinite, or beyond 3.4e38",
+            hint="Values are 32-bit floats: mend these cells, or leave them empty.",
+        )
 
 
 def damaged(path: Place, error: Exception) -> UserError:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from unmask.modalities.events.meds import BIRTH, DEATH
+from unmask.modalities.events.parquet import LARGEST
 from unmask.modalities.events.sources.fhir_answers import Answers, at, encounter_class, is_absent, verification
 from unmask.modalities.events.sources.fhir_ids import Name, Scope, name_of
 from unmask.modalities.events.sources.fhir_kinds import KINDS, META, REFUTED, Kind
@@ -66,6 +67,8 @@ class Reader:
             made = list(self.answers.of(kind, declared, r, scope))
             if not made:
                 wrong = f"{kind} without a code"
+            elif any(value is not None and abs(value) > LARGEST for _, value, _ in made):
+                wrong = f"{kind}: a value that is infinite, or beyond 3.4e38"
         if wrong is not None:
             self.ledger.add(wrong, about)
             return []

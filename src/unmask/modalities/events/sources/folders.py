@@ -158,7 +158,14 @@ def _table(
         for event in table.events:
             rows = _event(event, table, frame, path.name, first, reading)
             made, good = parsed(
-                rows, ledger, path.name, subjects, reading, static=not event.times, optional=event.optional
+                rows,
+                ledger,
+                path.name,
+                subjects,
+                reading,
+                first=first,
+                static=not event.times,
+                optional=event.optional,
             )
             kept |= good
             if event.times and "from" in rows.columns:

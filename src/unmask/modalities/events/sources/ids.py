@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from unmask.errors import UserError
+
 WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0+)?$"
 """A whole number, also as a spreadsheet writes it (7.0). With leading zeros it is a text: 007 and 7 may be two people.
 """
@@ -16,7 +18,8 @@ WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0+)?$"
 class Subjects:
     """Numbers of subjects. Whole numbers stand for themselves; other ids are numbered in the order they come.
 
-    Which of the two a source has is decided by the first ids seen: texts where more than half are no whole numbers.
+    Which of the two a source has is decided by the first ids seen: texts where more than half are no whole numbers, or
+    one is beyond 64 bits.
 
     Attributes:
         numbers: id -> number, of ids that are texts. Memory grows with them.
@@ -31,16 +34,29 @@ class Subjects:
         return self.numbers.setdefault(name, len(self.numbers))
 
     def of(self, column: pl.Series) -> pl.Series:
-        """Int64; null where an id is empty, or no whole number in a source of whole numbers."""
+        """Int64; null where an id is empty, or no whole number in a source of whole numbers.
+
+        Raises:
+            UserError: an id is beyond 64 bits in a source of whole numbers.
+        """
         if column.dtype.is_integer() and not self.texts:
-            self.texts = False
-            return column.cast(pl.Int64, strict=False)
+            exact = column.cast(pl.Int64, strict=False)
+            if exact.null_count() == column.null_count():
+                self.texts = False
+                return exact
         given = _text(column)
+        whole = given.str.contains(WHOLE)
+        number = _whole(given)
+        beyond = given.filter((whole & number.is_null()).fill_null(False))
         if self.texts is None and given.null_count() < len(given):
-            whole = given.str.contains(WHOLE)
-            self.texts = 2 * int(whole.sum()) < len(given) - given.null_count()
+            self.texts = bool(len(beyond)) or 2 * int(whole.sum()) < len(given) - given.null_count()
         if not self.texts:
-            return _whole(given)
+            if len(beyond):
+                raise UserError(
+                    f"subject {beyond[0]}: beyond 64 bits, and subjects before it are whole numbers of up to 64 bits",
+                    hint="Give ids that fit, or texts (with a letter in front).",
+                )
+            return number
         found = given.unique(maintain_order=True).drop_nulls()
         new = pl.Series([self.number(name) for name in found.to_list()], dtype=pl.Int64)
         return given.replace_strict(found, new, default=None, return_dtype=pl.Int64)
@@ -48,7 +64,7 @@ class Subjects:
 
 def encounters(column: pl.Series) -> pl.Series:
     """Int64 of encounters' ids: whole numbers stand for themselves, texts are hashed (63 bits); null where empty."""
-    if column.dtype.is_integer():
+    if column.dtype.is_integer() and column.cast(pl.Int64, strict=False).null_count() == column.null_count():
         return column.cast(pl.Int64)
     if column.null_count() == len(column):
         return pl.Series([None], dtype=pl.Int64).new_from_index(0, len(column))

@@ -51,8 +51,10 @@ def read(
     when, code = columns["time"], columns["code"]
     parts = () if reading.static else chunks(path, [when, code], Ledger())
     timed: set[str] = set().union(*(_timed(reading.filled(part), when, code) for part in parts))
+    first = 0
     for frame in chunks(path, wanted, ledger):
-        yield _events(frame, columns, ledger, path.name, subjects, reading, timed)
+        yield _events(frame, columns, ledger, path.name, subjects, reading, timed, first)
+        first += len(frame)
 
 
 def from_frame(
@@ -87,15 +89,17 @@ def _events(
     subjects: Subjects,
     reading: Reading,
     timed: Collection[str],
+    first: int = 0,
 ) -> pl.DataFrame:
     """Events of some rows.
 
     Args:
         timed: codes that have a time in some row: without one they are no facts, unless `reading.static` says so.
+        first: rows of the file before these.
     """
     given, frame = frame, reading.filled(frame)
     when = frame[columns["time"]]
-    times = read_times(when, f"{where}, column {columns['time']!r}", order=reading.order)
+    times = read_times(when, f"{where}, column {columns['time']!r}", first=first, order=reading.order)
     born = frame[columns["code"]].cast(pl.String).str.starts_with(BIRTH).fill_null(False)
     if (born & times["dated"]).any():  # a birth alone stands at the start of its day: nothing precedes it
         times = times.with_columns(
@@ -125,7 +129,7 @@ def _events(
         death = text("code").str.starts_with(DEATH)
         why = pl.when(death).then(pl.lit(NO_DEATH)).when(text("code").is_in(list(timed))).then(pl.lit(ELSEWHERE))
         raw = raw.with_columns(pl.coalesce("refused", pl.when(~pl.col("given")).then(why)).alias("refused"))
-    made, good = parsed(raw, ledger, where, subjects, reading)
+    made, good = parsed(raw, ledger, where, subjects, reading, first=first)
     ledger.kept += int(good.sum())
     table = ledger.table(where)
     table["files"] = 1

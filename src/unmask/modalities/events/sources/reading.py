@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from unmask.errors import UserError, option, suggest
+from unmask.modalities.events.parquet import refuse_infinite
 from unmask.modalities.events.sources.times import MANY, ORDERS, Order
 
 MISSING = ("n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", ".")
@@ -78,16 +79,18 @@ class Reading:
             return text.str.to_lowercase().is_in([m.strip().lower() for m in self.missing])
         return (text == "NA") | text.str.to_lowercase().is_in(MISSING)
 
-    def numbers(self, raw: pl.Series, where: str) -> tuple[pl.Series, int]:
+    def numbers(self, raw: pl.Series, where: str, first: int = 0) -> tuple[pl.Series, int]:
         """Values as float32, null where they are none; and how many of these are numbers with marks that `decimal` does
         not explain.
 
+        Args:
+            first: rows of the file before these.
+
         Raises:
-            UserError: nothing was said, and some values have commas.
+            UserError: nothing was said, and some values have commas; or values are infinite or too large.
         """
         if raw.dtype.is_numeric():
-            found = raw.cast(pl.Float32, strict=False)
-            return found.set(~found.is_finite(), None), 0
+            return _kept(raw.cast(pl.Float64), where, first), 0
         text = raw.cast(pl.String).rename("t").to_frame().select(pl.col("t").str.strip_chars())["t"]
         commas = text.str.contains(",", literal=True) & text.str.contains(MARKED)
         open_ = int(commas.sum() or 0)
@@ -102,15 +105,20 @@ class Reading:
             plain = text.str.contains(READ[","])
             read = text.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
             found = read.zip_with(plain.fill_null(False), pl.Series([None], dtype=pl.String)).cast(
-                pl.Float32, strict=False
+                pl.Float64, strict=False
             )
         else:
             bare = text.str.replace_all(",", "", literal=True)
             grouped = text.str.contains(READ["."]).fill_null(False) & (self.decimal == ".")
-            found = bare.zip_with(grouped, text).cast(pl.Float32, strict=False)
-        found = found.set(~found.is_finite(), None)
+            found = bare.zip_with(grouped, text).cast(pl.Float64, strict=False)
+        found = _kept(found, where, first)
         odd = found.is_null() & text.str.contains(MARKED) & text.str.contains("[.,]")
         return found, int(odd.sum() or 0)
+
+
+def _kept(values: pl.Series, where: str, first: int) -> pl.Series:
+    refuse_infinite(values, where, first)
+    return values.fill_nan(None).cast(pl.Float32)
 
 
 def _number(text: str) -> float | None:

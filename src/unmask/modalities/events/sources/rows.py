@@ -44,6 +44,7 @@ class Ledger:
         static: code -> rows of tables that are facts without a time, known from the start.
         tables: of each table or kind of resource: files, rows, events.
         unused: files that were not read, and why.
+        zones: times of day of tables with a zone (True) and without one.
     """
 
     rows: int = 0
@@ -54,6 +55,7 @@ class Ledger:
     static: Counter[str] = field(default_factory=Counter)
     tables: dict[str, Counter[str]] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
+    zones: Counter[bool] = field(default_factory=Counter)
 
     def add(self, reason: str, row: Any, count: int = 1) -> None:
         self.counts[reason] += count
@@ -204,6 +206,7 @@ def parsed(
     subjects: Subjects,
     reading: Reading,
     *,
+    first: int = 0,
     static: bool = True,
     optional: bool = False,
 ) -> tuple[pl.DataFrame, pl.Series]:
@@ -213,14 +216,15 @@ def parsed(
 
     Args:
         where: file of the rows, for the samples.
+        first: rows of the file before these.
         static: rows without a time are facts; else they are rejected.
         optional: rows without a time, or without a code, are no events and no rejects either (a discharge that has not
             been, a race that is not known).
 
     Raises:
-        UserError: values have commas, and nobody said what they mean.
+        UserError: values have commas, and nobody said what they mean; or they are infinite or too large.
     """
-    number, odd = reading.numbers(frame["raw"], where)
+    number, odd = reading.numbers(frame["raw"], f"{where}, values", first)
     made = frame.with_columns(
         subjects.of(frame["subject"]).alias("subject_id"),
         encounters(frame["visit"]).alias("visit_id"),
@@ -258,6 +262,8 @@ def parsed(
     good = made.select(pl.col("reason").is_null() & pl.col("asked")).to_series()
     kept = made.filter(good)
     note(ledger, "dates without a time of day, at the end of their day", int(kept["dated"].sum()))
+    if "zone" in kept.columns:
+        ledger.zones.update(dict(kept["zone"].drop_nulls().value_counts().iter_rows()))
     doubtful = kept.filter(may_stand_for_none(pl.col("time"), birth)).select(
         pl.when(birth).then(pl.lit("births")).otherwise(pl.lit("events")).alias("what"),
         pl.col("time").dt.strftime("%Y-%m-%d").alias("day"),

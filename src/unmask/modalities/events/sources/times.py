@@ -74,7 +74,8 @@ def read_times(
     midnight: bool = False,
     start: bool = False,
 ) -> pl.DataFrame:
-    """Columns time (without a zone; null where empty or not readable), given, and dated: whether it was a date alone.
+    """Columns time (without a zone; null where empty or not readable), given, dated (whether it was a date alone) and
+    zone (whether it had one; null without a time of day).
 
     Args:
         where: file and column, for messages.
@@ -97,19 +98,22 @@ def read_times(
         )
     if when.dtype == pl.Date:
         read = pl.DataFrame({"time": when.cast(pl.Datetime("us")), "given": when.is_not_null()})
-        read = read.with_columns(dated=pl.lit(True))
+        read = read.with_columns(dated=pl.lit(True), zone=pl.lit(None, dtype=pl.Boolean))
     elif isinstance(when.dtype, pl.Datetime):
-        if when.dtype.time_zone:
+        zoned = bool(when.dtype.time_zone)
+        if zoned:
             when = when.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         read = pl.DataFrame({"time": when.cast(pl.Datetime("us")), "given": when.is_not_null()})
-        read = read.with_columns(dated=pl.lit(False))
+        read = read.with_columns(dated=pl.lit(False), zone=pl.when("given").then(pl.lit(zoned)))
     else:
         read = _of_text(when.cast(pl.String), where, first, order)
     if midnight:
         read = read.with_columns(pl.col("dated") | (pl.col("time") == pl.col("time").dt.truncate("1d")))
     dated = pl.col("dated").fill_null(False) & pl.col("time").is_not_null()
     moved = pl.when(dated & (not start)).then(pl.col("time").dt.truncate("1d") + END_OF_DAY).otherwise(pl.col("time"))
-    return read.select(moved.alias("time"), "given", (dated & (not start)).alias("dated"))
+    return read.select(
+        moved.alias("time"), "given", (dated & (not start)).alias("dated"), pl.when(~dated).then("zone").alias("zone")
+    )
 
 
 def _of_text(when: pl.Series, where: str, first: int, order: Order | None) -> pl.DataFrame:
@@ -117,7 +121,8 @@ def _of_text(when: pl.Series, where: str, first: int, order: Order | None) -> pl
     frame = when.rename("text").to_frame().select(pl.when(trimmed != "").then(trimmed).alias("text"))
     usual = frame["text"].str.to_datetime("%Y-%m-%d %H:%M:%S%.f", strict=False, time_unit="us")
     if usual.null_count() == frame["text"].null_count():
-        return pl.DataFrame({"time": usual, "given": frame["text"].is_not_null()}).with_columns(dated=pl.lit(False))
+        read = pl.DataFrame({"time": usual, "given": frame["text"].is_not_null()})
+        return read.with_columns(dated=pl.lit(False), zone=pl.when("given").then(pl.lit(False)))
     frame = frame.with_columns(pl.col("text").str.contains(OPEN).fill_null(False).alias("open"))
     if frame["open"].any():
         frame = _ordered(frame, where, order)
@@ -155,7 +160,14 @@ def _of_text(when: pl.Series, where: str, first: int, order: Order | None) -> pl
         frame = frame.with_columns(
             pl.col("time") - pl.when(pl.col("zone").is_not_null()).then(offset).otherwise(pl.duration())
         )
-    return frame.select("time", pl.col("text").is_not_null().alias("given"), pl.col("day").is_not_null().alias("dated"))
+    return frame.select(
+        "time",
+        pl.col("text").is_not_null().alias("given"),
+        pl.col("day").is_not_null().alias("dated"),
+        pl.when(pl.col("time").is_not_null() & pl.col("day").is_null())
+        .then(pl.col("zone").is_not_null())
+        .alias("zone"),
+    )
 
 
 def _rewritten(frame: pl.DataFrame) -> pl.DataFrame:
