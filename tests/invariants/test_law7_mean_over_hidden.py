@@ -10,17 +10,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiny import Setup, Text, ratio_corruption
+from tiny import WIDTH, Setup, Text, ratio_corruption
 from unmask.core import linear_cross_entropy, prediction
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
-from unmask.core.density import UniformDensity, by_ratio
+from unmask.core.density import BellDensity, ByBound, UniformDensity, by_ratio
+from unmask.core.detection import ReplacedSlotDetection
 from unmask.core.model import codec_of
 from unmask.core.prediction import Categorical
 from unmask.core.pretrain import StepContext, StepReport, pretrain
+from unmask.encoder.config import MLP, EncoderConfig
+from unmask.encoder.transformer import Encoder
 
 CORRUPTION = ratio_corruption(0.35)
 WEIGHTED = Corruption(select=Uniform(ratio=UniformDensity()), replace=ALL_MASK, weigh=by_ratio)
+BELL = BellDensity()
+ROUNDING = 1e-6 / BELL.even
+"""Of gradients whose weights go up to that."""
+BOUND = Corruption(select=Uniform(ratio=BELL), replace=ALL_MASK, weigh=ByBound(density=BELL))
 
 
 def one_step(
@@ -48,12 +55,12 @@ def packs(setup: Setup) -> tuple[PackedBatch, list[PackedBatch]]:
     return pack(examples, slots=64), small
 
 
-def close(a: list[Tensor], b: list[Tensor]) -> None:
+def close(a: list[Tensor], b: list[Tensor], atol: float = 1e-6) -> None:
     for x, y in zip(a, b, strict=True):
-        torch.testing.assert_close(x, y, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(x, y, atol=atol, rtol=1e-5)
 
 
-@pytest.mark.parametrize("corruption", [CORRUPTION, WEIGHTED], ids=["equal", "weighted"])
+@pytest.mark.parametrize("corruption", [CORRUPTION, WEIGHTED, BOUND], ids=["equal", "weighted", "bound"])
 def test_micro_batches_equal_one_big_batch(setup: Setup, corruption: Corruption):
     big, small = packs(setup)
     counts = [len(corruption.draw(b, seed=setup.seed)) for b in small]
@@ -61,11 +68,55 @@ def test_micro_batches_equal_one_big_batch(setup: Setup, corruption: Corruption)
     expected, whole = one_step(setup, [big], corruption)
     found, split = one_step(setup, small, corruption)
     assert any(g.abs().max() > 1e-3 for g in expected)
-    close(found, expected)
+    close(found, expected, ROUNDING if corruption is BOUND else 1e-6)
     assert split.hidden == whole.hidden == sum(counts)
     assert split.slots == whole.slots
     assert split.loss == pytest.approx(whole.loss, rel=1e-5)
     assert split.accuracy == pytest.approx(whole.accuracy)
+
+
+class GivenFills(ReplacedSlotDetection):
+    """Fills that do not hang on how a step is cut: what is drawn for a slot is drawn by its value."""
+
+    def forward(self, batch, hidden, wanted=None):
+        prediction = self.generator(batch, hidden)
+        target = self.codec.targets(batch.values, hidden.flat)
+        prediction.sample = lambda **_: torch.where(target % 3 == 0, target, (target + 1) % 10 + 5)
+        self.generator.forward, kept = lambda *_: prediction, self.generator.forward
+        try:
+            return super().forward(batch, hidden, wanted)
+        finally:
+            self.generator.forward = kept
+
+
+@pytest.mark.parametrize("corruption", [CORRUPTION, BOUND], ids=["equal", "bound"])
+def test_micro_batches_of_detection_equal_one_big_batch(seed: int, corruption: Corruption):
+    setup = Setup(Text(), "in_place", "bert", seed)
+    torch.manual_seed(seed)
+    encoder = Encoder(EncoderConfig(width=WIDTH, layers=1, heads=2, feedforward=MLP(inner=32)))
+    setup.model = GivenFills(setup.model, encoder)  # type: ignore[assignment]
+    big, small = packs(setup)
+    expected, whole = one_step(setup, [big], corruption)
+    found, split = one_step(setup, small, corruption)
+    assert any(g.abs().max() > 1e-3 for g in expected)
+    close(found, expected, ROUNDING if corruption is BOUND else 1e-6)
+    assert split.loss == pytest.approx(whole.loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("examples", [1, 4, 16])
+def test_the_bound_is_expected_whatever_a_step_holds(examples: int):
+    """Weighted counts over the step's divisor, averaged over many draws, are those of the bound: each k of n alike."""
+    setup = Setup(Text(), "in_place", "bert", 0)
+    batch = pack(setup.examples(*(12 for _ in range(examples))), slots=12 * examples)
+    by_hidden, draws = np.zeros(13), 4000 // examples
+    for seed in range(draws):
+        gone = BOUND.draw(batch, seed=seed)
+        assert gone.weight is not None
+        owner = batch.index.flatten()[gone.flat].numpy()
+        counts = np.bincount(owner, minlength=examples)
+        np.add.at(by_hidden, counts[owner], gone.weight.numpy() / gone.total_weight / draws)
+    n = int((batch.maskable & (batch.index == 0)).sum())
+    np.testing.assert_allclose(by_hidden[1 : n + 1], 1 / n, atol=0.025)
 
 
 def test_a_micro_batch_with_nothing_hidden_changes_nothing(setup: Setup):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -327,20 +327,28 @@ class Hidden:
         action: MASK, RANDOM or KEEP.
         bits: 64 random bits as int64, for the codec's noise.
         weight: what each counts in the loss, fp32; None where all count 1.
+        maskable: where they have weights, slots of the batch that could have been hidden.
+        per_slot: of losses over all slots, `total_weight` per real slot of the whole step; None: of this batch.
     """
 
     flat: Tensor
     action: Tensor
     bits: Tensor
     weight: Tensor | None = None
+    maskable: int | None = None
+    per_slot: float | None = None
 
     def __len__(self) -> int:
         return int(self.flat.shape[0])
 
     @functools.cached_property
     def total_weight(self) -> float:
-        """The sum of the weights; their number where all count 1."""
-        return float(len(self)) if self.weight is None else float(self.weight.sum(dtype=torch.float64))
+        """What the loss is divided by: their number where all count 1, else the maskable slots. Those are what weights
+        add up to in expectation (`unmask.core.density`); divided by their sum, which the draw itself moves, the mean of
+        the gradients is not that of the loss."""
+        if self.weight is None:
+            return float(len(self))
+        return float(self.weight.sum(dtype=torch.float64)) if self.maskable is None else float(self.maskable)
 
     @functools.cached_property
     def masked(self) -> Tensor:
@@ -355,9 +363,9 @@ class Hidden:
 
     def to(self, device: torch.device | str) -> Hidden:
         """The same on another device; which slots get what is worked out before they are moved."""
-        moved = Hidden(**{name: to_device(getattr(self, name), device) for name in ("flat", "action", "bits")})
-        if self.weight is not None:
-            moved = replace(moved, weight=to_device(self.weight, device))
+        names = ("flat", "action", "bits", *(() if self.weight is None else ("weight",)))
+        tensors: dict[str, Any] = {name: to_device(getattr(self, name), device) for name in names}
+        moved = replace(self, **tensors)
         if moved.flat.device != self.flat.device:
             flat, bits = self.random
             moved.__dict__["masked"] = to_device(self.masked, device)
@@ -399,6 +407,7 @@ class Corruption:
             action=torch.from_numpy(action),
             bits=torch.from_numpy(bits.copy()),
             weight=None if weight is None else torch.from_numpy(weight),
+            maskable=None if weight is None else len(slots.flat),
         )
 
     @staticmethod

@@ -110,7 +110,8 @@ def by_ratio(hidden: np.ndarray, maskable: np.ndarray, progress: float) -> np.nd
 @dataclass(frozen=True, kw_only=True)
 class ByBound:
     """As `by_ratio`, divided by how much more often than evenly the density draws that number of hidden slots: the
-    expected gradient is that of the bound on the likelihood, whatever the density."""
+    expected gradient is that of the bound on the likelihood, whatever the density (the loop divides by maskable slots,
+    not by the sum of the weights, whose chance would bias it)."""
 
     density: Density
 

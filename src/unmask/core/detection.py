@@ -31,6 +31,8 @@ class Detection:
         generator: prediction of the hidden slots.
         logits: (real slots,) log-odds that a slot was replaced.
         replaced: (real slots,) whether its value differs from the original.
+        weight: of the detection loss.
+        per_slot: hidden slots (or what their loss is divided by) per real slot, of the whole step.
     """
 
     def __init__(
@@ -39,24 +41,24 @@ class Detection:
         logits: Float[Tensor, " real"],
         replaced: Bool[Tensor, " real"],
         weight: float,
+        per_slot: float,
     ) -> None:
-        self.generator, self.logits, self.replaced, self.weight = generator, logits, replaced, weight
+        self.generator, self.logits, self.replaced = generator, logits, replaced
+        self.weight, self.per_slot = weight, per_slot
 
     def __len__(self) -> int:
         return len(self.generator)
 
     def detection_loss(self) -> Tensor:
-        """Mean binary cross-entropy over all real slots; 0 where there are none."""
-        total = F.binary_cross_entropy_with_logits(self.logits.float(), self.replaced.float(), reduction="sum")
-        return total / max(len(self.logits), 1)
+        """Binary cross-entropy, summed over all real slots."""
+        return F.binary_cross_entropy_with_logits(self.logits.float(), self.replaced.float(), reduction="sum")
 
     def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
-        """Generator loss summed over hidden slots, plus weight x detection loss x hidden slots (or their weights' sum).
+        """Generator loss summed over hidden slots, plus weight x detection loss x hidden slots per real slot.
 
-        The loop divides by the hidden slots, which leaves means of both, as in the paper (section 2).
+        The loop divides by the hidden slots of the step, which leaves means of both, as in the paper (section 2).
         """
-        count = len(target) if weight is None else weight.sum()
-        return self.generator.loss(target, weight) + self.weight * self.detection_loss() * count
+        return self.generator.loss(target, weight) + self.weight * self.per_slot * self.detection_loss()
 
     def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
         return self.generator.log_prob(value)
@@ -96,6 +98,8 @@ class ReplacedSlotDetection(nn.Module, Generic[CodecT]):
     """
 
     encoder: Any
+    over_all_slots = True
+    """The loss has a mean over all slots: see `unmask.core.pretrain`."""
 
     def __init__(
         self, generator: MaskedModel[CodecT], encoder: nn.Module, *, weight: float = 50.0, temperature: float = 1.0
@@ -126,7 +130,8 @@ class ReplacedSlotDetection(nn.Module, Generic[CodecT]):
         replaced = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=real.device)
         replaced[hidden.flat] = filled != self.codec.targets(batch.values, hidden.flat)
         states = self.discriminate(replace(batch, values=values), real)
-        return Detection(prediction, states, replaced[real], self.weight)
+        per_slot = hidden.total_weight / max(len(real), 1) if hidden.per_slot is None else hidden.per_slot
+        return Detection(prediction, states, replaced[real], self.weight, per_slot)
 
     def discriminate(self, batch: PackedBatch, slots: Int[Tensor, " wanted"]) -> Float[Tensor, " wanted"]:
         """Log-odds that each of `slots` was replaced."""

@@ -44,18 +44,23 @@ class PooledPrediction:
     """
 
     def __init__(
-        self, reconstruction: Prediction | None, contrast: Tensor, weights: tuple[float, float], hidden: int
+        self,
+        reconstruction: Prediction | None,
+        contrast: Tensor,
+        weights: tuple[float, float],
+        hidden: int,
+        total: float,
     ) -> None:
-        self.reconstruction, self.contrast, self.weights, self.hidden = reconstruction, contrast, weights, hidden
+        self.reconstruction, self.contrast, self.weights = reconstruction, contrast, weights
+        self.hidden, self.total = hidden, total
 
     def __len__(self) -> int:
         return self.hidden
 
     def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
-        """Both losses by their weights, times the hidden slots (or the sum of what they count): the loop divides by
-        those, which leaves means."""
+        """Both losses by their weights, times what the loop divides by, which leaves means."""
         reconstruct, contrast = self.weights
-        total = contrast * self.contrast * (len(target) if weight is None else weight.sum())
+        total = contrast * self.contrast * self.total
         if self.reconstruction is None:
             return total
         return total + reconstruct * self.reconstruction.loss(target, weight)
@@ -131,7 +136,9 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
             whole = self.against == "whole"
             other = self.whole(batch, count) if whole else self.rest(batch, hidden, count)
             contrast = between(part, other, self.temperature)
-        return PooledPrediction(reconstruction, contrast, (self.reconstruct, self.contrast), len(wanted))
+        return PooledPrediction(
+            reconstruction, contrast, (self.reconstruct, self.contrast), len(wanted), hidden.total_weight
+        )
 
     def part(self, batch: PackedBatch, hidden: Hidden, count: int) -> Float[Tensor, "examples width"]:
         """Mean state of each example's visible slots, special ones too; the encoder sees no others."""

@@ -27,7 +27,7 @@ class StepReport:
     batches included.
 
     Args:
-        weight: sum of the hidden slots' weights; their number where all count 1.
+        weight: what the loss is divided by: the number of hidden slots where all count 1, else of maskable ones.
         measured: loss (summed over hidden slots, each times its weight), how many of them were predicted right, the
             gradient's norm, and
             whether the update was applied. Reading one of them waits until a GPU has done the step.
@@ -47,7 +47,7 @@ class StepReport:
 
     @property
     def loss(self) -> float:
-        """Nats per hidden slot, a weighted mean where they have weights."""
+        """Nats per hidden slot; per maskable one where hidden slots have weights."""
         return self.measured.values[0] / (self.weight or 1.0)
 
     @property
@@ -130,6 +130,7 @@ def pretrain(
     """
     model.train()
     losses = with_loss(model)
+    losses_of = getattr(losses, "module", losses).model
     step = first_step
     while True:
         start = time.perf_counter()
@@ -142,9 +143,16 @@ def pretrain(
         correct: Tensor | None = torch.zeros((), dtype=torch.float64, device=context.device)
         mine, hidden, slots, divisor, cells, number = torch.zeros(3, dtype=torch.float64), 0, 0, 1.0, 0, 0
         weight = 0.0
+        per_slot = None
+        if getattr(losses_of, "over_all_slots", False) and len(batches) * context.processes > 1:
+            batches = list(batches)
+            per_slot = _per_slot(
+                batches, [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches], context
+            )
         for batch in batches:
             number += 1  # noqa: SIM113 - enumerate would hold on to the batch while the next one is made
             gone = corruption.draw(batch, seed=seed, epoch=epoch, progress=done)  # 2. draw hidden slots
+            gone = gone if per_slot is None else replace(gone, per_slot=per_slot)
             mine += torch.tensor([len(gone), batch.real_slots, gone.total_weight], dtype=torch.float64)
             if number == 1:
                 # What the first micro-batch says of the step: exact where it is the only one, corrected below
@@ -189,15 +197,22 @@ def _backward(
     """
     with context.autocast():
         loss, right = losses(batch, gone)  # 3. predict, 4. loss, summed over hidden slots ...
-    # ... and divided by all hidden slots of the step, or by their weights. Data-parallel engines average gradients over
-    # processes, hence the
-    # factor.
+    # ... and divided by all hidden slots of the step, or by the maskable ones (`Hidden.total_weight`). Data-parallel
+    # engines average gradients over processes, hence the factor.
     (loss * (context.processes / divisor)).backward()  # 5. backward
     return loss.detach(), right()
 
 
+def _per_slot(batches: Collection[PackedBatch], drawn: Collection[Hidden], context: StepContext) -> float:
+    """What losses over hidden slots are divided by, per real slot of the whole step: a loss over all slots has another
+    divisor, which no micro-batch knows."""
+    counts = [[len(g), b.real_slots, g.total_weight] for b, g in zip(batches, drawn, strict=True)]
+    _, slots, weight = _counted(context, torch.tensor(counts, dtype=torch.float64).sum(0))
+    return weight / max(slots, 1)
+
+
 def _counted(context: StepContext, counts: Tensor) -> tuple[int, int, float]:
-    """(hidden slots, real slots, the hidden ones' weights) of all processes."""
+    """(hidden slots, real slots, what the loss is divided by) of all processes."""
     if context.processes > 1:
         counts = context.total(counts.to(context.device)).cpu()
     hidden, slots, weight = counts.tolist()
@@ -244,7 +259,7 @@ def _validated(
     total, hidden = 0.0, 0
     right: float | None = 0.0
     for batch in batches:
-        gone = replace(corruption.draw(batch, seed=seed, epoch=0), weight=None).to(device)
+        gone = replace(corruption.draw(batch, seed=seed, epoch=0), weight=None, maskable=None).to(device)
         loss, correct = _looked(losses, batch.to(device), gone, autocast)
         total += loss
         right = None if correct is None or right is None else right + correct

@@ -513,6 +513,10 @@ def test_detection_leaves_a_discriminator_and_its_generator_for_transformers(cor
     assert torch.equal(
         discriminator.electra.embeddings.word_embeddings.weight, generator.electra.embeddings.word_embeddings.weight
     )
+    torch.testing.assert_close(
+        discriminator.electra.embeddings.position_embeddings.weight,
+        generator.electra.embeddings.position_embeddings.weight,
+    )
     ours = load(out, precision="fp32")
     text = "the quick brown fox"
     ids = torch.tensor(ours.tokenizer.encode([text])[0].ids)[None].long()

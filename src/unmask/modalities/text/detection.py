@@ -28,7 +28,8 @@ GENERATOR = "generator"
 
 
 def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[ReplacedSlotDetection[TokenCodec], Family]:
-    """Generator and discriminator with random weights, in ELECTRA's shape; the token table is one.
+    """Generator and discriminator with random weights, in ELECTRA's shape; the tables of tokens, token types and
+    positions are one (section 3.2).
 
     The generator has the discriminator's layers and `settings.generator` of its width and feed-forward, to the nearest
     even number, in heads about as wide as the discriminator's.
@@ -53,7 +54,9 @@ def new_detection(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Replace
     )
     codec = {"types": 2, "head_norm": norm, "width": width, "encoder_width": small.width}
     generator = assemble(tokenizer.vocab_size, tokenizer, small, codec, None)
-    return ReplacedSlotDetection(generator, make_encoder(encoder)), by_name("electra")
+    model = ReplacedSlotDetection(generator, make_encoder(encoder))
+    model.encoder.stem.positions = generator.encoder.stem.positions
+    return model, by_name("electra")
 
 
 def save_detection(
