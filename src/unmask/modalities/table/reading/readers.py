@@ -15,6 +15,7 @@ import numpy as np
 
 from unmask.errors import UserError, option
 from unmask.modalities.table.reading.encodings import letters_of, refuse_letters
+from unmask.modalities.table.reading.extent import refuse_more_than_memory
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.sheets import SHEETS, STATISTICS, read_sheet, read_statistics
 
@@ -56,9 +57,17 @@ def _read_file(path: Path, encoding: str | None, sheet: str | None) -> Frame:
         raise UserError(f"{option('sheet', sheet)}: not read for {kind} files", hint="It is for spreadsheets.")
     if kind == ".parquet":
         import polars as pl
+        import pyarrow.parquet as pq
 
         try:
+            about = pq.read_metadata(path)
+            cells = about.num_rows * about.num_columns
+            refuse_more_than_memory(
+                path, 8.0 * cells, f"{about.num_rows:,} rows and {about.num_columns:,} columns by its own account"
+            )
             table = pl.read_parquet(path)
+        except UserError:
+            raise
         except Exception as error:
             raise UserError(f"{path}: not a parquet file ({error})", hint="Write it again.") from None
         frame = read_frame(table)

@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from unmask.errors import UserError, first_of, option, suggest
+from unmask.modalities.table.reading.extent import check_sheets
 from unmask.modalities.table.reading.findings import SHOWN
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.parse import no_value, text_of
@@ -26,12 +27,13 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
 
     Raises:
         UserError: the reader is not installed; not a spreadsheet; several sheets and none named; a column without a
-            name; merged cells, of which the file holds the first alone.
+            name; merged cells, of which the file holds the first alone; more cells than memory has room for.
     """
     try:
         import python_calamine
     except ImportError:
         raise _lacking(path) from None
+    check_sheets(path)  # the reader makes all cells to the last one at once
     try:
         book = python_calamine.CalamineWorkbook.from_path(str(path))
         found = {name: book.get_sheet_by_name(name).to_python(skip_empty_area=False) for name in book.sheet_names}

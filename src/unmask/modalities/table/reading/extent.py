@@ -1,0 +1,69 @@
+"""What a file will cost, told before anything is made of it: its extent and unpacked size beside the free memory."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+from unmask.errors import UserError
+from unmask.training.memory import free_memory
+
+CELL = 32
+"""Bytes of a cell at least: a value and what points at it."""
+PART = 1 << 20
+"""Bytes of a sheet that are read at once."""
+_PLACE = re.compile(rb'\br="([A-Z]{0,3})(\d{1,7})"')
+"""Of a row (r="7") or a cell (r="AB7") of a sheet."""
+LONGEST_PLACE = 16
+
+
+def refuse_more_than_memory(path: Path, needed: float, what: str) -> None:
+    """
+    Raises:
+        UserError: this takes more memory than is free.
+    """
+    free = free_memory()
+    if needed > free.bytes:
+        raise UserError(
+            f"{path}: {what}: at least {needed / 1e9:,.1f} GB, and {free.bytes / 1e9:,.1f} GB are free ({free.told})",
+            hint="Look whether a cell stands far away by mistake, or save the part that is meant as a CSV file.",
+        )
+
+
+def check_sheets(path: Path) -> None:
+    """Compare the cells between the first and the last of all sheets of a spreadsheet with the memory that is free.
+
+    Raises:
+        UserError: they take more; likewise the unpacked files.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = archive.infolist()
+            unpacked = sum(each.file_size for each in inside)
+            refuse_more_than_memory(path, unpacked, f"unpacked it has {unpacked:,} bytes")
+            sheets = [each for each in inside if re.search(r"worksheets/[^/]+\.xml$", each.filename)]
+            cells = 0
+            for each in sheets:
+                rows, columns = _extent(archive, each)
+                cells += rows * columns
+                told = f"a sheet of {rows:,} rows and {columns:,} columns ({each.filename})"
+                refuse_more_than_memory(path, cells * CELL, told)
+    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError):
+        return  # no zip, or a damaged or locked one: its reader says so
+
+
+def _extent(archive: zipfile.ZipFile, sheet: zipfile.ZipInfo) -> tuple[int, int]:
+    """Rows and columns of a sheet, to its last cell."""
+    rows = columns = 0
+    rest = b""
+    with archive.open(sheet) as file:
+        while part := file.read(PART):
+            for letters, number in _PLACE.findall(rest + part):
+                rows = max(rows, int(number))
+                column = 0
+                for letter in letters:
+                    column = 26 * column + letter - 64
+                columns = max(columns, column)
+            rest = part[-LONGEST_PLACE:]
+    return rows, columns
