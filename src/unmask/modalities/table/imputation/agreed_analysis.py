@@ -32,15 +32,14 @@ def agreed_analysis(formula: str | None, schema: Schema, columns: list[np.ndarra
     if formula is not None:
         found = parse_formula(formula, schema)
     elif schema.duration is not None and schema.event is not None:
-        if schema.entry is not None or len(schema.causes) > 1:
-            what = "late entry" if schema.entry is not None else "competing causes"
+        if len(schema.causes) > 1:
             say(
-                f"with {what} covariates are not drawn to agree with a Cox regression: the event and the "
+                "with competing causes covariates are not drawn to agree with a Cox regression: the event and the "
                 "cumulative hazard predict them, which pulls strong effects towards zero",
                 warn=True,
             )
             return None
-        pair = (schema.duration, schema.event)
+        pair = (schema.duration, schema.event, schema.entry)
         own = [(p, schema.columns[i]) for p, i in enumerate(schema.modelled) if schema.columns[i].name not in pair]
         wide = [c.name for _, c in own if len(c.categories) > MOST_LEVELS]
         empty = [c.name for _, c in own if c.structural is not None]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from unmask.errors import UserError, option, suggest
+from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.rules.expressions import LONGEST, parsed
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import event_levels
@@ -28,6 +29,13 @@ FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sqrt": np.sqrt,
     "abs": np.abs,
 }
+CATEGORIES = ("C", "factor")
+_NOT_BUILT = "Not built here: put the column that it makes into the table, or analyse `tables()` in R and pool there."
+ABSENT = {
+    **dict.fromkeys(("strata", "offset", "cluster", "frailty", "tt", "pspline"), _NOT_BUILT),
+    **dict.fromkeys(("ns", "bs", "cr", "cc", "poly", "rcs", "s", "te", "scale", "center", "standardize"), _NOT_BUILT),
+}
+"""Functions of R's and patsy's formulas that are refused by name."""
 _OPERATORS: dict[type, Callable[..., np.ndarray]] = {
     ast.Add: np.add,
     ast.Sub: np.subtract,
@@ -48,16 +56,20 @@ class Factor:
     Attributes:
         places: of the columns it reads, among the modelled ones.
         value: None for a column as it is.
+        reference: of a category, the number of the level that the others are compared with.
+        full: of a category, an indicator for every level, the reference too; see `_coded`.
     """
 
     name: str
     places: tuple[int, ...]
     value: Callable[[Sequence[np.ndarray]], np.ndarray] | None = None
+    reference: int = 0
+    full: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """A product of factors; an indicator for each level but the first where a factor is a category."""
+    """A product of factors; an indicator for each level but the reference where a factor is a category."""
 
     factors: tuple[Factor, ...]
 
@@ -104,8 +116,8 @@ class Formula:
     @property
     def references(self) -> dict[str, str]:
         """Category on the right-hand side -> the level that its indicators are compared with."""
-        own = [self.column(p) for p in self.covariates]
-        return {c.name: c.categories[0] for c in own if not c.is_quantity}
+        own = [(self.column(f.places[0]), f) for t in self.terms for f in t.factors if f.value is None]
+        return {c.name: c.categories[f.reference] for c, f in own if not c.is_quantity and not f.full}
 
     @property
     def modelled(self) -> str:
@@ -138,18 +150,24 @@ class Formula:
     def _names(self, factor: Factor) -> list[str]:
         if factor.value is not None:
             return [factor.name]
-        column = self.column(factor.places[0])
-        if column.is_quantity or column.categories in (("0", "1"), ("False", "True")):
+        column, levels = self.column(factor.places[0]), self._levels(factor)
+        if column.is_quantity or (levels == [1] and column.categories in (("0", "1"), ("False", "True"))):
             return [column.name]
-        return [f"{column.name}={level}" for level in column.categories[1:]]
+        return [f"{column.name}={column.categories[level]}" for level in levels]
+
+    def _levels(self, factor: Factor) -> list[int]:
+        """Numbers of the levels of a category that have an indicator; none of a quantity."""
+        levels = range(len(self.column(factor.places[0]).categories))
+        return [level for level in levels if factor.full or level != factor.reference]
 
     def _block(self, factor: Factor, columns: Sequence[np.ndarray]) -> np.ndarray:
         if factor.value is not None:
             return factor.value(columns)[:, None]
         column, x = self.column(factor.places[0]), columns[factor.places[0]]
-        if column.is_quantity or len(column.categories) == 2:
+        levels = self._levels(factor)
+        if column.is_quantity or (len(column.categories) == 2 and levels == [1]):
             return x[:, None]
-        return (x[:, None] == np.arange(1, len(column.categories))).astype(float)
+        return (x[:, None] == np.array(levels)).astype(float)
 
 
 def _crossed(names: Sequence[list[str]]) -> list[list[str]]:
@@ -183,7 +201,8 @@ def parse_formula(text: str, schema: Schema, *, family: str | None = None) -> Fo
 
     Args:
         text: `outcome ~ terms`; terms are columns, products (`a:b`, `a*b`), `I(...)`, log, exp, sqrt, abs, `.` (every
-            other column), `- 1` (no constant). Categories enter as indicators of every level but the first.
+            other column), `- 1` (no constant), `C(g, Treatment('b'))` (another level to compare with). Categories are
+            coded as R's model.matrix codes them.
         family: "ols", "logit" or "cox"; by default what the outcome's kind asks for.
 
     Raises:
@@ -203,8 +222,41 @@ def parse_formula(text: str, schema: Schema, *, family: str | None = None) -> Fo
         if term.places & set(outcome):
             raise UserError(f"formula {text!r}: the outcome stands on both sides", hint=_HINT)
     return Formula(
-        text=text, schema=schema, family=kind, outcome=outcome, terms=tuple(terms), intercept=intercept or kind == "cox"
+        text=text,
+        schema=schema,
+        family=kind,
+        outcome=outcome,
+        terms=_coded(terms, schema, constant=intercept or kind == "cox"),
+        intercept=intercept or kind == "cox",
     )
+
+
+def _coded(terms: Sequence[Term], schema: Schema, *, constant: bool) -> tuple[Term, ...]:
+    """The terms by their number of factors, each category in them coded as R codes it.
+
+    A category has an indicator for every level where the rest of its term is part of no term before: in `g + x:g` each
+    level has a slope of its own. Without a constant the first category has one for every level too (R's TermCode and
+    model.matrix, src/library/stats/src/model.c).
+    """
+    ordered = sorted(terms, key=lambda t: len(t.factors))
+    out: list[Term] = []
+    for number, term in enumerate(ordered):
+        before = [t.key for t in ordered[:number]]
+        factors = []
+        for factor in term.factors:
+            rest = term.key - {factor.name}
+            full = bool(rest) and not any(rest <= key for key in before)
+            factors.append(replace(factor, full=full and _is_category(factor, schema)))
+        out.append(Term(factors=tuple(factors)))
+    first = next((n for n, t in enumerate(out) if any(_is_category(f, schema) for f in t.factors)), None)
+    if not constant and first is not None:
+        named = next(f.name for f in out[first].factors if _is_category(f, schema))
+        out[first] = Term(factors=tuple(replace(f, full=f.full or f.name == named) for f in out[first].factors))
+    return tuple(out)
+
+
+def _is_category(factor: Factor, schema: Schema) -> bool:
+    return factor.value is None and not schema.columns[schema.modelled[factor.places[0]]].is_quantity
 
 
 class _Reader:
@@ -279,17 +331,20 @@ class _Reader:
         return sorted(out, key=lambda t: len(t.factors))
 
     def _factor(self, text: str) -> Factor:
-        tree = self._parsed(text.strip().replace("^", "**"))
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "C" and tree.args:
-            tree = tree.args[0]
-            if not isinstance(tree, ast.Name) or self._column(self._place(tree)).is_quantity:
-                raise UserError(
-                    f"formula {self.text!r}: C({ast.unparse(tree)}) is a quantity",
-                    hint="Declare the column nominal in the schema: then its imputations are categories too.",
-                )
+        tree = self._parsed(text.strip().replace("^", "**").replace("as.factor(", "factor("))
+        reference = None
+        if isinstance(tree, ast.Call) and ast.unparse(tree.func) in CATEGORIES and tree.args:
+            tree, reference = self._category(tree)
         if isinstance(tree, ast.Name | ast.Attribute):
             place = self._place(tree)
-            return Factor(name=self._column(place).name, places=(place,))
+            column = self._column(place)
+            if reference is not None and reference not in column.categories:
+                raise UserError(
+                    f"formula {self.text!r}: {column.name!r} has no level {reference!r}",
+                    hint=suggest(reference, column.categories),
+                )
+            at = 0 if reference is None else column.categories.index(reference)
+            return Factor(name=column.name, places=(place,), reference=at)
         if isinstance(tree, ast.BinOp | ast.UnaryOp):
             raise UserError(
                 f"formula {self.text!r}: {text.strip()!r} is arithmetic outside of I()",
@@ -301,6 +356,32 @@ class _Reader:
         if not places:
             raise UserError(f"formula {self.text!r}: {text.strip()!r} reads no column", hint=_HINT)
         return Factor(name=self._shown(text.strip()), places=tuple(dict.fromkeys(places)), value=value)
+
+    def _category(self, call: ast.Call) -> tuple[ast.expr, str | None]:
+        """The column of `C(g)`, `factor(g)` or `C(g, Treatment('b'))`, and the level that is asked for as reference.
+
+        Raises:
+            UserError: a quantity, or other contrasts.
+        """
+        column, *more = call.args
+        if not isinstance(column, ast.Name | ast.Attribute) or self._column(self._place(column)).is_quantity:
+            raise UserError(
+                f"formula {self.text!r}: {ast.unparse(call.func)}({ast.unparse(column)}) is a quantity",
+                hint="Declare the column nominal in the schema: then its imputations are categories too.",
+            )
+        more += [word.value for word in call.keywords]
+        if not more:
+            return column, None
+        given = more[0]
+        if len(more) == 1 and isinstance(given, ast.Call) and ast.unparse(given.func) == "Treatment":
+            levels = [*given.args, *(word.value for word in given.keywords if word.arg == "reference")]
+            if len(levels) == 1 and isinstance(levels[0], ast.Constant):
+                return column, text_of(levels[0].value)
+        raise UserError(
+            f"formula {self.text!r}: {ast.unparse(call)}",
+            hint=f"Another level to compare with is C({ast.unparse(column)}, Treatment('level')); other contrasts "
+            "(Sum, Poly, Helmert) are not built here.",
+        )
 
     def _compiled(self, node: ast.expr, places: list[int]) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
@@ -323,6 +404,8 @@ class _Reader:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self._compiled(node.operand, places)
             return lambda columns: -inner(columns)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ABSENT:
+            raise UserError(f"formula {self.text!r}: {ast.unparse(node.func)}()", hint=ABSENT[ast.unparse(node.func)])
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords:
             if node.func.id not in FUNCTIONS:
                 raise UserError(
@@ -427,6 +510,14 @@ def check_pair(schema: Schema, time: Column, event: Column, *, where: str = "") 
             hint=f"Name the pair where the table is read: {option('duration', time.name)}, "
             f"{option('event', event.name)}.",
         )
+
+
+def entry_of(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Times from which rows are at risk, where the formula's outcome is the schema's pair and it has late entry."""
+    schema = formula.schema
+    if schema.entry is None or schema.duration is None or formula.outcome[0] != schema.place(schema.duration):
+        return None
+    return columns[schema.place(schema.entry)]
 
 
 def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:

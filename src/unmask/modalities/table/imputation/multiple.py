@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import expit, logit
 
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import CellTable
@@ -34,11 +35,13 @@ from unmask.modalities.table.imputation.methods import choose_methods
 from unmask.modalities.table.imputation.pooling import (
     Pooled,
     Predicted,
+    are_shares,
     estimates_of,
     fit_formula,
     pool,
     predicted,
     predictions_of,
+    without_separated,
 )
 from unmask.modalities.table.imputation.shift import parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.smcfcs import AgreeingChain, Substantive
@@ -364,6 +367,7 @@ class MultipleImputation:
         complete_df: float | None = None,
         family: str | None = None,
         coverage: float = 0.95,
+        firth: bool = False,
     ) -> Pooled:
         """Pool an analysis.
 
@@ -375,6 +379,8 @@ class MultipleImputation:
             complete_df: degrees of freedom without missing values; by default those of the analysis where it tells
                 them, else infinite.
             family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
+            firth: of a logistic regression: Firth's penalised likelihood, whose estimates are finite where all or none
+                of the rows of a level had the outcome (Heinze & Schemper 2002). Intervals are Wald's.
 
         Terms of a formula that imputation did not keep are named in a warning; see `formula` of the class.
 
@@ -383,9 +389,10 @@ class MultipleImputation:
         """
         self._repeat_doubts()
         if isinstance(analyse, str):
-            return self._pool_formula(
-                parse_formula(analyse, self.schema_, family=family), complete_df=complete_df, coverage=coverage
-            )
+            formula = parse_formula(analyse, self.schema_, family=family)
+            if firth and formula.family != "logit":
+                raise UserError("firth=True", hint="It is built for logistic regressions; pool_cox has `penalizer`.")
+            return self._pool_formula(formula, complete_df=complete_df, coverage=coverage, firth=firth)
         found = [estimates_of(analyse(table)) for table in self.completed]
         for number, one in enumerate(found):
             if one.names != found[0].names or len(one.estimate) != len(found[0].estimate):
@@ -409,11 +416,17 @@ class MultipleImputation:
             warnings.warn(f"of tables in doubt: {'; '.join(self.doubts_)}", stacklevel=3)
 
     def _pool_formula(
-        self, formula: Formula, *, penalizer: float = 0.0, complete_df: float | None = None, coverage: float = 0.95
+        self,
+        formula: Formula,
+        *,
+        penalizer: float = 0.0,
+        complete_df: float | None = None,
+        coverage: float = 0.95,
+        firth: bool = False,
     ) -> Pooled:
         self._beyond(formula)
-        fits = [fit_formula(formula, columns, penalizer=penalizer) for columns in self._values]
-        return pool(
+        fits = [fit_formula(formula, columns, penalizer=penalizer, firth=firth) for columns in self._values]
+        found = pool(
             [f.beta for f in fits],
             [f.error for f in fits],
             names=fits[0].names,
@@ -423,6 +436,7 @@ class MultipleImputation:
             modelled=formula.modelled,
             fits=fits,
         )
+        return without_separated(found, fits, self._values[0])
 
     def _beyond(self, formula: Formula) -> None:
         """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
@@ -488,7 +502,8 @@ class MultipleImputation:
             new: what that method takes.
         """
         self._repeat_doubts()
-        found = [predictions_of(fit(table), new) for table in self.completed]
+        models = [fit(table) for table in self.completed]
+        found = [predictions_of(model, new) for model in models]
         if any(error is None for _, error in found):
             mean = np.mean([values for values, _ in found], 0)
             nothing = np.full(len(mean), np.nan)
@@ -501,8 +516,18 @@ class MultipleImputation:
                 response_low=nothing,
                 response_high=nothing,
             )
-        pooled = pool([v for v, _ in found], [e for _, e in found if e is not None], coverage=coverage)
-        return predicted(pooled, "ols")
+        values, errors = [v for v, _ in found], [e for _, e in found if e is not None]
+        if are_shares(models[0], values):  # pooled as log-odds, so that no bound lies outside of 0 to 1
+            slopes = [v * (1 - v) for v in values]
+            odds = pool(
+                [logit(v) for v in values], [e / k for e, k in zip(errors, slopes, strict=True)], coverage=coverage
+            )
+            share = expit(odds.estimate)
+            low, high, error = expit(odds.low), expit(odds.high), odds.error * share * (1 - share)
+            return Predicted(
+                estimate=share, error=error, low=low, high=high, response=share, response_low=low, response_high=high
+            )
+        return predicted(pool(values, errors, coverage=coverage), "ols")
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see

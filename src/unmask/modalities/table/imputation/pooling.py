@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from scipy import stats
 from scipy.special import expit
 
 from unmask.errors import UserError
-from unmask.modalities.table.imputation.formula import Formula, finite_design
+from unmask.modalities.table.imputation.formula import Formula, entry_of, finite_design
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import encode
@@ -32,6 +33,8 @@ class Pooled:
         monte_carlo: standard error of the pooled estimate due to m being finite.
         references: category -> the level its indicators are compared with.
         modelled: of a logistic regression which level's odds it is about, such as "died = yes against no"; else empty.
+        separated: names whose estimates run to infinity, because all or none of their rows had the outcome; the figures
+            of these are NaN.
         fits: the analysis of each completed table, where it came from a formula; `predict` needs them.
     """
 
@@ -50,11 +53,12 @@ class Pooled:
     draws: int
     references: Mapping[str, str] = field(default_factory=dict)
     modelled: str = ""
+    separated: tuple[str, ...] = ()
     fits: tuple[FormulaFit, ...] = field(default=(), repr=False)
 
     def rows(self, *, exponentiate: bool = False) -> list[dict[str, Any]]:
         """One record per name; exponentiated for hazard ratios (estimate and interval only)."""
-        turn: Callable[[float], float] = math.exp if exponentiate else float
+        turn: Callable[[float], float] = (lambda x: float(np.exp(x))) if exponentiate else float
         return [
             {
                 "name": n,
@@ -76,6 +80,9 @@ class Pooled:
         modelled, and reference levels."""
         lines = [f"| | {label} (95% CI) | p | FMI |", "|---|---|---|---|"]
         for r in self.rows(exponentiate=exponentiate):
+            if r["name"] in self.separated:
+                lines.append(f"| {r['name']} | not estimable: separation | | |")
+                continue
             p = "<0.001" if r["p"] < 0.001 else f"{r['p']:.3f}"
             lines.append(
                 f"| {r['name']} | {r['estimate']:.2f} ({r['low']:.2f}–{r['high']:.2f}) | {p} | {r['fmi']:.0%} |"
@@ -209,6 +216,7 @@ class FormulaFit:
     Attributes:
         df: degrees of freedom left: rows (events of a Cox regression) less parameters.
         center: (regressors,) subtracted before predicting; zeros but for a Cox regression.
+        reach: (regressors,) largest less smallest value.
     """
 
     formula: Formula
@@ -217,6 +225,15 @@ class FormulaFit:
     covariance: np.ndarray
     df: float
     center: np.ndarray
+    reach: np.ndarray
+
+    @property
+    def separated(self) -> np.ndarray:
+        """Booleans: estimates that run to infinity (separation: Albert & Anderson 1984; of a Cox regression Heinze &
+        Schemper 2001). The fit stops somewhere on the way, with odds or hazards that differ by e^8 (3 000 times) at
+        least over the regressor, and an error of more than twice the estimate."""
+        with np.errstate(invalid="ignore"):
+            return (np.abs(self.beta) * self.reach > 8) & (self.error > 2 * np.abs(self.beta))
 
     @property
     def error(self) -> np.ndarray:
@@ -231,11 +248,14 @@ class FormulaFit:
         return x @ self.beta, np.sqrt(np.maximum(((x @ self.covariance) * x).sum(1), 0))
 
 
-def fit_formula(formula: Formula, columns: Sequence[np.ndarray], *, penalizer: float = 0.0) -> FormulaFit:
+def fit_formula(
+    formula: Formula, columns: Sequence[np.ndarray], *, penalizer: float = 0.0, firth: bool = False
+) -> FormulaFit:
     """Least squares, logistic regression or Cox regression on complete columns.
 
     Args:
         penalizer: of lifelines' Cox regression, which is then used (the `survival` extra).
+        firth: of a logistic regression, see `_logit`.
 
     Raises:
         UserError: the regressors are collinear, the outcome does not vary, or it is perfectly predicted.
@@ -264,38 +284,43 @@ def fit_formula(formula: Formula, columns: Sequence[np.ndarray], *, penalizer: f
         beta = np.linalg.lstsq(x, outcome[0], rcond=None)[0]
         covariance = inverse * ((outcome[0] - x @ beta) ** 2).sum() / df
     elif formula.family == "logit":
-        beta, covariance = _logit(formula, x, outcome[0])
+        beta, covariance = _logit(formula, x, outcome[0], firth=firth)
         df = len(x) - x.shape[1]
     else:
-        entry = _entry(formula, columns)
+        entry = entry_of(formula, columns)
         if entry is not None and penalizer:
             raise UserError("a penalised Cox regression with late entry", hint="Leave the penalizer out.")
         beta, covariance = _cox(formula, names, x, outcome[0], outcome[1], penalizer, entry)
         df, center = int((outcome[1] > 0).sum()) - x.shape[1], x.mean(0)
-    return FormulaFit(formula=formula, names=names, beta=beta, covariance=covariance, df=max(df, 1), center=center)
+    reach = np.where((x == 1).all(0), 1.0, np.ptp(x, axis=0))
+    return FormulaFit(
+        formula=formula, names=names, beta=beta, covariance=covariance, df=max(df, 1), center=center, reach=reach
+    )
 
 
-def _logit(formula: Formula, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _logit(formula: Formula, x: np.ndarray, y: np.ndarray, *, firth: bool) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Args:
+        firth: the likelihood times the root of the determinant of the information (Firth 1993; Heinze & Schemper 2002),
+            whose estimates are finite under separation too.
+    """
     beta = np.zeros(x.shape[1])
-    for _ in range(50):
+    for _ in range(200 if firth else 50):
         share = expit(x @ beta)
-        information = (x * (share * (1 - share))[:, None]).T @ x
-        move = np.linalg.lstsq(information, x.T @ (y - share), rcond=None)[0]
+        weighted = x * np.sqrt(share * (1 - share))[:, None]
+        information = weighted.T @ weighted
+        score = y - share
+        if firth:
+            leverage = (weighted * np.linalg.solve(information, weighted.T).T).sum(1)
+            score = score + leverage * (0.5 - share)
+        move = np.linalg.lstsq(information, x.T @ score, rcond=None)[0]
         beta = beta + move * min(1.0, 5 / max(np.abs(x @ move).max(), 1e-12))
         if np.abs(x @ move).max() < 1e-9:
             return beta, np.linalg.inv(information)
     raise UserError(
         f"formula {formula.text!r}: the outcome is perfectly predicted, or does not vary",
-        hint="Leave out the term that separates the two outcomes.",
+        hint="Leave out the term that separates the two outcomes, or pool with firth=True.",
     )
-
-
-def _entry(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray | None:
-    """Times from which rows are at risk, where the formula's outcome is the schema's pair and it has late entry."""
-    schema = formula.schema
-    if schema.entry is None or schema.duration is None or formula.outcome[0] != schema.place(schema.duration):
-        return None
-    return columns[schema.place(schema.entry)]
 
 
 def _cox(
@@ -322,6 +347,37 @@ def _cox(
     data = pd.DataFrame(x, columns=keys).assign(time=time, event=event)
     fitted = CoxPHFitter(penalizer=penalizer).fit(data, "time", "event")
     return fitted.params_[keys].to_numpy(), fitted.variance_matrix_.loc[keys, keys].to_numpy()
+
+
+def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequence[np.ndarray]) -> Pooled:
+    """Estimates without those that run to infinity in one of the fits, which a warning names with their counts.
+
+    Args:
+        columns: of one completed table, to count in.
+    """
+    apart = np.any([f.separated for f in fits], 0)
+    if not apart.any():
+        return found
+    formula = fits[0].formula
+    design, event = formula.design(columns), columns[formula.outcome[-1]] > 0
+    first = len(found.names) - design.shape[1]
+    told = []
+    for i in np.flatnonzero(apart):
+        x = design[:, i - first] if i >= first else np.ones(len(event))
+        rows = x == 1
+        counted = f" ({int(event[rows].sum()):,} of {int(rows.sum()):,} rows)" if set(np.unique(x)) <= {0, 1} else ""
+        told.append(f"{found.names[i]}{counted}")
+    way = "firth=True, a penalised likelihood" if formula.family == "logit" else "pool_cox(..., penalizer=0.1)"
+    warnings.warn(
+        f"not estimable, since all or none of the rows had the outcome (separation): {', '.join(told)}. Join the "
+        f"level to another, leave the term out, or use {way}",
+        stacklevel=4,
+    )
+    gone: dict[str, Any] = {
+        name: np.where(apart, np.nan, getattr(found, name))
+        for name in ("estimate", "error", "low", "high", "p", "within", "between", "riv", "fmi", "monte_carlo")
+    }
+    return dataclasses.replace(found, **gone, separated=tuple(n for n, a in zip(found.names, apart, strict=True) if a))
 
 
 def _new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
@@ -408,6 +464,13 @@ def _name(name: Any) -> str:
 
 def _flat(values: Any) -> np.ndarray:
     return np.asarray(values, float).reshape(-1)
+
+
+def are_shares(model: Any, values: Sequence[np.ndarray]) -> bool:
+    """Whether a model's predictions are probabilities of an outcome that is 0 or 1."""
+    outcome = getattr(getattr(model, "model", None), "endog", None)
+    binary = outcome is not None and set(np.unique(np.asarray(outcome, float))) <= {0.0, 1.0}
+    return binary and all(((v > 0) & (v < 1)).all() for v in values)
 
 
 def predictions_of(model: Any, new: Any) -> tuple[np.ndarray, np.ndarray | None]:

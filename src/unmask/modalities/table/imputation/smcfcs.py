@@ -19,7 +19,7 @@ from scipy.special import log_expit, ndtr, ndtri
 
 from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.chained import FEW, START, Chain, Plan
-from unmask.modalities.table.imputation.formula import Formula
+from unmask.modalities.table.imputation.formula import Formula, entry_of
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
 from unmask.modalities.table.imputation.scales import Scale, draw_scale
 from unmask.modalities.table.survival.drawn_cox import Hazard, draw_hazard
@@ -67,9 +67,14 @@ class Substantive:
         if initial and self.complete.sum() >= max(START, FEW * z.shape[1]):
             use = self.complete
         if self.formula.family == "cox":
-            self.death = draw_hazard(z[use], outcome[0][use], outcome[1][use], rng, self._before.get(1))
+            entry = entry_of(self.formula, now)
+            at_risk = None if entry is None else entry[use]
+            self.death = draw_hazard(z[use], outcome[0][use], outcome[1][use], rng, self._before.get(1), at_risk)
             self._before[1] = self.death.estimate
-            self.hazard = step_values(self.death.at, np.cumsum(self.death.jump), outcome[0], start=0.0)
+            grown = np.cumsum(self.death.jump)
+            self.hazard = step_values(self.death.at, grown, outcome[0], start=0.0)
+            if entry is not None:
+                self.hazard = self.hazard - step_values(self.death.at, grown, entry, start=0.0)
             first, beta = 0.0, self.death.beta
         else:
             x = np.hstack([np.ones((len(z), int(self.formula.intercept))), z])[use]
@@ -163,7 +168,9 @@ class Substantive:
         rows = np.flatnonzero(no_time)
         if not len(rows):
             return
-        leaving = draw_hazard(z[use], time[use], (event[use] <= 0).astype(float), rng, self._before.get(0))
+        entry = entry_of(self.formula, now)
+        at_risk = None if entry is None else entry[use]
+        leaving = draw_hazard(z[use], time[use], (event[use] <= 0).astype(float), rng, self._before.get(0), at_risk)
         self._before[0] = leaving.estimate
         parts = [(1.0, self.death), (0.0, leaving)]
         at = np.concatenate([found.at for _, found in parts])
@@ -173,6 +180,8 @@ class Substantive:
             log_mass = np.concatenate(
                 [np.log(np.maximum(_mass(p, parts, z[some]), 1e-300)) for p in range(len(parts))], 1
             )
+            if entry is not None:  # who was seen to enter stayed until then
+                log_mass[at[None, :] <= entry[some][:, None]] -= 1e6
             forced = ~no_event[some]
             log_mass[forced] += np.where(kind[None, :] == event[some][forced, None], 0.0, -1e6)
             share = np.cumsum(np.exp(log_mass - log_mass.max(1, keepdims=True)), 1)
