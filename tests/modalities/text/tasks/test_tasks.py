@@ -191,6 +191,38 @@ def test_answer(tmp_path):
     transformers.AutoModelForQuestionAnswering.from_pretrained(out)
 
 
+def test_copies_of_what_is_right_are_no_negatives():
+    """With perfect vectors the loss has no floor, however often a document or a question stands in the batch."""
+    import torch
+
+    from unmask.modalities.text.tasks.similarity import _alike, in_batch
+
+    vectors = torch.eye(4)[[0, 1, 0, 2]]
+    same = _alike(["a", "b", "a", "c"])
+    assert float(in_batch(vectors, vectors, 0.05)) > 0.3
+    assert float(in_batch(vectors, vectors, 0.05, same)) < 1e-6
+
+
+def test_simcse_has_two_views(tmp_path):
+    model, texts = folder(tmp_path / "model"), [t for t, _ in sentiment(24)]
+    with pytest.raises(UserError, match="dropout=0"):
+        finetune("similarity", model, texts, out=tmp_path / "none", loss="simcse", **(FAST | {"dropout": 0.0}))
+    seen = []
+    import unmask.modalities.text.tasks.similarity as module
+
+    really = module.in_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            module,
+            "in_batch",
+            lambda a, b, *more: seen.append(float((a - b).detach().abs().max())) or really(a, b, *more),
+        )
+        finetune(
+            "similarity", model, texts, out=tmp_path / "out", loss="simcse", **(FAST | {"epochs": 1, "dropout": None})
+        )
+    assert min(seen) > 1e-3
+
+
 @pytest.mark.parametrize("loss", ["cosent", "multiple_negatives", "simcse"])
 def test_similarity(tmp_path, loss):
     from unmask.modalities.text.model import load

@@ -199,7 +199,10 @@ class TextFinetuning(Finetunable):
         self.tokens, self.expected = 0, math.nan
         self.shrink = 1.0
         """What weight decay leaves of embedding rows that never occur."""
-        _set_dropout(model, settings.dropout)
+        share = settings.dropout
+        if share is None and self.task.about.get("loss") == "simcse" and not _has_dropout(model):
+            share = SIMCSE_DROPOUT
+        _set_dropout(model, share)
         if settings.checkpointing:
             recompute(model)
         self.prefix = Prefix(model, settings.freeze) if settings.freeze else None
@@ -388,6 +391,15 @@ def course_of(settings: TaskSettings, items: int, *, until: float = 1.0, looks: 
         clip=settings.clip,
         patience=settings.patience,
     )
+
+
+SIMCSE_DROPOUT = 0.1
+"""Of a model that has none: two views of a text differ by it alone (Gao et al. 2021, section 3)."""
+
+
+def _has_dropout(model: TaskModel) -> bool:
+    configs = [module.config for module in model.modules() if hasattr(module, "config")]
+    return any(getattr(c, n, None) for c in configs for n in ("dropout", "attention_dropout", "embedding_dropout"))
 
 
 def _set_dropout(model: TaskModel, share: float | None) -> None:

@@ -95,6 +95,11 @@ class Similarity(TextTask):
             )
         if chosen == "cosent" and len({_score(i) for i in items}) < 2:
             raise UserError("all pairs have the same score", hint=f"Use {setting('loss', 'multiple_negatives')}.")
+        if chosen == "simcse" and settings.dropout == 0:
+            raise UserError(
+                "loss=simcse with dropout=0: its two views of a text would be one and the same",
+                hint=f"Use {setting('dropout', 0.1)}, or leave it out.",
+            )
         about = {
             "name": "similarity",
             "slots": encoder.slots,
@@ -128,7 +133,7 @@ class Similarity(TextTask):
         kind, t = self.about["loss"], float(self.about["temperature"])
         if kind == "simcse":
             other = F.normalize(model(batch, len(numbers)), dim=-1)
-            found = in_batch(vectors, other, t)
+            found = in_batch(vectors, other, t, _alike([prepared.items[n].text for n in _owners(prepared, numbers)]))
             if self.uses_vocabulary:
                 found = found + float(self.about["mlm_weight"]) * self._masked(model, batch)
             return found
@@ -143,7 +148,11 @@ class Similarity(TextTask):
         if kind == "cosent":
             target = to_device(prepared.extra["target"][torch.from_numpy(owner[place])], vectors.device)
             return cosent((first * second).sum(-1), target, t)
-        return in_batch(first, torch.cat([second, chosen(place[size == 3] + 2)]), t)
+        items = [prepared.items[n] for n in owner[place]]
+        texts = [i.text2 for i in items] + [i.negative for i, n in zip(items, size, strict=True) if n == 3]
+        same = _alike(texts)[: len(items)]
+        same[:, : len(items)] |= _alike([i.text for i in items])
+        return in_batch(first, torch.cat([second, chosen(place[size == 3] + 2)]), t, same)
 
     def _masked(self, model: TaskModel, batch: PackedBatch) -> Tensor:
         """The masked-token loss of the batch's texts, another draw at every step."""
@@ -198,10 +207,28 @@ def _score(item: Item) -> float:
     return value
 
 
-def in_batch(queries: Tensor, documents: Tensor, temperature: float) -> Tensor:
+def _owners(prepared: Prepared, numbers: np.ndarray) -> np.ndarray:
+    return prepared.extra["owner"][numbers]
+
+
+def _alike(texts: Sequence[str | None]) -> Tensor:
+    """(n, n) whether two texts are the same."""
+    number = torch.from_numpy(np.unique(np.array(texts, object).astype(str), return_inverse=True)[1].reshape(-1))
+    return number[:, None] == number[None, :]
+
+
+def in_batch(queries: Tensor, documents: Tensor, temperature: float, same: Tensor | None = None) -> Tensor:
     """Cross-entropy of finding document i for query i among all documents; those behind the first n are
-    hard negatives."""
-    return F.cross_entropy(queries @ documents.t() / temperature, torch.arange(len(queries), device=queries.device))
+    hard negatives.
+
+    Args:
+        same: (queries, documents) which documents are right for a query besides its own, as copies of it or of those of
+            the same query are: they do not count against it.
+    """
+    near = queries @ documents.t() / temperature
+    if same is not None:
+        near = near.masked_fill(to_device(same, near.device).fill_diagonal_(False), -torch.inf)
+    return F.cross_entropy(near, torch.arange(len(queries), device=queries.device))
 
 
 def cosent(cosine: Tensor, target: Tensor, temperature: float) -> Tensor:
