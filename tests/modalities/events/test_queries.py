@@ -170,6 +170,17 @@ def test_drawing_codes_that_will_come_is_weighed_out():
     np.testing.assert_allclose(total / total.sum(), draws.share, atol=0.02)
 
 
+def test_a_set_names_a_code_once():
+    """Named twice, it would begin at twice its rate, and calibration would lower every answer for it."""
+    draws, several = drawer(hospital()), 0
+    for epoch in range(20):
+        came = draws.draw(1, 16, seed=0, epoch=epoch)
+        for code in [] if came is None else came.asked.code:
+            assert len(set(code[code >= 0])) == (code >= 0).sum() > 0
+            several += (code >= 0).sum() > 1
+    assert several
+
+
 def test_facts_without_a_time_are_never_asked_for():
     draws = drawer(hospital())
     assert draws.share[draws.histories.vocabulary.numbers(["FACT"])[0]] == 0

@@ -271,6 +271,8 @@ class QueryDraws:
             weight = self.share[code[:, 0]] / drawn
         items = np.where(size < SETS, 2 + (size / SETS * (ITEMS - 1)).astype(np.int64), 1)
         code = np.where(np.arange(ITEMS) < items[:, None], code, -1)
+        again = (code[:, :, None] == code[:, None]) & np.tri(ITEMS, k=-1, dtype=bool)  # a set names a code once
+        code = np.where(again.any(-1), -1, code)
         sided = np.where(side < SIDED, np.where(side < SIDED / 2, ABOVE, BELOW), 0)
         sided = np.where((code >= 0) & self._valued[code], sided, 0)
         asked = self._with_cuts(code, sided, drawn_levels(height))
