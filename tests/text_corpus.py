@@ -25,9 +25,13 @@ SENTENCES = [
 
 
 @cache
-def tokenizer(kind: str) -> Tokenizer:
+def tokenizer(kind: str, *, folded: bool = False) -> Tokenizer:
+    """
+    Args:
+        folded: small letters without accents, as BERT's uncased models read.
+    """
     texts = [f"{s} ({i})" for i in range(12) for s in SENTENCES]
-    return Tokenizer.train(texts, kind=kind, vocab_size=400, min_frequency=1)  # type: ignore[arg-type]
+    return Tokenizer.train(texts, kind=kind, vocab_size=400, min_frequency=1, lowercase=folded, strip_accents=folded)  # type: ignore[arg-type]
 
 
 def write_corpus(path: Path, copies: int = 60) -> Path:
@@ -40,10 +44,10 @@ def write_corpus(path: Path, copies: int = 60) -> Path:
     return path
 
 
-def made_model(kind: str = "wordpiece", recipe: str = "bert", seed: int = 0) -> TextModel:
+def made_model(kind: str = "wordpiece", recipe: str = "bert", seed: int = 0, *, folded: bool = False) -> TextModel:
     """A model of random weights, wide enough that words differ."""
     torch.manual_seed(seed)
-    t = tokenizer(kind)
+    t = tokenizer(kind, folded=folded)
     model, family = new_text_model(
         recipe, vocabulary=t.vocab_size, width=32, layers=2, heads=2, slots=MODEL_SLOTS, tokenizer=t
     )

@@ -17,7 +17,7 @@ QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory):
-    made_model().save(folder := tmp_path_factory.mktemp("masked") / "m")
+    made_model(folded=True).save(folder := tmp_path_factory.mktemp("masked") / "m")
     return folder
 
 
@@ -45,7 +45,7 @@ def test_texts_that_are_cut_are_told_of_and_counted(request, kind):
 @pytest.mark.parametrize("kind", ["masked", "nli"])
 def test_the_number_told_of_is_that_from_which_an_end_is_not_read(request, kind):
     folder, said = request.getfixturevalue(kind), []
-    tokenizer = made_model().tokenizer
+    tokenizer = made_model(folded=True).tokenizer
     zero_shot(folder, [LONG], LABELS, precision="fp32", say=said.append)
     room = int(said[0].split(" longer than ")[1].split()[0])
     ids = tokenizer.encode([LONG], specials=False)[0]
