@@ -7,7 +7,7 @@ named with the reason. A sample of what was rejected stands in OUT/rejected.json
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -27,10 +27,11 @@ from unmask.progress import counted
 OF_TABLES = ("dates", "decimal", "missing")
 """Options that every table reads."""
 OF_PLAIN = ("static", *plain.COLUMNS)
+_TABLES = "Give a table (pandas, polars, Arrow), columns by name, rows as dicts, or the path of a file or folder."
 
 
 def convert(
-    source: str | Path | pl.DataFrame,
+    source: Any,
     out: str | Path,
     *,
     columns: Mapping[str, str] | None = None,
@@ -43,8 +44,9 @@ def convert(
     """Make a MEDS folder of a table, of FHIR (json, ndjson, zip, a folder of them), of OMOP or MIMIC-IV.
 
     Args:
-        source: a DataFrame, a table's file (.csv, .csv.gz, .tsv, .parquet), a FHIR file, or a folder: with person it is
-            OMOP, with patients and admissions MIMIC-IV, else FHIR.
+        source: a table in memory (pandas, polars, Arrow, columns by name, or rows as dicts), a table's file (.csv,
+            .csv.gz, .tsv, .parquet), a FHIR file, or a folder: with person it is OMOP, with patients and admissions
+            MIMIC-IV, else FHIR.
         columns: of a plain table: role (subject, time, code, value, visit, text) -> its name.
         dates: "month-first" or "day-first", how dates such as 01/02/2020 are meant; they are refused without.
         onset: FHIR conditions without a time of recording stand at their onset, which may lie before they were known;
@@ -66,6 +68,7 @@ def convert(
         UserError: nothing readable there, a column is absent, an option that is not read for such a source, or `out`
             exists.
     """
+    source = source if isinstance(source, str | Path) else as_frame(source)
     reading = Reading(order=cast(Order | None, dates), decimal=decimal, missing=missing, static=static)
     options = {"dates": dates, "decimal": decimal, "missing": missing, "static": static, "onset": onset}
     options |= {role: name != plain.COLUMNS.get(role) for role, name in (columns or {}).items()}
@@ -106,6 +109,31 @@ def convert(
             "tables": {name: dict(count) for name, count in ledger.tables.items()},
             "unused": ledger.unused,
         }
+
+
+def as_frame(table: Any) -> pl.DataFrame:
+    """A table in memory as a polars one.
+
+    Raises:
+        UserError: it is none.
+    """
+    import narwhals as nw
+
+    if isinstance(table, pl.DataFrame):
+        return table
+    if hasattr(table, "iloc"):  # NaN is pandas' empty cell
+        return pl.DataFrame(pl.from_pandas(table, nan_to_null=True))
+    if hasattr(table, "columns"):
+        found = nw.from_native(table, eager_only=True, pass_through=True)
+        if isinstance(found, nw.DataFrame):
+            return found.to_polars()
+    rows = table if isinstance(table, Mapping) else list(table) if isinstance(table, Iterable) else None
+    if isinstance(rows, Mapping) or (rows and all(isinstance(row, Mapping) for row in rows)):
+        try:
+            return pl.DataFrame(rows, infer_schema_length=None)
+        except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+            raise UserError(f"the rows make no table ({str(error).splitlines()[0]})", hint=_TABLES) from None
+    raise UserError(f"{type(table).__name__}: no table of events", hint=_TABLES)
 
 
 def _name(source: str | Path | pl.DataFrame) -> str:
