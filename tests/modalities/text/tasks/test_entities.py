@@ -59,3 +59,44 @@ def test_what_tags_of_words_cannot_tell_is_counted(tmp_path):
     said.clear()
     evaluate(tmp_path / "m", rows, say=said.append, draws=0)
     assert [line for line in said if line.startswith("warning: 1 of 4 entities begin")], said
+
+
+@pytest.mark.parametrize(
+    ("entity", "span"),
+    [
+        ([0.0, 5.0, "PER"], (0, 5, "PER")),
+        (["0", "5", "PER"], (0, 5, "PER")),
+        ([0, 5, 7], (0, 5, "7")),
+        ({"start": 0.0, "end": 5, "label": "PER"}, (0, 5, "PER")),
+    ],
+)
+@pytest.mark.parametrize("key", ["entities", "spans", "label"])
+def test_entities_as_people_have_them_are_read(entity, span, key):
+    [found] = as_sentences([{"text": "Peter went home", key: [entity]}], labelled=True)
+    assert found.spans == (span,)
+
+
+@pytest.mark.parametrize(
+    "entities",
+    [
+        [[0, 5]],
+        [[-5, -1, "PER"]],
+        [[0, None, "PER"]],
+        [{"start": 0, "end": 5}],
+        "PER",
+        3,
+        [[[0, 5], "PER"]],
+        [[0, 5, None]],
+        [[0.5, 5, "PER"]],
+        [[True, 5, "PER"]],
+        [3],
+        [None],
+        [[0, 5, ""]],
+        [["a", "b", "PER"]],
+        [[0, float("nan"), "PER"]],
+        [[0, float("inf"), "PER"]],
+    ],
+)
+def test_what_is_no_entity_is_refused_by_its_row(entities):
+    with pytest.raises(UserError, match=r"row 1: entit"):
+        as_sentences([{"text": "Peter went home", "entities": entities}], labelled=True)

@@ -215,6 +215,28 @@ def _check_text(where: str, text: str, start: int, end: int, said: Any) -> None:
         )
 
 
+def _offset(value: Any) -> int:
+    """A place in a text; 5.0, as pandas writes it, and "5" are 5.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if isinstance(value, bool) or value is None or float(value) != int(float(value)):
+        raise ValueError(value)
+    return int(float(value))
+
+
+def _type(value: Any) -> str:
+    """The name of an entity's type.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        raise ValueError(value)
+    return str(value)
+
+
 def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sentence:
     """{"text", "entities": [{start, end, label}]}, or {"tokens", "tags"}."""
     words = row.get("tokens") or row.get("words")
@@ -229,7 +251,10 @@ def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sen
     text = row.get("text") if isinstance(row.get("text"), str) else row.get("sentence")
     if not isinstance(text, str):
         raise UserError(f"{where}: no 'text'", hint='Expected {"text": ..., "entities": [{"start", "end", "label"}]}.')
-    found = row.get("entities", row.get("spans"))
+    # doccano's key is `label`
+    found = next((row[k] for k in ("entities", "spans", "label") if row.get(k) is not None), None)
+    if found is not None and not isinstance(found, list | tuple):
+        raise UserError(f"{where}: entities {found!r:.40}", hint="Give a list of {start, end, label}; it may be empty.")
     if found is None:
         if labelled:
             raise UserError(f"{where}: no 'entities'", hint="Give a list of {start, end, label}; it may be empty.")
@@ -237,9 +262,12 @@ def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sen
     spans = []
     for e in found:
         try:
-            start, end, label = (int(e["start"]), int(e["end"]), str(e["label"])) if isinstance(e, dict) else e
-        except (KeyError, TypeError, ValueError):
-            raise UserError(f"{where}: entity {e!r}", hint="Expected start, end and label.") from None
+            start, end, label = (e["start"], e["end"], e["label"]) if isinstance(e, dict) else e
+            start, end, label = _offset(start), _offset(end), _type(label)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise UserError(
+                f"{where}: entity {e!r:.80}", hint="Expected start, end (whole numbers) and label (a name)."
+            ) from None
         if not 0 <= start < end <= len(text):
             raise UserError(
                 f"{where}: entity {start}..{end} in a text of {len(text)} characters",
