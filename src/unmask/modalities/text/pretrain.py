@@ -27,14 +27,14 @@ from unmask.modalities.text.detection import save_detection
 from unmask.modalities.text.folder import save_folder
 from unmask.modalities.text.prepared import open_prepared, prepared_settings
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
-from unmask.modalities.text.sources import resolve
+from unmask.modalities.text.sources import in_memory, resolve
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.same_run import begun_with
 from unmask.training.settings import TrainSettings, lasting
-from unmask.writing import written
+from unmask.writing import write_json_lines, written
 
 COUNTED = 16_000_000
 """Tokens from which the counts are taken that a new model begins with."""
@@ -59,11 +59,16 @@ class TextRun:
         return self.result.summary(self.folder, self.settings.train.seed, corpus=self.corpus)
 
 
+TEXTS = "texts.jsonl"
+"""In the folder of a run on texts in memory: these texts."""
+
+
 class TextPretraining(Pretrainable[TextRun]):
     """A new masked language model on raw text; see `pretrain`."""
 
-    def __init__(self, data: str | Sequence[str], settings: TextSettings) -> None:
-        self.data, self.settings = [data] if isinstance(data, str) else list(data), settings
+    def __init__(self, data: Any, settings: TextSettings) -> None:
+        self.settings, self.texts = settings, in_memory(data)
+        self.data = [str(data)] if isinstance(data, str | Path) else [] if self.texts is not None else list(data)
 
     @property
     def train(self) -> TrainSettings:
@@ -76,6 +81,11 @@ class TextPretraining(Pretrainable[TextRun]):
             say(f"{folder}: prepared, {self.cache.meta['tokens']:,} tokens")
         else:
             data = resolve(self.data, out, say)
+            if self.texts is not None:  # a file of the run, so that it goes on with the same
+                data = [str(out / TEXTS)]
+                if first:
+                    out.mkdir(parents=True, exist_ok=True)
+                    write_json_lines(({"text": text} for text in self.texts), data[0])
             self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
             self.tokenizer.require_mask()
             expected = begun_with(out, CORPUS) if started else None
@@ -125,7 +135,8 @@ class TextPretraining(Pretrainable[TextRun]):
         return make_job(model, cache, self.tokenizer, self.settings)
 
     def save(self, out: Path, model: torch.nn.Module) -> None:
-        about = {"text": as_dict(self.settings), "source": source_name(self.data), "lengths": lengths_of(self.cache)}
+        source = "texts in memory" if self.texts is not None else source_name(self.data)
+        about = {"text": as_dict(self.settings), "source": source, "lengths": lengths_of(self.cache)}
         about["corpus"] = corpus_of(self.cache, self.tokenizer)
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
         save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
@@ -139,7 +150,7 @@ class TextPretraining(Pretrainable[TextRun]):
 
 
 def pretrain(
-    data: str | Sequence[str],
+    data: Any,
     out: str | Path,
     *,
     settings: TextSettings | None = None,
@@ -151,7 +162,7 @@ def pretrain(
 
     Args:
         data: files, folders, globs, URLs of these or `hf:NAME`, see `unmask.modalities.text.sources`; or the folder of
-            a corpus that `prepare` has made.
+            a corpus that `prepare` has made; or texts: a column, a table with one column or a column `text`, a list.
         settings: default those that the corpus was prepared with, or `TextSettings()`.
         out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html.
         resume: continue the run in `out`; on a CPU with one process and as many threads, bit for bit as if never
@@ -160,7 +171,9 @@ def pretrain(
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    kind = TextPretraining(data, settings or with_overrides(TextSettings(), prepared_settings(data)))
+    kind = TextPretraining(data, settings or TextSettings())
+    if settings is None and kind.texts is None:
+        kind.settings = with_overrides(TextSettings(), prepared_settings(kind.data))
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 

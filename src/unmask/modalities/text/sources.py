@@ -8,10 +8,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from unmask.engines.folder import ABOUT
-from unmask.errors import UserError, first_of, suggest
+from unmask.errors import UserError, first_of, flags_are_named, suggest
 from unmask.files import files_below
 from unmask.modalities.text.documents import (
     WHOLE,
@@ -24,6 +24,7 @@ from unmask.modalities.text.documents import (
     packed,
     refuse_binary,
 )
+from unmask.modalities.text.given import listed
 from unmask.modalities.text.plain import Parting, parting_of, plain_documents
 from unmask.modalities.text.rows import csv_documents, hub_documents, jsonl_documents, parquet_documents
 from unmask.modalities.text.seen import Seen
@@ -84,6 +85,21 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
     """
     inputs = [inputs] if isinstance(inputs, str | Path) else inputs
     return list(dict.fromkeys(found for item in inputs for found in _found(item, without, {})))
+
+
+def in_memory(data: Any) -> list[str] | None:
+    """The texts of data that are texts themselves: a column, a table (see `listed`), a generator, or a list of strings
+    of which none names a file and some have a blank; None of names of files.
+
+    Raises:
+        UserError: they are no texts.
+    """
+    if isinstance(data, str | Path) or flags_are_named():  # words of a command name files
+        return None
+    if not isinstance(data, list | tuple):
+        return listed(data)
+    named = any(not isinstance(i, str) or is_url(i) or on_hub(i) or os.path.exists(i) for i in data)
+    return list(data) if not named and any(" " in i.strip() for i in data) else None
 
 
 def resolve(
