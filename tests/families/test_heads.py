@@ -35,7 +35,7 @@ HEADS = [
     *[(name, "QuestionAnswering") for name in ("roberta", "modernbert")],
     ("electra-projected", "PreTraining"),
 ]
-TEXTS = [SENTENCES[0], "Fox.", SENTENCES[1]]
+TEXTS = [SENTENCES[0], "fox.", SENTENCES[1]]
 
 
 @pytest.mark.parametrize(("name", "task"), HEADS)

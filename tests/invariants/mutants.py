@@ -346,7 +346,11 @@ MUTANTS = [
     mutant(
         7,
         "weighted slots, divided by their number",
-        (CORRUPTION, "return float(len(self)) if self.weight is None else", "return float(len(self)) if True else"),
+        (
+            CORRUPTION,
+            "if self.weight is None:\n            return float(len(self))",
+            "if True:\n            return float(len(self))",
+        ),
     ),
     mutant(7, "weights reach the loss, not the gradient", (LINEAR, "part = part * ones_of_part.t()", "pass")),
     mutant(7, "weights reach the weights' gradient, not the states'", (LINEAR, "*= ones_of_part.t()", "*= 1")),
