@@ -240,5 +240,5 @@ def judge(request: Sent, status: int, body: bytes, wrong: list[str]) -> None:
             if problem is not None:
                 wrong.append(f"{shown}: the answer does not fit: {problem.message[:200]}")
         return
-    if not 400 <= status < 500 or set(json.loads(body)["error"]) != {"status", "what", "hint"}:
+    if not 400 <= status < 500 or set(json.loads(body)["error"]) != {"status", "what", "hint", "message"}:
         wrong.append(shown)

@@ -122,6 +122,15 @@ def test_openai_embeddings(text_server, model):
     assert len(one["data"]) == 1
 
 
+def test_openais_client_is_told_why(text_server):
+    """It shows `error.message`, and without it "Error code: 400" alone."""
+    status, found = text_server.post("/v1/embeddings", {"model": "masked", "input": [3]})
+    assert status == 400
+    error = found["error"]
+    assert error["message"].startswith(error["what"])
+    assert error["hint"].rstrip(".") in error["message"]
+
+
 def test_text_embeddings_inference(text_server, model):
     own = model.embed([TEXT, "a"], normalise=True)
     path = "/models/masked/tei/embed"

@@ -38,7 +38,7 @@ def test_bodies_that_are_wrong_are_answered_with_4xx(text_server: Asked, seed, c
         seen.add(status)
         assert status == 200 or 400 <= status < 500, (path, body, answer)
         if status != 200:
-            assert set(json.loads(answer)["error"]) == {"status", "what", "hint"}
+            assert set(json.loads(answer)["error"]) == {"status", "what", "hint", "message"}
     assert {200, 400} <= seen
     assert "Traceback" not in capfd.readouterr().err
 

@@ -99,7 +99,7 @@ def test_errors_have_one_form(server, method, path, body, status, said):
     found, headers, content = server.send(method, path, body)
     error = json.loads(content)["error"]
     assert (found, error["status"]) == (status, status)
-    assert set(error) == {"status", "what", "hint"}
+    assert set(error) == {"status", "what", "hint", "message"}
     assert said in error["what"]
     assert error["hint"]
     assert headers["content-type"] == "application/json"

@@ -61,9 +61,10 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
                             "properties": {
                                 "status": {"type": "integer"},
                                 "what": {"type": "string"},
+                                "message": {"type": "string"},
                                 "hint": {"type": "string"},
                             },
-                            "required": ["status", "what", "hint"],
+                            "required": ["status", "what", "hint", "message"],
                         }
                     },
                     "required": ["error"],
@@ -130,7 +131,7 @@ def documentation(described: Mapping[str, Any], *, host: str = "localhost:8765",
         '<link rel="stylesheet" href="page/page.css"></head><body class="docs"><header><h1>Requests</h1><p>'
         f"{escape(described['info']['description'])} Everything on this page is also at "
         '<a href="openapi.json">openapi.json</a>; models are tried by hand <a href="./">here</a>. What goes wrong is '
-        'said in one form: <code>{"error": {"status", "what", "hint"}}</code>.</p></header>'
+        'said in one form: <code>{"error": {"status", "what", "hint", "message"}}</code>.</p></header>'
         f"<main>{body}</main></body></html>"
     )
 

@@ -28,8 +28,10 @@ class Refused(UserError):
 
 
 def told(error: UserError) -> dict[str, Any]:
-    """The body of an answer that says what is wrong: {"error": {"status", "what", "hint"}}."""
-    return {"error": {"status": status_of(error), "what": error.what, "hint": error.hint}}
+    """The body of an answer that says what is wrong: {"error": {"status", "what", "hint", "message"}}. OpenAI's clients
+    show `message`, which is both sentences."""
+    message = f"{error.what}. {error.hint}".rstrip(" .") + "."
+    return {"error": {"status": status_of(error), "what": error.what, "hint": error.hint, "message": message}}
 
 
 def status_of(error: UserError) -> int:
