@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unmask.cli.common import on_stderr
 from unmask.cli.table.reading import Result, numbered, table_model, told_schema
 from unmask.errors import UserError
 from unmask.files import check_results
@@ -105,7 +105,7 @@ def impute_properly(
         done.report(report)
     cells, notes = done.cells_, [note for note in done.notes_ if note not in done.doubts_]
     for text in done.doubts_:
-        print(f"warning: {text}", file=sys.stderr)
+        on_stderr(f"warning: {text}")
     found = {
         "out": written,
         "rows": len(frame),

@@ -66,7 +66,7 @@ def generate(
     """Draw new rows of a table: `unmask synthesize`, which has more options, by the name that texts are drawn by."""
     synthesize(
         model, number, out, [], [], temperature, missing=False, rare="drop", extremes="pool", ids="none",
-        escape_formulas=escape_formulas,         seed=seed,
+        escape_formulas=escape_formulas, seed=seed,
         json_=json_,
     )  # fmt: skip
 

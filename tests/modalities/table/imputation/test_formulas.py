@@ -40,6 +40,8 @@ R = {
     "y ~ C(g, Treatment('b'))": "1 a c",
     "y ~ C(g, Treatment(reference='c')) + factor(h)": "1 a b v",
     "y ~ as.factor(g)": "1 b c",
+    "y ~ factor(g) + x:factor( g )": "1 b c x:a x:b x:c",
+    "y ~ C(g, Treatment('b')) + x:C(g, Treatment('b'))": "1 a c x:a x:b x:c",
 }
 
 
@@ -104,6 +106,11 @@ def test_an_analysis_of_a_slope_per_level_is_least_squares_on_those_columns():
         ("y ~ C(g, levels=['b', 'a'])", "other contrasts"),
         ("y ~ C(g, Treatment('nobody'))", "no level 'nobody'"),
         ("y ~ C(x)", "is a quantity"),
+        ("y ~ g + x:factor(g)", r"'g' and 'factor\(g\)' are two variables"),
+        ("y ~ factor(g):h + C(g)", r"'factor\(g\)' and 'C\(g\)' are two variables"),
+        ("y ~ C(g, Treatment('b')) + x:C(g)", "are two variables"),
+        ("y ~ g*h - factor(g)", "are two variables"),
+        ("y ~ . + as.factor(g)", r"'g' and 'as.factor\(g\)' are two variables"),
         ("y ~ (x + z)**2", "arithmetic"),
         ("y ~ x / g", "arithmetic"),
         ("y ~ x %in% g", "cannot be read"),

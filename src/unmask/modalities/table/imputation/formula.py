@@ -267,6 +267,7 @@ class _Reader:
             )
         self.text, self.schema = text, schema
         self.quoted: dict[str, str] = {}
+        self.written: dict[int, str] = {}
         odd = [n for n in schema.names if not n.isidentifier() and n.strip() == n and n]
         names = "|".join(re.escape(n) for n in sorted(odd, key=len, reverse=True))
         self._odd = re.compile(rf"`[^`]*`|(?<![\w.])(?:{names})(?![\w.])" if names else r"`[^`]*`")
@@ -317,7 +318,7 @@ class _Reader:
             others = [
                 p for p in places if entry is None or self._column(p).name != entry
             ]  # it does not explain the outcome
-            return [Term(factors=(Factor(name=self._column(p).name, places=(p,)),)) for p in others]
+            return [Term(factors=(self._own(p, self._column(p).name),)) for p in others]
         pieces = [[self._factor(f) for _, f in _split(piece, ":")] for _, piece in _split(part, "*")]
         if len(pieces) > MOST_CROSSED:
             raise UserError(
@@ -332,7 +333,7 @@ class _Reader:
 
     def _factor(self, text: str) -> Factor:
         tree = self._parsed(text.strip().replace("^", "**").replace("as.factor(", "factor("))
-        reference = None
+        reference, called = None, isinstance(tree, ast.Call)
         if isinstance(tree, ast.Call) and ast.unparse(tree.func) in CATEGORIES and tree.args:
             tree, reference = self._category(tree)
         if isinstance(tree, ast.Name | ast.Attribute):
@@ -344,7 +345,8 @@ class _Reader:
                     hint=suggest(reference, column.categories),
                 )
             at = 0 if reference is None else column.categories.index(reference)
-            return Factor(name=column.name, places=(place,), reference=at)
+            written = self._shown(text.strip()).replace('"', "'") if called else column.name
+            return self._own(place, written, reference=at)
         if isinstance(tree, ast.BinOp | ast.UnaryOp):
             raise UserError(
                 f"formula {self.text!r}: {text.strip()!r} is arithmetic outside of I()",
@@ -356,6 +358,22 @@ class _Reader:
         if not places:
             raise UserError(f"formula {self.text!r}: {text.strip()!r} reads no column", hint=_HINT)
         return Factor(name=self._shown(text.strip()), places=tuple(dict.fromkeys(places)), value=value)
+
+    def _own(self, place: int, written: str, *, reference: int = 0) -> Factor:
+        """A column as a factor.
+
+        Raises:
+            UserError: a category that stands elsewhere in the formula in another way: `g` and `factor(g)` are two
+                variables to R and patsy, which then code it twice.
+        """
+        column = self._column(place)
+        first = self.written.setdefault(place, written)
+        if first != written and not column.is_quantity:
+            raise UserError(
+                f"formula {self.text!r}: {first!r} and {written!r} are two variables of one column",
+                hint=f"Write {column.name!r} in one way throughout.",
+            )
+        return Factor(name=column.name, places=(place,), reference=reference)
 
     def _category(self, call: ast.Call) -> tuple[ast.expr, str | None]:
         """The column of `C(g)`, `factor(g)` or `C(g, Treatment('b'))`, and the level that is asked for as reference.
