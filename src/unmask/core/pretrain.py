@@ -143,16 +143,14 @@ def pretrain(
         correct: Tensor | None = torch.zeros((), dtype=torch.float64, device=context.device)
         mine, hidden, slots, divisor, cells, number = torch.zeros(3, dtype=torch.float64), 0, 0, 1.0, 0, 0
         weight = 0.0
-        per_slot = None
+        drawn: list[Hidden] = []
         if getattr(losses_of, "over_all_slots", False) and len(batches) * context.processes > 1:
             batches = list(batches)
-            per_slot = _per_slot(
-                batches, [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches], context
-            )
+            drawn = [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches]
+            drawn = _with_per_slot(batches, drawn, context)
         for batch in batches:
+            gone = drawn[number] if drawn else corruption.draw(batch, seed=seed, epoch=epoch, progress=done)  # 2. hide
             number += 1  # noqa: SIM113 - enumerate would hold on to the batch while the next one is made
-            gone = corruption.draw(batch, seed=seed, epoch=epoch, progress=done)  # 2. draw hidden slots
-            gone = gone if per_slot is None else replace(gone, per_slot=per_slot)
             mine += torch.tensor([len(gone), batch.real_slots, gone.total_weight], dtype=torch.float64)
             if number == 1:
                 # What the first micro-batch says of the step: exact where it is the only one, corrected below
@@ -203,12 +201,12 @@ def _backward(
     return loss.detach(), right()
 
 
-def _per_slot(batches: Collection[PackedBatch], drawn: Collection[Hidden], context: StepContext) -> float:
-    """What losses over hidden slots are divided by, per real slot of the whole step: a loss over all slots has another
-    divisor, which no micro-batch knows."""
+def _with_per_slot(batches: Collection[PackedBatch], drawn: list[Hidden], context: StepContext) -> list[Hidden]:
+    """`drawn` with what losses over hidden slots are divided by, per real slot of the whole step: a loss over all slots
+    has another divisor, which no micro-batch knows."""
     counts = [[len(g), b.real_slots, g.total_weight] for b, g in zip(batches, drawn, strict=True)]
     _, slots, weight = _counted(context, torch.tensor(counts, dtype=torch.float64).sum(0))
-    return weight / max(slots, 1)
+    return [replace(gone, per_slot=weight / max(slots, 1)) for gone in drawn]
 
 
 def _counted(context: StepContext, counts: Tensor) -> tuple[int, int, float]:
