@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support, roc_auc_score
 
-from unmask.evaluation.classes import auroc, auroc_interval, class_figures, class_lines, confusion_table, wilson
+from unmask.evaluation.classes import area, class_figures, class_lines, confusion_table, share, wilson
+from unmask.evaluation.labels import label_figures
 
 
 def drawn(seed: int, n: int = 300, k: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +58,7 @@ def test_classes_that_do_not_occur_or_are_never_said_have_no_made_up_scores():
     assert rows[1]["recall"]["value"] == 0
     assert rows[1]["f1"]["value"] == 0
     assert (rows[2]["recall"], rows[2]["f1"], rows[2]["auroc"]) == (None, None, None)
-    assert auroc(np.array([True, True]), np.array([0.1, 0.2])) is None
+    assert area(np.array([True, True]), np.array([0.1, 0.2])) is None
 
 
 def test_intervals_cover_about_as_often_as_they_say():
@@ -67,8 +69,58 @@ def test_intervals_cover_about_as_often_as_they_say():
         low, high = wilson(hits, 40)
         shares.append(low <= 0.85 <= high)
         positive, negative = rng.normal(1.0, 1, 40), rng.normal(0, 1, 60)
-        area = auroc(np.arange(100) < 40, np.concatenate([positive, negative]))
-        low, high = auroc_interval(area, 40, 60)
+        low, high = area(np.arange(100) < 40, np.concatenate([positive, negative]))["interval"]
         areas.append(low <= 0.7602 <= high)  # the normal distribution's at 1 / sqrt(2)
     assert 0.92 < np.mean(shares) < 0.98
     assert 0.92 < np.mean(areas) < 0.98
+
+
+def clustered(rng, patients, each, spread):
+    """Patients with an effect of their own on all of their examples: (patient, label, score of class 1)."""
+    patient = np.repeat(np.arange(patients), each)
+    label = np.repeat(rng.random(patients) < 0.5, each).astype(int)
+    return patient, label, np.repeat(rng.normal(0, spread, patients), each) + rng.normal(0, 1, len(patient)) + label
+
+
+def test_intervals_of_each_class_and_label_cover_patients_with_many_examples():
+    rng = np.random.default_rng(3)
+    truth = figures_of(*clustered(rng, 40_000, 5, 1.0), groups=None)
+    held, alone = Counter(), Counter()
+    for _ in range(100):
+        patient, label, score = clustered(rng, 50, 20, 1.0)
+        for found, groups in ((held, patient), (alone, None)):
+            for name, figure in figures_of(patient, label, score, groups=groups).items():
+                found[name] += figure["interval"][0] <= truth[name]["value"] <= figure["interval"][1]
+    assert all(87 <= held[name] <= 100 for name in truth), held
+    assert all(alone[name] < 70 for name in truth), alone
+
+
+def figures_of(patient, label, score, *, groups):
+    chance = np.stack([1 - (c := 1 / (1 + np.exp(0.5 - score))), c], 1)
+    row = class_figures(label, chance, ["a", "b"], groups=groups)["by_class"][1]
+    if len(patient) > 1000:
+        return {name: row[name] for name in ("precision", "recall", "f1", "auroc")}
+    several = label_figures(label[:, None] > 0, chance[:, 1:], ["b"], groups=groups)["by_label"][0]
+    assert all(several[name] == row[name] for name in ("precision", "recall", "auroc"))
+    return {name: row[name] for name in ("precision", "recall", "f1", "auroc")}
+
+
+def test_intervals_of_one_patient_or_of_no_mistake_are_wide():
+    right, all_of_them = np.ones(40, bool), np.ones(40, bool)
+    assert share(right, all_of_them)["interval"][0] > 0.9
+    assert share(right, all_of_them, np.repeat([0, 1, 2, 3], 10))["interval"] == wilson(4, 4)
+    found = class_figures(np.arange(40) % 2, np.eye(2)[np.arange(40) % 2], ["a", "b"], groups=np.zeros(40))
+    assert all(found["by_class"][0][name]["interval"][0] < 0.25 for name in ("precision", "recall", "f1", "auroc"))
+    few = area(np.arange(40) < 4, np.arange(40, 0, -1.0))
+    assert few == {"value": 1.0, "interval": wilson(4, 4)}
+
+
+def test_the_interval_of_an_area_is_delongs_and_copies_of_rows_in_groups_leave_it():
+    rng = np.random.default_rng(5)
+    positive, score = np.arange(60) < 25, rng.normal(0, 1, 60).round(1) + (np.arange(60) < 25)
+    low, high = area(positive, score)["interval"]
+    placed = (score[:25, None] > score[None, 25:]) + 0.5 * (score[:25, None] == score[None, 25:])
+    error = (placed.mean(1).var(ddof=1) / 25 + placed.mean(0).var(ddof=1) / 35) ** 0.5
+    assert (high - low) / 2 == pytest.approx(1.959964 * error)
+    thrice = area(np.tile(positive, 3), np.tile(score, 3), np.tile(np.arange(60), 3))
+    assert thrice["interval"] == pytest.approx([low, high])

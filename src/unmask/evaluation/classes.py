@@ -35,15 +35,15 @@ def class_figures(
         labels: (examples,) true class numbers.
         probabilities: (examples, classes).
         names: of the classes.
-        groups: what the interval of the accuracy resamples whole; None takes each example for itself.
+        groups: what is independent, such as patients; None takes each example for itself.
 
     Returns:
         `accuracy` with its bootstrap interval under `intervals`; `most_frequent` (the class) and
         `most_frequent_accuracy` (of always saying it, the most frequent of these examples); `macro_auroc` (mean over
         the classes that occur, one against the rest); `macro_f1` (mean over the classes that occur or are predicted, as
         in scikit-learn); `confusion` (true class by predicted); `by_class`, a row per class: `n`, `precision` and
-        `recall` with Wilson's intervals, `f1` with a bootstrap interval, `auroc` with Hanley and McNeil's (1982). What
-        is not defined (the precision of a class never predicted, scores of a class that does not occur) is None.
+        `recall` (see `share`), `f1` with a bootstrap interval, `auroc` (see `area`). What is not defined (the precision
+        of a class never predicted, scores of a class that does not occur) is None.
     """
     k, predicted = len(names), probabilities.argmax(1)
     confusion = np.zeros((k, k), np.int64)
@@ -53,18 +53,15 @@ def class_figures(
     often = int(np.bincount(labels, minlength=k).argmax())
     rows: list[dict[str, Any]] = []
     for c, name in enumerate(names):
-        hit, said, there = int(confusion[c, c]), int(confusion[:, c].sum()), int(confusion[c].sum())
-        area = auroc(labels == c, probabilities[:, c])
+        there, said = labels == c, predicted == c
         rows.append(
             {
                 "class": name,
-                "n": there,
-                "precision": _share(hit, said),
-                "recall": _share(hit, there),
-                "f1": _f1(hit, said, there, seed) if there else None,
-                "auroc": None
-                if area is None
-                else {"value": area, "interval": auroc_interval(area, there, len(labels) - there)},
+                "n": int(there.sum()),
+                "precision": share(there, said, groups),
+                "recall": share(said, there, groups),
+                "f1": _f1(there, said, groups, seed) if there.any() else None,
+                "auroc": area(there, probabilities[:, c], groups),
             }
         )
     present = [r for r in rows if r["n"]]
@@ -81,7 +78,7 @@ def class_figures(
     }
 
 
-def wilson(hits: int, n: int) -> list[float]:
+def wilson(hits: float, n: float) -> list[float]:
     """Wilson's 95 % interval of a share (1927): inside 0 to 1 and honest at the ends.
 
     >>> [round(x, 3) for x in wilson(10, 10)]
@@ -93,39 +90,85 @@ def wilson(hits: int, n: int) -> list[float]:
     return [max(0.0, middle - half), min(1.0, middle + half)]
 
 
-def auroc(positive: np.ndarray, score: np.ndarray) -> float | None:
+def share(hits: np.ndarray, among: np.ndarray, groups: np.ndarray | None = None) -> dict[str, Any] | None:
+    """The share of hits among some examples, with Wilson's interval; None of no examples.
+
+    Of groups, the interval is that of as many independent examples as have the share's variance between groups (Korn
+    and Graubard 1998): at most all, and of a share of 0 or 1, which has no variance, the groups.
+
+    Args:
+        hits, among: (examples,) booleans.
+        groups: (examples,) what is independent; None: each example.
+
+    >>> share(np.arange(40) < 20, np.ones(40, bool), np.arange(40) // 10)["interval"] == wilson(1.5, 3)
+    True
+    """
+    n = int(among.sum())
+    if not n:
+        return None
+    value, independent = float(hits[among].sum() / n), float(n)
+    if groups is not None:
+        beyond = _sums(hits[among] - value, groups[among])
+        independent = float(len(beyond))
+        if 0 < value < 1 and independent > 1:
+            variance = (beyond**2).sum() * independent / (independent - 1) / n**2
+            independent = min(float(n), value * (1 - value) / max(float(variance), 1e-12))
+    return {"value": value, "interval": wilson(value * independent, independent)}
+
+
+def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = None) -> dict[str, Any] | None:
     """Area under the ROC curve: the chance that a positive example has the higher score, ties counting half; None where
     there are no positive or no negative examples.
 
-    >>> auroc(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))
+    Its interval is DeLong's (1988), of groups Obuchowski's (1997), cut to 0 and 1; of an area of 0 or 1, which has no
+    variance, Wilson's of as many pairs as the rarer kind has groups.
+
+    Args:
+        positive: (examples,) booleans.
+        score: (examples,), higher for positive ones.
+        groups: (examples,) what is independent, such as patients; None: each example.
+
+    >>> area(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))["value"]
     0.75
     """
-    n, m = int(positive.sum()), int((~positive).sum())
-    if not n or not m:
+    kinds = (np.flatnonzero(positive), np.flatnonzero(~positive))
+    if not len(kinds[0]) or not len(kinds[1]):
         return None
-    _, place, counts = np.unique(score, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(counts) - (counts - 1) / 2)[place.ravel()]
-    return float((rank[positive].sum() - n * (n + 1) / 2) / (n * m))
+    each = np.arange(len(score)) if groups is None else groups
+    scores, placed = [score[kind] for kind in kinds], []
+    for mine, others in (scores, scores[::-1]):
+        ranked = np.sort(others)
+        below = np.searchsorted(ranked, mine, "left") + np.searchsorted(ranked, mine, "right")
+        placed.append(below / (2 * len(ranked)))
+    placed[1] = 1 - placed[1]
+    value = float(placed[0].mean())
+    fewest = min(len(np.unique(each[kind])) for kind in kinds)
+    if value in (0, 1) or fewest < 2:
+        return {"value": value, "interval": wilson(value * fewest, fewest)}
+    beyond = np.zeros(len(score))
+    for kind, found in zip(kinds, placed, strict=True):
+        independent = len(np.unique(each[kind]))
+        beyond[kind] = (found - value) / len(kind) * math.sqrt(independent / (independent - 1))
+    half = _Z * math.sqrt((_sums(beyond, each) ** 2).sum())
+    return {"value": value, "interval": [max(0.0, value - half), min(1.0, value + half)]}
 
 
-def auroc_interval(area: float, positives: int, negatives: int) -> list[float]:
-    """95 % interval of an AUROC by its standard error (Hanley and McNeil 1982), cut to 0 and 1."""
-    one, two = area / (2 - area), 2 * area**2 / (1 + area)
-    spread = area * (1 - area) + (positives - 1) * (one - area**2) + (negatives - 1) * (two - area**2)
-    error = math.sqrt(max(spread, 0.0) / (positives * negatives))
-    return [max(0.0, area - _Z * error), min(1.0, area + _Z * error)]
-
-
-def _share(hits: int, n: int) -> dict[str, Any] | None:
-    return {"value": hits / n, "interval": wilson(hits, n)} if n else None
-
-
-def _f1(hit: int, said: int, there: int, seed: int, draws: int = 1000) -> dict[str, Any]:
-    """F1 and its percentile interval over resampled examples, of which it needs three counts alone."""
-    counts = np.array([hit, said - hit, there - hit])
+def _f1(there: np.ndarray, said: np.ndarray, groups: np.ndarray | None, seed: int, draws: int = 1000) -> dict[str, Any]:
+    """F1 and its percentile interval over resampled examples, of which it needs three counts alone, or groups."""
+    bottom = there.astype(float) + said
+    if groups is not None:
+        some = bottom > 0
+        found = bootstrap_mean(2 * (there & said)[some] / bottom[some], groups[some], bottom[some], seed=seed)
+        alone = math.isnan(found.low)  # one group says nothing of others
+        return {"value": found.value, "interval": [0.0, 1.0] if alone else [found.low, found.high]}
+    counts = np.array([(there & said).sum(), (said & ~there).sum(), (there & ~said).sum()])
     drawn = np.random.default_rng(seed).multinomial(int(counts.sum()), counts / counts.sum(), draws)
     each = 2 * drawn[:, 0] / np.maximum(2 * drawn[:, 0] + drawn[:, 1] + drawn[:, 2], 1)
-    return {"value": 2 * hit / (said + there), "interval": np.quantile(each, [0.025, 0.975]).tolist()}
+    return {"value": float(2 * counts[0] / bottom.sum()), "interval": np.quantile(each, [0.025, 0.975]).tolist()}
+
+
+def _sums(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    return np.bincount(np.unique(groups, return_inverse=True)[1].ravel(), weights=values)
 
 
 def class_table(found: dict[str, Any]) -> Markup:
@@ -183,4 +226,4 @@ def _told(figure: dict[str, Any] | None) -> str:
     )
 
 
-__all__ = ["auroc", "class_figures", "class_lines", "class_table", "confusion_table", "wilson"]
+__all__ = ["area", "class_figures", "class_lines", "class_table", "confusion_table", "share", "wilson"]

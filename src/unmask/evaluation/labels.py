@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from unmask.errors import either
 from unmask.evaluation.charts import table
-from unmask.evaluation.classes import SHOWN, auroc_interval, wilson
+from unmask.evaluation.classes import SHOWN, area, share
 from unmask.evaluation.meanings import legend
 
 DRAWS = 500
@@ -34,13 +34,13 @@ def label_figures(
         probabilities: (examples, labels).
         names: of the labels.
         threshold: from this probability on a label counts as given.
-        groups: what bootstrap intervals resample whole; None takes each example for itself.
+        groups: what is independent, such as patients; None takes each example for itself.
 
     Returns:
-        `by_label`, a row per label: `n` (examples for which it holds), `prevalence` (its share), `auroc` (Hanley and
-        McNeil's interval), `auprc` (average precision, bootstrap interval), `precision` and `recall` (Wilson's
-        intervals), `f1` (bootstrap),
-        and `rule`: AUROC, AUPRC and F1 of giving every example the label's prevalence (F1: of always giving the label).
+        `by_label`, a row per label: `n` (examples for which it holds), `prevalence` (its share), `auroc` (see
+        `classes.area`), `auprc` (average precision, bootstrap interval), `precision` and `recall` (see
+        `classes.share`), `f1` (bootstrap), and `rule`: AUROC, AUPRC and F1 of giving every example the label's
+        prevalence (F1: of always giving the label).
         `macro_auroc`, `macro_auprc`: means over the labels that hold for some examples and not for others; `macro_f1`:
         over those that hold or are given for some, as in scikit-learn with zero_division=nan; `micro_auroc`,
         `micro_auprc`, `micro_f1`: over all decisions at once; their bootstrap intervals under `intervals`, and the
@@ -66,31 +66,30 @@ def label_figures(
         )
         for _ in range(DRAWS if number > 1 else 0)
     ]
-    share = truth.mean(0)
+    held = truth.mean(0)
     rows = []
     for c, name in enumerate(names):
-        there, said, hit = (int(x[:, c].sum()) for x in (truth, given, truth & given))
-        area = value["auroc"].get(c)
+        there, said = truth[:, c], given[:, c]
         rows.append(
             {
                 "label": name,
-                "n": there,
-                "prevalence": float(share[c]),
-                "auroc": None if area is None else {"value": area, "interval": auroc_interval(area, there, n - there)},
+                "n": int(there.sum()),
+                "prevalence": float(held[c]),
+                "auroc": area(there, probabilities[:, c], groups),
                 "auprc": _figure(value, drawn, "auprc", c),
-                "precision": {"value": hit / said, "interval": wilson(hit, said)} if said else None,
-                "recall": {"value": hit / there, "interval": wilson(hit, there)} if there else None,
-                "f1": _figure(value, drawn, "f1", c) if there else None,
-                "rule": {"auroc": 0.5, "auprc": float(share[c]), "f1": _always(share[c])} if c in defined else None,
+                "precision": share(there, said, groups),
+                "recall": share(said, there, groups),
+                "f1": _figure(value, drawn, "f1", c) if there.any() else None,
+                "rule": {"auroc": 0.5, "auprc": float(held[c]), "f1": _always(held[c])} if c in defined else None,
             }
         )
     means = ("macro_auroc", "macro_auprc", "macro_f1", "micro_auroc", "micro_auprc", "micro_f1")
     constant = _scores(
         ones,
         truth,
-        np.broadcast_to(share > 0, given.shape),
+        np.broadcast_to(held > 0, given.shape),
         [_Ranking(truth[:, c], np.zeros(n)) for c in range(k)],
-        _Ranking(truth.ravel(), np.tile(share, n)),
+        _Ranking(truth.ravel(), np.tile(held, n)),
         defined,
     )
     return {

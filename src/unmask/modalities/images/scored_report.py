@@ -87,8 +87,8 @@ def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
         page.section(
             "By class",
             class_table(told),
-            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, Hanley and McNeil's of the area "
-            "under the ROC curve, one class against the rest. They take pictures as independent of each other.",
+            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, DeLong's of the area under the "
+            "ROC curve, one class against the rest. Pictures of one group count as one where groups are given.",
         )
     elif found["problem"] == "multi":
         page.section(
@@ -102,8 +102,8 @@ def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
             "By label",
             label_table(told),
             note=f"A label is given from a probability of {found['threshold']:g} on. Without a look at a picture "
-            "AUROC is 0.5 and AUPRC the label's share. Intervals: Hanley and McNeil's of AUROC, Wilson's of precision "
-            "and recall, bootstrap of AUPRC and F1.",
+            "AUROC is 0.5 and AUPRC the label's share. Intervals: DeLong's of AUROC, Wilson's of precision and recall, "
+            "bootstrap of AUPRC and F1, over groups where they are given.",
         )
     else:
         page.section("Errors", value_table(told), note=f"{n}; 95 % intervals by bootstrap of whole groups.{chosen}")

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from unmask.core.inference import on_cores
+from unmask.evaluation.classes import area
 from unmask.modalities.table.evaluation.fidelity import bootstrap, independent
 
 Columns = Sequence[np.ndarray]
@@ -151,22 +152,12 @@ def _squared(
         yield np.where(2 * shared >= columns, np.where(mean < 1e-9, 0.0, mean), np.inf)
 
 
-def auc_interval(positive: np.ndarray, negative: np.ndarray) -> tuple[float, float, float]:
-    """Area under the ROC curve with its 95 % interval (DeLong et al. 1988): scores of members above those of others."""
-    if not len(positive) or not len(negative):
-        return float("nan"), float("nan"), float("nan")
-    below = np.sort(negative)
-    above = np.sort(positive)
-    of_positive = (np.searchsorted(below, positive, "left") + np.searchsorted(below, positive, "right")) / (
-        2 * len(below)
-    )
-    of_negative = 1 - (np.searchsorted(above, negative, "left") + np.searchsorted(above, negative, "right")) / (
-        2 * len(above)
-    )
-    auc = float(of_positive.mean())
-    variance = sum(x.var(ddof=1) / len(x) if len(x) > 1 else 0.25 for x in (of_positive, of_negative))
-    half = 1.96 * float(np.sqrt(variance))
-    return auc, max(auc - half, 0.0), min(auc + half, 1.0)
+def membership(members: np.ndarray, others: np.ndarray, name: str = "membership") -> dict[str, float]:
+    """`{name}_auc`, `_low` and `_high`: area under the ROC curve of scores that should be higher for members, with its
+    95 % interval; NaN where there are none of either."""
+    whose = np.arange(len(members) + len(others)) < len(members)
+    found = area(whose, np.concatenate([members, others])) or {"value": np.nan, "interval": [np.nan, np.nan]}
+    return {f"{name}_auc": found["value"], f"{name}_low": found["interval"][0], f"{name}_high": found["interval"][1]}
 
 
 def privacy(
@@ -200,14 +191,13 @@ def privacy(
     if len(a):
         found |= {"dcr_share": float(((a < b) + 0.5 * (a == b)).mean()), "dcr_median": float(np.median(a))}
 
-    def attack(release: Columns) -> tuple[float, float, float]:
+    def attack(release: Columns) -> dict[str, float]:
         reached = [-space.nearest(sampled(x, seed), release) for x in (members, others)]
-        return auc_interval(*(r[np.isfinite(r)] for r in reached))
+        return membership(*(r[np.isfinite(r)] for r in reached))
 
-    auc, low, high = attack(synthetic)
-    found |= {"membership_auc": auc, "membership_low": low, "membership_high": high}
-    found["membership_auc_copies"] = attack(bootstrap(members, seed, len(synthetic[0])))[0]
-    found["membership_auc_shuffled"] = attack(independent(members, seed))[0]
+    found |= attack(synthetic)
+    found["membership_auc_copies"] = attack(bootstrap(members, seed, len(synthetic[0])))["membership_auc"]
+    found["membership_auc_shuffled"] = attack(independent(members, seed))["membership_auc"]
     chance = copies(train, others, seed).get("identical_rows")
     return found if chance is None else found | {"identical_rows_held_out": chance}
 
@@ -219,8 +209,7 @@ def likelihood_attack(train: np.ndarray, held_out: np.ndarray) -> dict[str, floa
     for table in (train, held_out):
         seen = ~np.isnan(table)
         scores.append((np.nansum(table, 1) / np.maximum(seen.sum(1), 1))[seen.any(1)])
-    auc, low, high = auc_interval(*scores)
-    return {"model_membership_auc": auc, "model_membership_low": low, "model_membership_high": high}
+    return membership(scores[0], scores[1], "model_membership")
 
 
-__all__ = ["Space", "auc_interval", "copies", "likelihood_attack", "most_alike", "privacy", "sampled"]
+__all__ = ["Space", "copies", "likelihood_attack", "membership", "most_alike", "privacy", "sampled"]

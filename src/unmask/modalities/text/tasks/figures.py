@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.classes import class_figures, wilson
+from unmask.evaluation.classes import class_figures, share
 from unmask.evaluation.labels import label_figures
 from unmask.modalities.text.tasks.classify import names_of
 
@@ -41,7 +41,7 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
     detail = label_figures(truth, chance, labels, seed=seed)["by_label"] if len(labels) <= MOST else None
     for c, row in enumerate(found["by_class"]):
         row["sensitivity"] = row["recall"]
-        row["specificity"] = _share(~said[:, c] & ~truth[:, c], ~truth[:, c])
+        row["specificity"] = share(~said[:, c], ~truth[:, c])
         if detail is not None:
             row["auprc"], row["prevalence"] = detail[c]["auprc"], detail[c]["prevalence"]
     out: dict[str, Any] = {"figures": found}
@@ -49,11 +49,6 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
         row = found["by_class"][1]
         out |= {"positive": labels[1], **{k: row[k] for k in ("auroc", "auprc", "sensitivity", "specificity")}}
     return out
-
-
-def _share(hits: np.ndarray, among: np.ndarray) -> dict[str, Any] | None:
-    n = int(among.sum())
-    return {"value": float(hits.sum() / n), "interval": wilson(int(hits.sum()), n)} if n else None
 
 
 def lines(found: dict[str, Any]) -> list[str]:
