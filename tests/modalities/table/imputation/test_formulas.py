@@ -42,6 +42,7 @@ R = {
     "y ~ as.factor(g)": "1 b c",
     "y ~ factor(g) + x:factor( g )": "1 b c x:a x:b x:c",
     "y ~ C(g, Treatment('b')) + x:C(g, Treatment('b'))": "1 a c x:a x:b x:c",
+    "y ~ C(g, Treatment('b')) + x:C(g, Treatment(reference=\"b\"))": "1 a c x:a x:b x:c",
 }
 
 
@@ -120,6 +121,14 @@ def test_an_analysis_of_a_slope_per_level_is_least_squares_on_those_columns():
 def test_what_means_another_thing_is_refused_by_name(schema, text, said):
     with pytest.raises(UserError, match=said):
         parse_formula(text, schema)
+
+
+def test_names_keep_their_blanks_inside_functions():
+    frame = FRAME.rename(columns={"g": "my col", "z": "lab value"})
+    schema = TableModel.fit(frame, steps=0, members=2).schema
+    with pytest.raises(UserError, match=r"'my col' and 'factor\(my col\)' are two variables"):
+        parse_formula("y ~ `my col` + x:factor(`my col`)", schema)
+    assert parse_formula("y ~ exp( `lab value` )", schema).names == ["exp(lab value)"]
 
 
 def cohort(n=227):

@@ -345,7 +345,8 @@ class _Reader:
                     hint=suggest(reference, column.categories),
                 )
             at = 0 if reference is None else column.categories.index(reference)
-            written = self._shown(text.strip()).replace('"', "'") if called else column.name
+            against = "" if reference is None else f", Treatment({reference!r})"
+            written = f"{text.split('(')[0].strip()}({column.name}{against})" if called else column.name
             return self._own(place, written, reference=at)
         if isinstance(tree, ast.BinOp | ast.UnaryOp):
             raise UserError(
@@ -442,7 +443,7 @@ class _Reader:
         return self._odd.sub(read, text)
 
     def _shown(self, text: str) -> str:
-        return re.sub(r"column_\d+_", lambda m: self.quoted.get(m.group(), m.group()), text).replace(" ", "")
+        return re.sub(r"column_\d+_", lambda m: self.quoted.get(m.group(), m.group()), text.replace(" ", ""))
 
     def _parsed(self, text: str) -> ast.expr:
         return parsed(text, f"formula {self.text!r}: {text.strip()!r}", hint=_HINT)
