@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from unmask.errors import UserError
+
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
@@ -90,6 +92,23 @@ def free_memory(limit: float | None = None, *, device: Any = None) -> Free:
         found.append(Free(group, "within this container's limit"))
     found.append(Free(math.inf, "nobody tells"))
     return min(found)
+
+
+def refuse_more_than_memory(what: str, needed: float, *, hint: str) -> None:
+    """What a file will cost by its own account, before anything is made of it.
+
+    Args:
+        what: the file, and what it says of itself.
+        needed: bytes that it takes at least.
+
+    Raises:
+        UserError: that is more than is free.
+    """
+    free = free_memory()
+    if needed > free.bytes:
+        raise UserError(
+            f"{what}: at least {needed / 1e9:,.1f} GB, and {free.bytes / 1e9:,.1f} GB are free ({free.told})", hint=hint
+        )
 
 
 def data_in_memory(asked: str, limit: float | None = None) -> float:

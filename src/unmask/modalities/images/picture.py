@@ -7,11 +7,14 @@ run with the setting that answers it; what cannot be read is `Broken`, which is 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+
+from unmask.training.memory import refuse_more_than_memory
 
 Source = str | bytes
 """A file's path, or its content."""
@@ -135,6 +138,29 @@ class Opened:
 
     headers: Sequence[Header]
     decode: Any = field(repr=False)
+
+
+def check_claim(source: Source, what: str, needed: float, *, stored: float = 0.0, packing: float = 1.0) -> None:
+    """Compare what a head claims with the size of its file and the memory that is free, before anything is made.
+
+    Args:
+        what: the claim in words.
+        needed: bytes of the decoded pixels.
+        stored: bytes that the file holds at least before they are packed.
+        packing: how many times smaller the file may have made them.
+
+    Raises:
+        ValueError: the file cannot hold so much.
+        UserError: it takes more memory than is free.
+    """
+    size = len(source) if isinstance(source, bytes) else os.path.getsize(source)
+    if stored > packing * size:
+        raise ValueError(f"{what} claimed by a file of {size:,} bytes")
+    refuse_more_than_memory(what, needed, hint="Cut it up first.")
+
+
+DEFLATE = 1032.0
+"""Deflate makes at most so many bytes of one (zlib's technical notes)."""
 
 
 def numbers(array: np.ndarray, name: str = "pixels") -> tuple[np.ndarray, tuple[str, ...]]:

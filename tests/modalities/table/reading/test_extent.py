@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from unmask.errors import UserError
-from unmask.modalities.table.reading import extent
 from unmask.modalities.table.reading.readers import read_frame
+from unmask.training import memory
 from unmask.training.memory import Free, peak_memory
 
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -62,7 +62,7 @@ def test_a_cell_far_away_is_refused_by_its_extent(tmp_path: Path):
 
 def test_what_unpacks_to_more_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("python_calamine")
-    monkeypatch.setattr(extent, "free_memory", lambda: Free(1e6, "made up"))
+    monkeypatch.setattr(memory, "free_memory", lambda: Free(1e6, "made up"))
     bomb = spreadsheet(tmp_path / "bomb.xlsx", FIRST + " " * 2_000_000)
     assert bomb.stat().st_size < 10_000
     with pytest.raises(UserError, match=r"bomb\.xlsx: unpacked it has 2,00\d,\d+ bytes"):
@@ -70,7 +70,7 @@ def test_what_unpacks_to_more_than_memory_is_refused(tmp_path: Path, monkeypatch
 
 
 def test_a_parquet_file_of_more_rows_than_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(extent, "free_memory", lambda: Free(1e6, "made up"))
+    monkeypatch.setattr(memory, "free_memory", lambda: Free(1e6, "made up"))
     pl.DataFrame({"a": [1] * 200_000}).write_parquet(tmp_path / "t.parquet")
     with pytest.raises(UserError, match=r"200,000 rows and 1 columns by its own account"):
         read_frame(tmp_path / "t.parquet")

@@ -10,11 +10,13 @@ import numpy as np
 
 from unmask.modalities.images.formats import everyday
 from unmask.modalities.images.picture import (
+    DEFLATE,
     Choice,
     Header,
     Opened,
     Picture,
     Source,
+    check_claim,
     depth_of,
     not_measured,
     numbers,
@@ -61,6 +63,8 @@ def read_png(source: Source, choice: Choice) -> Opened:
     # Which number is transparent, where no channel says how far pixels are: decoders give it as one more channel.
     alpha |= b"tRNS" in content[: content.index(b"IDAT")]
     width, height = (int.from_bytes(content[i : i + 4]) for i in (16, 20))
+    wide = width * height * (channels + alpha) * 2.0
+    check_claim(source, f"{width:,} x {height:,} pixels of 16 bits", wide, stored=wide / 2, packing=DEFLATE)
     notes = ("transparency laid on white",) if alpha else ()
     header = Header(height=height, width=width, channels=channels, depth="uint16", notes=notes)
 
@@ -90,6 +94,8 @@ def read_jpeg2000(source: Source, choice: Choice) -> Opened:
     bytes_each = 1 if size.bits[0] <= 8 else 2 if size.bits[0] <= 16 else 4
     kind = np.dtype(f"{'i' if size.signed else 'u'}{bytes_each}")
     depth, channels = depth_of(kind), len(size.bits)
+    told = f"{size.width:,} x {size.height:,} pixels of {size.bits[0]} bits"
+    check_claim(source, told, float(size.width) * size.height * channels * bytes_each)
     notes: tuple[str, ...] = () if str(kind) == depth else (f"{kind} taken as {depth}",)
     if size.bits[0] not in (8, 16):
         notes += (f"{size.bits[0]} bits, as stored",)

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from unmask.modalities.images.picture import (
+    DEFLATE,
     Choice,
     Header,
     Opened,
     Picture,
     Source,
+    check_claim,
     chosen_planes,
     depth_of,
     lattice,
@@ -47,6 +49,10 @@ def read(source: Source, choice: Choice) -> Opened:
     shape = tuple(n for i, n in enumerate(image.shape) if i < 3 or n > 1)
     if len(shape) not in (3, 4) or 0 in shape or not hasattr(image, "affine"):
         raise ValueError(f"a NIfTI of shape {image.shape}, not a volume or several")
+    values, stored = float(np.prod(shape, dtype=float)), image.get_data_dtype().itemsize
+    # Beside the stored numbers stand those in float32, turned, for as long as a slice is cut.
+    told, packing = " x ".join(map(str, shape)) + " values", DEFLATE if str(source).lower().endswith(".gz") else 1.0
+    check_claim(source, told, values * max(stored, 4), stored=values * stored, packing=packing)
     turn = nibabel.io_orientation(image.affine)
     if np.isnan(turn).any():
         raise ValueError("a NIfTI whose affine has no size along one of its axes")

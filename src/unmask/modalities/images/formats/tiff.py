@@ -8,12 +8,14 @@ without a name could be a stack or channels, so they are asked for.
 from __future__ import annotations
 
 import io
+import math
 import os
+import re
 from typing import Any
 
 from unmask.modalities.images.formats import everyday
 from unmask.modalities.images.formats.tiff_layout import Layout
-from unmask.modalities.images.picture import LYING, Choice, Header, Opened, Picture, Source, optional
+from unmask.modalities.images.picture import LYING, Choice, Header, Opened, Picture, Source, check_claim, optional
 
 ENDINGS = (".tif", ".tiff", ".btf", ".tf8", ".lsm", ".svs", ".ndpi", ".stk")
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -35,6 +37,7 @@ def read(source: Source, choice: Choice) -> Opened:
     tifffile = optional("tifffile", "a TIFF of several pages, channels or bands, or lying on its side")
     parts: list[tuple[Header, int, tuple[int, ...]]] = []
     with tifffile.TiffFile(_file(source)) as file:
+        _check_planes(source, file)
         kept, _, dropped = _series(file)
         for number, series in kept:
             _own_planes(file, series)
@@ -98,6 +101,18 @@ def _plain(source: Source, choice: Choice) -> bool:
             return known and transparent and samples == expected.get(image.mode, 1) and kinds[0] in (1, 3)
     except Exception:  # what Pillow does not know, tifffile may
         return False
+
+
+def _check_planes(source: Source, file: Any) -> None:
+    """Count the planes that OME's metadata claim: tifffile makes an entry for each.
+
+    Raises:
+        UserError: they take more memory than is free.
+    """
+    for pixels in re.findall(r"<(?:\w+:)?Pixels\b[^>]*>", file.ome_metadata or ""):
+        size = {a: int(n) for a, n in re.findall(r'\bSize([XYZCT])="(\d+)"', pixels)}
+        planes = math.prod(size.get(a, 1) for a in "ZCT")
+        check_claim(source, f"{planes:,} planes", float(planes) * max(size.get("X", 1) * size.get("Y", 1), 100))
 
 
 def _series(file: Any) -> tuple[list[tuple[int, Any]], Any, tuple[str, ...]]:

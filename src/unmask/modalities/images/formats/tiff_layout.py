@@ -9,6 +9,7 @@ import numpy as np
 from unmask.errors import setting
 from unmask.modalities.images.formats.tiff_values import Values
 from unmask.modalities.images.picture import LYING, Choice, Picture, Undecided, chosen_planes, reduce_planes, upright
+from unmask.training.memory import refuse_more_than_memory
 
 NAMES = {
     "Z": "z",
@@ -28,8 +29,6 @@ NAMES = {
 }
 CHANNELS, UNNAMED = "CSE", "IQ"
 """Axes (tifffile's letters) that are channels, and those whose meaning the file does not tell."""
-LARGEST = 4 << 30
-"""Bytes of one file's pictures beyond which it is not decoded whole."""
 _ORIENTATION_TAG = 274
 
 
@@ -56,8 +55,11 @@ class Layout:
         self.letters, self.size = "".join(a for a, _ in pairs), dict(pairs)
         if self.letters.count("Y") != 1 or self.letters.count("X") != 1:
             raise ValueError(f"axes {letters}: no height and width")
-        if series.dtype is None or int(np.prod(shape)) * series.dtype.itemsize > LARGEST:
-            raise ValueError(f"{' x '.join(map(str, shape))} pixels: too large to decode whole; cut it up first")
+        told = f"{' x '.join(map(str, shape))} pixels"
+        if series.dtype is None:
+            raise ValueError(f"{told} of no known type")
+        needed = float(np.prod(shape, dtype=float)) * series.dtype.itemsize
+        refuse_more_than_memory(f"{told}, decoded whole", needed, hint="Cut it up first.")
         _decodable(self.page)
         self.planes: Any = choice.planes
         self.unnamed = [a for a in self.letters if a in UNNAMED]

@@ -6,8 +6,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from unmask.errors import UserError
-from unmask.training.memory import free_memory
+from unmask.training.memory import refuse_more_than_memory
 
 CELL = 32
 """Bytes of a cell at least: a value and what points at it."""
@@ -16,19 +15,7 @@ PART = 1 << 20
 _PLACE = re.compile(rb'\br="([A-Z]{0,3})(\d{1,7})"')
 """Of a row (r="7") or a cell (r="AB7") of a sheet."""
 LONGEST_PLACE = 16
-
-
-def refuse_more_than_memory(path: Path, needed: float, what: str) -> None:
-    """
-    Raises:
-        UserError: this takes more memory than is free.
-    """
-    free = free_memory()
-    if needed > free.bytes:
-        raise UserError(
-            f"{path}: {what}: at least {needed / 1e9:,.1f} GB, and {free.bytes / 1e9:,.1f} GB are free ({free.told})",
-            hint="Look whether a cell stands far away by mistake, or save the part that is meant as a CSV file.",
-        )
+FAR = "Look whether a cell stands far away by mistake, or save the part that is meant as a CSV file."
 
 
 def check_sheets(path: Path) -> None:
@@ -41,14 +28,14 @@ def check_sheets(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             inside = archive.infolist()
             unpacked = sum(each.file_size for each in inside)
-            refuse_more_than_memory(path, unpacked, f"unpacked it has {unpacked:,} bytes")
+            refuse_more_than_memory(f"{path}: unpacked it has {unpacked:,} bytes", unpacked, hint=FAR)
             sheets = [each for each in inside if re.search(r"worksheets/[^/]+\.xml$", each.filename)]
             cells = 0
             for each in sheets:
                 rows, columns = _extent(archive, each)
                 cells += rows * columns
-                told = f"a sheet of {rows:,} rows and {columns:,} columns ({each.filename})"
-                refuse_more_than_memory(path, cells * CELL, told)
+                told = f"{path}: a sheet of {rows:,} rows and {columns:,} columns ({each.filename})"
+                refuse_more_than_memory(told, cells * CELL, hint=FAR)
     except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError):
         return  # no zip, or a damaged or locked one: its reader says so
 

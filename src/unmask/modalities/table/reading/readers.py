@@ -15,9 +15,10 @@ import numpy as np
 
 from unmask.errors import UserError, option
 from unmask.modalities.table.reading.encodings import letters_of, refuse_letters
-from unmask.modalities.table.reading.extent import refuse_more_than_memory
+from unmask.modalities.table.reading.extent import FAR
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.sheets import SHEETS, STATISTICS, read_sheet, read_statistics
+from unmask.training.memory import refuse_more_than_memory
 
 LONGEST_CELL = 1 << 28
 """Characters of a cell of a CSV file; a longer one is a quote that nobody closed."""
@@ -62,9 +63,8 @@ def _read_file(path: Path, encoding: str | None, sheet: str | None) -> Frame:
         try:
             about = pq.read_metadata(path)
             cells = about.num_rows * about.num_columns
-            refuse_more_than_memory(
-                path, 8.0 * cells, f"{about.num_rows:,} rows and {about.num_columns:,} columns by its own account"
-            )
+            told = f"{path}: {about.num_rows:,} rows and {about.num_columns:,} columns by its own account"
+            refuse_more_than_memory(told, 8.0 * cells, hint=FAR)
             table = pl.read_parquet(path)
         except UserError:
             raise
