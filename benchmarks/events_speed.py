@@ -49,10 +49,10 @@ def main() -> None:
     a = parser.parse_args()
     if a.quick:
         a.seconds, a.width, a.layers = 1.0, 64, 2
+    from unmask.memory import keep_freed_memory
     from unmask.modalities.events.histories import Histories
     from unmask.modalities.events.meds import read_meds
     from unmask.modalities.events.vocabulary import Vocabulary
-    from unmask.training.memory import keep_freed_memory
 
     keep_freed_memory()
     events = read_meds(SHARED / "data/events" / a.data)

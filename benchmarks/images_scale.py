@@ -70,7 +70,7 @@ model = load(sys.argv[2])
 start = time.perf_counter()
 array = model.embed(sys.argv[1])
 np.save(sys.argv[3], array)
-from unmask.training.memory import peak_memory
+from unmask.memory import peak_memory
 import json
 print(json.dumps({"pictures": len(array), "seconds": time.perf_counter() - start, "peak_memory_mb": peak_memory()}))
 """

@@ -289,7 +289,7 @@ def main() -> None:
     if args.measure:
         measure(*args.measure)
         return
-    from unmask.training.memory import keep_freed_memory
+    from unmask.memory import keep_freed_memory
 
     names = args.only.split(",")
     keep_freed_memory()  # both sides gain: it is the process's

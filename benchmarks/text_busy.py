@@ -55,12 +55,12 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
 
     from unmask.core.plan import Plan
     from unmask.core.pretrain import StepContext, pretrain
+    from unmask.memory import keep_freed_memory
     from unmask.modalities.text.batches import batch_maker, corruption_of
     from unmask.modalities.text.build import build_model
     from unmask.modalities.text.cache import TokenCache
     from unmask.modalities.text.recipes import TextSettings
     from unmask.modalities.text.tokenizer import Tokenizer
-    from unmask.training.memory import keep_freed_memory
     from unmask.training.optimiser import build_optimiser, step
     from unmask.training.settings import TrainSettings
 

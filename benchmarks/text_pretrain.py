@@ -348,7 +348,7 @@ def main() -> None:
     if arguments.memory:
         print(memory(folder, arguments.sizes, int(arguments.slots), dropouts[0], arguments.memory))
         return None
-    from unmask.training.memory import keep_freed_memory
+    from unmask.memory import keep_freed_memory
 
     keep_freed_memory()  # for all loops alike: it helps the reference too
     print(

@@ -134,11 +134,11 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
     import transformers
     from transformers import Trainer, TrainingArguments
 
+    from unmask.memory import keep_freed_memory, peak_memory
     from unmask.modalities.text.folder import load_folder
     from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.registry import task_class
     from unmask.modalities.text.tasks.settings import TaskSettings
-    from unmask.training.memory import keep_freed_memory, peak_memory
 
     if memory == "kept":
         keep_freed_memory()

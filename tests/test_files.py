@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from unmask import memory
 from unmask.errors import UserError
 from unmask.files import check_place, files_below, json_text, read_text
 from unmask.writing import demo_folder, written, written_folder
@@ -108,3 +110,12 @@ def test_why_a_text_file_cannot_be_read_is_said_once_with_what_helps(tmp_path):
     with pytest.raises(UserError, match="cannot be read") as damaged:
         read_text(tmp_path / "a.txt.gz")
     assert damaged.value.hint == "Copy the file again."
+
+
+def test_a_gzipped_file_of_more_than_memory_is_refused_part_by_part(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.txt.gz"
+    path.write_bytes(gzip.compress(b"word " * 20_000_000))
+    assert path.stat().st_size < 200_000
+    monkeypatch.setattr(memory, "free_memory", lambda: memory.Free(1e6, "made up"))
+    with pytest.raises(UserError, match=r"bomb\.txt\.gz: unpacked it has 16,777,216 bytes and more: .*made up"):
+        read_text(path)

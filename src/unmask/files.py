@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, option
+from unmask.memory import refuse_more_than_memory
+
+PART = 1 << 24
+"""Bytes that are unpacked at once."""
 
 
 def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> str:
@@ -28,8 +32,7 @@ def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> 
     path = Path(path)
     try:
         # As bytes: reading as text would turn a lone carriage return inside a line into a line's end.
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw
+        raw = unpacked(path) if path.suffix.lower() == ".gz" else path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such file", hint=hint) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -37,6 +40,23 @@ def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> 
     except OSError as error:  # a folder, say, or no permission
         raise UserError(f"{path}: cannot be read ({error.strerror or error})", hint=hint) from None
     return decoded(raw, path)
+
+
+def unpacked(path: Path) -> bytes:
+    """A gzipped file, unpacked part by part.
+
+    Raises:
+        UserError: it takes more memory than is free.
+    """
+    parts, size = [], 0
+    with gzip.open(path) as file:
+        while part := file.read(PART):
+            parts.append(part)
+            size += len(part)
+            # Joined once more, and once more as text or numbers.
+            told = f"{path}: unpacked it has {size:,} bytes and more"
+            refuse_more_than_memory(told, 2.0 * size, hint="Give a smaller file, or part of it.")
+    return b"".join(parts)
 
 
 def decoded(raw: bytes, source: str | Path) -> str:

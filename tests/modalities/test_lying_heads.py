@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from unmask import memory
 from unmask.errors import UserError
 from unmask.modalities.images.picture import Broken, Choice
-from unmask.training import memory
 
 ROOM = 200e6
 """Bytes beyond what the process held before that a refusal may take; also what is said to be free."""

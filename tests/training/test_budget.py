@@ -16,11 +16,11 @@ from tiny import make_model, ratio_corruption
 from tiny_run import EXAMPLES, TEXT, job, lines, trained
 from unmask.core.batch import pack
 from unmask.errors import UserError
+from unmask.memory import Free, _group_memory, free_memory, held_memory
 from unmask.training import compute, validation
 from unmask.training import run as room
 from unmask.training.ahead import MadeWhenNeeded, ahead
 from unmask.training.budget import Need, fit, gigabytes, measure
-from unmask.training.memory import Free, _group_memory, free_memory, held_memory
 from unmask.training.validation import sample
 
 CPU = torch.device("cpu")

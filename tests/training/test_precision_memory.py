@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from unmask.errors import UserError
+from unmask.memory import peak_memory
 from unmask.training import precision
-from unmask.training.memory import peak_memory
 from unmask.training.precision import computing, precision_of, resolve_device, resolve_precision
 
 OPEN = ["bf16 through oneDNN"]
@@ -106,7 +106,7 @@ def test_memory_is_kept_only_when_asked(setting):
     # A process of its own: the setting cannot be taken back. 50 MB blocks, freed and taken again.
     code = (
         "import resource, ctypes\n"
-        "from unmask.training.memory import keep_freed_memory\n"
+        "from unmask.memory import keep_freed_memory\n"
         "first, again = keep_freed_memory(), keep_freed_memory()\n"
         "assert first == again\n"
         "def block(): b = bytearray(50_000_000); del b\n"

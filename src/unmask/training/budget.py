@@ -24,7 +24,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
 from unmask.core.pretrain import with_loss
 from unmask.errors import UserError
-from unmask.training.memory import Free
+from unmask.memory import Free
 
 SLACK = 1.25
 """Over the counted tensors: what libraries keep for themselves while they compute, and gaps between blocks."""

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch, place_best_fit
 from unmask.errors import UserError, setting
+from unmask.memory import free_memory, held_memory
 from unmask.training.budget import MemoryPlan, fit, measure
 from unmask.training.checkpoint import Checkpoint
 from unmask.training.job import Job
 from unmask.training.launcher import check_launcher
-from unmask.training.memory import free_memory, held_memory
 from unmask.training.precision import Precision, computing, resolve_device, resolve_precision
 from unmask.training.processes import first_process_says
 from unmask.training.settings import TrainSettings

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError, option, setting
 from unmask.files import check_folder
+from unmask.memory import keep_freed_memory, peak_memory
 from unmask.training.best import BestWeights, EarlyStopping
 from unmask.training.checkpoint import Checkpoint
 from unmask.training.compute import Compute, fit_memory, launch
 from unmask.training.engine import Whole
 from unmask.training.job import Job, RunResult
-from unmask.training.memory import keep_freed_memory, peak_memory
 from unmask.training.micro_batches import planned_steps
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_device

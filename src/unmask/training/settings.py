@@ -7,6 +7,7 @@ imported here: `unmask --help` reads these defaults.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import tomllib
 import types
@@ -241,12 +242,19 @@ def check_types(settings: Any) -> None:
     Raises:
         UserError: naming the key, the value and what was expected.
     """
-    hints = get_type_hints(type(settings))
+    kind: Any = type(settings)
+    hints = _hints(kind)
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if not isinstance(value, str) or str not in _options(hints[field.name]):
             object.__setattr__(settings, field.name, _convert(field.name, value, hints[field.name]))
     check_seed(getattr(settings, "seed", None))
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Of a few classes, of which a wide table makes one object per column."""
+    return get_type_hints(kind)
 
 
 def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Settings:

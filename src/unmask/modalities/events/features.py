@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from unmask.files import check_room
+from unmask.memory import data_in_memory
 from unmask.modalities.events.columns import Pages
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Labels
 from unmask.modalities.events.summaries import names_of, summarise
 from unmask.progress import counted
-from unmask.training.memory import data_in_memory
 
 POINTS = 4096
 """Points looked at in one go."""

@@ -24,6 +24,7 @@ from unmask.core.plan import Plan
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
+from unmask.memory import data_in_memory
 from unmask.modalities.events.columns import Store
 from unmask.modalities.events.folder import FORMAT, EventFolder, new_model, save_folder
 from unmask.modalities.events.held_out import split, subjects_to_learn_from
@@ -37,7 +38,6 @@ from unmask.modalities.events.recipes import EventSettings, structure_of, with_o
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
-from unmask.training.memory import data_in_memory
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, lasting
 

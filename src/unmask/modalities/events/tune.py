@@ -24,6 +24,7 @@ from unmask.core.embed import pool_states
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.encoder.on_host import to_device
+from unmask.memory import free_memory, held_memory
 from unmask.modalities.events.codec import EventCodec
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Labels
@@ -33,7 +34,6 @@ from unmask.modalities.events.targets import Target
 from unmask.training.budget import MemoryPlan, fit, measure_loss
 from unmask.training.finetune import Course, EpochOrder, Finetunable, Look, finetune, finetune_stage
 from unmask.training.finetune_checkpoints import Keeper
-from unmask.training.memory import free_memory, held_memory
 from unmask.training.optimiser import AdamW, build_optimiser
 from unmask.training.settings import TrainSettings
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import gzip
 import math
 import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.memory import refuse_more_than_memory
 from unmask.modalities.images.arrays import PLAIN, ImageSet, Part, Reading, from_array, joined
+from unmask.modalities.images.picture import DEFLATE
 
+PART_OF = "Give a smaller file, or part of it."
 SPLITS = {
     "train": ("train", "training"),
     "test": ("test", "t10k", "val", "valid", "validation", "dev"),
@@ -31,9 +35,11 @@ def read_numpy(path: Path, how: Reading = PLAIN) -> ImageSet:
     Raises:
         UserError: no pictures, or arrays of them that are no parts of one data set.
     """
-    loaded = np.load(path, allow_pickle=False)
+    loaded = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: an array that is not all there is refused
     if isinstance(loaded, np.ndarray):
-        return from_array(loaded, None, str(path), how)
+        refuse_more_than_memory(f"{path}: an array of shape {loaded.shape}", loaded.nbytes, hint=PART_OF)
+        return from_array(np.array(loaded), None, str(path), how)
+    _check_members(path)
     arrays = {key: loaded[key] for key in loaded}
     part = {key: [w for w in key.lower().split("_") if part_of(w) is not None] for key in arrays}
     rest = {key: [w for w in key.lower().split("_") if part_of(w) is None] for key in arrays}
@@ -55,6 +61,30 @@ def read_numpy(path: Path, how: Reading = PLAIN) -> ImageSet:
     return joined([made(key) for key in pictures], how)
 
 
+def _check_members(path: Path) -> None:
+    """Compare what the arrays of an .npz claim with what they unpack to, and that with the memory that is free.
+
+    Raises:
+        UserError: one of them is not all there, or they take more memory.
+    """
+    total = 0
+    with zipfile.ZipFile(path) as archive:
+        for each in archive.infolist():
+            with archive.open(each) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, kind = read(file)
+                claimed = math.prod(shape) * kind.itemsize
+                if claimed > each.file_size - file.tell() or each.file_size > DEFLATE * path.stat().st_size:
+                    raise UserError(
+                        f"{path}: {each.filename}: its head says an array of {claimed:,} bytes, shape {shape}, and "
+                        f"there are {each.file_size - file.tell():,}",
+                        hint="Save the array again.",
+                    )
+            total += claimed
+    refuse_more_than_memory(f"{path}: its arrays have {total:,} bytes", total, hint=PART_OF)
+
+
 def read_idx(path: str | Path) -> np.ndarray:
     """An array in the idx format of MNIST (LeCun's page; big-endian header), gzipped or not.
 
@@ -62,15 +92,21 @@ def read_idx(path: str | Path) -> np.ndarray:
         UserError: it is not one, or is cut short.
     """
     path = Path(path)
-    raw = gzip.decompress(path.read_bytes()) if path.suffix.lower() == ".gz" else path.read_bytes()
+    packed = path.suffix.lower() == ".gz"
     kinds = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in kinds:
-        raise UserError(f"{path}: not an idx file", hint="Expected the format of MNIST's files.")
-    shape = struct.unpack(f">{raw[3]}I", raw[4 : 4 + 4 * raw[3]])
-    kind = np.dtype(kinds[raw[2]])
-    expected, body = math.prod(shape) * kind.itemsize, raw[4 + 4 * raw[3] :]
-    if len(body) != expected:
-        raise UserError(
-            f"{path}: {len(body)} bytes of numbers, its header says {expected}", hint="Copy the file again."
-        )
-    return np.frombuffer(body, kind).reshape(shape).astype(kind.newbyteorder("="))
+    with gzip.open(path) if packed else path.open("rb") as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in kinds:
+            raise UserError(f"{path}: not an idx file", hint="Expected the format of MNIST's files.")
+        shape = struct.unpack(f">{head[3]}I", file.read(4 * head[3]))
+        kind = np.dtype(kinds[head[2]])
+        expected = math.prod(shape) * kind.itemsize
+        if expected <= path.stat().st_size * (DEFLATE if packed else 1):
+            refuse_more_than_memory(f"{path}: numbers of shape {shape}", expected, hint=PART_OF)
+            body = file.read(expected + 1)
+            if len(body) == expected:
+                return np.frombuffer(body, kind).reshape(shape).astype(kind.newbyteorder("="))
+    raise UserError(
+        f"{path}: not the {expected:,} bytes of numbers that its header says, of shape {shape}",
+        hint="Copy the file again.",
+    )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unmask.encoder.on_host import to_device
+from unmask.memory import free_memory, held_memory
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.augment import Augment, mix_batch
 from unmask.modalities.images.batches import image_batch
@@ -20,7 +21,6 @@ from unmask.modalities.images.classifier_settings import ClassifierSettings
 from unmask.modalities.images.floats import model_floats
 from unmask.training.budget import MemoryPlan, fit, measure_loss
 from unmask.training.finetune import UNBOUNDED, Course, Finetunable, Look, planned_steps, shuffled
-from unmask.training.memory import free_memory, held_memory
 from unmask.training.optimiser import AdamW
 
 MOST_LOOKS = 25

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError, option, setting
+from unmask.memory import peak_memory
 from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.build import untrained
@@ -33,7 +34,6 @@ from unmask.modalities.images.shards import Store
 from unmask.modalities.images.split import copies, copies_said, held_out_by_class
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Keeper
-from unmask.training.memory import peak_memory
 from unmask.training.precision import resolve_precision
 from unmask.training.tracking import Tracker, console_logger
 from unmask.writing import writes_model

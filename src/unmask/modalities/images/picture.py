@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.training.memory import refuse_more_than_memory
+from unmask.memory import refuse_more_than_memory
 
 Source = str | bytes
 """A file's path, or its content."""

@@ -19,6 +19,7 @@ from unmask.core.model import MaskedModel
 from unmask.core.plan import Plan
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
+from unmask.memory import data_in_memory
 from unmask.modalities.images.account import describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest
 from unmask.modalities.images.augment import Augment
@@ -37,7 +38,6 @@ from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.split import copies_said, held_out_pictures, split_groups
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
-from unmask.training.memory import data_in_memory
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, lasting
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from unmask import memory
 from unmask.errors import UserError
+from unmask.memory import Free, peak_memory
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.training import memory
-from unmask.training.memory import Free, peak_memory
 
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"

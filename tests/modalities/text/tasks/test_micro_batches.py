@@ -8,10 +8,10 @@ from safetensors.numpy import load_file
 
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
+from unmask.memory import Free
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.finetune import finetune
 from unmask.training.budget import Need
-from unmask.training.memory import Free
 
 PLAIN = {"start": "plain", "epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0}
 

@@ -6,7 +6,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from unmask.training.memory import refuse_more_than_memory
+from unmask.memory import refuse_more_than_memory
 
 CELL = 32
 """Bytes of a cell at least: a value and what points at it."""

@@ -14,11 +14,11 @@ from typing import Any, TextIO
 import numpy as np
 
 from unmask.errors import UserError, option
+from unmask.memory import refuse_more_than_memory
 from unmask.modalities.table.reading.encodings import letters_of, refuse_letters
 from unmask.modalities.table.reading.extent import FAR
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.sheets import SHEETS, STATISTICS, read_sheet, read_statistics
-from unmask.training.memory import refuse_more_than_memory
 
 LONGEST_CELL = 1 << 28
 """Characters of a cell of a CSV file; a longer one is a quote that nobody closed."""

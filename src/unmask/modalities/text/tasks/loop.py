@@ -21,6 +21,7 @@ from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.core.inference import inference_mode, packed_batches
+from unmask.memory import free_memory, held_memory
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -39,7 +40,6 @@ from unmask.training.finetune import (
     shuffled,
 )
 from unmask.training.finetune_checkpoints import Keeper
-from unmask.training.memory import free_memory, held_memory
 from unmask.training.optimiser import AdamW
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker

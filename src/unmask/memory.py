@@ -1,4 +1,4 @@
-"""Keep freed memory in the process, say how much was used, and how much there is.
+"""Keep freed memory in the process, say how much was used and how much there is, and refuse what takes more.
 
 glibc hands large blocks back to the system on every free, so each training step page-faults its activations
 anew: on virtual machines that costs more than the arithmetic of a small model. Filling a fresh 64 MB
