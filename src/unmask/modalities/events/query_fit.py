@@ -15,6 +15,7 @@ from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.queries import QueryDraws, check_end_known, ends, horizons
 from unmask.modalities.events.query_batches import histories_asked
 from unmask.modalities.events.query_head import FEWEST
+from unmask.modalities.events.query_start import start
 from unmask.modalities.events.recipes import EventSettings, moment_of
 
 EPOCHS = 20
@@ -25,8 +26,8 @@ KEPT = ("code", "side", "share", "first", "end", "weight")
 
 
 def start_asking(model: Any, histories: Histories, train: np.ndarray, settings: EventSettings) -> QueryDraws | None:
-    """What draws a run's questions; None where it asks none. The model's answers begin at the training patients'
-    base rates."""
+    """What draws a run's questions; None where it asks none. The model's answers begin at what the training
+    patients say (`query_start`)."""
     if not settings.questions:
         return None
     if settings.until is None:
@@ -34,8 +35,9 @@ def start_asking(model: Any, histories: Histories, train: np.ndarray, settings: 
     until = None if settings.until in (None, "last") else moment_of(settings.until, "until")
     last = ends(histories.events, train, until)
     edges = horizons(histories.events, train, last, settings.horizon_from, settings.horizon)
-    model.queries.start(histories, train, last, edges)
-    return QueryDraws(histories, train, last, model.queries.share.numpy())
+    draws = QueryDraws(histories, train, last, QueryDraws.shares(histories, train))
+    start(model.queries, histories, train, draws, edges, settings.questions)
+    return draws
 
 
 def calibrate(
@@ -57,7 +59,7 @@ def calibrate(
     with torch.no_grad():
         told = (torch.from_numpy(found[name]) for name in ("code", "side", "share"))
         found["beyond"] = head.share_of(*told).double().numpy()
-    names = ("rates", "beyond", "first", "end", "weight")
+    names = ("rates", "beyond", "first", "end", "weight", "patient")
     rows: list[dict[str, Any]] = []
     if len(found["rates"]) >= 2 * FEWEST and len(np.unique(found["patient"])) > 1:
         hours = float(torch.sqrt(head.edges[0] * head.edges[-1]))

@@ -5,9 +5,10 @@ each. It attends to the states of the history, and gets a rate for each bin of h
 true within dt is 1 - exp(-sum of rates up to dt), which cannot fall as dt grows. That a question comes true in a bin or
 not, given that it had not before, is what is trained: yes and no at every horizon that was observed, none beyond.
 
-A value to be passed enters as margins alone (`margins`): the share of the code's values beyond it, and how far the
-known values lie beyond it. All of them fall as it moves outward, and none has a weight below 0, so that an answer
-cannot rise. A question begins at its code's base rate times that share.
+A value to be passed enters as margins alone (`margins`): the share of the code's values beyond it, of those after a
+last value like the known one, and how far the known values lie beyond it. All of them fall as it moves outward, and
+none has a weight below 0, so that an answer cannot rise. A question begins at what a regression of its code alone, on
+the margins and on what is plain of the record, makes of the code's base rate (`query_start`).
 
 Shape letters: rows, slots, asked (questions of a row), items, bins, width, margins.
 """
@@ -21,10 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import DEATH, HOUR, STATIC
-from unmask.modalities.events.queries import BINS, FEATURES, QueryDraws
-from unmask.modalities.events.vocabulary import FIRST
+from unmask.modalities.events.queries import BINS, FEATURES
 
 LAYERS = 2
 RAMPS, STEPS = (-0.75, 0.0, 0.75), (3.0, 12.0)
@@ -36,10 +34,21 @@ QUICK = 8.0
 """By how much faster than others the weights of the margins are learnt: they begin at what is plain."""
 VALUED, BEYOND = slice(4, 9), slice(9, 12)
 """`queries.features`: what known values of the code are, and what of them lies beyond the one asked about."""
-COUNTED = 4000
-"""Training patients whose records the base rates come from."""
-BASED = (0.0, 0.25, 0.5, 0.75)
-"""Where in time between the first event and the end of observation."""
+PLAIN = [0, 1, 2, 3, 12, 13, 14, 15]
+"""`queries.features`: what does not depend on values: how often, how long ago, of how long a record."""
+TOLD = MARGINS + len(PLAIN)
+WEIGHTS = 2 * TOLD + BINS
+"""Of a code and side: weights of margins and plain features in the first bin and in the last, and what is added in each
+bin."""
+BEFORE = np.zeros((2, TOLD))
+"""Weights before anything is known of a code: the share, and with a value known what the last one says."""
+BEFORE[:, :MARGINS], BEFORE[:, :2], BEFORE[:, 2 : 2 + KNOWN : 4] = 0.05, (1.0, 0.5), 0.25
+GROUPS = 8
+"""Of a code's last values, by their size: the values that came next are counted in each."""
+NEXT_LEVELS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995)
+"""Shares of a group's next values below its knots."""
+FADES = 4.0
+"""How fast the share of next values falls beyond the last knot, per normal score."""
 
 
 class Look(nn.Module):
@@ -82,6 +91,8 @@ class QueryHead(nn.Module):
     Attributes:
         edges: (bins,) upper edges of the bins, hours.
         share: (codes,) how often each code was asked for in training; 0: never, and it cannot be asked for.
+        lasts, nexts: (codes, groups) means of groups of a code's last values, and (codes, groups, knots) quantiles of
+            the values that came next, normal scores, see `next_share`; NaN where a code has no two values in a row.
         calibration: of the logarithm of the summed rates, fitted on held-out patients: slope, intercept, what is added
             where a value must be passed, and by the logarithm of the share of values beyond it; 1, 0, 0 and 0 where
             there were none.
@@ -90,6 +101,8 @@ class QueryHead(nn.Module):
 
     edges: Tensor
     share: Tensor
+    lasts: Tensor
+    nexts: Tensor
     calibration: Tensor
     calibrated: Tensor
 
@@ -103,27 +116,29 @@ class QueryHead(nn.Module):
         self.looks = nn.ModuleList(Look(width, heads) for _ in range(LAYERS))
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, BINS)
         self.base = nn.Embedding(codes, BINS)
-        # Weights of the margins in the first bin and in the last; between them on a line.
-        self.weigh = nn.Linear(width, 2 * MARGINS)
+        # Each code's own `WEIGHTS`, by side, and what the question and the record change of those of the margins.
+        self.own = nn.Embedding(3 * codes, WEIGHTS)
+        self.weigh = nn.Linear(width, 2 * MARGINS, bias=False)
         nn.init.normal_(self.code.weight, std=0.5)
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.constant_(self.base.weight, -3.0)
         nn.init.normal_(self.weigh.weight, std=0.02 / QUICK)
-        with torch.no_grad():  # the base rate times the share; with a value known, what the last one says
-            start = torch.full((MARGINS,), 0.05)
-            start[0], start[1], start[2 : 2 + KNOWN : 4] = 1.0, 0.25, 0.5
-            self.weigh.bias.copy_(torch.log(torch.expm1(start)).repeat(2) / QUICK)
+        with torch.no_grad():
+            self.own.weight.copy_(self.inverse(torch.from_numpy(np.r_[BEFORE.ravel(), np.zeros(BINS)])))
         self.register_buffer("edges", torch.ones(BINS, dtype=torch.float64))
         self.register_buffer("share", torch.zeros(codes, dtype=torch.float64))
+        self.register_buffer("lasts", torch.full((codes, GROUPS), float("nan")))
+        self.register_buffer("nexts", torch.full((codes, GROUPS, len(NEXT_LEVELS)), float("nan")))
         self.register_buffer("calibration", torch.tensor([1.0, 0.0, 0.0, 0.0]))
         self.register_buffer("calibrated", torch.zeros((), dtype=torch.int64))
 
-    @torch.no_grad()
-    def start(self, histories: Histories, train: np.ndarray, last: np.ndarray, edges: np.ndarray) -> None:
-        """Begin at how often each code comes in each bin of horizons, among the training patients."""
-        self.edges.copy_(torch.from_numpy(edges))
-        self.share.copy_(torch.from_numpy(QueryDraws.shares(histories, train)))
-        self.base.weight.copy_(torch.from_numpy(base_rates(histories, train, last, edges)).float())
+    @staticmethod
+    def inverse(weights: Float[Tensor, "... weights"]) -> Float[Tensor, "... weights"]:
+        """What `own` holds, of weights and of what is added: those of the margins cannot fall below 0."""
+        each, added = weights.split([2 * TOLD, BINS], -1)
+        above, free = each.unflatten(-1, (2, TOLD)).split([MARGINS, TOLD - MARGINS], -1)
+        held = torch.cat([torch.log(torch.expm1(above.clamp_min(0.01))), free], -1)
+        return torch.cat([held.flatten(-2), added], -1).float()
 
     def forward(
         self,
@@ -141,10 +156,10 @@ class QueryHead(nn.Module):
         code, plain = code.clamp_min(0), asked["features"]
         plain = torch.cat([plain[..., : BEYOND.start], plain[..., BEYOND.stop :]], -1)
         x = self.item(torch.cat([self.code(code), side[..., None], plain], -1))
-        first, last = F.softplus(QUICK * self.weigh(x).float()).chunk(2, -1)
-        along = torch.linspace(0, 1, BINS, device=x.device)[:, None]
-        margin = margins(asked)[..., None, :]
-        passed = ((first[..., None, :] * (1 - along) + last[..., None, :] * along) * margin).sum(-1)
+        held, added = self.own(3 * code + asked["side"] + 1).split([2 * TOLD, BINS], -1)
+        above, free = held.unflatten(-1, (2, TOLD)).split([MARGINS, TOLD - MARGINS], -1)
+        above = F.softplus(above + QUICK * self.weigh(x).float().unflatten(-1, (2, MARGINS)))
+        more = along_bins(torch.cat([above, free], -1), told_of(asked, self.next_share(asked))) + added
         count = there.sum(-1, keepdim=True).clamp_min(1)
         mean = (x * there[..., None]).sum(-2) / count
         most = x.masked_fill(~there[..., None], -1e4).amax(-2)
@@ -154,9 +169,32 @@ class QueryHead(nn.Module):
         states = self.states(states)
         for look in self.looks:
             x = look(x, states, seen)
-        base = F.softplus(self.base(code).float()).log() + passed
+        base = F.softplus(self.base(code).float()).log() + more
         base = base.masked_fill(~there[..., None], -30.0).logsumexp(-2).exp().clamp_min(1e-7)
         return F.softplus(self.out(self.norm(x)).float() + base + torch.log(-torch.expm1(-base)))
+
+    @torch.no_grad()
+    def next_share(self, asked: dict[str, Tensor]) -> Float[Tensor, "rows asked items"]:
+        """Of the values that came after a last value like the known one, how many lie beyond the one asked about: on a
+        line between the two groups of last values around it. The share of all values where the code has no groups."""
+        code, cut = asked["code"].clamp_min(0), asked["score"].double()[..., None, None]
+        lasts, knots = self.lasts[code].double(), self.nexts[code].double()
+        # Knots at one place are set apart, so that the share is a line between each two.
+        knots = knots + 1e-4 * torch.arange(len(NEXT_LEVELS), device=cut.device)
+        levels = torch.tensor(NEXT_LEVELS, dtype=torch.float64, device=cut.device)
+        place = (knots <= cut).sum(-1, keepdim=True).clamp(1, len(NEXT_LEVELS) - 1)
+        low, high = knots.gather(-1, place - 1), knots.gather(-1, place)
+        below = levels[place - 1] + (levels[place] - levels[place - 1]) * ((cut - low) / (high - low)).clamp(0, 1)
+        under = torch.exp(-FADES * (knots[..., :1] - cut).clamp_min(0))
+        over = torch.exp(-FADES * (cut - knots[..., -1:]).clamp_min(0))
+        below = torch.where(cut > knots[..., -1:], 1 - (1 - levels[-1]) * over, below * under)[..., 0]
+        share = torch.where(asked["side"][..., None] > 0, 1 - below, below)
+        last = asked["features"][..., VALUED][..., 1:2].double()
+        group = (lasts <= last).sum(-1, keepdim=True).clamp(1, GROUPS - 1)
+        near, far = lasts.gather(-1, group - 1), lasts.gather(-1, group)
+        part = ((last - near) / (far - near).clamp_min(1e-6)).clamp(0, 1)
+        found = (share.gather(-1, group - 1) * (1 - part) + share.gather(-1, group) * part)[..., 0]
+        return torch.where(found.isfinite(), found.clamp_min(1e-6), asked["share"].double()).float()
 
     def overlap(self, hours: Float[Tensor, " n"]) -> Float[Tensor, "n bins"]:
         """Share of each bin that lies before so many hours."""
@@ -209,13 +247,20 @@ class QueryHead(nn.Module):
 
     @torch.no_grad()
     def calibrate(
-        self, rates: np.ndarray, share: np.ndarray, first: np.ndarray, end: np.ndarray, weight: np.ndarray
+        self,
+        rates: np.ndarray,
+        share: np.ndarray,
+        first: np.ndarray,
+        end: np.ndarray,
+        weight: np.ndarray,
+        patient: np.ndarray,
     ) -> None:
         """Fit `calibration` on questions of held-out patients, by the likelihood of what came: every one is at risk up
         to its first yes or the end of observation, as in training. With fewer than `FEWEST` nothing changes."""
         if len(rates) < FEWEST:
             return
-        told = (torch.from_numpy(np.asarray(part, np.float64)) for part in (rates, share, first, end, weight))
+        told = [torch.from_numpy(np.asarray(part, np.float64)) for part in (rates, share, first, end, weight)]
+        told.append(torch.from_numpy(patient))
         self.calibration.copy_(fitted_calibration(self, *told).float())
         self.calibrated.fill_(len(rates))
 
@@ -223,19 +268,35 @@ class QueryHead(nn.Module):
 FEWEST = 200
 """Questions of held-out patients that a calibration needs."""
 TRUSTED = 20.0
-"""Weight of the calibration that changes nothing, in questions: few held-out patients change little."""
+"""Weight of the calibration that changes nothing, in questions of as many patients (`design_effect`): few held-out
+patients change little."""
 
 
-def margins(asked: dict[str, Tensor]) -> Float[Tensor, "rows asked items margins"]:
+def along_bins(weights: Float[Tensor, "... 2 told"], told: Float[Tensor, "... told"]) -> Float[Tensor, "... bins"]:
+    """What is told, weighed in the first bin and in the last, and between them on a line."""
+    first, last = (weights * told[..., None, :]).sum(-1)[..., None].unbind(-2)
+    along = torch.linspace(0, 1, BINS, device=told.device, dtype=told.dtype)
+    return first * (1 - along) + last * along
+
+
+def told_of(
+    asked: dict[str, Tensor], next_share: Float[Tensor, "rows asked items"]
+) -> Float[Tensor, "rows asked items told"]:
+    """`margins`, and the plain features."""
+    return torch.cat([margins(asked, next_share), asked["features"][..., PLAIN].float()], -1)
+
+
+def margins(
+    asked: dict[str, Tensor], next_share: Float[Tensor, "rows asked items"]
+) -> Float[Tensor, "rows asked items margins"]:
     """How far beyond the value asked about things lie; all fall as it moves outward, and are 0 where none is asked.
 
-    The logarithm of the share of the code's values beyond it, where no value is known and where one is; the last, mean,
-    most and least extreme known value (0, the middle, where none is known) minus it, in normal scores, as ramps and
-    steps; of known values, how many lie beyond it and how lately.
+    Where no value is known, the logarithm of the share of the code's values beyond it, and where one is, of
+    `next_share`; the last, mean, most and least extreme known value (0, the middle, where none is known) minus it, in
+    normal scores, as ramps and steps; of known values, how many lie beyond it and how lately.
     """
     side, told = asked["side"].float(), asked["features"].float()
     valued, last, mean, least, most = told[..., VALUED].unbind(-1)
-    share = asked["share"].float().log()
     above = side > 0
     known = torch.stack([last, mean, torch.where(above, most, least), torch.where(above, least, most)], -1)
     distance = side[..., None] * (known - asked["score"].float()[..., None])
@@ -243,7 +304,7 @@ def margins(asked: dict[str, Tensor]) -> Float[Tensor, "rows asked items margins
     steps = [torch.sigmoid(steep * distance) - 1 for steep in STEPS]
     any_beyond, count, ago = told[..., BEYOND].unbind(-1)
     counted = [any_beyond, count, any_beyond * torch.exp(-3 * ago), any_beyond * torch.exp(-ago)]
-    shares = torch.stack([share * (1 - valued), share * valued], -1)
+    shares = torch.stack([asked["share"].float().log() * (1 - valued), next_share.log() * valued], -1)
     found = torch.cat([shares, *ramps, *steps, torch.stack(counted, -1)], -1)
     return found * side.abs()[..., None]
 
@@ -261,10 +322,14 @@ def calibrated(
 
 @torch.enable_grad()
 def fitted_calibration(
-    head: QueryHead, rates: Tensor, share: Tensor, first: Tensor, end: Tensor, weight: Tensor
+    head: QueryHead, rates: Tensor, share: Tensor, first: Tensor, end: Tensor, weight: Tensor, patient: Tensor
 ) -> Tensor:
     """(4,) the `calibration` that makes what came likeliest; slope and part of the share are above 0, so that answers
     still fall as the value asked about moves outward."""
+    level = torch.zeros(len(rates), dtype=torch.float64, requires_grad=True)
+    (weight * head.loss(rates * level.exp()[:, None], first, end)).sum().backward()
+    assert level.grad is not None
+    trusted = TRUSTED * design_effect(level.grad, patient)
     free = torch.tensor([0.0, 0.0, 0.0, 0.1], dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -274,7 +339,7 @@ def fitted_calibration(
     def closure() -> Tensor:
         optimiser.zero_grad()
         found = calibrated(rates, share, line())
-        loss = (weight * head.loss(found, first, end)).sum() + TRUSTED * (free**2).sum()
+        loss = (weight * head.loss(found, first, end)).sum() + trusted * (free**2).sum()
         loss.backward()
         return loss
 
@@ -282,33 +347,12 @@ def fitted_calibration(
     return line().detach()
 
 
-def base_rates(histories: Histories, train: np.ndarray, last: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(codes, bins) what softplus makes each code's rate of: yes in a bin of those who had not said yes before."""
-    events, size = histories.events, len(histories.vocabulary)
-    came, risk = np.zeros((size, BINS)), np.zeros(BINS)
-    low = np.r_[0.0, edges[:-1]]
-    chosen = np.random.default_rng(0).permutation(train)[:COUNTED]
-    deadly = events.begins(DEATH)
-    for i in chosen.tolist():
-        rows = histories.rows(i)
-        rows = rows[events.time[rows] != STATIC]
-        time = events.time[rows]
-        for share in BASED if len(time) else ():
-            moment = int(time[0]) + int(share * (last[i] - time[0]))
-            known = int(np.searchsorted(time, moment, side="right"))
-            if last[i] <= moment or deadly[events.code[rows[:known]]].any():
-                continue
-            code, first = np.unique(histories.code[rows[known:]], return_index=True)
-            hours = (time[known:][first] - moment) / HOUR
-            end = (last[i] - moment) / HOUR
-            risk += np.clip((end - low) / (edges - low), 0, 1)
-            here = hours <= edges[-1]
-            np.add.at(came, (code[here], np.searchsorted(edges, hours[here])), 1)
-    # Those who said yes are at risk no more.
-    left = np.maximum(risk - (np.cumsum(came, 1) - came), came + 1)
-    mean = came.sum() / max(left[FIRST:].sum(), 1)
-    rate = -np.log1p(-np.minimum((came + 2 * mean) / (left + 2), 0.98))
-    return np.log(np.expm1(np.maximum(rate, 1e-5)))
+def design_effect(score: Tensor, patient: Tensor) -> float:
+    """By how much the sum of questions' scores varies more than if each were of another patient (Kish 1965): those of
+    one patient come together or not at all."""
+    score = score - score.mean()
+    of_each = score.new_zeros(int(patient.max()) + 1).index_add(0, patient, score)
+    return max(1.0, float((of_each**2).sum() / (score**2).sum().clamp_min(1e-12)))
 
 
 def asked_of(batch: PackedBatch) -> dict[str, Tensor] | None:
