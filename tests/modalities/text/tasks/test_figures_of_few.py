@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from unmask.modalities.text.tasks.answer import _add_spans, _likeliest
-from unmask.modalities.text.tasks.classify import fit_temperature
+from unmask.modalities.text.tasks.classify import Classify, fit_temperature
+from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.encoding import Window
+from unmask.modalities.text.tasks.prepared import Prepared
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -50,3 +52,24 @@ def test_probabilities_of_all_spans_sum_to_1():
     found = probabilities(parts, 5, scores)
     assert len(found) == 3 + 2 + 1 + 3 + 2 + 1 - 1, "the one token that both have counts once"
     assert sum(found.values()) == pytest.approx(1)
+
+
+def test_what_is_judged_had_no_say_in_the_temperature():
+    draw = torch.Generator().manual_seed(3)
+    logits = torch.randn(60, 3, generator=draw).numpy()
+    labels = torch.randint(3, (60,), generator=draw).tolist()
+
+    def judged(labels):
+        items = [Item(text=f"text {i // 2}", label=f"label {n}") for i, n in enumerate(labels)]
+        task = Classify(None, {"labels": ["label 0", "label 1", "label 2"], "problem": "single"})
+        prepared = Prepared(items, [], [], {"target": torch.tensor(labels)})
+        return [row["probabilities"] for row in task.judged(list(logits), prepared)], task.about["temperature"]
+
+    before, temperature = judged(labels)
+    other = labels.copy()
+    other[8], other[9] = (labels[8] + 1) % 3, (labels[9] + 1) % 3  # of one text, twice there
+    after, moved = judged(other)
+    assert temperature != moved, "what is kept is fitted on all rows"
+    assert before[8] == after[8]
+    assert before[9] == after[9]
+    assert before != after, "the labels of the other folds decide"

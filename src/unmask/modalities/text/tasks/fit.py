@@ -186,8 +186,7 @@ class TaskRun:
         task, checked = fitted.task, fitted.checked
         assert checked is not None
         fitted.found = loop.outputs(fitted.folder.model, task, checked, **where)
-        task.calibrate(fitted.found, checked)
-        fitted.predictions = task.decode(fitted.found, checked)
+        fitted.predictions = task.judged(fitted.found, checked)
         if before is None:
             return
         name = BEFORE[fitted.probed is not None]
@@ -200,8 +199,7 @@ class TaskRun:
                 fitted.folder.model.load_state_dict(begun)
                 fitted.outcome.kept_step = 0
                 fitted.found = loop.outputs(fitted.folder.model, task, checked, **where)
-                task.calibrate(fitted.found, checked)
-                fitted.predictions = task.decode(fitted.found, checked)
+                fitted.predictions = task.judged(fitted.found, checked)
         first = fitted.predictions if not fitted.outcome.kept_step else before
         own = [(name, first), *([(TUNED, tuned)] if tuned is not None else [])]
         kept = TUNED if fitted.outcome.kept_step else name
@@ -217,8 +215,7 @@ class TaskRun:
             own_outputs = next(o.outputs for o in others if o.beside is beside)
             assert own_outputs is not None
             fitted.found = beside.mixed(fitted.found, own_outputs)
-            task.calibrate(fitted.found, checked)
-            fitted.predictions = task.decode(fitted.found, checked)
+            fitted.predictions = task.judged(fitted.found, checked)
 
     def refit(
         self, text: TextFolder, items: Sequence[Any], fitted: FittedTask, tracker: Tracker | None = None

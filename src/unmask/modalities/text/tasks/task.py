@@ -146,3 +146,8 @@ class TextTask(ABC):
 
     def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:  # noqa: B027 - most have nothing to fit
         """Fit what is fitted on validation data (temperature, thresholds) into `about`."""
+
+    def judged(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
+        """Calibrate, and the predictions of these very rows by which the model is judged."""
+        self.calibrate(found, prepared)
+        return self.decode(found, prepared)
