@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from commands import run
@@ -13,6 +15,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import Columns, read_items
 from unmask.modalities.text.tasks.finetune import finetune
+from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.similarity import as_pairs
 from unmask.modalities.text.tasks.squad import as_questions
 
@@ -123,3 +126,26 @@ def test_predict_offers_no_option_that_it_has_not(tmp_path, capsys):
         assert "lenient" not in err
         code, _, err = run(capsys, "evaluate", tmp_path / "m", path)
         assert code == 2
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_tags_without_a_type_say_how_to_rename_them(tmp_path, lenient):
+    path = tmp_path / "bare.conll"
+    path.write_text("with\tO\ncolon\tB\ncancer\tI\n.\tO\n\n" * 20)
+    with pytest.raises(UserError, match=r"bare.conll:2: tag 'B' names no type") as told:
+        as_sentences(path, labelled=True, trouble=Trouble(lenient=lenient))
+    assert "B-Disease" in told.value.hint
+
+
+def test_numbers_of_classes_in_a_parquet_of_the_hub_get_their_names(tmp_path):
+    def kept(rows, features):
+        about = {"huggingface": json.dumps({"info": {"features": features}})}
+        pq.write_table(pa.table(rows).replace_schema_metadata(about), tmp_path / "d.parquet")
+        return tmp_path / "d.parquet"
+
+    names = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+    path = kept({"text": ["bad film", "good film", "?"], "label": [0, 1, -1]}, {"label": names})
+    assert [item.label for item in read_items(path)[0]] == ["neg", "pos", -1]
+    tags = {"feature": {"names": ["O", "B-PER", "I-PER"], "_type": "ClassLabel"}, "_type": "Sequence"}
+    path = kept({"tokens": [["Peter", "Blackburn", "came"]], "ner_tags": [[1, 2, 0]]}, {"ner_tags": tags})
+    assert as_sentences(path, labelled=True)[0].spans == ((0, 15, "PER"),)

@@ -149,6 +149,7 @@ def read_conll(
             elif not cells[layout.word].strip():
                 noted.add(where, f"the word is white space: {line[:60]!r}", HINT)
             elif layout.tag is not None and not is_tag(tag := cells[layout.tag]):
+                _refuse_bare(tag, where)
                 noted.add(where, f"tag {tag!r}", "Expected O, B-TYPE or I-TYPE (or E, S, L, U).")
                 spoilt = True
             else:
@@ -172,7 +173,20 @@ def checked(tag: Any, where: str) -> str:
     """
     if is_tag(tag):
         return str(tag)
+    _refuse_bare(tag, where)
     raise UserError(f"{where}: tag {tag!r}", hint="Expected O, B-TYPE or I-TYPE (or E, S, L, U).")
+
+
+def _refuse_bare(tag: Any, where: str) -> None:
+    """Such lines are no slips: without them a file has no entities.
+
+    Raises:
+        UserError: the tag is B or I alone, as in files of one type.
+    """
+    if tag in ("B", "I"):
+        raise UserError(
+            f"{where}: tag {tag!r} names no type", hint="Write B-TYPE and I-TYPE, such as B-Disease, for B and I."
+        )
 
 
 def joined(words: Sequence[str], tags: Sequence[str] | None, *, where: str = "") -> Sentence:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from unmask.errors import UserError, first_of, suggest
@@ -213,7 +214,7 @@ def _named(value: Any, feature: Any) -> Any:
     if isinstance(value, list):
         return [_named(v, getattr(feature, "feature", None)) for v in value]
     names = getattr(feature, "names", None)
-    return names[value] if names and isinstance(value, int) and value >= 0 else value
+    return names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def _parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -225,7 +226,22 @@ def _parquet(path: Path) -> list[tuple[str, dict[str, Any]]]:
         raise UserError(f"{path}: no such file", hint=GIVE) from None
     except Exception as error:
         raise UserError(f"{path}: not a parquet file ({error})", hint="Copy the file again.") from None
-    return [(f"{path}:{n}", row) for n, row in enumerate(frame.iter_rows(named=True), start=1)]
+    features = _features(path)
+    return [
+        (f"{path}:{n}", {column: _named(value, features.get(column)) for column, value in row.items()})
+        for n, row in enumerate(frame.iter_rows(named=True), start=1)
+    ]
+
+
+def _features(path: Path) -> dict[str, Any]:
+    """The columns' features, as datasets keeps them in a parquet file's metadata; none of another file."""
+    import pyarrow.parquet
+
+    kept = (pyarrow.parquet.read_schema(path).metadata or {}).get(b"huggingface")
+    try:
+        return vars(json.loads(kept or b"", object_hook=lambda made: SimpleNamespace(**made)).info.features)
+    except (ValueError, AttributeError, TypeError):
+        return {}
 
 
 def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
