@@ -14,8 +14,19 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
-from unmask.files import check_place
-from unmask.writing import LOCK, locked, new_model, own_folder, temporary_name, writes_model, written, written_folder
+from unmask.files import check_place, check_weights, read_object
+from unmask.writing import (
+    LOCK,
+    SAVED,
+    brought_to_an_end,
+    locked,
+    new_model,
+    own_folder,
+    temporary_name,
+    writes_model,
+    written,
+    written_folder,
+)
 
 HOLDING = """
 import sys
@@ -175,3 +186,49 @@ def test_threads_of_one_process_exclude_each_other(tmp_path):
     refused = pytest.raises(UserError, match=f"process {os.getpid()} writes")
     with locked(tmp_path / ".lock", busy="writes"), ThreadPoolExecutor(1) as pool, refused:
         pool.submit(lambda: locked(tmp_path / ".lock", busy="writes").__enter__()).result()
+
+
+@pytest.mark.parametrize("renames", range(4))
+@pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit])
+def test_a_writer_ended_between_two_files_of_a_model_leaves_the_old_or_the_new_one(tmp_path, monkeypatch, renames, how):
+    """The new unmask.json stood beside the old weights, which its checksums refused: no model was left."""
+
+    def write(text: str) -> None:
+        with written_folder(tmp_path) as new:
+            for name in ("config.json", "model.safetensors"):
+                (new / name).write_text(text)
+            (new / "unmask.json").write_text("{}")
+
+    write("old")
+    (tmp_path / "notes.txt").write_text("mine")
+    done, rename = [], os.replace
+
+    def ended(source, target):
+        if len(done) == renames:
+            raise how
+        done.append(source)
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", ended)
+        with pytest.raises(how):
+            write("newer")
+    brought_to_an_end(tmp_path)
+    check_weights(tmp_path, read_object(tmp_path / "unmask.json"))
+    assert {(tmp_path / n).read_text() for n in ("config.json", "model.safetensors")} == {"newer" if renames else "old"}
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "notes.txt",
+        "unmask.json",
+    ]
+
+
+def test_who_reads_a_model_ends_what_a_killed_writer_began(tmp_path):
+    from unmask.registry import kind_of
+
+    (tmp_path / "unmask.json").write_text('{"kind": "table"}')
+    (tmp_path / SAVED).mkdir()
+    (tmp_path / SAVED / "unmask.json").write_text('{"kind": "events"}')
+    assert kind_of(tmp_path) == "events"
+    assert [p.name for p in tmp_path.iterdir()] == ["unmask.json"]

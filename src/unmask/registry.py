@@ -17,6 +17,7 @@ from unmask.errors import UserError, suggest
 from unmask.files import read_json, read_object
 from unmask.modality import Modality
 from unmask.plugins import Plugins, installed_model, resolve
+from unmask.writing import brought_to_an_end
 
 MODALITIES = Plugins(
     group="unmask.modalities",
@@ -82,6 +83,7 @@ def kind_of(model: str | Path) -> str:
     path = Path(installed_model(model) or model).expanduser() / "unmask.json"
     if path.parent.suffix and path.parent.is_file():
         return next((m.name for m in modalities().values() if path.parent.suffix in m.weights), DEFAULT)
+    brought_to_an_end(path.parent)
     found = read_json(path)
     if found is None:
         return _published_kind(path.with_name("config.json"))

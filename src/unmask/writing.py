@@ -286,8 +286,9 @@ def writes_model(function: Callable[P, R]) -> Callable[P, R]:
 def written_folder(folder: str | Path) -> Iterator[Path]:
     """A folder to write a model's files into; after the block they stand in `folder`.
 
-    A new folder appears by one rename, for its owner alone. In one that exists the files are renamed one by one, the
-    weights last, so that new weights have everything else new beside them; its other files stay.
+    A new folder appears by one rename, for its owner alone. In one that exists one rename says that all files are
+    there, whole; then they are renamed one by one, which who reads or writes there next brings to an end
+    (`brought_to_an_end`) where it was cut. Its other files stay.
 
     Raises:
         UserError: the folder cannot be written, or another process writes there; what was there before is untouched.
@@ -297,6 +298,7 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
         fresh = not any(p.name != LOCK for p in folder.iterdir()) and os.access(folder.parent, os.W_OK)
         new = temporary_name(folder) if fresh else folder / ".saving"
         try:
+            _bring(folder)
             remove(new)
             new.mkdir(mode=0o700)
             with stands_for(new, folder):
@@ -312,8 +314,9 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
                 remove(folder / LOCK)
                 os.rename(new, folder)  # onto an empty folder
                 return
-            for path in sorted(new.iterdir(), key=lambda p: p.suffix == ".safetensors"):
-                os.replace(path, folder / path.name)
+            os.replace(new, folder / SAVED)
+            fsync(folder)
+            _bring(folder)
         except Exception as error:
             if not is_disk_error(error):
                 raise
@@ -324,6 +327,37 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
         finally:
             with contextlib.suppress(OSError):
                 remove(new)
+
+
+SAVED = ".saved"
+"""In a folder with a model, the files of another that are to take the place of its own: written, whole."""
+
+
+def brought_to_an_end(folder: Path) -> None:
+    """Bring to its place what a process that was ended had written whole into a folder (`written_folder`).
+
+    Raises:
+        UserError: there is such, and nothing may be written there.
+    """
+    if (folder / SAVED).is_dir():
+        with own_folder(folder):
+            try:
+                _bring(folder)
+            except OSError as error:
+                raise UserError(
+                    f"{folder}: a model that was saved there could not be brought to its place ({error.strerror})",
+                    hint="Free space, or load it once where the folder can be written.",
+                ) from None
+
+
+def _bring(folder: Path) -> None:
+    saved = folder / SAVED
+    if saved.is_dir():
+        for path in sorted(saved.iterdir()):
+            if path.is_dir():
+                remove(folder / path.name)
+            os.replace(path, folder / path.name)
+        saved.rmdir()
 
 
 def note_weights(folder: Path) -> None:

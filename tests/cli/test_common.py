@@ -6,9 +6,10 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from unmask.cli.common import Output, overrides, run_lines
+from unmask.cli.common import Output, overrides, run_lines, write_array
 from unmask.cli.text.lines import read_lines
 from unmask.errors import UserError
 from unmask.modalities.text.recipes import TextSettings, with_overrides
@@ -96,3 +97,18 @@ def test_stdin_is_read_and_folders_and_zero_bytes_are_refused(tmp_path):
     (tmp_path / "wide.txt").write_bytes("one\ntwo\n".encode("utf-16-le"))
     with pytest.raises(UserError, match=r"(?s)wide\.txt:1: a zero byte.*UTF-16 must be converted"):
         read_lines(str(tmp_path / "wide.txt"))
+
+
+def test_an_array_is_written_as_its_parts_are_made(tmp_path):
+    """All vectors were held until the last one was made."""
+    whole = np.arange(3 * 4096 * 8, dtype=np.float32).reshape(-1, 8)
+
+    def parts():
+        for number, part in enumerate(np.split(whole, 3)):
+            size = sum(p.stat().st_size for p in tmp_path.iterdir())
+            assert size >= number * part.nbytes - 8192 * 2
+            yield part
+
+    assert write_array(parts(), len(whole), tmp_path / "vectors.npy") == whole.shape
+    assert [p.name for p in tmp_path.iterdir()] == ["vectors.npy"]
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), whole)

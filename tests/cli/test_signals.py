@@ -67,3 +67,32 @@ def test_an_ignored_signal_stays_ignored(monkeypatch):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     monkeypatch.setattr(unmask.cli.app, "build", lambda: lambda args, prog_name: signal.raise_signal(signal.SIGTERM))
     main([])
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_stopped_fit_of_a_table_leaves_nothing(number, tmp_path, monkeypatch):
+    """Its curve stood there without a model."""
+    from unmask.modalities.table.model import TableModel
+
+    (tmp_path / "rows.csv").write_text("a,b\n" + "".join(f"{i},{i % 7}\n" for i in range(40)))
+
+    def fit(frame, *, watch, **more):
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(TableModel, "fit", fit)
+    with pytest.raises(SystemExit) as ended:
+        main(["pretrain", "table", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "model")])
+    assert ended.value.code == 128 + number
+    assert [p.name for p in tmp_path.iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.parametrize(
+    "words", ["synthesize M --rows 3 --out O", "embed M T --out O", "impute M T --out O", "events convert T --out O"]
+)
+def test_a_command_of_one_process_is_refused_under_a_launcher(words, monkeypatch, capsys):
+    """Each of two processes wrote the same file."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert "takes one process, the launcher started 2" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from unmask.cli.dispatch import Dispatch, command_of
 from unmask.plugins import resolve
 from unmask.registry import MODALITIES, modalities, modality, names
+from unmask.training.launcher import check_one_process
 
 COMMANDS: Mapping[str, str] = {
     "demo": "Train a small masked model on embedded data in minutes, use it, and write report.html.",
@@ -43,6 +44,9 @@ COMMANDS: Mapping[str, str] = {
 
 BY_KIND = ("prepare", "pretrain")
 """Commands whose first word is the kind of data."""
+
+BY_SEVERAL = ("pretrain", "adapt", "finetune")
+"""Commands that say themselves whether they run under torchrun; the others would do their work in each process."""
 
 OWN: Mapping[str, str] = {
     "demo": "unmask.cli.demo:demo",
@@ -107,7 +111,13 @@ def build() -> Lazy:
 
 
 def _shared(name: str) -> Any:
-    """A command of `COMMANDS`, or the group of a modality's own commands."""
+    """A command of `COMMANDS`, or the group of a modality's own commands.
+
+    Raises:
+        UserError: a launcher started several processes, and the command is for one.
+    """
+    if name not in BY_SEVERAL:
+        check_one_process(f"unmask {name}")
     if name in OWN:
         return command_of(resolve(OWN[name]), name)
     if name in BY_KIND:

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -77,10 +77,10 @@ PART = 1024
 """Texts that are worked on at a time."""
 
 
-def in_parts(texts: Sequence[str], work: Callable[[Sequence[str]], Any]) -> list[Any]:
+def in_parts(texts: Sequence[str], work: Callable[[Sequence[str]], Any]) -> Iterator[Any]:
     """What `work` makes of the texts, part by part; how far it is counts as progress."""
     parts = [texts[start : start + PART] for start in range(0, len(texts), PART)]
-    return [work(part) for part in counted(parts, len(texts), len)]
+    yield from map(work, counted(parts, len(texts), len))
 
 
 def check_most(most: int | None) -> None:
@@ -89,8 +89,12 @@ def check_most(most: int | None) -> None:
         raise UserError(f"--most {most}", hint="Expected a whole number, 1 or more.")
 
 
-def write_array(array: Any, path: str | Path) -> None:
-    """Write a NumPy array as .npy, under whatever name, whole or not at all.
+def write_array(parts: Iterable[Any], rows: int, path: str | Path) -> tuple[int, ...]:
+    """Write a NumPy array as .npy, under whatever name, whole or not at all; its shape.
+
+    Args:
+        parts: arrays that follow each other, one of which at a time is held.
+        rows: of all of them.
 
     Raises:
         UserError: its folder is not there, or it cannot be written.
@@ -99,8 +103,15 @@ def write_array(array: Any, path: str | Path) -> None:
 
     from unmask.writing import written
 
+    shape: tuple[int, ...] = ()
     with written(path) as temporary, temporary.open("wb") as file:
-        np.save(file, array)
+        for part in parts:
+            if not shape:
+                shape = (rows, *part.shape[1:])
+                about = {"descr": np.lib.format.dtype_to_descr(part.dtype), "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, about)
+            file.write(part.tobytes())
+    return shape
 
 
 def overrides(config: str | None, pairs: Sequence[str], **flags: Any) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def embed(
     output = Output(json_)
     loaded = load(model, device=device, precision=precision)
     array = loaded.embed(data)
-    write_array(array, out)
+    write_array([array], len(array), out)
     found = {"out": out, "rows": len(array), "shape": list(array.shape)}
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)

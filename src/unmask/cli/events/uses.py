@@ -121,7 +121,7 @@ def embed(
     if out.endswith(".parquet"):
         write_predictions(ids.with_columns(embedding=pl.Series(array.astype(np.float32))), out)
     else:
-        write_array(array, out)
+        write_array([array], len(array), out)
         write_predictions(ids, beside)
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}; ids in the same order: {beside}"]
     lines += [*outside_line(0 if points is None else points.outside), unknown_line(loaded.unknown)]

@@ -82,7 +82,7 @@ def fill(
     if target.suffix == ".npy":
         if len({r.filled.shape[1:] for r in done}) > 1:
             raise UserError(f"{out}: pictures of several sizes", hint="Give one picture, or a .png to look at them.")
-        write_array(np.concatenate([r.filled for r in done]), target)
+        write_array((r.filled for r in done), sum(len(r.filled) for r in done), target)
     else:
         drawn = [
             triptych(r.original[i], r.hidden[i], r.filled[i], None if r.unknown is None else r.unknown[i])
@@ -178,7 +178,7 @@ def embed(
     if out.endswith(".parquet"):
         write_named(names, array, out)
     else:
-        write_array(array, out)
+        write_array([array], len(array), out)
     described, lines = account(images)
     found = {"out": out, "rows": len(array), "shape": list(array.shape), "data": described, **skipped(images)}
     found["names"] = names

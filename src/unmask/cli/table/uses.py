@@ -85,7 +85,7 @@ def embed(
     loaded = table_model(model)
     with warned_of() as said:
         array = loaded.embed(table, absent=absent)
-    write_array(array, out)
+    write_array([array], len(array), out)
     found = {"out": out, "rows": len(array), "shape": list(array.shape), "warnings": said}
     output.write(found, [f"{out}: {array.shape[0]} x {array.shape[1]}"])
 

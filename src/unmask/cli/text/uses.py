@@ -127,8 +127,6 @@ def embed(
     json_: options.Json = False,
 ) -> None:
     """Embed texts, one row per line, order kept."""
-    import numpy as np
-
     from unmask.cli.common import Output, in_parts, on_stderr, write_array
     from unmask.cli.text.lines import read_lines
     from unmask.files import check_results
@@ -148,10 +146,9 @@ def embed(
     for line in [*said, *bare_said(bare, len(texts), "their vectors say nothing of them")]:
         on_stderr(line)
     parts = in_parts(texts, lambda some: loaded.embed(some, pooling=pooling, **how))
-    array = np.concatenate(parts)
-    write_array(array, out)
-    found = {"out": out, "rows": len(array), "shape": list(array.shape), "cut": cut}
-    lines = [f"{out}: {array.shape[0]} x {array.shape[1]}"]
+    shape = write_array(parts, len(texts), out)
+    found = {"out": out, "rows": shape[0], "shape": list(shape), "cut": cut}
+    lines = [f"{out}: {shape[0]} x {shape[1]}"]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 

@@ -23,7 +23,7 @@ from unmask.training.launcher import check_one_process
 from unmask.training.run import check_run_folder
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
-from unmask.writing import own_folder
+from unmask.writing import final_place, written_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,8 @@ def pretrain(
 ) -> TableRun:
     """Fit a table model and write its run folder.
 
-    A fit takes seconds and is the same for the same seed, so nothing is saved on the way: `resume` keeps a finished
-    run as it is and starts an unfinished one anew.
+    A fit takes seconds and is the same for the same seed, so nothing is saved on the way: the folder is there when all
+    of it is, and `resume` keeps a finished run as it is.
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
@@ -70,15 +70,15 @@ def pretrain(
     out = Path(out)
     if resume and (out / "unmask.json").exists():
         return TableRun(folder=out, model=load(out))
-    with own_folder(out, busy="fits a model there"):
-        check_run_folder(out, resume=resume)
+    check_run_folder(out, resume=resume)
+    with written_folder(out) as new:
         settings = settings or settings_of()
         frame = read_frame(data)
         found = schema_for(
             frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
         )
         encode(frame, found)  # whatever is wrong with a cell is said before anything is written
-        with Tracker(out, total="", console=console, config=to_dict(settings)) as tracker:
+        with Tracker(new, total="", console=console, config=to_dict(settings)) as tracker:
 
             def watch(report: StepReport, total: int) -> None:
                 if report.step % 10 == 0 or report.step == total:
@@ -96,8 +96,8 @@ def pretrain(
                 tracker.log(step, 1.0, kind="validation", loss=loss)
             tracker.event("columns_imputed", columns=model.facts["columns_imputed"])
         model.facts["source"] = source_name(data)
-        model.save(out)
-        write_report(model, out)
+        model.save(new)
+        write_report(model, new)
     return TableRun(folder=out, model=model)
 
 
@@ -109,7 +109,7 @@ def write_report(model: TableModel, out: Path) -> Path:
 
     about = model.inspect()
     best = about["held_out_loss"]
-    report = Report("A masked model of a table", str(out))
+    report = Report("A masked model of a table", str(final_place(out)))
     report.facts(
         {
             "Rows": about["rows"],

@@ -95,6 +95,8 @@ def card(files: Path, run: Path) -> Card:
             "It knows the language and the subjects of its corpus, and what that says of people, fair or not.",
             "Its figures are of documents held out from the same corpus; other text is harder. They come from one run "
             "with one seed.",
+            "The folder holds pieces of words of its corpus. Beside the model `cache` holds all texts as tokens: "
+            "`unmask export --to share` copies a folder without it.",
             *(["Copies and near copies among the documents make held-out figures better than they are."] * fills),
         ],
         use=Use(
@@ -147,6 +149,8 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
             "It answers in the terms of its training rows: texts of another kind, time or place need labelled rows of "
             "their own to judge it by.",
             "Probabilities are as good as the rows they were fitted on.",
+            "The folder holds the names of all labels. Its report quotes held-out rows: `unmask export --to share` "
+            "copies a folder without it.",
         ],
         use=Use(
             commands=[
