@@ -109,6 +109,6 @@ def pretrained(
             save=lambda trained: kind.save(out, trained),
         )
         finished = kind.finished(out, result)
-        if first_of_all() and (out / "model.safetensors").exists():
+        if first and (out / "model.safetensors").exists():
             kind.report(finished)
         return finished

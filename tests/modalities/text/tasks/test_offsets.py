@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from text_corpus import tokenizer
@@ -53,6 +53,7 @@ def _log_one_hot(target: np.ndarray, labels: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=TEXT)
+@example(text="\r\ufe0f")  # two tokens of one character
 @settings(max_examples=40, deadline=None)
 def test_words_of_raw_text_are_clean(kind, text):
     task = Tag(encoder(kind), {"labels": ["O", "B-X", "I-X"], "stride": 4})

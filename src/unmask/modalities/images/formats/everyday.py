@@ -43,24 +43,25 @@ def read(source: Source, choice: Choice) -> Opened:
         _check(image)
         frames = int(getattr(image, "n_frames", 1))
         width, height = image.size
-        if image.getexif().get(_ORIENTATION_TAG, 1) >= LYING:
-            width, height = height, width
         channels = 1 if image.mode in _GREY else 3
         depth = "uint16" if image.mode in _DEEP else "float32" if image.mode == "F" else "uint8"
-        notes = _notes(image)
         bounded = image.format in ("PNG", "JPEG", "MPO", "PPM") or image.info.get("compression") == "raw"
+        taken = frames if choice.planes in ("all", "max", "mean") else 1
+        # A pixel has one bit at least, a frame a byte; JPEG packs no better than deflate does bits. Before the EXIF
+        # data is asked for: of a PNG it may stand behind the pixels, which are decoded then.
+        check_claim(
+            source,
+            f"{taken:,} x {width:,} x {height:,} pixels",
+            float(taken) * width * height * channels * np.dtype(depth).itemsize,
+            stored=max(width * height / 8, frames * DEFLATE) if bounded else 0.0,
+            packing=DEFLATE,
+        )
+        if image.getexif().get(_ORIENTATION_TAG, 1) >= LYING:
+            width, height = height, width
+        notes = _notes(image)
     planes: Any = 0 if choice.planes is None else choice.planes
     if planes == "channels" and frames > 1:
         raise ValueError("planes=channels, but its planes are the frames of an animation")
-    taken = frames if planes in ("all", "max", "mean") else 1
-    # A pixel has one bit at least, a frame a byte; JPEG packs no better than deflate does bits.
-    check_claim(
-        source,
-        f"{taken:,} x {width:,} x {height:,} pixels",
-        float(taken) * width * height * channels * np.dtype(depth).itemsize,
-        stored=max(width * height / 8, frames * DEFLATE) if bounded else 0.0,
-        packing=DEFLATE,
-    )
     kept = chosen_planes(planes, frames) if frames > 1 else [0]
     if frames > 1:
         notes += (_told(frames, choice.planes),)

@@ -227,7 +227,8 @@ def words_of(item: Sentence, e: Encoded) -> list[tuple[int, int, int]]:
         while end < len(item.text) and unicodedata.category(item.text[end])[0] == "M":
             end += 1  # a mark that the tokenizer strips: the accent of "Zoé" in two characters
         parted = bool(out) and item.text[start] in _APOSTROPHES and start >= out[-1][2]
-        if unit == last and out and unit >= 0 and not parted:
+        within = bool(out) and start < out[-1][2]  # a second token of the same characters
+        if within or (unit == last and out and unit >= 0 and not parted):
             out[-1] = (out[-1][0], out[-1][1], max(out[-1][2], end))
         else:
             out.append((t, start, end))
