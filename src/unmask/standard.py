@@ -40,7 +40,7 @@ from unmask.training.precision import resolve_device
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, apply_run_overrides, lasting, to_dict
 from unmask.version import __version__
-from unmask.writing import demo_folder, note_weights, replace_json
+from unmask.writing import brought_to_an_end, demo_folder, note_weights, replace_json
 
 Named = Sequence[tuple[str, Example]]
 """Examples with their names, in the order of the data."""
@@ -184,6 +184,7 @@ class StandardModel(ABC):
         """
         if precision not in ("auto", "fp32"):
             raise UserError(f"precision={precision}", hint=f"Models of {cls.kind} compute in fp32.")
+        brought_to_an_end(Path(folder))
         with damaged(folder):
             about = read_object(Path(folder) / "unmask.json") or {}
             check_weights(folder, about)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 
@@ -17,6 +18,7 @@ from unmask.errors import UserError
 from unmask.modalities.events.convert import convert
 from unmask.modalities.images import recipes
 from unmask.progress import told_to
+from unmask.writing import SAVED
 
 
 def test_a_multiple_imputation_is_shown_in_a_line():
@@ -99,6 +101,7 @@ def test_a_model_says_what_it_is_and_its_uses_how_far_they_are(uses, tmp_path, c
         assert heard.shares[-1:] >= [1], name
     assert "left" not in capsys.readouterr().err
     refuses_other_weights(model, tmp_path / "m")
+    a_loader_ends_what_a_killed_writer_began(model, tmp_path / "m")
     a_shared_copy_has_nothing_of_the_run(tmp_path / "m", capsys)
 
 
@@ -113,6 +116,16 @@ def refuses_other_weights(model, folder):
         unmask.load(folder, device="cpu")
     path.write_bytes(whole)
     unmask.load(folder, device="cpu")
+
+
+def a_loader_ends_what_a_killed_writer_began(model, folder):
+    """Only `unmask.load` did: a loader called by itself read the files of two models, or found none."""
+    files = sorted(p.name for p in folder.iterdir())
+    (folder / SAVED).mkdir()
+    for name in files:
+        (folder / name).rename(folder / SAVED / name)
+    assert type(sys.modules[type(model).__module__].load(folder)) is type(model)
+    assert sorted(p.name for p in folder.iterdir()) == files
 
 
 def a_shared_copy_has_nothing_of_the_run(folder, capsys):

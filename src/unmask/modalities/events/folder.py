@@ -29,7 +29,7 @@ from unmask.modalities.events.targets import from_dict
 from unmask.modalities.events.tune import Tuned
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.checkpoint import read_weights
-from unmask.writing import written_folder
+from unmask.writing import brought_to_an_end, written_folder
 
 FORMAT = 3
 """Of the network that the settings describe; 1 told positions by sinusoids, 2 (version 0.1) gave every row of one time
@@ -147,6 +147,7 @@ def load_folder(path: str | Path) -> EventFolder:
         UserError: naming what is missing, corrupt or does not fit together.
     """
     path = Path(path).expanduser()
+    brought_to_an_end(path)
     try:
         about = json.loads((path / "unmask.json").read_text(encoding="utf-8"))
         before = {"ties": "rows"} if about.get("format") == ROWS else {}

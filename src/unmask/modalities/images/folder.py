@@ -26,7 +26,7 @@ from unmask.modalities.images.card import remembered
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.recipes import SIZES
 from unmask.training.checkpoint import read_weights
-from unmask.writing import written_folder
+from unmask.writing import brought_to_an_end, written_folder
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -83,6 +83,7 @@ def load_folder(
     path = Path(path).expanduser()
     if not path.exists():
         raise UserError(f"{path}: no such model", hint="Give a model folder, or a weights file of a MAE or ViT.")
+    brought_to_an_end(path)
     about = _json(path / "unmask.json") if path.is_dir() else {}
     check_weights(path, about)
     found = from_published(read_weights(path))

@@ -41,7 +41,7 @@ from unmask.modalities.table.synthesis.survival_outcome import learn_outcome, st
 from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import handed_out, like_stored, stored_types
 from unmask.training.settings import to_dict
-from unmask.writing import written_folder
+from unmask.writing import brought_to_an_end, written_folder
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
 PATTERNS = 2000
@@ -350,6 +350,7 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
     from safetensors import SafetensorError
 
     folder = Path(folder)
+    brought_to_an_end(folder)
     for name in FILES:
         if not (folder / name).is_file():
             raise UserError(f"{folder}: no {name}", hint="Expected a folder written by `unmask pretrain table`.")

@@ -31,7 +31,7 @@ from unmask.modalities.text.sentences import Sentences
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.plugins import installed_model
 from unmask.training.checkpoint import read_weights
-from unmask.writing import written_folder
+from unmask.writing import brought_to_an_end, written_folder
 
 DECODER = "decoder.safetensors"
 """Tensors of the visible-only architecture's decoder; transformers does not look at them."""
@@ -102,6 +102,7 @@ def find_folder(name: str | Path) -> Path:
     """
     path = Path(name).expanduser()
     if path.is_dir():
+        brought_to_an_end(path)
         return path
     text = str(name)
     if (installed := installed_model(text)) is not None:

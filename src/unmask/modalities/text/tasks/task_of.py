@@ -7,6 +7,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import read_object
+from unmask.writing import brought_to_an_end
 
 TASK_ENDINGS = {
     "ForSequenceClassification": "classify",
@@ -19,6 +20,7 @@ TASK_ENDINGS = {
 def task_of(model: str | Path) -> str | None:
     """The task that a text folder was fine-tuned for, by unmask.json or else by config.json; None for no task."""
     folder = Path(model).expanduser()
+    brought_to_an_end(folder)
     about = _entries(folder / "unmask.json")
     task = about.get("task")
     if isinstance(task, dict) and "name" in task and about.get("kind", "text") == "text":
