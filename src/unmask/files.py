@@ -54,8 +54,7 @@ def unpacked(path: Path) -> bytes:
             parts.append(part)
             size += len(part)
             # Joined once more, and once more as text or numbers.
-            told = f"{path}: unpacked it has {size:,} bytes and more"
-            refuse_more_than_memory(told, 2.0 * size, hint="Give a smaller file, or part of it.")
+            refuse_more_than_memory(f"{path}: unpacked it has {size:,} bytes and more", 2.0 * size)
     return b"".join(parts)
 
 

@@ -94,7 +94,7 @@ def free_memory(limit: float | None = None, *, device: Any = None) -> Free:
     return min(found)
 
 
-def refuse_more_than_memory(what: str, needed: float, *, hint: str) -> None:
+def refuse_more_than_memory(what: str, needed: float, *, hint: str = "Give a smaller file, or part of it.") -> None:
     """What a file will cost by its own account, before anything is made of it.
 
     Args:

@@ -115,7 +115,7 @@ def test_held_out_answers_stand_in_report_and_card(asking: Path):
 def test_answers_of_an_earlier_version_are_refused(asking: Path, tmp_path: Path):
     shutil.copytree(asking, tmp_path / "old")
     weights = load_file(tmp_path / "old" / "model.safetensors")
-    weights.pop("model.queries.own.weight")
+    weights.pop("model.queries.code_weights.weight")
     about = json.loads((tmp_path / "old" / "unmask.json").read_text())
     about.pop("files", None)
     (tmp_path / "old" / "unmask.json").write_text(json.dumps(about))

@@ -461,6 +461,14 @@ def test_the_end_of_observation_is_asked_for_where_visits_are_rare(tmp_path):
         assert pretrain(rare, tmp_path / until, settings=settings, console=False).result.stopped == "finished"
 
 
+def test_records_that_end_as_they_begin_cannot_be_asked_about(tmp_path):
+    """Each patient's events are at one time, and with `until=last` nothing is observed after it."""
+    one_time = dataclasses.replace(hospital(), time=np.where(hospital().time == STATIC, STATIC, HOUR))
+    settings = with_overrides(EventSettings(), {**SMALL, "holdout": 0, "steps": 1})
+    with pytest.raises(UserError, match="no question can be asked of 12 training patients"):
+        pretrain(one_time, tmp_path / "model", settings=settings, console=False)
+
+
 def test_the_recipe_asks():
     assert with_overrides(EventSettings(), RECIPES["ask"]).questions > 0
 

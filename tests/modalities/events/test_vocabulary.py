@@ -99,14 +99,14 @@ def test_twenty_thousand_codes_cost_little_more_than_three_hundred():
     for codes in (300, 20_000):
         events = made(rng.integers(0, codes, len(value)), value, codes)
         best = np.inf
-        for _ in range(2):
+        for _ in range(8):
             start = time.process_time()
             vocabulary = Vocabulary.fit(events, np.arange(len(value)), floor=1)
             vocabulary.scale(vocabulary.numbers(events.codes)[events.code], value)
             best = min(best, time.process_time() - start)
         spent[codes] = best
     # The old way took 100 times as long; dictionaries of 20,000 names are what is left here.
-    assert spent[20_000] < 3 * spent[300] + 2, spent
+    assert spent[20_000] < 3 * spent[300] + 0.3, spent
 
 
 @pytest.mark.parametrize("seed", range(3))

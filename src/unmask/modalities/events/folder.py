@@ -169,7 +169,7 @@ def load_folder(path: str | Path) -> EventFolder:
     check_weights(path, about)
     weights = read_weights(path / "model.safetensors")
     model = new_model(settings, len(vocabulary))
-    if settings.questions and "model.queries.own.weight" not in weights:
+    if settings.questions and "model.queries.code_weights.weight" not in weights:
         raise UserError(
             f"{path}: what answers its questions is of an earlier version, whose answers about values were worse",
             hint="Pretrain it again.",

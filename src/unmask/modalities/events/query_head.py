@@ -36,13 +36,13 @@ VALUED, BEYOND = slice(4, 9), slice(9, 12)
 """`queries.features`: what known values of the code are, and what of them lies beyond the one asked about."""
 PLAIN = [0, 1, 2, 3, 12, 13, 14, 15]
 """`queries.features`: what does not depend on values: how often, how long ago, of how long a record."""
-TOLD = MARGINS + len(PLAIN)
-WEIGHTS = 2 * TOLD + BINS
+COVARIATES = MARGINS + len(PLAIN)
+WEIGHTS = 2 * COVARIATES + BINS
 """Of a code and side: weights of margins and plain features in the first bin and in the last, and what is added in each
 bin."""
-BEFORE = np.zeros((2, TOLD))
+PRIOR = np.zeros((2, COVARIATES))
 """Weights before anything is known of a code: the share, and with a value known what the last one says."""
-BEFORE[:, :MARGINS], BEFORE[:, :2], BEFORE[:, 2 : 2 + KNOWN : 4] = 0.05, (1.0, 0.5), 0.25
+PRIOR[:, :MARGINS], PRIOR[:, :2], PRIOR[:, 2 : 2 + KNOWN : 4] = 0.05, (1.0, 0.5), 0.25
 GROUPS = 8
 """Of a code's last values, by their size: the values that came next are counted in each."""
 NEXT_LEVELS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995)
@@ -108,8 +108,8 @@ class QueryHead(nn.Module):
 
     def __init__(self, codes: int, width: int, heads: int) -> None:
         super().__init__()
-        told = width + 1 + FEATURES - 3
-        self.item = nn.Sequential(nn.Linear(told, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        wide = width + 1 + FEATURES - 3
+        self.item = nn.Sequential(nn.Linear(wide, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
         self.code = nn.Embedding(codes, width)
         self.pool = nn.Linear(2 * width, width)
         self.states = nn.LayerNorm(width)
@@ -117,14 +117,14 @@ class QueryHead(nn.Module):
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, BINS)
         self.base = nn.Embedding(codes, BINS)
         # Each code's own `WEIGHTS`, by side, and what the question and the record change of those of the margins.
-        self.own = nn.Embedding(3 * codes, WEIGHTS)
+        self.code_weights = nn.Embedding(3 * codes, WEIGHTS)
         self.weigh = nn.Linear(width, 2 * MARGINS, bias=False)
         nn.init.normal_(self.code.weight, std=0.5)
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.constant_(self.base.weight, -3.0)
         nn.init.normal_(self.weigh.weight, std=0.02 / QUICK)
         with torch.no_grad():
-            self.own.weight.copy_(self.inverse(torch.from_numpy(np.r_[BEFORE.ravel(), np.zeros(BINS)])))
+            self.code_weights.weight.copy_(self.inverse(torch.from_numpy(np.r_[PRIOR.ravel(), np.zeros(BINS)])))
         self.register_buffer("edges", torch.ones(BINS, dtype=torch.float64))
         self.register_buffer("share", torch.zeros(codes, dtype=torch.float64))
         self.register_buffer("lasts", torch.full((codes, GROUPS), float("nan")))
@@ -134,9 +134,9 @@ class QueryHead(nn.Module):
 
     @staticmethod
     def inverse(weights: Float[Tensor, "... weights"]) -> Float[Tensor, "... weights"]:
-        """What `own` holds, of weights and of what is added: those of the margins cannot fall below 0."""
-        each, added = weights.split([2 * TOLD, BINS], -1)
-        above, free = each.unflatten(-1, (2, TOLD)).split([MARGINS, TOLD - MARGINS], -1)
+        """What `code_weights` holds, of weights and of what is added: those of the margins cannot fall below 0."""
+        each, added = weights.split([2 * COVARIATES, BINS], -1)
+        above, free = each.unflatten(-1, (2, COVARIATES)).split([MARGINS, COVARIATES - MARGINS], -1)
         held = torch.cat([torch.log(torch.expm1(above.clamp_min(0.01))), free], -1)
         return torch.cat([held.flatten(-2), added], -1).float()
 
@@ -156,10 +156,10 @@ class QueryHead(nn.Module):
         code, plain = code.clamp_min(0), asked["features"]
         plain = torch.cat([plain[..., : BEYOND.start], plain[..., BEYOND.stop :]], -1)
         x = self.item(torch.cat([self.code(code), side[..., None], plain], -1))
-        held, added = self.own(3 * code + asked["side"] + 1).split([2 * TOLD, BINS], -1)
-        above, free = held.unflatten(-1, (2, TOLD)).split([MARGINS, TOLD - MARGINS], -1)
+        held, added = self.code_weights(3 * code + asked["side"] + 1).split([2 * COVARIATES, BINS], -1)
+        above, free = held.unflatten(-1, (2, COVARIATES)).split([MARGINS, COVARIATES - MARGINS], -1)
         above = F.softplus(above + QUICK * self.weigh(x).float().unflatten(-1, (2, MARGINS)))
-        more = along_bins(torch.cat([above, free], -1), told_of(asked, self.next_share(asked))) + added
+        more = along_bins(torch.cat([above, free], -1), covariates_of(asked, self.next_share(asked))) + added
         count = there.sum(-1, keepdim=True).clamp_min(1)
         mean = (x * there[..., None]).sum(-2) / count
         most = x.masked_fill(~there[..., None], -1e4).amax(-2)
@@ -259,9 +259,9 @@ class QueryHead(nn.Module):
         to its first yes or the end of observation, as in training. With fewer than `FEWEST` nothing changes."""
         if len(rates) < FEWEST:
             return
-        told = [torch.from_numpy(np.asarray(part, np.float64)) for part in (rates, share, first, end, weight)]
-        told.append(torch.from_numpy(patient))
-        self.calibration.copy_(fitted_calibration(self, *told).float())
+        questions = [torch.from_numpy(np.asarray(part, np.float64)) for part in (rates, share, first, end, weight)]
+        questions.append(torch.from_numpy(patient))
+        self.calibration.copy_(fitted_calibration(self, *questions).float())
         self.calibrated.fill_(len(rates))
 
 
@@ -272,16 +272,18 @@ TRUSTED = 20.0
 patients change little."""
 
 
-def along_bins(weights: Float[Tensor, "... 2 told"], told: Float[Tensor, "... told"]) -> Float[Tensor, "... bins"]:
-    """What is told, weighed in the first bin and in the last, and between them on a line."""
-    first, last = (weights * told[..., None, :]).sum(-1)[..., None].unbind(-2)
-    along = torch.linspace(0, 1, BINS, device=told.device, dtype=told.dtype)
+def along_bins(
+    weights: Float[Tensor, "... 2 covariates"], values: Float[Tensor, "... covariates"]
+) -> Float[Tensor, "... bins"]:
+    """Covariates weighed in the first bin and in the last, and between them on a line."""
+    first, last = (weights * values[..., None, :]).sum(-1)[..., None].unbind(-2)
+    along = torch.linspace(0, 1, BINS, device=values.device, dtype=values.dtype)
     return first * (1 - along) + last * along
 
 
-def told_of(
+def covariates_of(
     asked: dict[str, Tensor], next_share: Float[Tensor, "rows asked items"]
-) -> Float[Tensor, "rows asked items told"]:
+) -> Float[Tensor, "rows asked items covariates"]:
     """`margins`, and the plain features."""
     return torch.cat([margins(asked, next_share), asked["features"][..., PLAIN].float()], -1)
 
@@ -295,14 +297,14 @@ def margins(
     `next_share`; the last, mean, most and least extreme known value (0, the middle, where none is known) minus it, in
     normal scores, as ramps and steps; of known values, how many lie beyond it and how lately.
     """
-    side, told = asked["side"].float(), asked["features"].float()
-    valued, last, mean, least, most = told[..., VALUED].unbind(-1)
+    side, features = asked["side"].float(), asked["features"].float()
+    valued, last, mean, least, most = features[..., VALUED].unbind(-1)
     above = side > 0
     known = torch.stack([last, mean, torch.where(above, most, least), torch.where(above, least, most)], -1)
     distance = side[..., None] * (known - asked["score"].float()[..., None])
     ramps = [-F.softplus(4 * (ramp - distance)) / 4 for ramp in RAMPS]
     steps = [torch.sigmoid(steep * distance) - 1 for steep in STEPS]
-    any_beyond, count, ago = told[..., BEYOND].unbind(-1)
+    any_beyond, count, ago = features[..., BEYOND].unbind(-1)
     counted = [any_beyond, count, any_beyond * torch.exp(-3 * ago), any_beyond * torch.exp(-ago)]
     shares = torch.stack([asked["share"].float().log() * (1 - valued), next_share.log() * valued], -1)
     found = torch.cat([shares, *ramps, *steps, torch.stack(counted, -1)], -1)

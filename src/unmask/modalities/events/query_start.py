@@ -12,20 +12,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unmask.errors import UserError, setting
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import DEATH, HOUR, STATIC
 from unmask.modalities.events.queries import BINS, PARTS, QueryDraws, features
 from unmask.modalities.events.query_head import (
-    BEFORE,
+    COVARIATES,
     FEWEST,
     GROUPS,
     MARGINS,
     NEXT_LEVELS,
-    TOLD,
+    PRIOR,
     WEIGHTS,
     QueryHead,
     along_bins,
-    told_of,
+    covariates_of,
 )
 from unmask.modalities.events.vocabulary import FIRST
 
@@ -54,9 +55,9 @@ def start(
         head.base.weight.copy_(torch.from_numpy(base_rates(histories, some, draws.last, edges)).float())
         for held, found in zip((head.lasts, head.nexts), following(histories, some), strict=True):
             held.copy_(torch.from_numpy(found))
-    own = _own_weights(head, histories, some, draws, count)
+    weights = _code_weights(head, histories, some, draws, count)
     with torch.no_grad():
-        head.own.weight.copy_(head.inverse(own))
+        head.code_weights.weight.copy_(head.inverse(weights))
 
 
 def base_rates(histories: Histories, train: np.ndarray, last: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -113,34 +114,38 @@ def following(histories: Histories, train: np.ndarray) -> tuple[np.ndarray, np.n
     return lasts, nexts
 
 
-def _own_weights(head: QueryHead, histories: Histories, some: np.ndarray, draws: QueryDraws, count: int) -> Tensor:
+def _code_weights(head: QueryHead, histories: Histories, some: np.ndarray, draws: QueryDraws, count: int) -> Tensor:
     """(3 * codes, WEIGHTS) of each code below a value, by itself and above one: what makes the questions drawn of these
     patients likeliest, for all codes together, and for each with `FEWEST` questions or more by itself, drawn toward
     that of all."""
     found = np.zeros((len(head.share), 3, WEIGHTS))
-    found[..., : 2 * TOLD] = BEFORE.ravel()
+    found[..., : 2 * COVARIATES] = PRIOR.ravel()
     drawn = _drawn(histories, some, draws, count)
     with torch.no_grad():
         asked = {name: drawn[name][:, None] for name in (*PARTS, "features")}
-        told = {"told": told_of(asked, head.next_share(asked))[:, 0, 0].double()}
-        told |= {name: drawn[name] for name in ("first", "end", "weight")}
-        told["base"] = F.softplus(head.base(drawn["code"][:, 0])).log().double()
+        values = {"covariates": covariates_of(asked, head.next_share(asked))[:, 0, 0].double()}
+        values |= {name: drawn[name] for name in ("first", "end", "weight")}
+        values["base"] = F.softplus(head.base(drawn["code"][:, 0])).log().double()
     code, side = drawn["code"][:, 0].numpy(), drawn["side"][:, 0].numpy()
     for sides in ((-1, 1), (0,)):
         of_all = np.flatnonzero(np.isin(side, sides))
-        common = _regression(head, {n: part[of_all] for n, part in told.items()}, found[0, sides[0] + 1])
+        common = _regression(head, {n: part[of_all] for n, part in values.items()}, found[0, sides[0] + 1])
         for s in sides:
             found[:, s + 1] = common
             mine = of_all[side[of_all] == s]
             for c in np.flatnonzero(np.bincount(code[mine], minlength=len(found)) >= FEWEST).tolist():
                 here = mine[code[mine] == c]
-                found[c, s + 1] = _regression(head, {n: part[here] for n, part in told.items()}, common)
+                found[c, s + 1] = _regression(head, {n: part[here] for n, part in values.items()}, common)
     return torch.from_numpy(found).flatten(0, 1)
 
 
 def _drawn(histories: Histories, some: np.ndarray, draws: QueryDraws, count: int) -> dict[str, Tensor]:
-    """Questions about one code each, drawn of these patients, and what came."""
-    told: dict[str, list[np.ndarray]] = {name: [] for name in (*PARTS, "features", "first", "end", "weight")}
+    """Questions about one code each, drawn of these patients, and what came.
+
+    Raises:
+        UserError: none can be drawn.
+    """
+    questions: dict[str, list[np.ndarray]] = {name: [] for name in (*PARTS, "features", "first", "end", "weight")}
     for epoch in range(min(DRAWS, -(-MOMENTS // len(some)))):
         for i in some.tolist():
             # Epochs below 0: none of these questions is one of the training's.
@@ -149,17 +154,22 @@ def _drawn(histories: Histories, some: np.ndarray, draws: QueryDraws, count: int
                 continue
             chosen = np.flatnonzero((came.asked.code[:, 1:] < 0).all(1))
             asked = came.asked.some(chosen)
-            told["features"].append(features(histories, asked, i, came.moment)[:, :1])
+            questions["features"].append(features(histories, asked, i, came.moment)[:, :1])
             for name in PARTS:
-                told[name].append(getattr(asked, name)[:, :1])
-            told["first"].append(came.first[chosen])
-            told["weight"].append(came.weight[chosen])
-            told["end"].append(np.full(len(chosen), came.end))
-    return {name: torch.from_numpy(np.concatenate(parts)) for name, parts in told.items()}
+                questions[name].append(getattr(asked, name)[:, :1])
+            questions["first"].append(came.first[chosen])
+            questions["weight"].append(came.weight[chosen])
+            questions["end"].append(np.full(len(chosen), came.end))
+    if not questions["end"]:
+        raise UserError(
+            f"no question can be asked of {len(some):,} training patients: nothing is observed after their first time",
+            hint=f"{setting('until', '2024-06-30')}, the day of the extract, where records are of one time each.",
+        )
+    return {name: torch.from_numpy(np.concatenate(parts)) for name, parts in questions.items()}
 
 
 @torch.enable_grad()
-def _regression(head: QueryHead, told: dict[str, Tensor], begin: np.ndarray) -> np.ndarray:
+def _regression(head: QueryHead, values: dict[str, Tensor], begin: np.ndarray) -> np.ndarray:
     """(WEIGHTS,) what makes what came likeliest, less its squared distance from `begin`; no margin weighs below 0."""
     from scipy.optimize import minimize
 
@@ -167,14 +177,16 @@ def _regression(head: QueryHead, told: dict[str, Tensor], begin: np.ndarray) -> 
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         weights = torch.tensor(x, requires_grad=True)
-        more = along_bins(weights[: 2 * TOLD].view(2, TOLD), told["told"]) + weights[2 * TOLD :]
-        rates = torch.exp(told["base"] + more).clamp(1e-7, 50)
-        each = head.loss(rates, told["first"], told["end"]) * told["weight"]
+        more = (
+            along_bins(weights[: 2 * COVARIATES].view(2, COVARIATES), values["covariates"]) + weights[2 * COVARIATES :]
+        )
+        rates = torch.exp(values["base"] + more).clamp(1e-7, 50)
+        each = head.loss(rates, values["first"], values["end"]) * values["weight"]
         whole = each.sum() + ((weights - toward) ** 2).sum()
         whole.backward()
         assert weights.grad is not None
         return float(whole.detach()), weights.grad.numpy()
 
     free = [(None, None)]
-    bounds = 2 * ([(0, None)] * MARGINS + (TOLD - MARGINS) * free) + BINS * free
+    bounds = 2 * ([(0, None)] * MARGINS + (COVARIATES - MARGINS) * free) + BINS * free
     return minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 200, "ftol": 1e-6}).x

@@ -140,6 +140,10 @@ class Opened:
     decode: Any = field(repr=False)
 
 
+DEFLATE = 1032.0
+"""Deflate makes at most so many bytes of one (zlib's technical notes)."""
+
+
 def check_claim(source: Source, what: str, needed: float, *, stored: float = 0.0, packing: float = 1.0) -> None:
     """Compare what a head claims with the size of its file and the memory that is free, before anything is made.
 
@@ -157,10 +161,6 @@ def check_claim(source: Source, what: str, needed: float, *, stored: float = 0.0
     if stored > packing * size:
         raise ValueError(f"{what} claimed by a file of {size:,} bytes")
     refuse_more_than_memory(what, needed, hint="Cut it up first.")
-
-
-DEFLATE = 1032.0
-"""Deflate makes at most so many bytes of one (zlib's technical notes)."""
 
 
 def numbers(array: np.ndarray, name: str = "pixels") -> tuple[np.ndarray, tuple[str, ...]]:

@@ -94,8 +94,8 @@ def read_jpeg2000(source: Source, choice: Choice) -> Opened:
     bytes_each = 1 if size.bits[0] <= 8 else 2 if size.bits[0] <= 16 else 4
     kind = np.dtype(f"{'i' if size.signed else 'u'}{bytes_each}")
     depth, channels = depth_of(kind), len(size.bits)
-    told = f"{size.width:,} x {size.height:,} pixels of {size.bits[0]} bits"
-    check_claim(source, told, float(size.width) * size.height * channels * bytes_each)
+    what = f"{size.width:,} x {size.height:,} pixels of {size.bits[0]} bits"
+    check_claim(source, what, float(size.width) * size.height * channels * bytes_each)
     notes: tuple[str, ...] = () if str(kind) == depth else (f"{kind} taken as {depth}",)
     if size.bits[0] not in (8, 16):
         notes += (f"{size.bits[0]} bits, as stored",)

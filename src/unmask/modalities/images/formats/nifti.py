@@ -51,8 +51,8 @@ def read(source: Source, choice: Choice) -> Opened:
         raise ValueError(f"a NIfTI of shape {image.shape}, not a volume or several")
     values, stored = float(np.prod(shape, dtype=float)), image.get_data_dtype().itemsize
     # Beside the stored numbers stand those in float32, turned, for as long as a slice is cut.
-    told, packing = " x ".join(map(str, shape)) + " values", DEFLATE if str(source).lower().endswith(".gz") else 1.0
-    check_claim(source, told, values * max(stored, 4), stored=values * stored, packing=packing)
+    what, packing = " x ".join(map(str, shape)) + " values", DEFLATE if str(source).lower().endswith(".gz") else 1.0
+    check_claim(source, what, values * max(stored, 4), stored=values * stored, packing=packing)
     turn = nibabel.io_orientation(image.affine)
     if np.isnan(turn).any():
         raise ValueError("a NIfTI whose affine has no size along one of its axes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ NAMES = {
 }
 CHANNELS, UNNAMED = "CSE", "IQ"
 """Axes (tifffile's letters) that are channels, and those whose meaning the file does not tell."""
+LARGEST = 4 << 30
+"""Bytes of one file's pictures beyond which it is not decoded whole."""
 _ORIENTATION_TAG = 274
 
 
@@ -55,11 +58,11 @@ class Layout:
         self.letters, self.size = "".join(a for a, _ in pairs), dict(pairs)
         if self.letters.count("Y") != 1 or self.letters.count("X") != 1:
             raise ValueError(f"axes {letters}: no height and width")
-        told = f"{' x '.join(map(str, shape))} pixels"
-        if series.dtype is None:
-            raise ValueError(f"{told} of no known type")
-        needed = float(np.prod(shape, dtype=float)) * series.dtype.itemsize
-        refuse_more_than_memory(f"{told}, decoded whole", needed, hint="Cut it up first.")
+        what = f"{' x '.join(map(str, shape))} pixels"
+        needed = math.inf if series.dtype is None else math.prod(shape) * series.dtype.itemsize
+        if needed > LARGEST:
+            raise ValueError(f"{what}: too large to decode whole; cut it up first")
+        refuse_more_than_memory(f"{what}, decoded whole", needed, hint="Cut it up first.")
         _decodable(self.page)
         self.planes: Any = choice.planes
         self.unnamed = [a for a in self.letters if a in UNNAMED]

@@ -34,8 +34,8 @@ def check_sheets(path: Path) -> None:
             for each in sheets:
                 rows, columns = _extent(archive, each)
                 cells += rows * columns
-                told = f"{path}: a sheet of {rows:,} rows and {columns:,} columns ({each.filename})"
-                refuse_more_than_memory(told, cells * CELL, hint=FAR)
+                what = f"{path}: a sheet of {rows:,} rows and {columns:,} columns ({each.filename})"
+                refuse_more_than_memory(what, cells * CELL, hint=FAR)
     except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError):
         return  # no zip, or a damaged or locked one: its reader says so
 

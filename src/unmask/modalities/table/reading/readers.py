@@ -63,8 +63,8 @@ def _read_file(path: Path, encoding: str | None, sheet: str | None) -> Frame:
         try:
             about = pq.read_metadata(path)
             cells = about.num_rows * about.num_columns
-            told = f"{path}: {about.num_rows:,} rows and {about.num_columns:,} columns by its own account"
-            refuse_more_than_memory(told, 8.0 * cells, hint=FAR)
+            what = f"{path}: {about.num_rows:,} rows and {about.num_columns:,} columns by its own account"
+            refuse_more_than_memory(what, 8.0 * cells, hint=FAR)
             table = pl.read_parquet(path)
         except UserError:
             raise
