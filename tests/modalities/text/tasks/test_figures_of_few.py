@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.modalities.text.tasks.answer import _add_spans, _likeliest
+from unmask.modalities.text.tasks.answer import Answer, _add_spans, _likeliest
 from unmask.modalities.text.tasks.classify import Classify, fit_temperature
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.encoding import Window
+from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.squad import SquadQuestion
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -73,3 +75,61 @@ def test_what_is_judged_had_no_say_in_the_temperature():
     assert before[8] == after[8]
     assert before[9] == after[9]
     assert before != after, "the labels of the other folds decide"
+
+
+def asked(answers, gaps):
+    """A task, and 40 questions about contexts of one word, every other answered; their outputs have these gaps."""
+    items = [
+        SquadQuestion(name=str(i), question=f"what {i}", context=f"word{i // 2}", answers=a)
+        for i, a in enumerate(answers)
+    ]
+    n = len(items)
+    windows = [Window(owner=i, first=0, last=1, shift=1) for i in range(n)]
+    prepared = Prepared(items, [], [[i] for i in range(n)], {"windows": windows, "offsets": [np.array([[0, 5]])] * n})
+    task = Answer(None, {"no_answer": True, "null_threshold": None})
+    return task, [np.array([[gap, 0.0], [0.0, 0.0]]) for gap in gaps], prepared
+
+
+def answers_of(rows):
+    return [((f"word{i // 2}"[:5], 0),) if there else () for i, there in enumerate(rows)]
+
+
+def test_what_is_judged_had_no_say_in_the_no_answer_threshold():
+    gaps = np.random.default_rng(0).normal(size=40)
+    there = gaps + np.random.default_rng(1).normal(size=40) < 0.3
+    task, found, prepared = asked(answers_of(there), gaps)
+    before, threshold = task.judged(found, prepared), task.about["null_threshold"]
+    changed = False
+    for _, here in judging_folds(prepared.items):
+        other = there.copy()
+        other[here] = ~there[here]
+        task, _, prepared = asked(answers_of(other), gaps)
+        after = task.judged(found, prepared)
+        assert [after[i]["answer"] for i in here] == [before[i]["answer"] for i in here]
+        changed |= task.about["null_threshold"] != threshold
+    assert changed, "what is kept is fitted on all rows"
+
+
+def test_a_second_calibration_forgets_the_first():
+    task, found, prepared = asked(answers_of(np.arange(40) < 20), np.arange(40.0))
+    task.judged(found, prepared)
+    assert task.about["null_threshold"] == 19.5
+    task.judged([x + np.array([[100, 0], [0, 0]]) for x in found], prepared)
+    assert task.about["null_threshold"] == 119.5
+
+
+def test_a_threshold_of_the_settings_stays():
+    task, found, prepared = asked(answers_of(np.arange(40) < 20), np.arange(40.0))
+    task = Answer(None, {"no_answer": True, "null_threshold": 3.0})
+    assert sum(row["answer"]["text"] != "" for row in task.judged(found, prepared)) == 4
+    assert task.about["null_threshold"] == 3.0
+
+
+def test_folds_for_judging_hold_every_row_once_and_copies_together():
+    items = [Item(text=f"Text  {i // 3}" if i % 2 else f"text {i // 3}") for i in range(60)]
+    parts = list(judging_folds(items))
+    assert sorted(np.concatenate([here for _, here in parts])) == list(range(60))
+    assert len(parts) == 5
+    for outside, here in parts:
+        assert not {items[i].text.split()[1] for i in outside} & {items[i].text.split()[1] for i in here}
+        assert len(outside) + len(here) == 60

@@ -23,6 +23,7 @@ from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Window
+from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -43,6 +44,10 @@ class Answer(TextTask):
 
     name, head, metric = "answer", SPAN, "f1"
     windowed = True
+
+    def __init__(self, encoder: ExampleMaker, about: dict[str, Any]) -> None:
+        super().__init__(encoder, about)
+        self.fits_threshold = bool(about.get("no_answer")) and about.get("null_threshold") is None
 
     @classmethod
     def read(
@@ -96,7 +101,6 @@ class Answer(TextTask):
 
     def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
         windows, offsets = prepared.extra["windows"], prepared.extra["offsets"]
-        threshold = self.about.get("null_threshold")
         out = []
         for number, (q, mine) in enumerate(zip(prepared.items, prepared.groups, strict=True)):
             tokens, null = len(offsets[number]), np.inf
@@ -111,14 +115,12 @@ class Answer(TextTask):
                 {"text": q.context[a:b], "start": a, "end": b, "probability": float(np.exp(s - total))}
                 for s, a, b in ranked
             ]
-            best: dict[str, Any] = dict(nbest[0]) if nbest else {"text": "", "start": 0, "end": 0, "probability": 0.0}
-            row: dict[str, Any] = {"answer": best, "nbest": nbest}
+            row: dict[str, Any] = {"answer": None, "nbest": nbest}
             if self.about.get("no_answer") or not nbest:
                 gap = float(null - ranked[0][0]) if ranked else np.inf
                 row["no_answer_score"] = gap if np.isfinite(gap) else 1e9
                 row["no_answer_probability"] = float(np.exp(null - total)) if np.isfinite(total) else 1.0
-                if gap > (threshold if threshold is not None else 0.0):
-                    row["answer"] = {"text": "", "start": 0, "end": 0, "probability": row["no_answer_probability"]}
+            row["answer"] = _answer(row, self.about.get("null_threshold"))
             out.append(row)
         return out
 
@@ -134,25 +136,43 @@ class Answer(TextTask):
         return f"{item.question} | {item.context[:200]}", truth, prediction["answer"]["text"] or NOTHING
 
     def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:
-        """The no-answer threshold with the best F1 on validation data (as the v2 script's best_f1)."""
-        if not self.about.get("no_answer") or self.about.get("null_threshold") is not None:
-            return
-        rows = self.decode(found, prepared)
-        gaps = np.array([row["no_answer_score"] for row in rows])
-        best = [row["nbest"][0]["text"] if row["nbest"] else "" for row in rows]
-        truths = [[t for t, _ in q.answers or ()] for q in prepared.items]
-        keep = np.array([scorers.squad_f1(g, t) for g, t in zip(best, truths, strict=True)])
-        drop = np.array([scorers.squad_f1("", t) for t in truths])
-        order = np.argsort(gaps)
-        # Answering the k questions with the smallest gaps and none of the others.
-        totals = np.concatenate([[0], np.cumsum(keep[order])]) + (
-            drop.sum() - np.concatenate([[0], np.cumsum(drop[order])])
-        )
-        k = int(totals.argmax())
-        s = gaps[order]
-        self.about["null_threshold"] = float(
-            s[0] - 1 if k == 0 else s[-1] + 1 if k == len(s) else (s[k - 1] + s[k]) / 2
-        )
+        """The no-answer threshold with the best F1 on validation data, unless the settings give one."""
+        if self.fits_threshold:
+            self.about["null_threshold"] = best_threshold(self.decode(found, prepared), prepared.items)
+
+    def judged(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
+        """Calibrate, and the predictions of these very rows: each by a threshold fitted on the other folds."""
+        predictions = super().judged(found, prepared)
+        for outside, here in judging_folds(prepared.items) if self.fits_threshold else ():
+            threshold = best_threshold([predictions[i] for i in outside], [prepared.items[i] for i in outside])
+            for i in here:
+                predictions[i]["answer"] = _answer(predictions[i], threshold)
+        return predictions
+
+
+def _answer(row: dict[str, Any], threshold: float | None) -> dict[str, Any]:
+    """The likeliest span of a prediction, or none where no answer is likelier by more than the threshold, default 0."""
+    if not row["nbest"] or row.get("no_answer_score", -np.inf) > (threshold or 0.0):
+        return {"text": "", "start": 0, "end": 0, "probability": row["no_answer_probability"]}
+    return dict(row["nbest"][0])
+
+
+def best_threshold(predictions: Sequence[dict[str, Any]], items: Sequence[SquadQuestion]) -> float:
+    """The no-answer threshold with the best F1 on labelled questions (as the v2 script's best_f1); 0 of none."""
+    gaps = np.array([row["no_answer_score"] for row in predictions])
+    best = [row["nbest"][0]["text"] if row["nbest"] else "" for row in predictions]
+    truths = [[t for t, _ in q.answers or ()] for q in items]
+    keep = np.array([scorers.squad_f1(g, t) for g, t in zip(best, truths, strict=True)])
+    drop = np.array([scorers.squad_f1("", t) for t in truths])
+    order = np.argsort(gaps)
+    # Answering the k questions with the smallest gaps and none of the others.
+    answered, left = (np.append(0, np.cumsum(x[order])) for x in (keep, drop))
+    totals = answered + drop.sum() - left
+    k = int(totals.argmax())
+    s = gaps[order]
+    if not len(s):
+        return 0.0
+    return float(s[0] - 1 if k == 0 else s[-1] + 1 if k == len(s) else (s[k - 1] + s[k]) / 2)
 
 
 def longest_answer(encoder: ExampleMaker, items: Sequence[SquadQuestion]) -> int:

@@ -21,7 +21,7 @@ from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items, place_names, vectors
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.header import naming
-from unmask.modalities.text.tasks.held_out import hash_of, key_of
+from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, spelled_said
 from unmask.modalities.text.tasks.prepared import Prepared
@@ -31,9 +31,6 @@ from unmask.modalities.text.tasks.task_model import TaskModel
 from unmask.natural import natural
 
 _PROBLEMS = {"single": "single_label_classification", "multi": "multi_label_classification", "regression": "regression"}
-
-JUDGING_FOLDS = 5
-"""Of the validation rows, for judging a temperature on rows that it was not fitted on."""
 
 KINDS: dict[str, linear.Kind] = {"single": "softmax", "multi": "sigmoid", "regression": "squared"}
 """What the loss of a linear model is, by problem."""
@@ -318,11 +315,9 @@ class Classify(TextTask):
         predictions = super().judged(found, prepared)
         if self.problem != "single" or len(found) < 10:
             return predictions
-        fold = np.array([hash_of(key_of(item)) for item in prepared.items]) % JUDGING_FOLDS
         logits, target = torch.from_numpy(np.stack(found)).double(), prepared.extra["target"]
         other = copy.copy(self)
-        for part in np.unique(fold).tolist():
-            outside, here = torch.from_numpy(fold != part), np.flatnonzero(fold == part).tolist()
+        for outside, here in judging_folds(prepared.items):
             other.about = {**self.about, "temperature": fit_temperature(logits[outside], target[outside])}
             for i, row in zip(here, other.decode([found[i] for i in here], prepared), strict=True):
                 predictions[i] = row

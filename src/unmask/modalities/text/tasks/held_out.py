@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from unmask.modalities.text.tasks.settings import TaskSettings
 
 SHARE, LEAST, MOST = 0.15, 40, 2000
 """Share of the training rows held out; below `LEAST` rows none are; never more than `MOST`."""
+JUDGING_FOLDS = 5
+"""Of held-out rows, for judging what is fitted on held-out rows."""
 
 
 def key_of(item: Any) -> str:
@@ -27,6 +29,20 @@ def overlap(training: Sequence[Any], held: Sequence[Any]) -> int:
     return sum(key_of(item) in seen for item in held)
 
 
+def kept_together(items: Sequence[Any]) -> np.ndarray:
+    """(items,) the number of what must be on one side of every split: exact copies, and questions about one context."""
+    keys = [getattr(item, "context", None) or key_of(item) for item in items]
+    return np.unique(np.array([hash_of(k) for k in keys]), return_inverse=True)[1].ravel()
+
+
+def judging_folds(items: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(numbers of the rows to fit on, of those to judge) of each fold; every row is judged once, and what is
+    `kept_together` stays together. Where all rows do, there is none to fit on."""
+    fold = kept_together(items) % JUDGING_FOLDS
+    for part in np.unique(fold):
+        yield np.flatnonzero(fold != part), np.flatnonzero(fold == part)
+
+
 def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
     """(rows to train on, rows held out), a pure function of rows, share and seed.
 
@@ -37,8 +53,7 @@ def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], lis
     if n < LEAST or share <= 0:
         return list(items), []
     wanted = min(MOST, max(1, round(n * share)))
-    keys = [getattr(item, "context", None) or key_of(item) for item in items]
-    number = np.unique(np.array([hash_of(k) for k in keys]), return_inverse=True)[1].ravel()
+    number = kept_together(items)
     labels = [str(getattr(item, "label", "")) for item in items]
     graded = len(set(labels)) > n / 2
     stratum = np.zeros(n, np.int64) if graded else np.unique(labels, return_inverse=True)[1].ravel()
