@@ -3,12 +3,16 @@ why not."""
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
+import struct
 import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ramp
 from unmask.modalities.images.picture import Asked, Broken, Choice
@@ -228,6 +232,7 @@ def test_what_a_volume_leaves_open_is_said(tmp_path):
     image.header.set_zooms((1, 2, 3))
     nibabel.save(image, tmp_path / "v.nii")
     told = " ".join(survey(str(tmp_path / "v.nii"))[0].notes)
+    assert "axial slices, the patient's left on the left" in told
     assert "does not say how it lies" in told
     assert "pixels of 1 x 2" in told
 
@@ -468,3 +473,69 @@ def test_tiffs_of_every_layout_are_read_bit_for_bit(tmp_path, kind, order, compr
         tifffile.imwrite(path, written, byteorder=order, compression=compression, tile=tile, **options)
         _, found = read(path)
         np.testing.assert_array_equal(found[0].pixels, stored, err_msg=f"{channels} {planar} {tile}")
+
+
+def chunk(name, content):
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_the_number_that_a_grey_png_calls_transparent_lies_on_white(tmp_path, bits):
+    """Pillow compares the number as stored with pixels that it spread over 0 to 255."""
+    stored = ramp(16, 16, high=2**bits - 1, dtype="uint16")
+    clear = int(stored[3, 5])
+    packed = [np.unpackbits(row.astype(">u2").view(np.uint8)).reshape(-1, 16)[:, 16 - bits :] for row in stored]
+    rows = b"".join(b"\0" + np.packbits(row).tobytes() for row in packed)
+    head = struct.pack(">IIBBBBB", 16, 16, bits, 0, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"tRNS", struct.pack(">H", clear)), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts))
+    full = 65535 if bits == 16 else 255
+    headers, (found,) = read(tmp_path / "a.png")
+    expected = np.where(stored == clear, full, stored.astype(int) * (full // (2**bits - 1)))
+    np.testing.assert_array_equal(found.pixels[..., 0], expected)
+    assert "transparency laid on white" in headers[0].notes
+
+
+def test_a_jpeg_whose_second_frame_is_missing_is_its_first(tmp_path):
+    first, second = (Image.fromarray(np.stack([ramp(64, 64, seed=k + j) for k in range(3)], -1)) for j in (0, 9))
+    buffer = io.BytesIO()
+    first.save(buffer, "MPO", save_all=True, append_images=[second])
+    whole = buffer.getvalue()
+    (tmp_path / "whole.jpg").write_bytes(whole)
+    (tmp_path / "cut.jpg").write_bytes(whole[: whole.find(b"\xff\xd8", 100)])
+    _, (expected,) = read(tmp_path / "whole.jpg")
+    headers, (found,) = read(tmp_path / "cut.jpg")
+    np.testing.assert_array_equal(found.pixels, expected.pixels)
+    assert "the first of 2 frames" in headers[0].notes[0]
+    assert "frame" in refused(tmp_path / "cut.jpg", planes="all")
+
+
+def test_a_bmp_of_5_6_5_bits_is_read(tmp_path):
+    values = np.random.default_rng(0).integers(0, 2**16, (8, 8)).astype("<u2")
+    head = struct.pack("<IiiHHIIiiII", 40, 8, 8, 1, 16, 3, 128, 0, 0, 0, 0) + struct.pack("<III", 0xF800, 0x7E0, 0x1F)
+    body = values[::-1].tobytes()
+    (tmp_path / "a.bmp").write_bytes(b"BM" + struct.pack("<IHHI", 66 + len(body), 0, 0, 66) + head + body)
+    _, (found,) = read(tmp_path / "a.bmp")
+    parts = [((values >> at) & (2**bits - 1)) * 255 // (2**bits - 1) for at, bits in ((11, 5), (5, 6), (0, 5))]
+    np.testing.assert_array_equal(found.pixels, np.stack(parts, -1))
+
+
+def test_large_pictures_are_compared_with_memory_not_with_a_fixed_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    Image.fromarray(ramp(16, 20)).save(tmp_path / "a.png")
+    _, (found,) = read(tmp_path / "a.png")
+    np.testing.assert_array_equal(found.pixels[..., 0], ramp(16, 20))
+    assert Image.MAX_IMAGE_PIXELS == 100
+
+
+@pytest.mark.parametrize("planar", [1, 2])
+def test_a_tiff_of_4_bits_in_planes_of_their_own_is_read(tmp_path, planar):
+    """As GDAL writes one band with INTERLEAVE=BAND and NBITS=4; Pillow calls it truncated."""
+    stored = ramp(16, 32, high=15)
+    body = (stored[:, ::2] << 4 | stored[:, 1::2]).astype(np.uint8).tobytes()
+    tags = {256: 32, 257: 16, 258: 4, 259: 1, 262: 1, 273: 8, 277: 1, 278: 16, 279: len(body), 284: planar}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    head = struct.pack("<2sHI", b"II", 42, 8 + len(body))
+    (tmp_path / "a.tif").write_bytes(head + body + struct.pack("<H", len(tags)) + entries + bytes(4))
+    _, (found,) = read(tmp_path / "a.tif")
+    np.testing.assert_array_equal(found.pixels[..., 0], stored * 17)

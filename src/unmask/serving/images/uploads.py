@@ -67,7 +67,7 @@ def _pixels(content: bytes, at: str, choice: Choice) -> int:
     known = content.startswith(STARTS) or content[8:12] == b"WEBP" or content[128:132] == b"DICM"
     if not known:
         raise UserError(f"{at}: not a picture in a known format", hint="Send PNG, JPEG, TIFF, WebP, DICOM or .npy.")
-    found = survey(content, choice)  # Pillow itself refuses heads of more than twice its own limit
+    found = survey(content, choice)
     if isinstance(found, Broken):
         raise UserError(f"{at}: {found.reason}", hint="Send the file again.")
     if isinstance(found, Asked):

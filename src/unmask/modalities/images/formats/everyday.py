@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import logging
+import threading
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, ImageSequence
+from PIL import Image, ImageOps
 
 from unmask.errors import setting
 from unmask.modalities.images.picture import (
@@ -29,12 +30,22 @@ from unmask.modalities.images.picture import (
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _DEEP = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
+_5_6_5 = "BGR;16"
 _GREY = {"1", "L", "LA", "La", "F", *_DEEP}
 _BITS_TAG, _ORIENTATION_TAG = 258, 274
 
 
+_OPENING = threading.Lock()
+
+
 def open_image(source: Source) -> Image.Image:
-    return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+    """A picture whose head alone is read, whatever its size: `check_claim` compares that with the file and memory."""
+    with _OPENING:
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
 
 
 def read(source: Source, choice: Choice) -> Opened:
@@ -82,12 +93,10 @@ def read(source: Source, choice: Choice) -> Opened:
 
     def decode() -> list[Picture]:
         with open_image(source) as image:
-            if frames == 1:
-                found = [_picture(image, choice.nodata)]
-            else:
-                found = [
-                    _picture(f.copy(), choice.nodata) for k, f in enumerate(ImageSequence.Iterator(image)) if k in kept
-                ]
+            found = []
+            for k in kept:
+                image.seek(k)
+                found.append(_picture(image, choice.nodata))
         return [reduce_planes(found, str(planes))] if folded else found
 
     return Opened(headers=headers, decode=decode)
@@ -105,12 +114,18 @@ def _check(image: Image.Image) -> None:
     """
     if image.format == "FITS":
         raise ValueError("FITS, whose scale, offset and direction are not read: save it as TIFF or .npy")
-    modes = [str(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1])]
-    deep = any(";16" in mode for mode in modes) or (image.format == "PPM" and _maximum(image) > 255)
+    deep = any(";16" in mode and mode != _5_6_5 for mode in _raw(image)) or (
+        image.format == "PPM" and _maximum(image) > 255
+    )
     if deep and image.mode not in _DEEP:
         raise ValueError(
             f"{image.format} of {image.mode} with 16 bits, of which 8 would be kept: save it as TIFF or PNG"
         )
+
+
+def _raw(image: Image.Image) -> list[str]:
+    """What Pillow's decoders are told of a picture that is not loaded yet, its mode in the file among it."""
+    return [str(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1])]
 
 
 def _flat(arguments: Any) -> tuple[Any, ...]:
@@ -119,10 +134,7 @@ def _flat(arguments: Any) -> tuple[Any, ...]:
 
 def _maximum(image: Image.Image) -> int:
     """What stands for white in a PGM or PPM file."""
-    return max(
-        (int(part) for tile in getattr(image, "tile", []) for part in _flat(tile[-1]) if str(part).isdigit()),
-        default=255,
-    )
+    return max((int(part) for part in _raw(image) if part.isdigit()), default=255)
 
 
 def _notes(image: Image.Image) -> tuple[str, ...]:
@@ -145,11 +157,17 @@ def _picture(image: Image.Image, nodata: float | None) -> Picture:
     """
     grey = image.mode in _GREY
     pixels: np.ndarray
+    clear = image.info.get("transparency")
+    for bits in (2, 4):
+        if clear is not None and f"L;{bits}" in _raw(image):  # Pillow spreads the pixels, not this number
+            image.info["transparency"] = clear * 255 // (2**bits - 1)
     image = ImageOps.exif_transpose(image)
     if image.mode in _DEEP:
         wide = np.asarray(image).astype(np.int64)
         if wide.min() < 0 or wide.max() > 65535:
             raise ValueError("32-bit whole numbers beyond 16 bits")
+        if clear is not None:
+            wide[wide == clear] = 65535
         pixels = wide.astype(np.uint16)[..., None]
     elif image.mode == "F":
         pixels = np.asarray(image, dtype=np.float32)[..., None]

@@ -65,7 +65,8 @@ def read(source: Source, choice: Choice) -> Opened:
     scaled = (slope, intercept) != (1.0, 0.0)
     kind = np.dtype(np.float32) if scaled else image.get_data_dtype()
     depth = depth_of(kind)
-    notes = [f"{choice.slice} slices", *_lying(nibabel, image)]
+    side = "" if choice.slice == "sagittal" else ", the patient's left on the left (of DICOM on the right)"
+    notes = [f"{choice.slice} slices{side}", *_lying(nibabel, image)]
     if scaled:
         notes.append(f"stored values x {slope:g} + {intercept:g}")
     elif str(kind.newbyteorder("=")) != depth:

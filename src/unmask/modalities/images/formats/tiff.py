@@ -90,7 +90,7 @@ def _plain(source: Source, choice: Choice) -> bool:
             if 42113 in tags or (choice.alpha and samples in (2, 4)) or (samples == 4 and 33550 in tags):
                 return False
             # Pillow swaps the bytes of some floats, and refuses some planes and tiles of more than 8 bits.
-            if max(bits) > 8 or (322 in tags and 273 in tags) or (tags.get(284) == 2 and samples > 1):
+            if max(bits) > 8 or (322 in tags and 273 in tags) or tags.get(284) == 2:
                 return False
             marked = tags.get(338, (0,))
             # A fourth sample that is not marked as transparency is a band.
