@@ -9,7 +9,7 @@ import pytest
 from tables import patients
 
 from commands import run
-from unmask.modalities.table.imputation.diagnostics import r_hat, unmixed
+from unmask.modalities.table.imputation.diagnostics import doubtful, r_hat, unmixed
 from unmask.modalities.table.imputation.multiple import MultipleImputation
 
 
@@ -73,6 +73,40 @@ def test_r_hat_is_warned_of_beyond_chance():
     assert r_hat(still) == np.inf
     assert unmixed(still)
     assert r_hat(np.ones((6, 10))) == pytest.approx(1)
+
+
+def autoregressive(share: float, rng: np.random.Generator, *, chains: int = 5, rounds: int = 40) -> np.ndarray:
+    """(400, chains, rounds) from the stationary distribution."""
+    out = rng.normal(size=(400, chains, rounds))
+    for t in range(1, rounds):
+        out[..., t] = share * out[..., t - 1] + (1 - share**2) ** 0.5 * out[..., t]
+    return out
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.8])
+def test_rounds_that_resemble_those_before_are_no_doubt(share):
+    """Of such chains R-hat exceeds 1.2 by its own noise: the halves of a chain are short."""
+    traces = autoregressive(share, np.random.default_rng(0))
+    assert np.mean([doubtful(t, 1) for t in traces]) < 0.05
+    assert share < 0.5 or np.mean([unmixed(t) for t in traces]) > 0.2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6])
+def test_chains_that_stand_apart_or_remember_their_start_are_doubted(share):
+    rng = np.random.default_rng(0)
+    traces = autoregressive(share, rng)
+    assert np.mean([doubtful(t, 1) for t in traces + 3 * rng.normal(size=(400, 5, 1))]) > 0.9
+    slow = np.cumsum(rng.normal(size=(400, 5, 40)), 2)
+    assert np.mean([doubtful(t, 1) for t in slow]) > 0.8
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+def test_one_or_two_imputed_cells_are_not_called_far_from_observed_ones(cells):
+    rng = np.random.default_rng(0)
+    for seed in range(12):
+        z = rng.normal(size=150)
+        x = pl.Series(z + rng.normal(size=150)).scatter(rng.choice(150, cells, replace=False), None)
+        assert told(lambda f=pl.DataFrame({"x": x, "z": z}), s=seed: MultipleImputation(5, seed=s).fit(f)) == []
 
 
 def test_imputed_values_far_from_observed_ones_are_warned_of():

@@ -23,6 +23,8 @@ MIXED = 1.2
 """R-hat above which chains have not mixed (Gelman & Rubin 1992; Brooks & Gelman 1998, 3). The 1.01 of Vehtari et al.
 (2021) is for estimates from within a chain; of each chain here only the last round is used."""
 CHANCE = 0.05
+REMEMBERED = 0.05
+"""Share of a difference between chains at their start that may be left after the last round."""
 APART, RATIO = 2.0, 2.0
 """Imputed values are far from observed ones where their means differ by two standard deviations, or one variance is
 twice the other (Stuart, Azur, Frangakis & Leaf 2009), both given the other columns (Raghunathan & Bondarenko 2007)."""
@@ -102,19 +104,42 @@ def _reduction(traces: np.ndarray) -> tuple[int, int, float] | None:
     return length, len(parts), between / within
 
 
-def unmixed(traces: np.ndarray, columns: int = 1) -> bool:
-    """Whether R-hat is above `MIXED` and more than chance makes of so few rounds: beyond 1 by the F distribution that
-    Gelman & Rubin (1992) give its interval by.
+def unmixed(traces: np.ndarray) -> bool:
+    """Whether R-hat is above `MIXED` and more than chance makes of so few independent rounds: beyond 1 by the F
+    distribution that Gelman & Rubin (1992) give its interval by."""
+    found = _reduction(traces)
+    if found is None:
+        return False
+    length, parts, ratio = found
+    chance = stats.f.ppf(1 - CHANCE / 2, parts - 1, parts * (length - 1)) / length
+    return (length - 1) / length + ratio > MIXED**2 and ratio > chance
+
+
+def doubtful(traces: np.ndarray, columns: int) -> bool:
+    """Whether chains are `unmixed` because they remember where they began, or stand apart: not because rounds resemble
+    those before them, while each chain has forgotten its beginning.
+
+    They remember it where the correlation of a round with the one before leaves more than `REMEMBERED` over all rounds,
+    and stand apart where their means differ by more than those of chains with that correlation do, by chance.
 
     Args:
         columns: that are judged at once; chance has as many tries.
     """
     found = _reduction(traces)
-    if found is None:
+    if found is None or not unmixed(traces):
         return False
     length, parts, ratio = found
-    chance = stats.f.ppf(1 - CHANCE / 2 / columns, parts - 1, parts * (length - 1)) / length
-    return (length - 1) / length + ratio > MIXED**2 and ratio > chance
+    rounds = traces.shape[1]
+    centred = traces - traces.mean(1, keepdims=True)
+    raw = float((centred[:, 1:] * centred[:, :-1]).sum() / max(float((centred**2).sum()), 1e-300))
+    alike = float(np.clip((rounds * raw + 1) / (rounds - 4), 0, 0.999)) if rounds > 4 else 0.0  # Kendall 1954
+    if alike**rounds > REMEMBERED:
+        return True
+    lag = np.arange(1, length)
+    of_mean = (1 + 2 * float(((1 - lag / length) * alike**lag).sum())) / length  # variance of a part's mean
+    expected = of_mean * (length - 1) / (length * (1 - of_mean))
+    freedom = max(parts * (length - 1) * (1 - alike) / (1 + alike), 1)
+    return ratio / expected > float(stats.f.ppf(1 - CHANCE / 2 / columns, parts - 1, freedom))
 
 
 def doubts(
@@ -137,7 +162,7 @@ def doubts(
     """
     said = []
     judged = {plan.name(p): trace for p, trace in zip(plan.order, traces, strict=True) if gaps[p].any()}
-    slow = {name: r_hat(trace) or 1.0 for name, trace in judged.items() if unmixed(trace, len(judged))}
+    slow = {name: r_hat(trace) or 1.0 for name, trace in judged.items() if doubtful(trace, len(judged))}
     if slow:
         worst = max(slow, key=lambda name: slow[name])
         rounds = traces.shape[2]
@@ -159,7 +184,7 @@ def _far(plan: Plan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[np.nd
     of the observed ones predicts, which are weighted to resemble the incomplete rows in the other columns (by the odds
     of being missing)."""
     shown = drawn[:LOOKED_AT]
-    found: dict[int, list[tuple[float, float, float]]] = {}
+    found: dict[int, list[tuple[float, ...]]] = {}
     for columns in shown:
         table = Regressors(plan.columns, plan.sizes, columns, plan.scales)
         for place in plan.order:
@@ -186,15 +211,15 @@ def _far(plan: Plan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[np.nd
             (center, variance, doubt), (other, others, more) = (_moments(v, w) for v, w in parts)
             near = 0.01 * float(y[seen].var())  # a tenth of the column's own deviation
             variance, others = max(variance, near), max(others, near)
-            found.setdefault(place, []).append(((other - center) / variance**0.5, others / variance, doubt + more))
+            apart, own = (other - center) / variance**0.5, max(others / variance, 1.0) / gone.sum()
+            found.setdefault(place, []).append((apart, own, others / variance, doubt + more, gone.sum()))
     far = []
     for place, figures in found.items():
-        apart, ratio, doubt = np.mean(figures, 0)
-        reach = stats.norm.ppf(1 - CHANCE / 2) * doubt**0.5
-        if abs(apart) > APART:
+        apart, own, ratio, doubt, cells = np.mean(figures, 0)
+        if abs(apart) - stats.t.ppf(1 - CHANCE / 2, cells - 1) * own**0.5 > APART:
             side = "above" if apart > 0 else "below"
             far.append(f"{plan.name(place)!r} (by {abs(apart):.1f} standard deviations {side})")
-        elif abs(np.log(ratio)) - reach > np.log(RATIO):
+        elif abs(np.log(ratio)) - stats.t.ppf(1 - CHANCE / 2, cells - 1) * doubt**0.5 > np.log(RATIO):
             far.append(f"{plan.name(place)!r} ({ratio:.2g} times the variance)")
     if not far:
         return []
@@ -209,7 +234,8 @@ def _moments(values: np.ndarray, weight: np.ndarray) -> tuple[float, float, floa
     """Mean, variance, and the variance of the latter's logarithm, by the fourth moment (Layard 1973)."""
     center = float(weight @ values)
     second, fourth = (float(weight @ (values - center) ** power) for power in (2, 4))
-    return center, second, (fourth / max(second**2, 1e-300) - 1) * float(weight @ weight)
+    rough = max(fourth / max(second**2, 1e-300) - 1, 2.0)  # few values have no tails: a normal's at least
+    return center, second, rough * float(weight @ weight)
 
 
 def _complete_rows(plan: Plan, formula: Formula | None) -> list[str]:
@@ -304,4 +330,4 @@ def _use(tables: int, call: str) -> Any:
     return Use(commands=(), python=code, without_unmask=said).html()
 
 
-__all__ = ["ImputedColumn", "diagnostics", "doubts", "r_hat", "unmixed", "write_report"]
+__all__ = ["ImputedColumn", "diagnostics", "doubtful", "doubts", "r_hat", "unmixed", "write_report"]
