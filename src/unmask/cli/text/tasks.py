@@ -161,6 +161,7 @@ def evaluate(
     label: options.Label = None,
     header: options.Header = None,
     lenient: options.Lenient = False,
+    set_: options.Set = [],
     seed: options.Seed = 0,
     precision: options.Precision = "auto",
     device: options.Device = "auto",
@@ -172,14 +173,19 @@ def evaluate(
     from unmask.modalities.text.tasks import figures
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
+    from unmask.training.settings import parse_set
 
     if len(data) != 1:
         raise UserError(f"{len(data)} files", hint="Give one labelled file.")
     output = Output(json_, seed)
+    given = parse_set(set_)
+    for name in given:
+        if name != "group":
+            raise UserError(f"--set {name}=", hint=suggest(name, ["group"]))
     found = tuning.evaluate(
         model,
         data[0],
-        columns=Columns(text=text, text2=text2, label=label, header=header),
+        columns=Columns(text=text, text2=text2, label=label, header=header, group=given.get("group")),
         seed=seed,
         device=device,
         precision=precision,

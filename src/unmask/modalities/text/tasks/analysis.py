@@ -16,6 +16,7 @@ from unmask.evaluation.meanings import good
 from unmask.evaluation.report import Report, training_curves
 from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.data import Item
+from unmask.modalities.text.tasks.held_out import groups_of
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.task import TextTask
@@ -49,7 +50,8 @@ def write_report(
             )
             for r in result["comparison"]
         ]
-        note = f"{len(checked.items):,} held-out rows; intervals of 95 % over the rows; {good(result['metric'])}. "
+        over = "the rows" if groups_of(checked.items) is None else "whole groups"
+        note = f"{len(checked.items):,} held-out rows; intervals of 95 % over {over}; {good(result['metric'])}. "
         note += " ".join(result.get("lines", [])[-1:])
         report.section("Beside simpler models", table(("model", result["metric"], "interval", ""), rows), note=note)
     scores = [(name, value, good(name)) for name, value in shown.items()]

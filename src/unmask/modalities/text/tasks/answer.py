@@ -53,7 +53,7 @@ class Answer(TextTask):
     def read(
         cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
     ) -> tuple[list[SquadQuestion], Columns | None]:
-        return as_questions(data, labelled=labelled, trouble=trouble), None
+        return as_questions(data, labelled=labelled, trouble=trouble, columns=columns), None
 
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[SquadQuestion], settings: TaskSettings) -> Answer:

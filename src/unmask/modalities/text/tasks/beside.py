@@ -20,6 +20,7 @@ import torch
 
 from unmask.errors import UserError
 from unmask.modalities.text.tasks import linear
+from unmask.modalities.text.tasks.held_out import kept_together
 from unmask.modalities.text.terms import pieces, with_pairs
 
 NAME = "beside"
@@ -200,7 +201,14 @@ def fit_words(
     features = _counts(counter, items)
     if strength is None:
         _, strength, _ = linear.cross_validated(
-            [features], target, kind, seed=seed, weights=weights, strengths=STRENGTHS[::-1], most=2000
+            [features],
+            target,
+            kind,
+            seed=seed,
+            weights=weights,
+            groups=kept_together(items),
+            strengths=STRENGTHS[::-1],
+            most=2000,
         )
     found = linear.fit(features, target, kind, strength, weights=weights, steps=60)
     return Beside("words", problem, found, terms=list(counter.get_feature_names_out()), idf=counter.idf_)
@@ -208,6 +216,7 @@ def fit_words(
 
 def fit_apart(
     vectors: tuple[np.ndarray, np.ndarray],
+    items: Sequence[Any],
     target: np.ndarray,
     kind: linear.Kind,
     problem: str,
@@ -222,7 +231,13 @@ def fit_apart(
     x = ((x - mean) / deviation).astype(np.float32)
     if strength is None:
         _, strength, _ = linear.cross_validated(
-            [x], target, kind, seed=seed, weights=weights, strengths=(0.001, 0.01, 0.1, 1.0)
+            [x],
+            target,
+            kind,
+            seed=seed,
+            weights=weights,
+            groups=kept_together(items),
+            strengths=(0.001, 0.01, 0.1, 1.0),
         )
     return Beside(
         "apart", problem, linear.fit(x, target, kind, strength, weights=weights), mean=mean, deviation=deviation

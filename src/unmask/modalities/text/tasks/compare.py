@@ -13,6 +13,7 @@ import numpy as np
 from unmask.core.inference import one_core
 from unmask.modalities.text.tasks import simpler
 from unmask.modalities.text.tasks.beside import Beside, Kind, vectors_apart
+from unmask.modalities.text.tasks.held_out import resamples
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
@@ -129,7 +130,7 @@ class Verdict:
     """What the comparison came to.
 
     Attributes:
-        table: rows of `model`, `value`, `low`, `high` (95 %, over the held-out rows) and `kept`.
+        table: rows of `model`, `value`, `low`, `high` (95 %, over the held-out rows or their groups) and `kept`.
         beside: a simpler model that goes into the folder, its share set.
         kept: name of the row that is kept.
         better: name of a simpler model that did better and cannot be kept in the folder.
@@ -238,7 +239,7 @@ def gain(
     task: TextTask, one: list[dict[str, Any]], other: list[dict[str, Any]], items: Sequence[Any], *, seed: int
 ) -> tuple[float, float]:
     """By how much `one` is better than `other` (of an error too: more is better), and the standard error of that over
-    the rows."""
+    the rows, or their groups."""
 
     def difference(chosen: Sequence[int]) -> float:
         told = [
@@ -246,17 +247,15 @@ def gain(
         ]
         return told[0] - told[1]
 
-    rng, n = np.random.default_rng([seed, 29]), len(items)
-    drawn = [difference(rng.integers(n, size=n).tolist()) for _ in range(DRAWS if n > 1 else 0)]
-    return difference(range(n)), float(np.std(drawn)) if drawn else 0.0
+    drawn = [difference(rows) for rows in resamples(items, np.random.default_rng([seed, 29]), DRAWS)]
+    return difference(range(len(items))), float(np.std(drawn)) if drawn else 0.0
 
 
 def _interval(task: TextTask, predictions: list[dict[str, Any]], items: Sequence[Any], seed: int) -> dict[str, Any]:
-    rng, n = np.random.default_rng(seed), len(items)
-    values = []
-    for _ in range(DRAWS if n > 1 else 0):
-        drawn = rng.integers(n, size=n)
-        values.append(task.value([predictions[i] for i in drawn], [items[i] for i in drawn]))
+    values = [
+        task.value([predictions[i] for i in drawn], [items[i] for i in drawn])
+        for drawn in resamples(items, np.random.default_rng(seed), DRAWS)
+    ]
     low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
     value = task.value(predictions, items)
     return {"value": value, "low": None if low is None else float(low), "high": None if high is None else float(high)}

@@ -17,7 +17,7 @@ from unmask.files import read_text, split_lines
 from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
-from unmask.modalities.text.tasks.data import Columns, read_rows
+from unmask.modalities.text.tasks.data import Columns, read_rows, refuse_group
 from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.scorers import Span, spans_of
@@ -36,12 +36,14 @@ class Sentence:
     Attributes:
         spans: (start, end, label) in characters, None where not labelled.
         words: character spans of the words that are tagged, None where the tokenizer's own units are.
+        group: what it must not be parted from.
         row: what the file holds of it, carried along by `predict`.
     """
 
     text: str
     spans: tuple[Span, ...] | None = None
     words: tuple[tuple[int, int], ...] | None = None
+    group: str | None = None
     where: str = ""
     row: dict[str, Any] | None = None
 
@@ -59,23 +61,28 @@ def as_sentences(
         UserError: naming file and line of a missing column, an unknown tag or a span outside its text.
     """
     noted, columns = Trouble() if trouble is None else trouble, columns or Columns()
+
+    def grouped(where: str, row: dict[str, Any]) -> Sentence:
+        return dataclasses.replace(_row(where, row, labelled, noted), group=columns.group_of(where, row))
+
     if isinstance(data, str | Path):
         path = Path(data)
         kind = suffix_of(path)
         if kind in (".jsonl", ".ndjson", ".parquet", ".csv") or str(data).startswith("hf:"):
-            if columns.asked:
-                given = naming(**columns.named)
+            if other := {part: name for part, name in columns.named.items() if part != "group"}:
+                given = naming(**other)
                 raise UserError(
                     f"{data}: {given}: columns of a CoNLL file, by number",
                     hint="Rows of tagged texts have their own: text and entities, or tokens and tags.",
                 )
-            found = noted.each(read_rows(data), lambda where, row: _row(where, row, labelled, noted))
+            found = noted.each(read_rows(data), lambda where, row: grouped(where, row))
         elif kind == ".txt" and not labelled and not (columns.text or _columns_in(path)):
             lines = split_lines(read_text(path, hint=GIVE))
             if not lines:
                 raise UserError(f"{path}: no sentences", hint="Give at least one text.")
             return [Sentence(text=line, where=f"{path}:{n}", row={"text": line}) for n, line in enumerate(lines, 1)]
         else:
+            refuse_group(columns, "CoNLL")
             found = read_conll(path, noted, columns=columns, labelled=labelled)
         noted.settle("rows" if kind in (".jsonl", ".ndjson", ".parquet", ".csv") else "lines")
         if not found:
@@ -85,7 +92,7 @@ def as_sentences(
     if rows and isinstance(rows[0], Sentence):
         return rows
     made = [
-        Sentence(text=row, where=f"row {i}") if isinstance(row, str) else _row(f"row {i}", dict(row), labelled, noted)
+        Sentence(text=row, where=f"row {i}") if isinstance(row, str) else grouped(f"row {i}", dict(row))
         for i, row in enumerate(rows, 1)
     ]
     noted.settle("rows")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from unmask.errors import UserError, first_of, suggest
+from unmask.errors import UserError, first_of, setting, suggest
 from unmask.files import read_text, split_lines
 from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.quotes import encloses, separated
@@ -69,7 +69,7 @@ Label = str | float | int | tuple[str, ...] | tuple[int, ...] | None
 
 GIVE = "Give a csv, tsv, jsonl or parquet file."
 """Where there is no such file."""
-PARTS = ("text", "text2", "label", "negative")
+PARTS = ("text", "text2", "label", "negative", "group")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,8 @@ class Item:
     text2: str | None = None
     negative: str | None = None
     label: Label = None
+    group: str | None = None
+    """What it must not be parted from."""
     where: str = ""
     row: Mapping[str, Any] | None = None
     """All columns of an unlabelled row, carried along by `predict`."""
@@ -102,13 +104,14 @@ class Columns:
     text2: str | None = None
     label: str | None = None
     negative: str | None = None
+    group: str | None = None
     header: bool | None = None
     learnt: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def asked(self) -> list[str]:
         """Names of columns that are given."""
-        return [name for name in (self.text, self.text2, self.label, self.negative) if name is not None]
+        return [name for part in PARTS if (name := getattr(self, part)) is not None]
 
     @property
     def named(self) -> dict[str, str]:
@@ -121,6 +124,20 @@ class Columns:
         """The same wishes, with the columns of the training data (part -> name) for the parts that are left open."""
         left = [part for part in PARTS if getattr(self, part) is None and part in names]
         return dataclasses.replace(self, learnt={part: names[part] for part in left})
+
+    def group_of(self, where: str, row: Mapping[str, Any]) -> str | None:
+        """The group of a row; None where no column tells.
+
+        Raises:
+            UserError: the column is empty, or not there though it is given.
+        """
+        name = self.group or self.learnt.get("group")
+        if not name or (name not in row and self.group is None):
+            return None
+        value = row.get(name)
+        if value is None or value != value or not str(value).strip():
+            raise UserError(f"{where}: column {name!r} is empty", hint="Every row needs a group.")
+        return str(value).strip()
 
     def not_there(self) -> str | None:
         """A warning where another column plays a part than in the training data."""
@@ -414,6 +431,7 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
         text=texts["text"],
         text2=texts["text2"],
         negative=texts["negative"],
+        group=columns.group_of(where, row),
         label=_label(label, f"{where}: column {columns.label!r}"),
         where=where,
         row=carried,
@@ -470,6 +488,7 @@ def as_items(
     if isinstance(rows[0], dict):
         found = choose(dict.fromkeys(name for row in rows for name in row), columns or Columns(), where="data")
         return [_item(f"row {i}", r, found, labelled=labelled) for i, r in enumerate(rows, 1)], found
+    refuse_group(columns, "rows")
     if all(isinstance(row, str) for row in rows):
         return [Item(text=text, where=f"row {i}") for i, text in enumerate(rows, 1)], None
     if wrong := [f"row {i} is {row!r:.60}" for i, row in enumerate(rows, 1) if not _is_row(row)]:
@@ -482,6 +501,15 @@ def as_items(
         second = row[1] if len(row) == 3 else None
         items.append(Item(text=row[0], text2=second, label=_label(row[-1], f"row {i}: label"), where=f"row {i}"))
     return items, None
+
+
+def refuse_group(columns: Columns | None, what: str) -> None:
+    """
+    Raises:
+        UserError: a column of groups is given, of data that has no columns.
+    """
+    if columns is not None and columns.group:
+        raise UserError(f"{setting('group', columns.group)} of {what} without columns", hint="Give a table, or dicts.")
 
 
 def vectors(items: Sequence[Item]) -> int | None:

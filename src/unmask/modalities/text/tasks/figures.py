@@ -11,13 +11,14 @@ import numpy as np
 from unmask.evaluation.classes import class_figures, share
 from unmask.evaluation.labels import label_figures
 from unmask.modalities.text.tasks.classify import names_of
+from unmask.modalities.text.tasks.held_out import groups_of
 
 MOST = 20
 """Classes up to which each one's area under the precision-recall curve is worked out, with 500 resamples."""
 
 
 def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[Any], *, seed: int = 0) -> dict[str, Any]:
-    """{"figures": ...} of a classifier of classes or labels, else nothing.
+    """{"figures": ...} of a classifier of classes or labels, else nothing; groups of rows count as one in intervals.
 
     Returns:
         `figures`, as `evaluation.classes.class_figures` (one of several classes) or `evaluation.labels.label_figures`
@@ -34,14 +35,15 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
     truth = np.zeros((len(items), len(labels)), bool)
     for i, item in enumerate(items):
         truth[i, [number[name] for name in names_of(item)]] = True
+    given: dict[str, Any] = {"groups": groups_of(items), "seed": seed}
     if task.problem == "multi":
-        return {"figures": label_figures(truth, chance, labels, threshold=task.about.get("threshold", 0.5), seed=seed)}
-    found = class_figures(truth.argmax(1), chance, labels, seed=seed)
+        return {"figures": label_figures(truth, chance, labels, threshold=task.about.get("threshold", 0.5), **given)}
+    found = class_figures(truth.argmax(1), chance, labels, **given)
     said = np.eye(len(labels), dtype=bool)[chance.argmax(1)]
-    detail = label_figures(truth, chance, labels, seed=seed)["by_label"] if len(labels) <= MOST else None
+    detail = label_figures(truth, chance, labels, **given)["by_label"] if len(labels) <= MOST else None
     for c, row in enumerate(found["by_class"]):
         row["sensitivity"] = row["recall"]
-        row["specificity"] = share(~said[:, c], ~truth[:, c])
+        row["specificity"] = share(~said[:, c], ~truth[:, c], given["groups"])
         if detail is not None:
             row["auprc"], row["prevalence"] = detail[c]["auprc"], detail[c]["prevalence"]
     out: dict[str, Any] = {"figures": found}

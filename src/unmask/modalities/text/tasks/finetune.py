@@ -19,6 +19,7 @@ from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.finetuning import TaskTraining
+from unmask.modalities.text.tasks.held_out import resamples
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.missing import without_texts
 from unmask.modalities.text.tasks.model import TaskFolder
@@ -91,12 +92,14 @@ def _read_for(
     trouble: Trouble | None,
 ) -> list[Any]:
     """Data for a trained task, from the columns that it was trained on; which were read is said."""
-    trained = task.about.get("columns") or {}
+    trained = dict(task.about.get("columns") or {})
+    if group := (task.about.get("settings") or {}).get("group"):
+        trained["group"] = group
     if not labelled:
-        trained = {part: name for part, name in trained.items() if part != "label"}
+        trained = {part: name for part, name in trained.items() if part not in ("label", "group")}
     items, read_from = task.read(data, (columns or Columns()).trained_on(trained), labelled=labelled, trouble=trouble)
     if read_from and read_from.asked:
-        used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None)
+        used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None, group=None)
         say(f"columns: {used.said()}")
         if warning := read_from.not_there():
             say(warning)
@@ -195,7 +198,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.
 
-    The interval resamples items with replacement and scores again (percentile bootstrap). A folder of documents,
+    The interval resamples items with replacement and scores again (percentile bootstrap); where `columns` name a group,
+    or the model was trained with one and the data has its column, whole groups. A folder of documents,
     queries and judgements goes to `retrieval.evaluate_retrieval`. `metrics` holds all of them by name; they stand at
     the top too, but for the precision of entities, since `precision` there is the number format. Of classes and labels
     `figures` holds the scores of each with intervals, beside the most frequent class (see `figures`).
@@ -211,9 +215,7 @@ def evaluate(
     predictions, _ = _predict(folder, task, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     values = []
-    generator = np.random.default_rng(seed)
-    for _ in range(draws if len(items) > 1 else 0):
-        drawn = generator.integers(len(items), size=len(items))
+    for drawn in resamples(items, np.random.default_rng(seed), draws):
         values.append(task.score([predictions[i] for i in drawn], [items[i] for i in drawn])[task.metric])
     low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
     return {

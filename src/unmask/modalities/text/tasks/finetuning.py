@@ -81,10 +81,12 @@ class TaskTraining:
     def read(self, train: Any, validation: Any, columns: Columns | None, *, lenient: bool) -> TaskRows:
         """The rows to train on and those held out."""
         trouble = Trouble(lenient=lenient, say=self.say)
+        columns = dataclasses.replace(columns or Columns(), group=self.settings.group)
         items, read_from = self.kind.read(train, columns, labelled=True, trouble=trouble)
         held = None
         if validation is not None:
-            wanted = (columns or Columns()).trained_on(read_from.named if read_from else {})
+            named = (read_from.named if read_from else {}) | ({"group": columns.group} if columns.group else {})
+            wanted = dataclasses.replace(columns, group=None).trained_on(named)
             held, held_from = self.kind.read(validation, wanted, labelled=True, trouble=trouble)
             if held_from and (warning := held_from.not_there()):
                 self.say(f"validation data: {warning}")

@@ -23,16 +23,46 @@ def key_of(item: Any) -> str:
     return "\0".join(re.sub(r"\s+", " ", p).strip().lower() for p in parts if p is not None)
 
 
-def overlap(training: Sequence[Any], held: Sequence[Any]) -> int:
-    """Held-out rows that are training rows too, by `key_of`."""
-    seen = {key_of(item) for item in training}
-    return sum(key_of(item) in seen for item in held)
+def overlap(training: Sequence[Any], held: Sequence[Any], key: Callable[[Any], str | None] = key_of) -> int:
+    """Held-out rows that are training rows too, or have the same `key` otherwise; None is no key."""
+    seen = {key(item) for item in training} - {None}
+    return sum(key(item) in seen for item in held)
 
 
 def kept_together(items: Sequence[Any]) -> np.ndarray:
-    """(items,) the number of what must be on one side of every split: exact copies, and questions about one context."""
+    """(items,) the number of what must be on one side of every split: exact copies, questions about one context, and
+    rows of one group with all that these join."""
     keys = [getattr(item, "context", None) or key_of(item) for item in items]
-    return np.unique(np.array([hash_of(k) for k in keys]), return_inverse=True)[1].ravel()
+    number = np.unique(np.array([hash_of(k) for k in keys]), return_inverse=True)[1].ravel()
+    group = groups_of(items)
+    if group is None:
+        return number
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    size = int(group.max()) + 1
+    joined = coo_array((np.ones(len(items)), (group, size + number)), shape=(size + len(items),) * 2)
+    return np.unique(connected_components(joined, directed=False)[1][group], return_inverse=True)[1].ravel()
+
+
+def groups_of(items: Sequence[Any]) -> np.ndarray | None:
+    """(items,) the number of the group of each row; None where no row has one. A row without is a group of its own."""
+    names = [getattr(item, "group", None) for item in items]
+    if not any(name is not None for name in names):
+        return None
+    marked = [f"row {i}" if name is None else f"group {name}" for i, name in enumerate(names)]
+    return np.unique(marked, return_inverse=True)[1].ravel()
+
+
+def resamples(items: Sequence[Any], rng: np.random.Generator, draws: int) -> Iterator[list[int]]:
+    """Numbers of rows drawn with replacement, as many as there are; of rows that have groups whole groups. No draws of
+    one row, or of one group."""
+    group = groups_of(items)
+    members = None if group is None else [np.flatnonzero(group == g) for g in range(int(group.max()) + 1)]
+    n = len(items) if members is None else len(members)
+    for _ in range(draws if n > 1 else 0):
+        drawn = rng.integers(n, size=n)
+        yield (drawn if members is None else np.concatenate([members[g] for g in drawn])).tolist()
 
 
 def judging_folds(items: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -46,8 +76,9 @@ def judging_folds(items: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray
 def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], list[Any]]:
     """(rows to train on, rows held out), a pure function of rows, share and seed.
 
-    Rows that are the same stay together, and so do questions about one context. Classes are spread evenly, and the last
-    row of a class is never held out. Too few rows, or too few that are different, leave none held out.
+    What is `kept_together` stays so. Classes are spread evenly (less so where groups are large), and the last row of a
+    class is never held out. Too few rows, or too few that are different, leave none held out; groups never more than
+    half of them.
     """
     n = len(items)
     if n < LEAST or share <= 0:
@@ -65,13 +96,15 @@ def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], lis
     left = np.bincount(stratum)
     quota = np.floor(left * wanted / n + rng.random(len(left)))
     chosen = np.zeros(n, bool)
-    for g in order.tolist():
-        mine = members[g]
-        here = np.bincount(stratum[mine], minlength=len(left))
-        if chosen.sum() < wanted and (quota >= here).all() and (left - here > 0)[here > 0].all():
-            chosen[mine] = True
-            quota -= here
-            left = left - here
+    for even in (True, False) if groups_of(items) is not None else (True,):
+        for g in order.tolist():
+            mine = members[g]
+            here = np.bincount(stratum[mine], minlength=len(left))
+            fits = (quota >= here).all() if even else not chosen[mine].any() and chosen.sum() + len(mine) <= n / 2
+            if chosen.sum() < wanted and fits and (left - here > 0)[here > 0].all():
+                chosen[mine] = True
+                quota -= here
+                left = left - here
     if not chosen.any():
         return list(items), []
     return [x for x, c in zip(items, chosen, strict=True) if not c], [
@@ -97,6 +130,11 @@ def hold_out(
                 f"warning: {shared:,} of {len(held):,} validation rows are training rows too (blanks and case aside): "
                 "scores on them are too good"
             )
+        if known := overlap(items, held, lambda item: getattr(item, "group", None)):
+            say(
+                f"warning: {known:,} of {len(held):,} validation rows are of groups that have training rows: scores on "
+                "them are too good"
+            )
         return shared, None
     if settings.start == "plain" or settings.held == 0:
         return 0, None
@@ -109,7 +147,9 @@ def hold_out(
         return 0, None
     if hasattr(out[0], "label") and any(item.label is None for item in items):
         return 0, None  # similarity without grades: there is no score to hold rows out for
-    say(f"no validation data: {len(out):,} of {len(items):,} rows are held out ({setting('held', 0)} for none)")
+    names = {group for item in items if (group := getattr(item, "group", None))}
+    whole = f", {len({item.group for item in out}):,} of {len(names):,} groups whole," if names else ""
+    say(f"no validation data: {len(out):,} of {len(items):,} rows{whole} are held out ({setting('held', 0)} for none)")
     return 0, (rest, out)
 
 

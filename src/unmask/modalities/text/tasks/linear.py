@@ -122,18 +122,16 @@ def pointer_loss(model: Linear, features: Any, target: np.ndarray, segments: np.
 
 
 def folds(target: np.ndarray, kind: Kind, groups: np.ndarray | None, seed: int, count: int = FOLDS) -> np.ndarray:
-    """(n,) number of the fold in which each row is held out; classes spread evenly, rows of a group together."""
-    n = len(target)
-    rng = np.random.default_rng([seed, 17])
-    if groups is not None:
-        number = np.unique(groups, return_inverse=True)[1].ravel()
-        return rng.permutation(number.max() + 1)[number] % count
-    order = rng.permutation(n)
+    """(n,) number of the fold in which each row is held out; classes spread evenly, rows of a group together (by the
+    class of its first row)."""
+    each = np.arange(len(target)) if groups is None else groups
+    _, first, number = np.unique(each, return_index=True, return_inverse=True)
+    order = np.random.default_rng([seed, 17]).permutation(len(first))
     if kind == "softmax":
-        order = order[np.argsort(target[order].argmax(1), kind="stable")]
-    out = np.empty(n, np.int64)
-    out[order] = np.arange(n) % count
-    return out
+        order = order[np.argsort(target[first[order]].argmax(1), kind="stable")]
+    out = np.empty(len(first), np.int64)
+    out[order] = np.arange(len(first)) % count
+    return out[number.ravel()]
 
 
 def cross_validated(

@@ -25,6 +25,7 @@ from unmask.encoder.transformer import activation
 from unmask.families.heads import TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear
+from unmask.modalities.text.tasks.held_out import kept_together
 from unmask.modalities.text.tasks.pooling import add_mean_layer, can_add_mean_layer, pooled_both, through_mean_layer
 from unmask.modalities.text.tasks.prepared import Prepared
 
@@ -90,7 +91,12 @@ def start_classifier(
     names = list(seen)
     if chosen is None:
         at, strength, loss = linear.cross_validated(
-            [_standard(seen[name][0])[0] for name in names], y, kind, seed=seed, weights=weights
+            [_standard(seen[name][0])[0] for name in names],
+            y,
+            kind,
+            seed=seed,
+            weights=weights,
+            groups=kept_together(training.items),
         )
     else:
         at, strength, loss = 0, chosen.strength, chosen.loss
@@ -130,12 +136,13 @@ def start_tagger(
         if total >= MOST_WORDS:
             break
     states, tags, owner = [], [], []
+    group = _groups_of_windows(training)[np.sort(taken)]
     for x, batch, numbers in _passes(text, [training.examples[i] for i in sorted(taken)], slots, context):
         here = on_host(batch.values["target"]).flatten()
         where = here.nonzero().flatten()
         states.append(x.flatten(0, 1)[to_device(where, x.device)].float())
         tags.append(here[where] - 1)
-        owner.append(torch.from_numpy(numbers)[on_host(batch.index).flatten()[where]])
+        owner.append(group[numbers[on_host(batch.index).flatten()[where].numpy()]])
     features, layers = _in_front(head, torch.cat(states))
     y = np.eye(labels, dtype=np.float32)[torch.cat(tags).numpy()]
     strength, loss = (chosen.strength, chosen.loss) if chosen else (1.0, float("nan"))
@@ -145,7 +152,7 @@ def start_tagger(
             y,
             "softmax",
             seed=seed,
-            groups=torch.cat(owner).numpy(),
+            groups=np.concatenate(owner),
             strengths=(0.01, 0.1, 1, 10),
         )
     _settle(
@@ -167,7 +174,7 @@ def start_answerer(
     seed: int = 0,
     chosen: Probed | None = None,
 ) -> Probed:
-    """The same for start and end: a softmax over the slots of each window; C by one window in four held out."""
+    """The same for start and end: a softmax over the slots of each window; C by one context in four held out."""
     rng = np.random.default_rng([seed, 20])
     taken = np.sort(rng.permutation(len(training.examples))[:MOST_WINDOWS])
     target = training.extra["target"].numpy()
@@ -185,9 +192,10 @@ def start_answerer(
         y[begins + target[taken, column], column] = 1.0
     window = np.repeat(np.arange(len(taken)), size)
     strength = chosen.strength if chosen else 1.0
-    if chosen is None and len(taken) >= 8:
+    group = np.unique(_groups_of_windows(training)[taken], return_inverse=True)[1].ravel()
+    if chosen is None and len(taken) >= 8 and group.max() >= 3:
         x = _standard(features)[0]
-        held = rng.permutation(len(taken)) % 4 == 0
+        held = (rng.permutation(group.max() + 1) % 4 == 0)[group]
         outside = held[window]
         inner, outer = (np.cumsum(size[m]) - size[m] for m in (~held, held))
         found, best = None, np.inf
@@ -198,6 +206,11 @@ def start_answerer(
                 best, strength = loss, tried
     _settle(head, features, layers, lambda x: linear.fit(x, y, "pointer", strength, segments=begins, steps=100))
     return Probed("each", strength, False, len(y))
+
+
+def _groups_of_windows(training: Prepared) -> np.ndarray:
+    """(windows,) the number of what each window is kept together with."""
+    return kept_together(training.items)[[window.owner for window in training.extra["windows"]]]
 
 
 def pooled(text: TextFolder, prepared: Prepared, *, slots: int, context: Callable[[], Any]) -> tuple[Tensor, Tensor]:

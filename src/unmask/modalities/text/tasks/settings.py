@@ -29,6 +29,8 @@ class TaskSettings:
         start: 'probe': the head starts as a linear probe of the frozen encoder, rows are held out where no validation
             data is given, and the result is set beside simpler models; 'plain': a random head, all rows trained on,
             nothing compared.
+        group: column of what must not be split (author, patient, document) between rows trained on and held out, folds
+            of probes and of what is calibrated; intervals resample whole groups. Of SQuAD's json 'title' is one.
         held: share of the training rows held out where no validation data is given (at least 40 rows); 0 for none.
         refit: after choosing by rows held out of the training rows, train on all of them by the same recipe. None:
             where choosing and that are no more work than as many epochs over all rows in padded steps of 8
@@ -70,6 +72,7 @@ class TaskSettings:
     batch: int = 32
     micro_slots: int | None = None
     start: Literal["probe", "plain"] = "probe"
+    group: str | None = None
     held: float = 0.15
     refit: bool | None = None
     learning_rate: float | None = None

@@ -78,7 +78,7 @@ def fit(
     else:
         vectors = vectors_apart(model.masked, task.encoder, items, **where)
     weights = None if weights is None else weights[chosen]
-    return fit_apart(vectors, target[chosen], loss, problem, weights=weights, **options)
+    return fit_apart(vectors, items, target[chosen], loss, problem, weights=weights, **options)
 
 
 def outputs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from unmask.errors import UserError
 from unmask.files import read_text
 from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.sources import suffix_of
-from unmask.modalities.text.tasks.data import read_rows
+from unmask.modalities.text.tasks.data import Columns, read_rows
 from unmask.modalities.text.tasks.lenient import Trouble
 
 
@@ -22,6 +23,7 @@ class SquadQuestion:
 
     Attributes:
         answers: (text, start) pairs; empty where there is none; None where not labelled.
+        group: what it must not be parted from.
         row: what the file holds of it but the context and the answers, carried along by `predict`.
     """
 
@@ -29,16 +31,20 @@ class SquadQuestion:
     question: str
     context: str
     answers: tuple[tuple[str, int], ...] | None = None
+    group: str | None = None
     where: str = ""
     row: dict[str, Any] | None = None
 
 
-def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -> list[SquadQuestion]:
+def as_questions(
+    data: Any, *, labelled: bool, trouble: Trouble | None = None, columns: Columns | None = None
+) -> list[SquadQuestion]:
     """Questions from a SQuAD json file, flat rows (question, context, answers), or rows of Python.
 
     Args:
         trouble: notes answers that are not at their offset, and rows that cannot be read, which are left out or refused
             together; None refuses.
+        columns: `group`: which field tells what is not parted.
 
     Raises:
         UserError: naming the question whose answer is not at its offset, or whatever is missing.
@@ -46,7 +52,10 @@ def as_questions(data: Any, *, labelled: bool, trouble: Trouble | None = None) -
     noted = Trouble() if trouble is None else trouble
 
     def made(where: str, row: Any) -> SquadQuestion:
-        q = row if isinstance(row, SquadQuestion) else _question(where, row, keep=not labelled)
+        q = row
+        if not isinstance(row, SquadQuestion):
+            group = (columns or Columns()).group_of(where, row)
+            q = dataclasses.replace(_question(where, row, keep=not labelled), group=group)
         if labelled and q.answers is None:
             raise UserError(f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer.")
         for text, start in (q.answers or ()) if labelled else ():
@@ -96,8 +105,9 @@ def _squad(path: Path) -> list[tuple[str, Any]]:
     out = []
     try:
         for article in content["data"]:
+            title = {"title": article["title"]} if "title" in article else {}
             for paragraph in article["paragraphs"]:
-                out += [(str(path), qa | {"context": paragraph["context"]}) for qa in paragraph["qas"]]
+                out += [(str(path), title | qa | {"context": paragraph["context"]}) for qa in paragraph["qas"]]
     except (KeyError, TypeError) as error:
         raise UserError(f"{path}: no {error}", hint="Expected SQuAD's data/paragraphs/qas/context layout.") from None
     return out
