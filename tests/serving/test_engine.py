@@ -143,6 +143,31 @@ def test_a_panic_ends_one_request_and_no_thread():
     w.engine.close()
 
 
+class Closed:
+    """A log whose reader has gone."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+    flush = close = write
+
+
+def test_a_log_that_nobody_reads_ends_no_thread(monkeypatch):
+    def run(texts):
+        if "bad" in texts:
+            raise ValueError
+        return [len(text) for text in texts]
+
+    w = Waiting(run)
+    w.go.set()
+    monkeypatch.setattr("sys.stderr", Closed())
+    for tag, text in (("a", "bad"), ("b", "bb")):
+        w.ask(tag, [text])
+    found = w.found(2)
+    assert (found["a"][0], found["b"]) == (500, (200, {"lengths": [2]}))
+    w.engine.close()
+
+
 def test_what_is_sent_is_not_in_the_log(capsys):
     def run(texts):
         raise ValueError(f"cannot do {texts}")

@@ -80,6 +80,22 @@ def test_a_worker_that_is_killed_is_replaced_and_its_requests_get_an_error(model
     assert served.end()[0] == 0
 
 
+def test_ready_asks_every_process(model, start):
+    served = start(model, "--workers", 2)
+    stopped = served.workers()[-1]
+    stopped.suspend()
+    time.sleep(1.1)  # what was found stands for a second
+    try:
+        with pytest.raises(urllib.error.HTTPError) as error:
+            served.get("ready")
+        assert (error.value.code, b"tiny does not answer" in error.value.read()) == (503, True)
+    finally:
+        stopped.resume()
+    time.sleep(1.1)
+    assert served.get("ready")[0] == 200
+    assert served.end()[0] == 0
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_hints_to_who_asks_name_no_flags_of_the_command(model, start, workers):
     served = start(model, "--workers", workers)

@@ -153,6 +153,33 @@ def test_an_answer_that_takes_too_long_is_given_up():
         assert (status, found["error"]["status"]) == (504, 504)
 
 
+def test_ready_is_a_round_trip_through_each_model_and_goes_off_and_on():
+    go, broken = threading.Event(), threading.Event()
+
+    def held(texts):
+        go.wait(10)
+        if broken.is_set():
+            raise ValueError
+        return [len(text) for text in texts]
+
+    limits = Limits(ready=0.3)
+    with running({"slow": counting(held), "quick": counting()}, limits=limits) as server:
+
+        def ready():
+            time.sleep(1.1)  # what was found stands for a second
+            status, found = server.get("/ready")
+            return status, found.get("error", {}).get("what", "")
+
+        assert ready() == (503, "slow does not answer within 0.3 s")
+        assert server.post("/models/quick/length", {"texts": ["a"]})[0] == 200
+        go.set()
+        assert ready() == (200, "")
+        broken.set()
+        assert ready() == (503, "slow cannot answer")
+        broken.clear()
+        assert ready() == (200, "")
+
+
 def test_who_hangs_up_leaves_the_queue():
     seen, go = [], threading.Event()
 

@@ -183,10 +183,11 @@ class _Asking:
         return _ok({"status": "ok", "version": __version__})
 
     async def is_ready(self, request: Request) -> Reply:
-        """Models are loaded, and requests are taken."""
+        """Models are loaded, requests are taken, and each model has just answered one of its own."""
         if not self.gateway.ready or self.gateway.stopping:
             why = "the server is stopping" if self.gateway.stopping else "models are being loaded"
             raise Refused(503, why, hint="Ask again later, or another server.", wait=1)
+        await self.gateway.probe()
         return _ok({"status": "ready", "models": list(self.gateway.models)})
 
     async def metrics(self, request: Request) -> Reply:

@@ -12,6 +12,7 @@ So a batch is as large as what is waiting, and nobody waits for a batch to fill.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
@@ -34,6 +35,8 @@ from unmask.serving.verbs import Served, Verb, Work
 JSON = "application/json"
 NAMED_IN_BODY = ""
 """In place of a model's name, where the body says which: its key `model`."""
+PROBE = ""
+"""In place of a verb: the model's own example, ahead of what waits, to see that it answers."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Ask:
     """A request on its way.
 
     Attributes:
-        action: a verb, or 'DIALECT/TASK'.
+        action: a verb, 'DIALECT/TASK', or `PROBE`.
         content: type of the body.
         until: when it is given up (`time.monotonic`).
         gone: nobody waits for the answer any more.
@@ -97,6 +100,10 @@ class Engine:
         """Take a request; its answer goes to `deliver`."""
         self._arrived.put(ask)
 
+    def paths(self) -> Sequence[Callable[[Ask], object]]:
+        """What takes requests, per process: `ask`."""
+        return [self.ask]
+
     def forget(self, ask: Ask) -> None:
         """Nobody waits for an answer any more."""
         ask.gone = True
@@ -115,12 +122,7 @@ class Engine:
             if ask.gone:
                 continue
             try:
-                body = None
-                if ask.model == NAMED_IN_BODY:
-                    body = _json(ask)
-                    ask.model = self._named(body, ask.action)
-                verb = self._verb(ask)
-                work = verb.prepare(checked(verb.request, _body(ask, verb) if body is None else body))
+                work = self._read(ask)
                 self._check(work)
                 if work.items:
                     self._lanes[ask.model].add(Job(ask, work))
@@ -128,6 +130,16 @@ class Engine:
                     self.deliver([(ask, _finished(work, []))])
             except BaseException as error:  # a panic in a library is no Exception, and this thread reads for all models
                 self.deliver([(ask, failure(error))])
+
+    def _read(self, ask: Ask) -> Work:
+        if ask.action == PROBE:
+            return _probe(self.served[ask.model])
+        body = None
+        if ask.model == NAMED_IN_BODY:
+            body = _json(ask)
+            ask.model = self._named(body, ask.action)
+        verb = self._verb(ask)
+        return verb.prepare(checked(verb.request, _body(ask, verb) if body is None else body))
 
     def _named(self, body: Any, action: str) -> str:
         """The model that a body names.
@@ -197,7 +209,10 @@ class Lane:
 
     def add(self, job: Job) -> None:
         with self._ready:
-            self._jobs.append(job)
+            if job.ask.action == PROBE:
+                self._jobs.appendleft(job)
+            else:
+                self._jobs.append(job)
             self._ready.notify()
 
     def close(self) -> None:
@@ -296,6 +311,16 @@ def _fit(job: Job, room: int, *, first: bool) -> int:
     return end
 
 
+def _probe(served: Served) -> Work:
+    """The first example that the model can answer; where there is none, work that only passes its threads."""
+    for verb in served.verbs.values():
+        with contextlib.suppress(UserError):
+            work = None if verb.example is None else verb.prepare(checked(verb.request, verb.example))
+            if work is not None and work.items:
+                return work
+    return Work(items=[None], slots=[1], run=list, finish=list)
+
+
 def _body(ask: Ask, verb: Verb) -> Any:
     """The body as JSON.
 
@@ -338,5 +363,6 @@ def failure(error: BaseException) -> Reply:
     if isinstance(error, UserError):
         return Reply.of(error)
     places = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)]
-    print(f"unmask serve: {type(error).__name__} at " + " < ".join(reversed(places)), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # whoever read the log has closed it
+        print(f"unmask serve: {type(error).__name__} at " + " < ".join(reversed(places)), file=sys.stderr, flush=True)
     return Reply.of(Refused(500, f"the server failed: {type(error).__name__}", hint="Its log says where."))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from unmask.serving.engine import Ask, Reply
+from unmask.serving.engine import PROBE, Ask, Reply
 from unmask.serving.keys import Keys, check_origin
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
@@ -26,6 +26,7 @@ class Backend(Protocol):
     """What answers: an `Engine` in this process, or several in others."""
 
     def ask(self, ask: Ask) -> None: ...
+    def paths(self) -> Sequence[Callable[[Ask], object]]: ...
     def forget(self, ask: Ask) -> None: ...
     def close(self) -> None: ...
 
@@ -55,6 +56,8 @@ class Gateway:
     backend: Backend = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
     held_bytes: int = 0
+    _probes: asyncio.Task[None] | None = None
+    _probed: float = 0.0
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Answers are handed over to this loop."""
@@ -74,6 +77,35 @@ class Gateway:
         check_origin(headers, loopback=self.loopback, allowed=self.cors)
         if key and self.keys is not None:
             self.keys.check(headers.get(b"authorization", b""))
+
+    async def probe(self) -> None:
+        """Have each model answer a request of its own in every process. What came of it stands for a second.
+
+        Raises:
+            Refused: 503, naming a model that did not.
+        """
+        now = self.loop.time()
+        if self._probes is None or (self._probes.done() and now > self._probed + 1.0):
+            self._probes, self._probed = self.loop.create_task(self._probe()), now
+        await asyncio.shield(self._probes)
+
+    async def _probe(self) -> None:
+        await asyncio.gather(*(self._probe_of(model) for model in self.models))
+
+    async def _probe_of(self, model: str) -> None:
+        until, sent = time.monotonic() + self.limits.ready, []
+        for send in self.backend.paths():
+            sent.append(Ask(model, PROBE, b"", "", until, tag=self.loop.create_future()))
+            send(sent[-1])
+        if sent:
+            await asyncio.wait([ask.tag for ask in sent], timeout=self.limits.ready)
+        found = {ask.tag.result().status if ask.tag.done() else 504 for ask in sent}
+        for ask in sent:
+            if not ask.tag.done():
+                self.backend.forget(ask)
+        if found & {500, 504} or found <= {503}:  # 503: a process died meanwhile; others may be there
+            what = f"does not answer within {self.limits.ready:g} s" if 504 in found else "cannot answer"
+            raise Refused(503, f"{model} {what}", hint="Ask again later, or another server.", wait=1)
 
     async def answer(self, model: str, action: str, receive: Receive, headers: Mapping[bytes, bytes]) -> Reply:
         """Read a request, have it answered, and count it.

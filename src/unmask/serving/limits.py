@@ -18,6 +18,7 @@ class Limits:
         waiting_bytes: of their bodies, together (429).
         seconds: until an answer (504).
         receive: seconds until a request has arrived whole (408).
+        ready: seconds until each model answers a request of its own, when `/ready` is called (503).
         headers: bytes of the headers of a request (431).
         connections: open at once (503).
         pixels: of a picture, before it is decoded (400).
@@ -32,6 +33,7 @@ class Limits:
     waiting_bytes: int = 256 << 20
     seconds: float = 60.0
     receive: float = 20.0
+    ready: float = 5.0
     headers: int = 32 << 10
     connections: int = 1024
     pixels: int = 40_000_000

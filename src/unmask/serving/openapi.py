@@ -20,7 +20,7 @@ STATUSES = {
 }
 LOOKS = {
     "/health": "The process is alive.",
-    "/ready": "The models are loaded (200), or are being loaded, or the server is stopping (503).",
+    "/ready": "Each model has just answered a request of its own (200); one did not, or the server is stopping (503).",
     "/metrics": "Counts, in the text format of Prometheus.",
     "/models": "What is served.",
     "/v1/models": "The same, as OpenAI lists it.",

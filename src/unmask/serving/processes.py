@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -96,7 +96,16 @@ class Fleet:
         for worker in sorted(alive, key=lambda one: len(one.pending)):
             if worker.send(ask):
                 return
-        self.gateway.deliver([(ask, Reply.of(_dead("no process is ready to answer")))])
+        self.refuse([ask], "no process is ready to answer")
+
+    def refuse(self, asks: Sequence[Ask], what: str) -> None:
+        """Say of requests that no process answers them."""
+        error = Refused(503, what, hint="Ask again.", wait=1)
+        self.gateway.deliver([(ask, Reply.of(error)) for ask in asks])
+
+    def paths(self) -> Sequence[Callable[[Ask], object]]:
+        """What takes requests, per process."""
+        return [worker.ask for worker in self._workers if worker.alive]
 
     def forget(self, ask: Ask) -> None:
         """Nobody waits for an answer any more."""
@@ -116,10 +125,6 @@ class Fleet:
 def cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _dead(what: str) -> Refused:
-    return Refused(503, what, hint="Ask again.", wait=1)
 
 
 class Process:
@@ -234,6 +239,11 @@ class Worker:
                 return False
         return True
 
+    def ask(self, ask: Ask) -> None:
+        """Hand over a request for this process alone."""
+        if not self.send(ask):
+            self.fleet.refuse([ask], "the process with this request died")
+
     def forget(self, ask: Ask) -> None:
         with self._lock:
             number = next((n for n, one in self.pending.items() if one is ask), None)
@@ -256,12 +266,12 @@ class Worker:
     def _read(self) -> None:
         pause = 1.0
         while True:
-            with contextlib.suppress(EOFError, OSError):
+            with contextlib.suppress(BaseException):  # whatever is wrong with the pipe, the process is replaced
                 self._answers()
             with self._lock:
                 self.alive = False
                 lost, self.pending = list(self.pending.values()), {}
-            self.fleet.gateway.deliver([(ask, Reply.of(_dead("the process with this request died"))) for ask in lost])
+            self.fleet.refuse(lost, "the process with this request died")
             if self._closing:
                 return
             self.fleet.gateway.metrics.restarts += 1
@@ -269,7 +279,7 @@ class Worker:
                 try:
                     self._replace()
                     pause = 1.0
-                except (UserError, OSError):
+                except Exception:
                     time.sleep(pause)
                     pause = min(LONGEST_PAUSE, 2 * pause)
 
