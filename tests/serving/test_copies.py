@@ -14,11 +14,10 @@ from packages import write_metadata
 from unmask import registry
 
 CODE = """
+import json
 import os
 import threading
-import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 from unmask.modality import Modality
 from unmask.serving.shapes import Field, Number, Record
@@ -29,13 +28,14 @@ DICE = Modality(name="dice", plural="dice", load="dice:load", serves="dice:serve
 
 def serve(path, *, limits):
     loaded = os.getpid()
+    trained = json.load(open(path + "/unmask.json"))["trained"]
     warmed = []
     if os.environ.get("DICE_THREAD"):
         threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
 
     def run(some):
         time.sleep(some[0])
-        return [{"loaded": loaded, "warmed": list(warmed), "here": os.getpid()}]
+        return [{"loaded": loaded, "trained": trained, "warmed": list(warmed), "here": os.getpid()}]
 
     def prepare(body):
         return Work(items=[body["seconds"]], slots=[1], run=run, finish=lambda found: found[0])
@@ -51,7 +51,7 @@ def dice(tmp_path, start):
     (tmp_path / "dice.py").write_text(CODE)
     write_metadata(tmp_path, "dice", {registry.MODALITIES.group: {"dice": "dice:DICE"}})
     (tmp_path / "m").mkdir()
-    (tmp_path / "m" / "unmask.json").write_text(json.dumps({"kind": "dice"}))
+    (tmp_path / "m" / "unmask.json").write_text(json.dumps({"kind": "dice", "trained": 1}))
 
     def started(workers, thread=False):
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -102,6 +102,43 @@ def test_a_copy_that_is_killed_is_replaced_and_so_is_what_is_copied(dice):
     again = {one["loaded"] for one in all_of(server, 2)}
     assert len(again) == 2
     assert first[0]["loaded"] in again
+    assert server.end() == (0, "")
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_folder_that_was_replaced_is_loaded_by_no_process(dice, tmp_path, thread):
+    server = dice(2, thread=thread)
+    first = all_of(server, 2)
+    (tmp_path / "m" / "unmask.json").write_text(json.dumps({"kind": "dice", "trained": 2}))
+    for pid in {first[0]["loaded"], first[0]["here"]}:
+        psutil.Process(pid).kill()
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        status, answer = server.post("models/m/who", {})
+        assert (status, answer["trained"]) == (200, 1)
+    assert server.get("ready")[0] == 200
+    psutil.Process(first[1]["here"]).kill()
+    until = time.monotonic() + 20
+    said = "m: its folder was replaced since the server began"
+    while said not in str(server.post("models/m/who", {})) and time.monotonic() < until:
+        time.sleep(0.02)
+    status, answer = server.post("models/m/who", {})
+    assert (status, said in answer["error"]["what"]) == (503, True)
+    code, said = server.end()
+    assert code == 0
+    assert said.count("its folder was replaced") == 1
+
+
+def test_requests_of_a_process_that_died_are_answered_by_another(dice):
+    server = dice(2)
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(server.post, "models/m/who", {"seconds": 0.5}) for _ in range(8)]
+        time.sleep(0.3)
+        copies = [one for one in server.workers() if one.ppid() != server.process.pid]
+        copies[0].kill()
+        found = [one.result() for one in answers]
+    assert [status for status, _ in found] == [200] * 8
+    assert copies[0].pid not in {answer["here"] for _, answer in found}
     assert server.end() == (0, "")
 
 

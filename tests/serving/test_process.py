@@ -88,7 +88,7 @@ def test_ready_asks_every_process(model, start):
     try:
         with pytest.raises(urllib.error.HTTPError) as error:
             served.get("ready")
-        assert (error.value.code, b"tiny does not answer" in error.value.read()) == (503, True)
+        assert (error.value.code, b"tiny: no answer" in error.value.read()) == (503, True)
     finally:
         stopped.resume()
     time.sleep(1.1)

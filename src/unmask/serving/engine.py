@@ -62,6 +62,7 @@ class Ask:
         content: type of the body.
         until: when it is given up (`time.monotonic`).
         gone: nobody waits for the answer any more.
+        again: it is handed over for the second time.
         tag: for whoever gets the answer.
     """
 
@@ -72,6 +73,7 @@ class Ask:
     until: float
     tag: Any = None
     gone: bool = False
+    again: bool = False
 
 
 Deliver = Callable[[list[tuple[Ask, Reply]]], None]

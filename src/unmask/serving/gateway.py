@@ -97,15 +97,15 @@ class Gateway:
         for send in self.backend.paths():
             sent.append(Ask(model, PROBE, b"", "", until, tag=self.loop.create_future()))
             send(sent[-1])
-        if sent:
-            await asyncio.wait([ask.tag for ask in sent], timeout=self.limits.ready)
-        found = {ask.tag.result().status if ask.tag.done() else 504 for ask in sent}
+        await asyncio.wait([ask.tag for ask in sent], timeout=self.limits.ready)
+        late = Reply.of(Refused(504, f"no answer within {self.limits.ready:g} s"))
+        found = {reply.status: reply for reply in (ask.tag.result() if ask.tag.done() else late for ask in sent)}
         for ask in sent:
             if not ask.tag.done():
                 self.backend.forget(ask)
-        if found & {500, 504} or found <= {503}:  # 503: a process died meanwhile; others may be there
-            what = f"does not answer within {self.limits.ready:g} s" if 504 in found else "cannot answer"
-            raise Refused(503, f"{model} {what}", hint="Ask again later, or another server.", wait=1)
+        if found.keys() & {500, 504} or found.keys() <= {503}:  # 503: a process died; others may be there
+            what = orjson.loads(found[max(found)].body)["error"]["what"]
+            raise Refused(503, f"{model}: {what}", hint="Ask again later, or another server.", wait=1)
 
     async def answer(self, model: str, action: str, receive: Receive, headers: Mapping[bytes, bytes]) -> Reply:
         """Read a request, have it answered, and count it.

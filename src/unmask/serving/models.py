@@ -8,14 +8,18 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from unmask.errors import UserError, option
+from unmask.files import files_below, fingerprint
 from unmask.plugins import resolve
 from unmask.registry import kind_of, modality
 from unmask.serving.limits import Limits
 from unmask.serving.verbs import Served
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+LOADED = (".json", ".safetensors", ".onnx", ".bin", ".txt", ".model")
+"""Suffixes of the files that a model is loaded from."""
 
 
 def named(given: Sequence[str]) -> dict[str, str]:
@@ -38,6 +42,32 @@ def named(given: Sequence[str]) -> dict[str, str]:
             raise UserError(f"two models named {name!r}: {found[name]} and {folder}", hint="Name one: NAME=FOLDER.")
         found[name] = folder
     return found
+
+
+def contents(models: Mapping[str, str]) -> dict[str, Any]:
+    """Folder -> size and CRC-32 of each file that a model is loaded from; of what is no folder here, nothing."""
+    found: dict[str, Any] = {}
+    for folder in models.values():
+        files = [one for one in files_below(folder, hidden=[]) if one.suffix in LOADED and "checkpoints" not in one.parts]
+        found[folder] = {str(one): fingerprint(one) for one in files}
+    return found
+
+
+def check_contents(models: Mapping[str, str], began: Mapping[str, Any]) -> None:
+    """Compare folders with what they held when the server began: all its processes answer from the same models.
+
+    Raises:
+        UserError: naming a folder that holds something else.
+    """
+    try:
+        now = contents(models)
+    except OSError:  # a file that is being replaced
+        now = {}
+    for name, folder in models.items():
+        if now.get(folder) != began[folder]:
+            raise UserError(
+                f"{name}: its folder was replaced since the server began", hint="End the server, and start it again."
+            )
 
 
 @contextlib.contextmanager

@@ -4,7 +4,8 @@ One process is started afresh, loads the models and answers (`worker.py`). Where
 nothing itself: it is copied (forked) as often, so that all share one set of weights in memory, and a process that dies
 is replaced by another copy within milliseconds. Threads do not survive a fork, so that only a process with a single one
 is copied; where loading has started others, each process loads for itself. The server sends requests as they came, and
-gets answers; what a dead process was working on is answered with an error.
+gets answers; what a dead process was working on is handed to another one, once. All answer from the same models: no
+process loads a folder that was replaced since.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.serving.engine import Ask, Reply
+from unmask.serving.engine import PROBE, Ask, Reply
 from unmask.serving.gateway import Gateway
 from unmask.serving.refused import Refused
 
@@ -33,7 +34,11 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_P
 
 
 class Fleet:
-    """Processes that answer; as an `Engine` to the server. They begin to load at once; `described` waits for them."""
+    """Processes that answer; as an `Engine` to the server. They begin to load at once; `described` waits for them.
+
+    Attributes:
+        reason: why a process could not be replaced; '' when the last one could.
+    """
 
     def __init__(
         self, models: Mapping[str, str], gateway: Gateway, *, workers: int, threads: int, device: str, precision: str
@@ -49,6 +54,7 @@ class Fleet:
             "parallel": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         }
         self._workers: list[Worker] = []
+        self.reason = ""
         self.template = Process(self.settings | {"copied": True}) if workers > 1 else None
         self._first = None if self.template else Process(self.settings)
 
@@ -62,7 +68,8 @@ class Fleet:
             first = self.template or self._first
             assert first is not None
             found = first.hello()
-            if self.template is not None and not first.alone:
+            self.settings |= {"contents": found["contents"]}  # all others load the same
+            if self.template is not None and not found["alone"]:
                 self.template.end()
                 self.template = None
             begun: list[Process | None] = [self._first] if self._first else [None] * self.workers
@@ -74,7 +81,7 @@ class Fleet:
         except BaseException:
             self.close()
             raise
-        return found
+        return dict(found["models"])
 
     def copy(self) -> Connection:
         """The pipe to another copy of the process that has loaded the models, which is loaded again if it has died.
@@ -96,7 +103,17 @@ class Fleet:
         for worker in sorted(alive, key=lambda one: len(one.pending)):
             if worker.send(ask):
                 return
-        self.refuse([ask], "no process is ready to answer")
+        self.refuse([ask], f"no process is ready to answer{self.reason and f': {self.reason}'}")
+
+    def again(self, asks: Sequence[Ask]) -> None:
+        """Requests whose process has died: each is handed to another one, once. They leave nothing behind, so that
+        asking again is safe; one that ends processes ends two."""
+        for ask in asks:
+            if ask.again or ask.action == PROBE or not any(worker.alive for worker in self._workers):
+                self.refuse([ask], "the process with this request died")
+            else:
+                ask.again = True
+                self.ask(ask)
 
     def refuse(self, asks: Sequence[Ask], what: str) -> None:
         """Say of requests that no process answers them."""
@@ -105,7 +122,7 @@ class Fleet:
 
     def paths(self) -> Sequence[Callable[[Ask], object]]:
         """What takes requests, per process."""
-        return [worker.ask for worker in self._workers if worker.alive]
+        return [worker.ask for worker in self._workers if worker.alive] or [self.ask]
 
     def forget(self, ask: Ask) -> None:
         """Nobody waits for an answer any more."""
@@ -128,14 +145,10 @@ def cores() -> int:
 
 
 class Process:
-    """A process that loads the models, and the pipe to it.
-
-    Attributes:
-        alone: it has one thread, so that it can be copied.
-    """
+    """A process that loads the models, and the pipe to it."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.settings, self.lock, self.alone = settings, threading.RLock(), False
+        self.settings, self.lock = settings, threading.RLock()
         self.start()
 
     def start(self) -> None:
@@ -153,12 +166,13 @@ class Process:
         self.pipe.send(self.settings)
 
     def hello(self) -> Mapping[str, Any]:
-        """Wait until the models are loaded; what they are.
+        """Wait until the models are loaded; from then on it is started with the same contents of their folders alone.
 
         Raises:
             UserError: what is wrong with a model.
         """
-        found, self.alone = hello(self.pipe, self.process)
+        found = hello(self.pipe, self.process)
+        self.settings = {**self.settings, "contents": found["contents"]}
         return found
 
     def copy(self) -> Connection:
@@ -179,8 +193,9 @@ class Process:
         self.process.wait()
 
 
-def hello(pipe: Connection, process: subprocess.Popen[bytes] | None = None) -> tuple[Mapping[str, Any], bool]:
-    """Wait until a process is ready: (what its models are, whether it can be copied).
+def hello(pipe: Connection, process: subprocess.Popen[bytes] | None = None) -> Mapping[str, Any]:
+    """Wait until a process is ready: its `pid`, and of one that has loaded the models what they are (`models`), the
+    `contents` of their folders, and whether it has one thread `alone`, so that it can be copied.
 
     Raises:
         UserError: what is wrong with a model, or it has died.
@@ -196,7 +211,7 @@ def hello(pipe: Connection, process: subprocess.Popen[bytes] | None = None) -> t
     if kind == "failed":
         raise UserError(said[0], hint=said[1])
     found: Mapping[str, Any] = said[0]
-    return found, bool(said[1])
+    return found
 
 
 class Worker:
@@ -271,15 +286,19 @@ class Worker:
             with self._lock:
                 self.alive = False
                 lost, self.pending = list(self.pending.values()), {}
-            self.fleet.refuse(lost, "the process with this request died")
+            self.fleet.again(lost)
             if self._closing:
                 return
             self.fleet.gateway.metrics.restarts += 1
             while not self.alive and not self._closing:
                 try:
                     self._replace()
-                    pause = 1.0
-                except Exception:
+                    pause, self.fleet.reason = 1.0, ""
+                except Exception as error:
+                    why = error.what if isinstance(error, UserError) else type(error).__name__
+                    if why != self.fleet.reason:
+                        self.fleet.reason = why
+                        print(f"unmask serve: a process cannot be replaced: {error}", file=sys.stderr, flush=True)
                     time.sleep(pause)
                     pause = min(LONGEST_PAUSE, 2 * pause)
 

@@ -17,7 +17,7 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.serving.engine import Ask, Engine, Reply
 from unmask.serving.metrics import Metrics
-from unmask.serving.models import load_served, without_collection
+from unmask.serving.models import check_contents, contents, load_served, without_collection
 from unmask.serving.verbs import Served
 
 
@@ -39,6 +39,8 @@ def main(number: int) -> None:
     pipe = Connection(number)
     settings = pipe.recv()
     try:
+        began = settings.get("contents") or contents(settings["models"])
+        check_contents(settings["models"], began)
         with without_collection():
             served = load_served(
                 settings["models"], settings["limits"], device=settings["device"], precision=settings["precision"]
@@ -46,12 +48,14 @@ def main(number: int) -> None:
             if settings.get("copied"):
                 for model in served.values():
                     model.warm()
+        check_contents(settings["models"], began)
     except UserError as error:
         pipe.send(("failed", error.what, error.hint))
         return
     copied = bool(settings.get("copied")) and _one_thread()
     with contextlib.suppress(OSError):  # the server is gone: `recv` says so too
-        pipe.send(("ready", {name: one.described() for name, one in served.items()}, copied))
+        described = {name: one.described() for name, one in served.items()}
+        pipe.send(("ready", {"models": described, "contents": began, "pid": os.getpid(), "alone": copied}))
     if not settings.get("copied"):
         answer(pipe, served, settings)
     elif copied:
@@ -87,7 +91,7 @@ def be_copied(pipe: Connection, served: Mapping[str, Served], settings: Mapping[
                 if "torch" in sys.modules:
                     sys.modules["torch"].set_num_threads(settings["cores"])
                 own = Connection(handles[0])
-                own.send(("ready", {}, False))
+                own.send(("ready", {"pid": os.getpid()}))
                 answer(own, served, settings)
                 code = 0
             finally:
