@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -20,8 +21,8 @@ def model(tmp_path_factory):
     return folder(tmp_path_factory.mktemp("process") / "tiny")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_it_ends_with_0_and_loses_nothing_that_it_took(model, start, workers):
+@pytest.mark.parametrize(("workers", "hung_up"), [(0, False), (2, False), (2, True)])
+def test_it_ends_with_0_and_loses_nothing_that_it_took(model, start, workers, hung_up):
     served = start(model, f"again={model}", "--workers", workers)
     outcomes, stop = [], threading.Event()
 
@@ -43,7 +44,12 @@ def test_it_ends_with_0_and_loses_nothing_that_it_took(model, start, workers):
     until = time.monotonic() + 20  # on a busy machine too some are answered before the end
     while len(outcomes) < 12 and time.monotonic() < until:
         time.sleep(0.02)
-    code, said = served.end()
+    for one in served.workers() if hung_up else []:  # who closes a terminal tells all of its processes, often twice
+        one.send_signal(signal.SIGHUP)
+    if hung_up:
+        served.process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+    code, said = served.end(signal.SIGHUP if hung_up else signal.SIGTERM)
     stop.set()
     for thread in threads:
         thread.join(20)

@@ -68,6 +68,8 @@ class Server(uvicorn.Server):
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)
+            if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+                loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         self.gateway.ready = True
         await self.serve(sockets=[self.sock])
 
@@ -86,6 +88,11 @@ class Server(uvicorn.Server):
             return
         self.gateway.stopping = True
         self._lingering = asyncio.get_running_loop().create_task(self._linger())
+
+    def _hang_up(self) -> None:
+        """A terminal was closed: end, but never at once, for this comes beside SIGTERM or twice."""
+        if not self.gateway.stopping:
+            self._stop()
 
     async def _linger(self) -> None:
         """Let in who has knocked, and nobody else; then wait a moment for idle connections to say their last."""

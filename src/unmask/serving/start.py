@@ -72,7 +72,7 @@ def serve(
     precision: str = "auto",
     say: Say = print,
 ) -> None:
-    """Serve models until SIGTERM or SIGINT; requests that were taken by then are answered.
+    """Serve models until SIGTERM, SIGINT or SIGHUP; requests that were taken by then are answered.
 
     Args:
         models: name -> folder.

@@ -34,7 +34,7 @@ class Sent(Metrics):
 
 def main(number: int) -> None:
     """Load the models; then answer, or be copied, until the server says, or is gone."""
-    for one in (signal.SIGTERM, signal.SIGINT):  # the server says when to end, after the last answer
+    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the server says when to end, after the last answer
         signal.signal(one, signal.SIG_IGN)
     pipe = Connection(number)
     settings = pipe.recv()
