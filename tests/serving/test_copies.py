@@ -53,10 +53,10 @@ def dice(tmp_path, start):
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "unmask.json").write_text(json.dumps({"kind": "dice", "trained": 1}))
 
-    def started(workers, thread=False):
+    def started(workers, *options, thread=False):
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
         more = {"DICE_THREAD": "1"} if thread else {}
-        return start(tmp_path / "m", "--workers", workers, environment={"PYTHONPATH": path, **more})
+        return start(tmp_path / "m", "--workers", workers, *options, environment={"PYTHONPATH": path, **more})
 
     return started
 
@@ -139,6 +139,24 @@ def test_requests_of_a_process_that_died_are_answered_by_another(dice):
         found = [one.result() for one in answers]
     assert [status for status, _ in found] == [200] * 8
     assert copies[0].pid not in {answer["here"] for _, answer in found}
+    assert server.end() == (0, "")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_that_is_stuck_is_replaced(dice, workers):
+    server = dice(workers, "--seconds", 1)
+    with ThreadPoolExecutor(2) as pool:  # each goes to another process
+        assert [s for s, _ in pool.map(lambda _: server.post("models/m/who", {"seconds": 600}), range(2))] == [504] * 2
+    until = time.monotonic() + 20
+    while (status := server.post("models/m/who", {})[0]) != 200 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert status == 200
+    assert server.end() == (0, "")
+
+
+def test_a_server_ends_though_a_model_is_stuck(dice):
+    server = dice(0, "--seconds", 1)
+    assert server.post("models/m/who", {"seconds": 600})[0] == 504
     assert server.end() == (0, "")
 
 

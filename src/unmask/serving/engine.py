@@ -111,11 +111,12 @@ class Engine:
         ask.gone = True
 
     def close(self) -> None:
-        """Answer what was taken, then end the threads."""
+        """Answer what was taken, then end the threads; one that is stuck is left behind when all answers are late."""
+        until = time.monotonic() + self.limits.seconds
         self._arrived.put(None)
-        self._reader.join()
+        self._reader.join(self.limits.seconds)
         for lane in self._lanes.values():
-            lane.close()
+            lane.close(until)
         for one in self.served.values():
             one.close()
 
@@ -217,13 +218,13 @@ class Lane:
                 self._jobs.append(job)
             self._ready.notify()
 
-    def close(self) -> None:
-        """Work on what is waiting, then end."""
+    def close(self, until: float) -> None:
+        """Work on what is waiting, then end; at most until a time."""
         with self._ready:
             self._closed = True
             self._ready.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _work(self, threads: int) -> None:
         if threads > 1:

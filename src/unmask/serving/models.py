@@ -48,7 +48,9 @@ def contents(models: Mapping[str, str]) -> dict[str, Any]:
     """Folder -> size and CRC-32 of each file that a model is loaded from; of what is no folder here, nothing."""
     found: dict[str, Any] = {}
     for folder in models.values():
-        files = [one for one in files_below(folder, hidden=[]) if one.suffix in LOADED and "checkpoints" not in one.parts]
+        files = [
+            one for one in files_below(folder, hidden=[]) if one.suffix in LOADED and "checkpoints" not in one.parts
+        ]
         found[folder] = {str(one): fingerprint(one) for one in files}
     return found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -224,6 +225,7 @@ class Worker:
     def __init__(self, fleet: Fleet, process: Process | None) -> None:
         self.fleet, self.process = fleet, process
         self.pending: dict[int, Ask] = {}
+        self._answered: dict[str, float] = {}
         self.alive, self._closing, self._number = False, False, 0
         self._lock = threading.Lock()
         self._pipe = fleet.copy() if process is None else process.pipe
@@ -231,9 +233,11 @@ class Worker:
     def begin(self) -> None:
         """Wait until it is ready, and read its answers from then on."""
         if self.process is None:
-            hello(self._pipe)
-        elif self.process is not self.fleet._first:
-            self.process.hello()
+            self._pid = hello(self._pipe)["pid"]
+        else:
+            self._pid = self.process.process.pid
+            if self.process is not self.fleet._first:
+                self.process.hello()
         self.alive = True
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -260,19 +264,33 @@ class Worker:
             self.fleet.refuse([ask], "the process with this request died")
 
     def forget(self, ask: Ask) -> None:
+        """Nobody waits for an answer any more. Where the time for it is over, and its model has answered nothing in all
+        of that time, the process is ended, for it would look like the one with the fewest requests."""
         with self._lock:
             number = next((n for n, one in self.pending.items() if one is ask), None)
-            if number is not None and self.alive:
-                del self.pending[number]
-                with contextlib.suppress(OSError):
-                    self._pipe.send(("forget", number))
+            if number is None or not self.alive:
+                return
+            del self.pending[number]
+            began = ask.until - self.fleet.gateway.limits.seconds
+            if ask.action != PROBE and time.monotonic() >= ask.until and self._answered.get(ask.model, 0.0) < began:
+                self._kill()
+                return
+            with contextlib.suppress(OSError):
+                self._pipe.send(("forget", number))
+
+    def _kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
         self._closing = True
         with self._lock, contextlib.suppress(OSError):
             self._pipe.send(None)
         if hasattr(self, "_reader"):
-            self._reader.join()
+            self._reader.join(self.fleet.gateway.limits.seconds)
+            if self._reader.is_alive():
+                self._kill()
+                self._reader.join()
         if self.process is None:
             self._pipe.close()
         else:
@@ -310,9 +328,9 @@ class Worker:
             self.process.end()
             self.process.start()
             pipe = self.process.pipe
-        hello(pipe)
+        found = hello(pipe)
         with self._lock:
-            self._pipe, self.alive = pipe, True
+            self._pipe, self._pid, self.alive = pipe, found["pid"], True
             if self._closing:
                 pipe.send(None)
 
@@ -324,5 +342,7 @@ class Worker:
                 gateway.metrics.batch(*said)
                 continue
             with self._lock:
-                found = [(self.pending.pop(number, None), reply) for number, reply in said]
-            gateway.deliver([(ask, reply) for ask, reply in found if ask is not None])
+                popped = [(self.pending.pop(number, None), reply) for number, reply in said]
+                found = [(ask, reply) for ask, reply in popped if ask is not None]
+                self._answered |= {ask.model: time.monotonic() for ask, _ in found}
+            gateway.deliver(found)
