@@ -304,6 +304,34 @@ def test_behind_a_proxy_that_was_named():
         assert (status, "Behind a proxy" in found["error"]["hint"]) == (403, True)
 
 
+@pytest.mark.parametrize("own", ["127.0.0.1", "0.0.0.0", "box.ward.example"])
+def test_a_server_is_asked_under_its_own_names(own):
+    names = {"localhost": 200, "127.0.0.1:80": 200, "[::1]:80": 200, "192.0.2.7": 200, "Ward.example": 200}
+    names |= {
+        "attacker.example": 403,
+        "192.0.2.7.attacker.example": 403,
+        "box.ward.example": 200 if own[0] == "b" else 403,
+    }
+    with running({"m": counting()}, cors=["https://ward.example:444"]) as server:
+        server.gateway.host = own
+        assert {name: server.get("/health", Host=name)[0] for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (b"host: localhost\r\n", 400),
+        (b"x: " + b"a" * 40_000 + b"\r\n", 431),
+        (b"".join(b"x%d: %s\r\n" % (n, b"a" * 500) for n in range(80)), 431),
+        (b"x: " + b"a" * 30_000 + b"\r\n", 200),
+    ],
+)
+def test_a_head_that_is_whole_at_once_has_limits_too(server, more, status):
+    with socket.create_connection(("127.0.0.1", server.port), 5) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + more + b"\r\n")
+        assert sock.recv(4096).split(b" ")[1] == str(status).encode()
+
+
 @pytest.mark.parametrize("path", ["/", "/docs", "/page/page.js", "/page/shared.js", "/page/text.js"])
 def test_pages_ask_below_their_own_address(server, path):
     """So that a proxy may serve them under any prefix."""

@@ -14,6 +14,7 @@ from starlette.routing import Route
 from unmask.errors import suggest
 from unmask.serving.engine import JSON, NAMED_IN_BODY, Reply, failure
 from unmask.serving.gateway import ClientGone, Gateway, Receive, Scope, Send, json_body
+from unmask.serving.limits import Limits
 from unmask.serving.openapi import documentation, openapi
 from unmask.serving.refused import Refused
 from unmask.version import __version__
@@ -61,6 +62,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
+            check_head(scope, self.gateway.limits)
             self.gateway.check(request.headers, key=self.key)
             reply = await self.handler(request)
         except ClientGone:
@@ -68,6 +70,20 @@ class Endpoint:
         except Exception as error:
             reply = failure(error)
         await respond(self.gateway, reply, request, send)
+
+
+def check_head(scope: Scope, limits: Limits) -> None:
+    """Refuse a head that is too large, or that names two hosts: this server and what stands in front may differ on which.
+
+    Raises:
+        Refused: 431 or 400.
+    """
+    headers = scope["headers"]
+    size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) + 4 for k, v in headers)
+    if size > limits.headers:
+        raise Refused(431, f"headers of more than {limits.headers:,} bytes", hint="Send fewer.")
+    if sum(name == b"host" for name, _ in headers) > 1:
+        raise Refused(400, "two Host headers", hint="Send one.")
 
 
 async def respond(gateway: Gateway, reply: Reply, request: Request, send: Send) -> None:

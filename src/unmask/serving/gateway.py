@@ -38,7 +38,7 @@ class Gateway:
     Attributes:
         models: name -> what `Served.described` says of it.
         cors: origins whose pages may ask.
-        loopback: it listens on this machine alone.
+        host: that it listens on.
         ready: the models are loaded.
         stopping: it takes no more connections, and closes each after its answer.
         loop: that answers are handed over to.
@@ -50,7 +50,7 @@ class Gateway:
     metrics: Metrics
     keys: Keys | None = None
     cors: Sequence[str] = ()
-    loopback: bool = True
+    host: str = "127.0.0.1"
     ready: bool = False
     stopping: bool = False
     backend: Backend = field(init=False)
@@ -74,7 +74,7 @@ class Gateway:
         Raises:
             Refused: 401 or 403.
         """
-        check_origin(headers, loopback=self.loopback, allowed=self.cors)
+        check_origin(headers, own=self.host, allowed=self.cors)
         if key and self.keys is not None:
             self.keys.check(headers.get(b"authorization", b""))
 

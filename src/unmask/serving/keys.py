@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
+import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -63,12 +65,15 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def check_origin(headers: Mapping[bytes, bytes], *, loopback: bool, allowed: Sequence[str]) -> None:
+def check_origin(headers: Mapping[bytes, bytes], *, own: str, allowed: Sequence[str]) -> None:
     """Refuse what other web pages send: a browser says where a page is from, and under which name it found this server.
 
+    A page whose name is made to mean this server's address (DNS rebinding) asks under that name. So a server has the
+    names of this machine's loopback, the one that it listens on, and those of the origins that may ask; an address is
+    no name, and always right.
+
     Args:
-        loopback: the server listens on this machine alone, so that it has no other names than those of the origins
-            that may ask: a proxy's.
+        own: host that it listens on.
         allowed: origins that may ask (`--cors`); '*' for all.
 
     Raises:
@@ -76,12 +81,13 @@ def check_origin(headers: Mapping[bytes, bytes], *, loopback: bool, allowed: Seq
     """
     host = headers.get(b"host", b"").decode("latin-1")
     name = _without_port(host)
-    if loopback and host and name not in LOOPBACK and not {name, "*"} & {_without_port(_host(one)) for one in allowed}:
+    known = {*LOOPBACK, own.lower(), *(_without_port(_host(one)).lower() for one in allowed)}
+    if host and not {name, "*"} & known and not _is_address(name):
         raise Refused(
             403,
             f"asked as {name[:60]!r}",
-            hint="This server is for this machine: ask it as localhost. Behind a proxy, whoever starts it names the "
-            "proxy's origin as one that may ask.",
+            hint="Ask it by its address. Behind a proxy, or under another name, whoever starts it names that origin as "
+            "one that may ask.",
         )
     origin = headers.get(b"origin")
     if origin is not None and not allowed_origin(origin.decode("latin-1"), host, allowed):
@@ -90,6 +96,13 @@ def check_origin(headers: Mapping[bytes, bytes], *, loopback: bool, allowed: Seq
             "asked by a page of another origin",
             hint="Whoever starts the server names the origins that may ask.",
         )
+
+
+def _is_address(name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return False
 
 
 def allowed_origin(origin: str, host: str, allowed: Sequence[str]) -> bool:

@@ -48,14 +48,12 @@ def shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def warn(host: str, key_file: str | Path | None, say: Say) -> bool:
-    """Whether this machine alone is listened to; what else that means is said."""
-    loopback = host.lower() in LOOPBACK
-    if not loopback and key_file is None:
+def warn(host: str, key_file: str | Path | None, say: Say) -> None:
+    """Say who else may reach the server, and read its keys."""
+    if host.lower() not in LOOPBACK and key_file is None:
         say(f"warning: {host} can be reached from elsewhere, and no key is asked for: give a file of keys")
     if key_file is not None and Path(key_file).stat().st_mode & stat.S_IROTH:
         say(f"warning: {key_file} can be read by everyone on this machine: chmod 600 {key_file}")
-    return loopback
 
 
 def serve(
@@ -89,8 +87,8 @@ def serve(
     keys = None if key_file is None else Keys(key_file)
     sock = listen(host, port)
     try:
-        loopback = warn(host, key_file, say)
-        gateway = Gateway(models={}, limits=limits, metrics=metrics, keys=keys, cors=cors, loopback=loopback)
+        warn(host, key_file, say)
+        gateway = Gateway(models={}, limits=limits, metrics=metrics, keys=keys, cors=cors, host=host)
         options = {"threads": threads, "device": device, "precision": precision}
         made = _processes(gateway, models, workers, options) if workers else _here(gateway, models, options)
         gateway.backend, gateway.models = made
