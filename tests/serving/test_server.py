@@ -222,18 +222,75 @@ def test_slow_requests_are_cut_off():
         assert server.get("/health")[0] == 200
 
 
-def test_connections_are_counted():
-    with running({"m": counting()}, limits=Limits(connections=3)) as server:
-        held = [socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(3)]
-        for sock in held:  # all are known to the server
-            sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            assert b" 200 " in sock.recv(4096)
-        assert server.get("/health")[0] == 503
-        held.pop().close()
-        time.sleep(0.1)
+def connected(server, count, source="127.0.0.1"):
+    """So many connections, all known to the server."""
+    made = []
+    for _ in range(count):
+        made.append(socket.create_connection(("127.0.0.1", server.port), 5, (source, 0)))
+        made[-1].sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b" 200 " in made[-1].recv(4096)
+        time.sleep(0.01)  # the loop's clock counts milliseconds
+    return made
+
+
+BUSY = b'POST /models/m/length HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16\r\n\r\n{"texts": ["a"]}'
+
+
+@pytest.mark.parametrize("limits", [Limits(connections=3), Limits(per_address=3)])
+def test_connections_are_counted_and_who_is_idle_makes_room(limits):
+    go = threading.Event()
+    with running({"m": counting(lambda texts: go.wait(10) and [1] * len(texts))}, limits=limits) as server:
+        first, *held = connected(server, 3)
         assert server.get("/health")[0] == 200
+        assert first.recv(4096) == b""  # it had asked longest ago
+        first.close()
+        held += connected(server, 1)
+        for sock in held:
+            sock.sendall(BUSY)
+        until = time.monotonic() + 5
+        while server.gateway.metrics.waiting < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        status, found = server.get("/health")
+        assert (status, "3 connections" in found["error"]["what"]) == (503, True)
+        if limits.per_address == 3:
+            for sock in connected(server, 1, "127.0.0.2"):
+                sock.close()
+        go.set()
+        for sock in held:
+            assert b" 200 " in sock.recv(4096)
+            sock.close()
+
+
+def test_a_thousand_idle_connections_shut_nobody_out():
+    with running({"m": counting()}) as server:
+        held = [socket.create_connection(("127.0.0.1", server.port), 5) for _ in range(1030)]
+        for _ in range(20):
+            assert server.post("/models/m/length", {"texts": ["a"]})[0] == 200
         for sock in held:
             sock.close()
+
+
+@pytest.mark.parametrize("more", [b"", b"connection: close\r\n"])
+def test_an_answer_that_nobody_takes_closes_its_connection(more):
+    large = 16 << 20
+    with running({"m": counting(lambda texts: ["a" * large])}, limits=Limits(send=0.3)) as server:
+        with socket.create_connection(("127.0.0.1", server.port), 5) as sock:
+            sock.sendall(BUSY.replace(b"host:", more + b"host:"))
+            time.sleep(1.5)
+            got = 0
+            try:
+                while part := sock.recv(1 << 20):
+                    got += len(part)
+            except ConnectionResetError:
+                pass
+            assert 0 < got < large
+        slow = socket.create_connection(("127.0.0.1", server.port), 5)
+        slow.sendall(BUSY)
+        got = 0
+        while got < large:  # for longer than that, but some of it is taken
+            got += len(slow.recv(1 << 20))
+            time.sleep(0.05)
+        slow.close()
 
 
 def test_keys_open_what_they_lock(tmp_path):

@@ -20,7 +20,9 @@ class Limits:
         receive: seconds until a request has arrived whole (408).
         ready: seconds until each model answers a request of its own, when `/ready` is called (503).
         headers: bytes of the headers of a request (431).
-        connections: open at once (503).
+        send: seconds in which nothing of an answer is taken, until its connection is closed.
+        connections: open at once; another one takes the place of an idle one (503 where none is idle).
+        per_address: of them from one address.
         pixels: of a picture, before it is decoded (400).
         draws: completed tables, or synthetic rows in thousands, per request (400).
     """
@@ -33,8 +35,10 @@ class Limits:
     waiting_bytes: int = 256 << 20
     seconds: float = 60.0
     receive: float = 20.0
+    send: float = 20.0
     ready: float = 5.0
     headers: int = 32 << 10
     connections: int = 1024
+    per_address: int = 512
     pixels: int = 40_000_000
     draws: int = 100
