@@ -31,6 +31,10 @@ RunSeed = Annotated[int | None, typer.Option(callback=_seed, help="Decides weigh
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 RunPrecision = Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")]
 RunDevice = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
+Examples = Annotated[
+    bool,
+    typer.Option("--examples", help="Show examples of the data in the report: rows, pictures, patients' records."),
+]
 Workers = Annotated[int | None, typer.Option(help="How many work side by side; default all cores there are.")]
 Engine = Annotated[
     str,

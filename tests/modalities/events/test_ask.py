@@ -64,6 +64,7 @@ def test_every_patient_gets_an_answer_to_every_question(asking: Path, home: Path
             str(tmp_path / "a.parquet"),
             "--report",
             str(page),
+            "--examples",
             "--json",
         ]
     )

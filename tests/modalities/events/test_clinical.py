@@ -57,7 +57,7 @@ def test_the_report_names_the_outcome_and_describes_codes(home: Path, tmp_path: 
     given = ["--set", "curve=false", "--set", "trees=5", "--set", "epochs=2", "--set", "members=2"]
     task = str(home / "task")
     where = ["--labels", task, "--out", str(tmp_path / "m")]
-    main_ok(["finetune", "outcome", str(home / "model"), str(home / "meds"), *where, *given])
+    main_ok(["finetune", "outcome", str(home / "model"), str(home / "meds"), *where, *given, "--examples"])
     page = (tmp_path / "m" / "report.html").read_text()
     for said in (
         "Prediction of task",

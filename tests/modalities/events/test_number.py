@@ -220,7 +220,7 @@ def test_a_model_is_not_worse_than_the_last_value(
 
 
 def test_numbers_from_labels_to_a_report(home: Path, task: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    sets = [x for pair in ("epochs=6", "members=2", "hidden=16", "trees=40") for x in ("--set", pair)]
+    sets = [x for pair in ("epochs=6", "members=2", "hidden=16", "trees=40") for x in ("--set", pair)] + ["--examples"]
     out = str(tmp_path / "m")
     main_ok(
         ["finetune", "outcome", str(home / "model"), str(home / "meds"), "--labels", str(task), "--out", out, *sets]

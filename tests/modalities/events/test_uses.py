@@ -90,7 +90,7 @@ def test_hazards_start_at_the_observed_ones():
 
 
 def test_binary_report_has_what_it_promises(home: Path, tmp_path: Path):
-    settings = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20)
+    settings = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, examples=True)
     run = finetune_outcome(home / "model", home / "meds", home / "task", tmp_path / "m", settings=settings)
     page = (tmp_path / "m" / "report.html").read_text()
     for heading in (

@@ -130,7 +130,7 @@ def test_every_part_learns(target: str, seed: int):
 @pytest.fixture(scope="module", params=TARGETS)
 def trained(request, tmp_path_factory):
     out = tmp_path_factory.mktemp("latents") / request.param
-    return pretrain(bars(120), out, settings=latent_settings(request.param), console=False)
+    return pretrain(bars(120), out, settings=latent_settings(request.param, examples=True), console=False)
 
 
 def test_a_run_says_how_far_embeddings_are_spread(trained):
@@ -158,7 +158,7 @@ def test_the_saved_model_is_the_encoder(trained):
 
 @pytest.mark.parametrize("more", [{"view": "tile", "image_size": 6, "overlap": 2}, {"store": "disk"}, {"steps": 2}])
 def test_reports_show_the_embedding_of_any_pictures_model(tmp_path, more):
-    chosen = settings_with(ImageSettings(), TINY | {"patch": 2, "steps": 1} | more)
+    chosen = settings_with(ImageSettings(), TINY | {"patch": 2, "steps": 1, "examples": True} | more)
     run = pretrain(class_folder(tmp_path / "photos", 24), tmp_path / "m", settings=chosen, console=False)
     assert "Map of the embedding" in (run.folder / "report.html").read_text()
 

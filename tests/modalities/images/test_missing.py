@@ -148,7 +148,9 @@ def test_resampling_is_of_measured_pixels_alone(seed):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_run_on_pictures_with_holes(tmp_path, architecture):
-    run = pretrain(holed(60), tmp_path / "m", settings=settings(architecture=architecture, patch=3), console=False)
+    run = pretrain(
+        holed(60), tmp_path / "m", settings=settings(architecture=architecture, patch=3, examples=True), console=False
+    )
     assert np.isfinite(run.result.validation["validation_loss"])
     assert run.data["missing_share"] == pytest.approx(0.25 + 0.5 * (9 + 1) / 144)
     assert "missing: never hidden" in (tmp_path / "m" / "report.html").read_text()

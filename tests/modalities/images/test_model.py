@@ -44,7 +44,7 @@ def trained(request, tmp_path_factory):
     more = {"architecture": request.param}
     if request.param == "in_place":
         more |= {"norm_targets": False, "loss": "l1", "hide": "unit", "unit": 4, "ratio": 0.6, "positions": "learned"}
-    return pretrain(bars(), out, settings=settings(patch=2, **more), console=False)
+    return pretrain(bars(), out, settings=settings(patch=2, examples=True, **more), console=False)
 
 
 def test_a_run_folder_has_all_it_should(trained):
@@ -60,7 +60,7 @@ def test_a_run_folder_has_all_it_should(trained):
 
 
 def test_a_report_without_held_out_pictures_says_so_and_draws_those_of_the_training(tmp_path):
-    run = pretrain(bars(20), tmp_path / "run", settings=settings(steps=2, holdout=0.0), console=False)
+    run = pretrain(bars(20), tmp_path / "run", settings=settings(steps=2, holdout=0.0, examples=True), console=False)
     page = (run.folder / "report.html").read_text()
     assert "none held out" in page
     assert ">nan<" not in page

@@ -79,7 +79,7 @@ def scenes(tmp_path_factory):
         (root / "data" / f"site{k % 3}").mkdir(parents=True, exist_ok=True)
         pixels = ramp(2, 50, 70, low=200, high=4000, dtype="uint16", seed=k).transpose(1, 2, 0)
         geotiff(root / "data" / f"site{k % 3}" / f"{k}.tif", pixels)
-    chosen = settings(view="crop", image_size=16, group="1", turn=True)
+    chosen = settings(view="crop", image_size=16, group="1", turn=True, examples=True)
     run = pretrain(root / "data", root / "model", settings=chosen, console=False)
     return root, run
 

@@ -22,8 +22,9 @@ def ask(
         None,
         help="Day or time up to which the records were written, such as 2024-06-30: asks then, not at last events.",
     ),
-    report: str = typer.Option(None, help="HTML page to write: answers of some patients over time."),
+    report: str = typer.Option(None, help="HTML page to write: how the answers are spread."),
     patient: list[int] = typer.Option(None, help="--report: subject_id of a patient to draw, repeatable."),
+    examples: options.Examples = False,
     most_unknown: options.MostUnknown = 0.5,
     precision: options.Precision = "auto",
     device: options.Device = "auto",
@@ -39,8 +40,11 @@ def ask(
 
     if out is None:
         raise UserError("ask without --out", hint="Say which parquet to write.")
-    if patient and report is None:
-        raise UserError("--patient without --report", hint="Give --report PAGE.html: patients are drawn there.")
+    if (patient or examples) and report is None:
+        raise UserError(
+            f"--{'patient' if patient else 'examples'} without --report",
+            hint="Give --report PAGE.html: patients are drawn there.",
+        )
     check_results([name for name in (out, report) if name is not None], [data, at])
     output = Output(json_)
     loaded = ready(model, device, precision, most_unknown)
@@ -48,7 +52,7 @@ def ask(
     points = None if at is None else read_labels(at, events, need_value=False)
     frame = loaded.ask(events, questions, points, until=until)
     if report is not None:
-        write(loaded, events, frame, report, patients=list(patient or ()), source=data)
+        write(loaded, events, frame, report, patients=list(patient or ()), examples=examples, source=data)
     write_predictions(frame, out)
     unanswered = frame.filter(frame["unanswered"].is_not_null())
     told = {str(n): c for n, c in unanswered.group_by("unanswered").len().sort("unanswered").iter_rows()}

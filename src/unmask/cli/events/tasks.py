@@ -34,6 +34,7 @@ def finetune(
     epochs: options.Epochs = None,
     seed: options.RunSeed = None,
     resume: options.Resume = False,
+    examples: options.Examples = False,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     json_: options.Json = False,
@@ -43,7 +44,7 @@ def finetune(
     from unmask.modalities.events.recipes import OutcomeSettings
     from unmask.training.settings import apply_overrides
 
-    settings = apply_overrides(OutcomeSettings(), run_overrides(context))
+    settings = apply_overrides(OutcomeSettings(), run_overrides(context, examples=examples or None))
     output = Output(json_, settings.seed)
     if task == "next-visit":
         _next_visit(model, data, out, settings, resume, output)

@@ -75,6 +75,7 @@ def audit(
     data: str = typer.Argument(..., help="MEDS folder."),
     labels: str = typer.Option(None, help="MEDS task folder: looks at its prediction times too."),
     out: str = typer.Option(None, help="Where to write the HTML report."),
+    examples: options.Examples = False,
     json_: options.Json = False,
 ) -> None:
     """Look for the future in the past: codes that tell the outcome, dates taken for times, deaths before their time,
@@ -89,7 +90,7 @@ def audit(
     found, about = run(data, labels)
     lines = audit_report.lines(found, about)
     if out is not None:
-        audit_report.page(found, about, data, out)
+        audit_report.page(found, about, data, out, examples=examples)
         lines.append(f"report: {out}")
     warnings = sum(f.level == "warning" for f in found)
     output.write(about | {"warnings": warnings, "findings": [f.to_dict() for f in found]}, lines)

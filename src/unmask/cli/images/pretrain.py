@@ -22,6 +22,7 @@ def pretrain(
     minutes: options.Minutes = None,
     seed: options.RunSeed = None,
     resume: options.Resume = False,
+    examples: options.Examples = False,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     tracker: options.Trackers = [],
@@ -31,7 +32,7 @@ def pretrain(
     from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
     from unmask.modalities.images.recipes import DEFAULT, RECIPES, ImageSettings, with_overrides
 
-    given = run_overrides(context, strict=strict or None)
+    given = run_overrides(context, strict=strict or None, examples=examples or None)
     settings = with_recipe(recipe or DEFAULT, RECIPES, ImageSettings(), with_overrides, given)
     from unmask.modalities.images.pretrain import pretrain as run
 

@@ -77,6 +77,7 @@ def finetune(
     minutes: options.Minutes = None,
     seed: options.RunSeed = None,
     resume: options.Resume = False,
+    examples: options.Examples = False,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     json_: options.Json = False,
@@ -87,7 +88,7 @@ def finetune(
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
 
-    settings = run_overrides(context)
+    settings = run_overrides(context, examples=examples or None)
     if resume and (adapt or seeds > 1):
         raise UserError("--resume", hint="One fine-tuning run can be resumed: no --seeds, no --adapt.")
     output = Output(json_, int(settings.get("seed") or 0))

@@ -34,8 +34,13 @@ def lines(found: Sequence[Finding], about: dict[str, Any]) -> list[str]:
     return out
 
 
-def page(found: Sequence[Finding], about: dict[str, Any], data: str, out: str | Path) -> Path:
+def page(
+    found: Sequence[Finding], about: dict[str, Any], data: str, out: str | Path, *, examples: bool = False
+) -> Path:
     """Write the findings as one HTML page.
+
+    Args:
+        examples: list the patients of a finding by their ids.
 
     Raises:
         UserError: it cannot be written.
@@ -47,7 +52,7 @@ def page(found: Sequence[Finding], about: dict[str, Any], data: str, out: str | 
         report.section("No warning", "No check saw anything that would let a model know the future.")
     for f in found:
         said = Markup("<p>{}</p><p>{}</p>").format(f.sentence, f.todo)
-        rows = [[str(cell) for cell in row] for row in f.rows]
+        rows = [[str(cell) for cell in row] for row in f.rows] if examples or "subject" not in f.columns else []
         note = f"The first {len(rows)}." if len(rows) == SHOWN else ""
         heading = f"{f.level.capitalize()}: {f.check}"
         report.section(heading, said + table(list(f.columns), rows) if rows else said, note=note)

@@ -141,7 +141,8 @@ def _tuned(about: Mapping[str, Any], size: str) -> Card:
         limits=[
             *NOT_A_DEVICE,
             "The folder holds hashes of the ids of the patients who trained it and of those held out, so that figures "
-            "are never of training patients: someone who knows an id can tell whether it was among them.",
+            "are never of training patients: someone who knows an id can tell whether it was among them. Its report "
+            "shows the record of a patient where `--examples` was given.",
         ],
         use=Use(
             commands=commands,

@@ -97,7 +97,7 @@ def run_demo(
     run = pretrain(meds, out / "model", settings=settings, console=console)
     rules = recovered(out / "model", simulate(out / "new", 200, seed + 1))
     done = finetune_outcome(
-        out / "model", meds, out / "task", out / "outcome", settings=OutcomeSettings(seed=seed)
+        out / "model", meds, out / "task", out / "outcome", settings=OutcomeSettings(seed=seed, examples=True)
     ).figures
     result = done["results"]["ours"]
     lines = [

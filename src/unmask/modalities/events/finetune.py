@@ -139,7 +139,7 @@ def finetune_outcome(
             return stopped(out, loaded, target, stop)
     keep(out, loaded, fitted, settings, found, started, whom(events, points, held), rule)
     found["subgroups"] = outcome_report.write(
-        out, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data)
+        out, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data), settings.examples
     )
     if stages is not None:
         stages.remove()

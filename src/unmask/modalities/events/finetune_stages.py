@@ -35,7 +35,9 @@ def stages_of(
     Raises:
         UserError: there are checkpoints and `resume` was not asked for, or they are of another run.
     """
-    kept = {k: v for k, v in dataclasses.asdict(settings).items() if k not in ("checkpoint_seconds", "device")}
+    kept = {
+        k: v for k, v in dataclasses.asdict(settings).items() if k not in ("checkpoint_seconds", "examples", "device")
+    }
     found: dict[str, Any] = {"settings": kept | {"precision": loaded.precision}}
     weights = loaded.folder.model.state_dict()
     found["the model"] = digest(loaded.folder.vocabulary.codes, *(t.cpu().numpy() for t in weights.values()))

@@ -95,11 +95,13 @@ def write(
     target: Labelled,
     folder: EventFolder,
     words: dict[str, str] | None = None,
+    examples: bool = False,
 ) -> list[dict[str, Any]]:
     """Write the page about the held-out `points`; returns the figures by subgroup.
 
     Args:
         words: descriptions of codes.
+        examples: draw the record of the patient at highest risk.
     """
     words = words or {}
     outcome = str(found.get("outcome", "the outcome"))
@@ -180,7 +182,7 @@ def write(
             figures_table({g["group"]: g for g in groups}, "group, ours"),
             note=f"Static facts and age bands with {LEAST} held-out points or more.",
         )
-    if len(points) and predicted:
+    if examples and len(points) and predicted:
         _draw_timeline(page, folder, histories, points, predicted["ours"], target, words)
     page.write(out / "report.html")
     return groups

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from unmask.modalities.events.model import EventModel
 
 DRAWN = 4
-"""Patients that are drawn, where none are named: those with the highest answer to the first question."""
+"""Patients that are drawn as examples, where none are named: those with the highest answer to the first question."""
 TIMES = 40
 """Times along a record that a patient is asked at."""
 
@@ -39,12 +39,20 @@ def summary_lines(frame: pl.DataFrame) -> list[str]:
 
 
 def write(
-    model: EventModel, events: Events, frame: pl.DataFrame, out: str | Path, *, patients: list[int], source: str
+    model: EventModel,
+    events: Events,
+    frame: pl.DataFrame,
+    out: str | Path,
+    *,
+    patients: list[int],
+    examples: bool,
+    source: str,
 ) -> Path:
     """Write the page.
 
     Args:
-        patients: subject_ids to draw; default those with the highest answers to the first question.
+        patients: subject_ids to draw.
+        examples: where none are named, draw those with the highest answers to the first question.
 
     Raises:
         UserError: a patient is not in the data.
@@ -54,7 +62,7 @@ def write(
     for patient in patients:
         if patient not in known:
             raise UserError(f"patient {patient} is not in {source}", hint="Give the subject_id of one that is.")
-    if not patients:
+    if examples and not patients:
         first = frame.filter(pl.col("question") == questions[0]).drop_nulls("probability")
         first = first.sort("probability", descending=True)
         patients = first["subject_id"].unique(maintain_order=True).head(DRAWN).to_list()

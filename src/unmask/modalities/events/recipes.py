@@ -278,6 +278,7 @@ class OutcomeSettings:
         curve: fit all of them on 10, 25 and 50 % of the training labels too.
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
         checkpoint_seconds: between checkpoints, from which an interrupted run is resumed.
+        examples: show the record of the held-out patient at highest risk in report.html.
         seed, precision, device: as in pretraining.
     """
 
@@ -304,6 +305,7 @@ class OutcomeSettings:
     codes: str = "CONDITION,DIAGNOSIS"
     visit_gap: float = 24.0
     checkpoint_seconds: float = 120.0
+    examples: bool = False
     seed: int = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"

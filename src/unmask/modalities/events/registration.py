@@ -24,7 +24,7 @@ MODALITY = Modality(
         "finetune": Command(
             cases={
                 "outcome": Case(run=f"{_TASKS}:finetune"),
-                "next-visit": Case(run=f"{_TASKS}:finetune", without="labels"),
+                "next-visit": Case(run=f"{_TASKS}:finetune", without="labels examples"),
             },
             choose=f"{_TASKS}:finetuned",
         ),

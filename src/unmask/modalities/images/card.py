@@ -79,7 +79,8 @@ def card(files: Path, run: Path) -> Card:
             "pictures of its own to judge it by.",
             "Pictures of one patient, slide or place must be held out together (`--set group=`), or figures are too "
             "good.",
-            "The folder holds no picture but those of its report, which `unmask export --to share` leaves out.",
+            "The folder holds no picture, but for those that `--examples` put into its report, which `unmask export "
+            "--to share` leaves out.",
             *([] if tuned else ["A low loss does not make good features: judge these by a probe beside raw pixels."]),
         ],
         use=Use(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, lasting
+
+if TYPE_CHECKING:
+    from unmask.evaluation.report import Report
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
@@ -313,12 +316,9 @@ def live_probe(
 
 
 def write_report(finished: ImageRun) -> Path:
-    """report.html of a run: figures, curves, the live probe, triptychs of held-out pictures, attention maps."""
+    """report.html of a run: figures, curves, the live probe; with `examples` pictures."""
     from unmask.evaluation.report import Report, training_curves
-    from unmask.modalities.images.embedding_report import embedding_sections
-    from unmask.modalities.images.model import load
-    from unmask.modalities.images.pictures import told_drawing
-    from unmask.modalities.images.report import attention_pictures, probe_chart, triptychs
+    from unmask.modalities.images.report import probe_chart
 
     r, folder = finished.result, finished.folder
     page = Report("Masked pretraining on images", str(folder))
@@ -346,8 +346,21 @@ def write_report(finished: ImageRun) -> Path:
             note=f"{min(PROBE_TRAIN, finished.data['training']):,} training and "
             f"{min(PROBE_TEST, finished.data['held_out']):,} held-out pictures, while training.",
         )
+    if finished.settings.examples:
+        _examples(page, finished)
+    page.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
+    return page.write(folder / "report.html")
+
+
+def _examples(page: Report, finished: ImageRun) -> None:
+    """Pictures: filled ones, where the last layer looks, neighbours and a map."""
+    from unmask.modalities.images.embedding_report import embedding_sections
+    from unmask.modalities.images.model import load
+    from unmask.modalities.images.pictures import told_drawing
+    from unmask.modalities.images.report import attention_pictures, triptychs
+
     which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
-    model = load(folder)
+    model = load(finished.folder)
     if finished.settings.predicts_pixels:
         page.section(
             "Original, masked, reconstructed",
@@ -362,8 +375,6 @@ def write_report(finished: ImageRun) -> Path:
     )
     for title, content, note in embedding_sections(model, finished.shown):
         page.section(title, content, note=note)
-    page.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
-    return page.write(folder / "report.html")
 
 
 def loss_unit(settings: ImageSettings) -> str:
@@ -377,7 +388,7 @@ def loss_unit(settings: ImageSettings) -> str:
 def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
     kept = lasting(as_dict(settings))
-    for name in ("workers", "strict", "store", "store_folder", "probe", "probe_every"):
+    for name in ("workers", "strict", "examples", "store", "store_folder", "probe", "probe_every"):
         kept.pop(name)
     return {"settings": kept, "the pictures": content_digest(images)}
 

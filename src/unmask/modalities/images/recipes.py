@@ -105,6 +105,7 @@ class ImageSettings:
         store_folder: where shards go; none is the folder `pictures` of the run.
         workers: processes that decode files; none is the number of cores, at most 8.
         strict: a file that cannot be decoded ends the run instead of being skipped.
+        examples: show pictures of the data in report.html: filled ones, attention, neighbours, a map.
         column, label_column: of parquet and dataset inputs.
         probe: k-nearest-neighbour and linear accuracy at every validation, where the pictures have classes.
         probe_every: epochs between validations (and so probes); none is 20 times over the run.
@@ -155,6 +156,7 @@ class ImageSettings:
     store_folder: str | None = None
     workers: int | None = None
     strict: bool = False
+    examples: bool = False
     column: str | None = None
     label_column: str | None = None
     probe: bool = True

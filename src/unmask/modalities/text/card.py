@@ -149,8 +149,8 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
             "It answers in the terms of its training rows: texts of another kind, time or place need labelled rows of "
             "their own to judge it by.",
             "Probabilities are as good as the rows they were fitted on.",
-            "The folder holds the names of all labels. Its report quotes held-out rows: `unmask export --to share` "
-            "copies a folder without it.",
+            "The folder holds the names of all labels; its report quotes held-out rows where `--examples` was given. "
+            "`unmask export --to share` copies a folder without it.",
         ],
         use=Use(
             commands=[

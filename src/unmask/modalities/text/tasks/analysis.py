@@ -31,8 +31,14 @@ def write_report(
     checked: Prepared | None,
     predictions: list[dict[str, Any]] | None,
     result: dict[str, Any],
+    *,
+    examples: bool = False,
 ) -> Path:
-    """Write report.html beside the model; without validation data it holds the training curves alone."""
+    """Write report.html beside the model; without validation data it holds the training curves alone.
+
+    Args:
+        examples: show the rows that it is most wrong about.
+    """
     report = Report(f"Fine-tuned: {task.name}", f"{result['rows']:,} training rows, seed {result['seed']}")
     shown = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     report.facts(dict(list(shown.items())[:6]))
@@ -56,10 +62,12 @@ def write_report(
         report.section("Beside simpler models", table(("model", result["metric"], "interval", ""), rows), note=note)
     scores = [(name, value, good(name)) for name, value in shown.items()]
     report.section("Scores", table(("metric", "value", "what is good"), scores), note="On the validation data.")
-    wrong = np.array([task.error(p, i) for p, i in zip(predictions, checked.items, strict=True)])
     _lengths(report, task, checked, predictions)
     if isinstance(task, Classify):
         _classes(report, task, predictions, checked.items)
+    if not examples:
+        return report.write(out / "report.html")
+    wrong = np.array([task.error(p, i) for p, i in zip(predictions, checked.items, strict=True)])
     _hardest(report, task, predictions, checked.items, wrong)
     if isinstance(task, Classify) and task.problem == "single" and len(predictions):
         worst = np.argsort(-wrong, kind="stable")[:EXPLAINED]

@@ -120,7 +120,7 @@ class TaskTraining:
     def keeper(self, rows: TaskRows, *, resume: bool) -> Keeper:
         """Of checkpoints beside the folder to come."""
         assert self.out is not None
-        chosen = {k: v for k, v in to_dict(self.settings).items() if k != "memory"}
+        chosen = {k: v for k, v in to_dict(self.settings).items() if k not in ("memory", "examples")}
         return Keeper(
             self.out.with_name(f".{self.out.name}.training"),
             seconds=self.settings.checkpoint_seconds,
@@ -237,7 +237,7 @@ class TaskTraining:
             "device": str(self.device),
             "precision": self.precision.name,
             "history": outcome.history,
-            "probe": None if fitted.probed is None else dataclasses.asdict(fitted.probed),
+            "probe": None if fitted.probed is None else fitted.probed.to_dict(),
             "comparison": None if verdict is None else verdict.table,
             "kept": None if verdict is None else verdict.kept,
         }
@@ -266,7 +266,9 @@ class TaskTraining:
             beside=beside,
         )
         shutil.move(scratch / "metrics.jsonl", out / "metrics.jsonl")
-        write_report(out, fitted.folder, task, fitted.checked, fitted.predictions, result)
+        write_report(
+            out, fitted.folder, task, fitted.checked, fitted.predictions, result, examples=self.settings.examples
+        )
         result["out"] = str(out)
 
 

@@ -8,6 +8,8 @@ one, is made to pass standardised states on, so that the last one is a linear mo
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +56,10 @@ class Probed:
     added: bool
     rows: int
     loss: float = float("nan")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data; of the loss None where none was worked out (answer)."""
+        return dataclasses.asdict(self) | ({} if math.isfinite(self.loss) else {"loss": None})
 
 
 def start_classifier(

@@ -63,6 +63,7 @@ class TaskSettings:
         memory: gigabytes (10^9 bytes) that the process may hold in all; None takes what is free. Less goes through the
             encoder at a time where a step would not fit.
         checkpoint_seconds: seconds between checkpoints, where they are kept.
+        examples: show held-out rows in report.html: those it was most wrong about.
         precision, device, seed: as in pretraining.
     """
 
@@ -105,6 +106,7 @@ class TaskSettings:
     pooling: Literal["auto", "mean", "first", "max"] = "auto"
     memory: float | None = None
     checkpoint_seconds: float = 300.0
+    examples: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     seed: int = 0
