@@ -26,6 +26,7 @@ from unmask.encoder.on_host import on_host
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.modalities.text.adapt import (
+    OBJECTIVE,
     OF_A_NEW_MODEL,
     Adapted,
     TextAdaptation,
@@ -102,13 +103,20 @@ def embedding_settings(given: Mapping[str, Any]) -> EmbeddingSettings:
     """The usual settings, and what was given on top of them.
 
     Raises:
-        UserError: an unknown setting, or one that only a new model has.
+        UserError: an unknown setting, one that only a new model has, or one that nothing reads here.
     """
     for key in OF_A_NEW_MODEL:
         if key in given:
             raise UserError(f"{key}={given[key]}: the model to adapt has its own", hint="Leave it out.")
-    settings = with_overrides(with_overrides(EmbeddingSettings(), EMBEDDING), given)
+    usual = with_overrides(EmbeddingSettings(), EMBEDDING)
+    settings = with_overrides(usual, given)
     assert isinstance(settings, EmbeddingSettings)
+    idle = {key: "a vector is learnt from what is seen of a text" for key in (*OBJECTIVE, "static") if key != "ratio"}
+    idle |= {"ratio": "view=crop goes by seen"} if settings.view == "crop" else {"seen": "view=token goes by ratio"}
+    idle |= {} if settings.contrast else dict.fromkeys(("against", "temperature"), "contrast=0")
+    for key, why in idle.items():
+        if key in given and getattr(settings, key) != getattr(usual, key):
+            raise UserError(f"{setting(key, given[key])}: {why}, and nothing reads it", hint="Leave it out.")
     return settings
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from unmask.errors import UserError, setting
 from unmask.modalities.text.cache import TokenCache, content_key, is_held_out
 from unmask.modalities.text.documents import ReadReport
-from unmask.modalities.text.recipes import TextSettings
+from unmask.modalities.text.recipes import TextSettings, changed
 from unmask.modalities.text.sampling import sampled
 from unmask.modalities.text.sources import iter_documents, on_hub
 from unmask.modalities.text.tokenizer import Tokenizer
@@ -59,7 +60,7 @@ def build_tokenizer(
             trained there on the same files with the same settings is taken without.
     """
     if settings.tokenizer is not None:
-        return Tokenizer.load(settings.tokenizer)
+        return given_tokenizer(settings)
     mark, key = out / ".tokenizer.key", _tokenizer_key(data, settings)
     made = mark.read_text().strip() if mark.exists() else ""
     named = any(map(on_hub, data))  # nothing says that it is what it was
@@ -72,6 +73,31 @@ def build_tokenizer(
     with written(mark) as temporary:
         temporary.write_text(key)
     return tokenizer
+
+
+def given_tokenizer(settings: TextSettings) -> Tokenizer:
+    """The tokenizer that is brought along.
+
+    Raises:
+        UserError: nothing to load there; or a setting of how one is trained is changed, to what this one has not.
+    """
+    assert settings.tokenizer is not None
+    made = Tokenizer.load(settings.tokenizer)
+    normalizer = made.backend.normalizer
+    read = "A\u00e9" if normalizer is None else unicodedata.normalize("NFC", normalizer.normalize_str("A\u00e9"))
+    has = {
+        "vocabulary": made.vocab_size,
+        "tokenizer_kind": type(made.backend.model).__name__.lower(),
+        "lowercase": "a" in read,
+        "strip_accents": "e" in read,
+    }
+    for name, value in has.items():
+        if changed(settings, name) and getattr(settings, name) != value:
+            raise UserError(
+                f"{setting(name, getattr(settings, name))}, and {settings.tokenizer} has {value}",
+                hint=f"Leave it out: a tokenizer that is brought along ({setting('tokenizer')}) is taken as it is.",
+            )
+    return made
 
 
 def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:

@@ -26,7 +26,7 @@ from unmask.errors import UserError, option
 from unmask.files import check_room, fingerprint, fsync, read_json, sealed
 from unmask.modalities.text.building import recipe_of, refuse_no_examples, told
 from unmask.modalities.text.cache import VERSION, TokenCache, content_key
-from unmask.modalities.text.corpus import TOKENIZER_CHARACTERS, check_unknown, new_tokenizer
+from unmask.modalities.text.corpus import TOKENIZER_CHARACTERS, check_unknown, given_tokenizer, new_tokenizer
 from unmask.modalities.text.portions import Portion, portions
 from unmask.modalities.text.prepared import settled
 from unmask.modalities.text.recipes import TextSettings
@@ -151,7 +151,7 @@ class Preparation:
     ) -> None:
         self.out, self.files, self.settings, self.work, self.say = out, files, settings, work, say
         self.stages: dict[str, float] = {}
-        self.given = None if settings.tokenizer is None else Tokenizer.load(settings.tokenizer)
+        self.given = None if settings.tokenizer is None else given_tokenizer(settings)
         made_of = [
             VERSION,
             __version__,

@@ -127,6 +127,12 @@ class TextSettings:
                 hint="Rare tokens are hidden more often where tokens are hidden one by one "
                 f"({setting('hide', 'token')}, no select).",
             )
+        idle = {"generator": self.objective != "detection", "spread": self.density != "bell"}
+        for name in (name for name in idle if idle[name] and changed(self, name)):
+            needed = setting("objective", "detection") if name == "generator" else setting("density", "bell")
+            raise UserError(
+                f"{setting(name, getattr(self, name))} without {needed}: nothing reads it", hint="Leave it out."
+            )
         alike = self.hide == "token" and self.select is None and not self.rarity
         if self.loss_weight == "bound" and (self.density == "fixed" or not alike):
             raise UserError(
@@ -195,6 +201,13 @@ RECIPES: dict[str, Mapping[str, Any]] = {
     "modern": MODERN,
     "diffusion": DIFFUSION,
 }
+
+
+def changed(settings: TextSettings, name: str) -> bool:
+    """Whether a setting has neither its default nor what a recipe of this kind of model gives it."""
+    recipes = [r for r in RECIPES.values() if r["recipe"] == settings.recipe]
+    usual = [getattr(TextSettings, name), *(r[name] for r in recipes if name in r)]
+    return getattr(settings, name) not in usual
 
 
 def with_overrides(settings: TextSettings, overrides: Mapping[str, Any]) -> TextSettings:
