@@ -224,7 +224,11 @@ def changed(path, **keys):
         ("config_sentence_transformers.json", {"default_prompt_name": "none"}, "'none' is not among"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "maxsim"}, "maxsim"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "SparseEncoder"),
+        ("config_sentence_transformers.json", {"model_type": None}, "model_type None"),
+        ("config_sentence_transformers.json", {"truncate_dim": 4}, "truncate_dim 4"),
         ("tokenizer_config.json", {"split_special_tokens": True}, "split_special_tokens"),
+        ("tokenizer_config.json", {"tokenizer_class": "BertTokenizerFast"}, "do_lower_case true"),
+        ("tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer"}, "holds WordPiece"),
     ],
 )
 def test_a_key_that_changes_vectors_is_refused_by_name(file, keys, named, plain, tmp_path):
@@ -235,6 +239,125 @@ def test_a_key_that_changes_vectors_is_refused_by_name(file, keys, named, plain,
         unmask.load(folder)
     assert named in found.value.what
     assert file.rsplit("/", 1)[0] in found.value.what
+
+
+def test_modules_that_do_not_fit_are_refused(plain, tmp_path):
+    folder = sentence_folder(plain, tmp_path / "st", "dense")
+    changed(folder / "1_Pooling" / "config.json", pooling_mode_cls_token=True)
+    with pytest.raises(UserError, match=r"2_Dense.*takes vectors of 32 numbers, .* have 64"):
+        unmask.load(folder)
+
+
+KEYS = {
+    "modules.json": [{"0": {"kwargs": ["task"]}}, {"1": {"name": "pool"}}],
+    "config_sentence_transformers.json": [
+        {"prompts": {"passage": "a "}},
+        {"prompts": {"passage": None}},
+        {"default_prompt_name": "query"},
+        {"similarity_fn_name": None},
+        {"model_type": None},
+        {"model_type": "SparseEncoder"},
+        {"truncate_dim": 4},
+        {"truncate_dim": None},
+        {"prompt": "x: "},
+        {"normalize_embeddings": True},
+    ],
+    "sentence_bert_config.json": [
+        {"max_seq_length": 5},
+        {"max_seq_length": None},
+        {"do_lower_case": True},
+        {"transformer_task": "fill-mask"},
+        {"module_output_name": "sentence_embedding"},
+        {"processing_kwargs": {"text": {"max_length": 4}}},
+        {"model_args": {"attn_implementation": "eager"}},
+        {"model_args": {"num_hidden_layers": 1}},
+        {"tokenizer_args": {"do_lower_case": True}},
+        {"processor_kwargs": {"truncation_side": "left"}},
+        {"config_args": {"num_hidden_layers": 1}},
+        {"unpad_inputs": True},
+        {"query_length": 3},
+        {"query_expansion": True},
+        {"backend": "onnx"},
+    ],
+    "1_Pooling/config.json": [
+        {"pooling_mode_mean_tokens": False},
+        {"pooling_mode_cls_token": True},
+        {"pooling_mode": "max"},
+        {"pooling_mode": []},
+        {"pooling_mode": "best"},
+        {"include_prompt": False},
+        {"word_embedding_dimension": 12},
+    ],
+    "2_Dense/config.json": [
+        {"in_features": 16},
+        {"bias": False},
+        {"activation_function": "torch.nn.modules.linear.Identity"},
+        {"activation_function": "torch.nn.ReLU"},
+        {"activation_function": "torch.nn.modules.activation.Softmax"},
+        {"activation_function": "torch.nn.modules.activation.PReLU"},
+        {"use_residual": True},
+        {"module_input_name": "token_embeddings"},
+        {"module_output_name": "x"},
+    ],
+    "tokenizer_config.json": [
+        {"do_lower_case": True},
+        {"strip_accents": True},
+        {"tokenize_chinese_chars": False},
+        {"model_max_length": 7},
+        {"truncation_side": "left"},
+        {"padding_side": "left"},
+        {"model_input_names": ["input_ids", "attention_mask"]},
+        {"add_prefix_space": True},
+        {"add_eos_token": True},
+        {"tokenizer_class": "BertTokenizer"},
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": False},
+        {"tokenizer_class": "RobertaTokenizer"},
+        {"cls_token": "[SEP]"},
+        {"unk_token": "[PAD]"},
+        {"additional_special_tokens": ["quick"]},
+        {"extra_special_tokens": {"image": "quick"}},
+        {"split_special_tokens": True},
+        {"never_split": ["quick"]},
+        {"max_length": 6, "truncation": True},
+        {"wordpieces_prefix": "@@"},
+    ],
+    "config.json": [
+        {"hidden_act": "relu"},
+        {"layer_norm_eps": 0.1},
+        {"hidden_dropout_prob": 0.5},
+        {"position_embedding_type": "relative_key"},
+        {"type_vocab_size": 3},
+        {"is_decoder": True},
+        {"num_hidden_layers": 1},
+        {"num_hidden_layers": 3},
+        {"num_attention_heads": 4},
+        {"num_attention_heads": 3},
+        {"max_position_embeddings": 20},
+        {"pruned_heads": {"0": [0]}},
+        {"model_type": "electra"},
+        {"hidden_size": 16},
+        {"vocab_size": 300},
+    ],
+}
+
+
+@pytest.mark.parametrize(("file", "keys"), [(file, keys) for file, found in KEYS.items() for keys in found], ids=str)
+def test_a_folder_with_another_key_is_read_as_sentence_transformers_does_or_refused(file, keys, plain, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    folder = sentence_folder(plain, tmp_path / "st", "dense")
+    more = {"prompts": {"query": "query: ", "passage": "The dog: "}, "default_prompt_name": "passage"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(more))
+    if file == "modules.json":
+        rows = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps([row | keys.get(str(row["idx"]), {}) for row in rows]))
+    else:
+        changed(folder / file, **keys)
+    try:
+        found = unmask.load(folder, precision="fp32", device="cpu").embed(TEXTS)
+    except UserError:
+        return
+    expected = library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS, batch_size=1)
+    assert apart(found, expected) <= 1e-5
 
 
 @pytest.mark.parametrize("name", ["WeightedLayerPooling", "CNN", "LSTM", "BoW", "WordEmbeddings", "Asym"])

@@ -214,7 +214,7 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None, whole: Path) -> TextFolde
         aliases=found.aliases,
         settings=settings,
         loaded=found,
-        sentences=read_sentences(whole, task, tokenizer.longest),
+        sentences=read_sentences(whole, task, encoder.width, tokenizer.longest),
         path=whole,
     )
 

@@ -55,15 +55,17 @@ def encoder_folder(folder: Path) -> Path:
     return _inside(folder, path) if path and _kind(first) == "Transformer" else folder
 
 
-def read_sentences(folder: Path, task: Mapping[str, Any], longest: int | None = None) -> Sentences:
+def read_sentences(folder: Path, task: Mapping[str, Any], width: int, longest: int | None = None) -> Sentences:
     """The settings of a sentence-transformers folder, or of training for similarity; else plain mean pooling.
 
     Args:
         task: what unmask.json says of fine-tuning.
+        width: of the encoder's states.
         longest: of a text in tokens by tokenizer_config.json, where sentence_bert_config.json does not say.
 
     Raises:
-        UserError: a module, pooling or key that we do not have, or files that are not JSON.
+        UserError: a module, pooling or key that we do not have, modules that do not fit behind each other, or files
+            that are not JSON.
     """
     if task.get("name") == "similarity":
         if task.get("pooling") not in ("mean", "first", "max") or not _length(task.get("slots")):
@@ -89,13 +91,27 @@ def read_sentences(folder: Path, task: Mapping[str, Any], longest: int | None = 
     behind = [(kind, place) for kind, place in zip(kinds[2:], places[2:], strict=True) if kind != "Dropout"]
     if odd := [kind for kind, _ in behind if kind not in _READERS]:
         raise UserError(f"{path}: module {odd[0]} behind pooling", hint=f"Known: {', '.join(_READERS)}, Dropout.")
-    return Sentences(
+    found = Sentences(
         after=nn.Sequential(*(_READERS[kind](place) for kind, place in behind)).eval(),
         slots=_max_seq_length(places[0]) or longest,
         given=True,
         **_pooling(places[1]),
         **_model_config(folder),
     )
+    comes = width * len(found.pooling.split("+"))
+    for module, (_, place) in zip(found.after, behind, strict=True):
+        takes, gives = comes, comes
+        if isinstance(module, Dense):
+            takes, gives = module.linear.in_features, module.linear.out_features
+        elif isinstance(module, nn.LayerNorm):
+            takes = gives = module.normalized_shape[0]
+        if takes != comes:
+            raise UserError(
+                f"{place}/config.json: it takes vectors of {takes} numbers, and those in front of it have {comes}",
+                hint="Look at the pooling of 1_Pooling/config.json: several are put side by side.",
+            )
+        comes = gives
+    return found
 
 
 def _kind(module: Mapping[str, Any]) -> str:
@@ -182,13 +198,16 @@ def _pooling(place: Path) -> dict[str, Any]:
 
 
 def _model_config(folder: Path) -> dict[str, Any]:
-    """Prompts and how vectors are compared. sentence-transformers reads no other key of this file that changes
-    vectors (truncate_dim is one of its arguments, and is not kept)."""
+    """Prompts and how vectors are compared; no other key of this file may change vectors."""
     path = folder / "config_sentence_transformers.json"
     config = read_object(path) or {}
-    kind = config.get("model_type") or "SentenceTransformer"
+    kind = config.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise UserError(f"{path}: model_type {kind!r}", hint="Only a SentenceTransformer has one vector per text.")
+    if config.get("truncate_dim") is not None:
+        raise UserError(
+            f"{path}: truncate_dim {config['truncate_dim']!r}", hint="Vectors are not cut here: take the first columns."
+        )
     prompts = config.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(p, str | None) for p in prompts.values()):
         raise UserError(f"{path}: prompts {prompts!r:.80}", hint='Expected an object: {"query": "query: "}.')

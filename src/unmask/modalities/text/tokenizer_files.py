@@ -76,11 +76,14 @@ def configured(backend: Backend, folder: Path, *, lowercase: bool) -> Backend:
         lowercase: lower-case texts before anything else.
 
     Raises:
-        UserError: special tokens written in texts are said to be text, which is not built here.
+        UserError: special tokens written in texts are said to be text, which is not built here; or transformers would
+            read texts otherwise than tokenizer.json says.
     """
     from tokenizers import AddedToken, normalizers
 
     said, normaliser = _settings(folder), backend.normalizer
+    if (folder / "tokenizer.json").exists():
+        _check_class(said, backend, folder)
     if said.get("split_special_tokens"):
         raise UserError(
             f"{folder}/tokenizer_config.json: split_special_tokens true",
@@ -107,6 +110,33 @@ def configured(backend: Backend, folder: Path, *, lowercase: bool) -> Backend:
     return backend
 
 
+def _check_class(said: dict[str, Any], backend: Backend, folder: Path) -> None:
+    """Refuse a tokenizer_class for which transformers makes anew what tokenizer.json has otherwise: silently the
+    same folder would give other tokens there."""
+    name = str(said.get("tokenizer_class")).removesuffix("Fast")
+    kind, normaliser = type(backend.model).__name__, backend.normalizer
+    path = f"{folder}/tokenizer_config.json: tokenizer_class {name}"
+    hint = f"Name what tokenizer.json has, or say tokenizer_class {_GENERAL[0]}, which takes it as it is."
+    if (wanted := _KINDS.get(name, kind)) != kind:
+        raise UserError(f"{path} is a {wanted} tokenizer, and tokenizer.json holds {kind}", hint=hint)
+    if _KINDS.get(name) != "WordPiece":
+        return
+    lower, accents = (getattr(normaliser, key, None) for key in ("lowercase", "strip_accents"))
+    has = {
+        "do_lower_case": lower,
+        "strip_accents": None if accents == lower else accents,  # None: where texts are lower-cased
+        "tokenize_chinese_chars": getattr(normaliser, "handle_chinese_chars", None),
+    }
+    for key, usual in (("do_lower_case", True), ("strip_accents", None), ("tokenize_chinese_chars", True)):
+        if lower is None or (key not in said and has[key] != usual):
+            raise UserError(f"{path} takes {key} {json.dumps(usual)}, and tokenizer.json has another way", hint=hint)
+
+
+_KINDS = {
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"), "WordPiece"),
+    **dict.fromkeys(("RobertaTokenizer", "GPT2Tokenizer"), "BPE"),
+}
+"""What tokenizers of a class are."""
 _GENERAL = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 """tokenizer_class of tokenizers that do all that tokenizer.json says and nothing else."""
 _BERT = {
