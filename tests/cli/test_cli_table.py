@@ -86,6 +86,16 @@ def test_impute_changes_empty_cells_only(capsys, folder, tmp_path):
     assert json.loads(text)["cells"] == empty == pl.read_csv(tmp_path / "i.csv").height
 
 
+def test_a_coverage_of_no_intervals_is_refused(capsys, folder, tmp_path):
+    for more in ([], ["--proper", 2]):
+        code, _, errors = run(
+            capsys, "impute", folder / "m", folder / "new.csv", "--out", tmp_path / "o.csv", "--coverage", 0.5, *more
+        )
+        assert code == 2
+        assert "--coverage" in errors
+    assert not (tmp_path / "o.csv").exists()
+
+
 def test_draws(capsys, folder, tmp_path):
     run(capsys, "impute", folder / "m", folder / "new.csv", "--out", tmp_path / "o.parquet", "--draws", 2)
     assert pl.read_parquet(tmp_path / "o-2.parquet").null_count().sum_horizontal().item() == 0

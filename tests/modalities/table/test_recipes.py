@@ -46,6 +46,25 @@ def test_what_a_table_does_not_read_is_refused(key, value):
         settings_of(**{key: value})
 
 
+@pytest.mark.parametrize(
+    ("network", "key", "value"),
+    [
+        ("rows", "heads", 2),
+        ("rows", "architecture", "visible_only"),
+        ("rows", "loss", "mse"),
+        ("cells", "factors", 3),
+        ("cells", "cell", 16),
+        ("filter", "layers", 3),
+        ("filter", "dropout", 0.3),
+        ("filter", "loss", "likelihood"),
+    ],
+)
+def test_what_a_network_does_not_read_is_refused(network, key, value):
+    with pytest.raises(UserError, match=f"{key}={value}: the network '{network}' does not read it"):
+        settings_of(network=network, **{key: value})
+    assert settings_of(network=network).network == network
+
+
 def test_what_it_reads_arrives():
     settings = settings_of(
         learning_rate="0.1", seed=3, device="cpu", precision="fp32", epochs=2, **{"train.schedule": "cosine"}

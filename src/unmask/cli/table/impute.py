@@ -46,7 +46,7 @@ def impute(
         None,
         help="Also write a CSV with a line per filled cell here: its interval, or the probability of every level.",
     ),
-    coverage: float = typer.Option(0.9, help="Of the intervals."),
+    coverage: float = typer.Option(None, help="With --intervals: their coverage, 0.9 by default."),
     shift: list[str] = typer.Option(
         [],
         help="COLUMN=DELTA added to drawn values (not missing at random), or 'COLUMN[arm == 1]=DELTA' for a group; "
@@ -88,6 +88,7 @@ def impute(
         beside: dict[str, Any] = {
             "draws": draws,
             "intervals": intervals,
+            "coverage": coverage,
             "absent": absent,
             "add_absent": add_absent,
             "unseen": unseen != "error",
@@ -134,7 +135,7 @@ def impute_table(
     draws: int = 0,
     *,
     intervals: str | None = None,
-    coverage: float = 0.9,
+    coverage: float | None = None,
     shift: Sequence[str] = (),
     unseen: str = "error",
     seed: int = 0,
@@ -159,6 +160,9 @@ def impute_table(
     from unmask.modalities.table.imputation.uncertainty import write_intervals
     from unmask.modalities.table.writing.writers import write_table
 
+    if coverage is not None and not intervals:
+        raise UserError("--coverage without --intervals", hint="It is theirs: add --intervals CELLS.csv.")
+    coverage = 0.9 if coverage is None else coverage
     if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
         raise UserError(
             f"--draws {draws} --coverage {coverage} --unseen {unseen}",

@@ -216,10 +216,10 @@ class TableModel(FittedTable):
         """A frame with a row per missing cell and how sure its value is, of the kind of the table (polars for files and
         arrays).
 
-        Columns: row (a pandas index label, the line of a CSV file, else the row's number from 0), column, value; for
-        quantities low and high, the ends of an interval that holds the truth as often as `coverage` says; for
-        categories probability, of the value, and probabilities, of every level. See `uncertainty.interval_frame` for
-        types.
+        Columns: row (a pandas index label, the line of a CSV file or sheet, else the row's number from 0), column,
+        value; for quantities low and high, the ends of an interval that holds the truth as often as `coverage` says;
+        for categories probability, of the value, and probabilities, of every level. See `uncertainty.interval_frame`
+        for types.
 
         Args:
             absent, add_absent, constraints: as in `impute`.
@@ -233,7 +233,8 @@ class TableModel(FittedTable):
         return interval_frame(records, given)
 
     def score(self, data: Any, *, absent: Sequence[str] | str = ()) -> list[dict[str, Any]]:
-        """Per row its pseudo-log-likelihood, cells observed, and the least likely cell (a coding mistake, often).
+        """Per row its pseudo-log-likelihood, cells observed, and the least likely cell (a coding mistake, often); `row`
+        as in `intervals`.
 
         Args:
             absent: columns that the table may lack, as in `impute`; scores are then of the other cells.
@@ -252,7 +253,7 @@ class TableModel(FittedTable):
             worst = int(np.nanargmin(values)) if seen.any() else None
             out.append(
                 {
-                    "row": frame.row_name(row),
+                    "row": frame.label(row),
                     "score": float(np.nansum(values)),
                     "slots": int(seen.sum()),
                     "least_likely": None

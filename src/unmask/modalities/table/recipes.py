@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, setting, suggest
 from unmask.training.settings import TrainSettings, apply_overrides, apply_run_overrides, check_types
 
 
@@ -152,18 +152,35 @@ UNUSED = (
 """Fields of `TrainSettings` that a table's fit does not read: it has its own, or nothing is saved on the way."""
 
 
+UNREAD = {
+    "rows": ("architecture", "heads", "loss"),
+    "cells": ("factors", "shrink", "stumps", "cell", "loss"),
+    "filter": ("architecture", "heads", "factors", "shrink", "stumps", "cell", "layers", "dropout"),
+}
+"""Fields of `TableSettings` that a network does not read."""
+
+
 def settings_of(recipe: str = "masked", **overrides: Any) -> TableSettings:
     """The settings of a recipe with some of them replaced; strings are parsed, as from `--set`.
 
     Keys of the run itself (seed, epochs, schedule, ...) reach its `TrainSettings`.
 
     Raises:
-        UserError: an unknown recipe or key, with the closest one, or one that a table's fit does not have.
+        UserError: an unknown recipe or key, with the closest one, or one that a table's fit, or its network, does not
+            have.
     """
     if recipe not in RECIPES:
         raise UserError(f"recipe {recipe!r}", hint=suggest(recipe, RECIPES))
     settings = apply_overrides(TableSettings(), {"recipe": recipe, **RECIPES[recipe]})
-    settings = apply_run_overrides(settings, overrides, without=UNUSED)
+    before, settings = settings, apply_run_overrides(settings, overrides, without=UNUSED)
+    idle = [k for k in UNREAD[settings.network] if k in overrides and getattr(settings, k) != getattr(before, k)]
+    if settings.network == "filter" and overrides.get("loss") == "likelihood":
+        idle.append("loss")
+    for name in idle:
+        raise UserError(
+            f"{name}={getattr(settings, name)}: the network {settings.network!r} does not read it",
+            hint=f"Leave it out, or choose another {setting('network')}.",
+        )
     if settings.train.device == "cuda" or settings.train.precision == "bf16":
         raise UserError(
             f"device={settings.train.device}, precision={settings.train.precision}",

@@ -30,7 +30,7 @@ def interval_records(
     found: Imputed,
     ruled: Collection[int] = (),
 ) -> list[dict[str, Any]]:
-    """One record per filled cell, by row: its position and number, column and value; of quantities the ends of the
+    """One record per filled cell, by row: its position and label, column and value; of quantities the ends of the
     interval (`low`, `high`), of categories `probability` (of the value) and `probabilities` (level -> probability),
     else None.
 
@@ -65,7 +65,7 @@ def interval_records(
                 for c, p in zip(code, shares, strict=True)
             ]
         for row, value, rest in zip(rows.tolist(), values, more, strict=True):
-            out.append({"position": row, "row": frame.row_name(row), "column": column.name, "value": value, **rest})
+            out.append({"position": row, "row": frame.label(row), "column": column.name, "value": value, **rest})
     return sorted(out, key=lambda r: r["position"])
 
 
@@ -89,29 +89,28 @@ def typed_levels(column: Column) -> list[Any]:
 def interval_frame(records: list[dict[str, Any]], given: Frame) -> Any:
     """The records as a frame of the kind of the table they are of; polars for a file or an array.
 
-    `row` is the label of a pandas index, the line of a CSV file, else the number of the row from 0. In pandas `value`
-    holds numbers, texts and dates alike; in polars and Arrow, whose columns have one type each, it holds the numbers,
-    `category` the level as text, and `date`, `date_low` and `date_high` stand for dates where there are any.
+    `row` is what `Frame.label` says. In pandas `value` holds numbers, texts and dates alike; in polars and Arrow, whose
+    columns have one type each, it holds the numbers, `category` the level as text, and `date`, `date_low` and
+    `date_high` stand for dates where there are any.
     """
     if is_pandas(given.native):
         import pandas as pd
 
         columns = {k: [r[k] for r in records] for k in FIELDS}
-        columns["row"] = [given.native.index[r["position"]] for r in records]
         kinds = {"column": object, "probability": float, "probabilities": object}
         return pd.DataFrame(columns, columns=list(FIELDS)).astype(kinds)
-    out = _polars(records, lines=given.native is None)
+    out = _polars(records)
     return out.to_arrow() if type(given.native).__module__.startswith("pyarrow") else out
 
 
-def _polars(records: list[dict[str, Any]], *, lines: bool) -> Any:
+def _polars(records: list[dict[str, Any]]) -> Any:
     import polars as pl
 
     def kept(name: str, kind: type | tuple[type, ...]) -> list[Any]:
         return [r[name] if isinstance(r[name], kind) else None for r in records]
 
     columns = {
-        "row": pl.Series([r["row" if lines else "position"] for r in records], dtype=pl.Int64),
+        "row": pl.Series([r["row"] for r in records], dtype=pl.Int64),
         "column": pl.Series([r["column"] for r in records], dtype=pl.String),
         **{k: pl.Series(kept(k, (int, float)), dtype=pl.Float64, strict=False) for k in ("value", "low", "high")},
         "category": pl.Series(
@@ -135,7 +134,7 @@ def _polars(records: list[dict[str, Any]], *, lines: bool) -> Any:
 
 
 def write_intervals(records: list[dict[str, Any]], schema: Schema, path: str | Path) -> None:
-    """The records as a CSV file, `row` being the line of the table's file; `probabilities` is a JSON object."""
+    """The records as a CSV file; `probabilities` is a JSON object."""
     with written(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()

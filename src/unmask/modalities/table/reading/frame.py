@@ -21,7 +21,7 @@ class Frame:
         columns: float64 where the source is numeric (NaN: no value), else object (None or a spelling: no value).
         native: the container it came from; None for a CSV file.
         source: named in errors.
-        first_row: number of the first row in errors (2 in a CSV file).
+        first_row: number of the first row in errors (2 in a CSV file or a sheet).
         levels: per column, what its type declares of categories: None nothing, () that it has categories, else their
             order, from low to high (pandas' ordered categories, polars' Enum, ordered dictionaries of Arrow).
         encoding: of the text file it came from.
@@ -61,6 +61,13 @@ class Frame:
         """The number a person knows this row by: the line in a CSV file."""
         return int(self.lines[row]) if self.lines is not None else row + self.first_row
 
+    def label(self, row: int) -> Any:
+        """What results call this row by: the label of a pandas index, the line of a CSV file or sheet, else its number
+        from 0."""
+        if hasattr(self.native, "iloc"):
+            return self.native.index[row]
+        return self.row_name(row) if self.first_row == 2 else row
+
 
 def frame_of(data: Any) -> Frame:
     """A frame from a pandas, polars or Arrow table, or a NumPy array.
@@ -75,7 +82,7 @@ def frame_of(data: Any) -> Frame:
         return Frame(names=[f"x{i}" for i in range(data.shape[1])], columns=columns, native=data)
     import narwhals as nw
 
-    if type(data).__module__.startswith("pandas") and hasattr(data, "iloc"):
+    if type(data).__module__.startswith("pandas") and hasattr(data, "columns"):
         # Column by column: a pandas frame may hold the same name twice.
         parts = [nw.from_native(data.iloc[:, i], series_only=True) for i in range(data.shape[1])]
         return _frame([str(c) for c in data.columns], parts, data)
@@ -112,11 +119,19 @@ def _from_series(series: Any) -> np.ndarray:
 
     kind = series.dtype
     if kind.is_numeric() and not kind.is_decimal():
-        return np.asarray(series.cast(nw.Float64).to_numpy(), np.float64).copy()
+        numbers = np.asarray(series.cast(nw.Float64).to_numpy(), np.float64).copy()
+        return _shortest(numbers.astype(np.float32)) if kind == nw.Float32 else numbers
     return _plain_column(np.array([*series.to_list(), None], object)[:-1])
 
 
 def _plain_column(column: np.ndarray) -> np.ndarray:
     if column.dtype.kind in "fiu":
-        return column.astype(np.float64)
+        return _shortest(column) if column.dtype in (np.float16, np.float32) else column.astype(np.float64)
     return column.astype(object)
+
+
+def _shortest(column: np.ndarray) -> np.ndarray:
+    """Numbers of half or single precision as the shortest decimals that mean them, as a file would hold them: 1.1, not
+    1.10000002."""
+    values, where = np.unique(column, return_inverse=True)
+    return values.astype(str).astype(np.float64)[where]
