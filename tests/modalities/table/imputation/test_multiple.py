@@ -152,6 +152,62 @@ def test_any_model_is_pooled_and_one_without_errors_is_refused():
         done.pool(lambda t: ([1.0], [np.nan]))
 
 
+@pytest.mark.parametrize(
+    ("scale", "estimates", "errors", "rows", "theirs"),
+    [
+        ("fisher", [0.95, 0.97, 0.9, 0.96], None, 14, [0.9503663314, 0.5713754445, 0.9952627818, 3.5408256944]),
+        (
+            "logit",
+            [0.95, 0.97, 0.99, 0.98],
+            [0.03, 0.02, 0.01, 0.02],
+            60,
+            [0.9764975932, 0.7588619716, 0.9981803477, 9.9648963507],
+        ),
+        (
+            "cloglog",
+            [0.95, 0.97, 0.99, 0.98],
+            [0.03, 0.02, 0.01, 0.02],
+            60,
+            [0.9765469627, 0.7380010849, 0.9981478331, 9.9860701566],
+        ),
+        (
+            "log",
+            [1.5, 2.5, 2.0, 4.0],
+            [0.5, 0.9, 0.7, 1.5],
+            60,
+            [2.3403473193, 0.5466068198, 10.0204120700, 5.5707554289],
+        ),
+    ],
+)
+def test_estimates_pooled_on_a_scale_are_those_of_mice(scale, estimates, errors, rows, theirs):
+    """mice 3.15.0: pool.scalar() of the transformed estimates, transformed back."""
+    errors = [(1 - r**2) / 13**0.5 for r in estimates] if errors is None else errors
+    found = pool([[v] for v in estimates], [[v] for v in errors], complete_df=rows - 1, scale=scale)
+    own = [found.estimate[0], found.low[0], found.high[0], found.df[0]]
+    assert own == pytest.approx(theirs, rel=1e-7)
+    assert found.low[0] < found.estimate[0] < found.high[0]
+
+
+def test_an_interval_of_a_correlation_stays_below_one():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=14)
+    y = pl.Series(np.where(np.arange(14) < 4, np.nan, x + 0.25 * rng.normal(size=14)).round(2)).fill_nan(None)
+    done = MultipleImputation(10).fit(pl.DataFrame({"x": x.round(2), "y": y, "z": rng.normal(size=14).round(2)}))
+
+    def correlation(table):
+        r = np.corrcoef(table["x"], table["y"])[0, 1]
+        return [r], [(1 - r**2) / 13**0.5]
+
+    assert done.pool(correlation).high[0] > 1
+    assert done.pool(correlation, scale="fisher").high[0] < 1
+    with pytest.raises(UserError, match="not on the scale 'logit'"):
+        done.pool(lambda _: ([1.5], [0.1]), scale="logit")
+    with pytest.raises(UserError, match="scale='fischer'"):
+        done.pool(correlation, scale="fischer")
+    with pytest.raises(UserError, match="scale='log'"):
+        done.pool("y ~ x", scale="log")
+
+
 def test_formulas_agree_with_lifelines_and_predict_new_rows():
     columns, gone = cohort(300, 1)
     done = MultipleImputation(3, duration="time", event="event").fit(

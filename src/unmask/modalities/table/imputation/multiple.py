@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, logit
 
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import CellTable
@@ -368,6 +367,7 @@ class MultipleImputation:
         family: str | None = None,
         coverage: float = 0.95,
         firth: bool = False,
+        scale: str | None = None,
     ) -> Pooled:
         """Pool an analysis.
 
@@ -381,6 +381,10 @@ class MultipleImputation:
             family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
             firth: of a logistic regression: Firth's penalised likelihood, whose estimates are finite where all or none
                 of the rows of a level had the outcome (Heinze & Schemper 2002). Intervals are Wald's.
+            scale: on which the estimates of a function are pooled, so that no interval leaves their range (van Buuren
+                2018, 5.2): "fisher" for correlations, "logit" for probabilities, "cloglog" for survival probabilities,
+                "log" for ratios. Estimates, errors and intervals are transformed back; `p` compares with 0 there (a
+                correlation of 0, a probability of .5, a ratio of 1).
 
         Terms of a formula that imputation did not keep are named in a warning; see `formula` of the class.
 
@@ -390,6 +394,10 @@ class MultipleImputation:
         self._repeat_doubts()
         if isinstance(analyse, str):
             formula = parse_formula(analyse, self.schema_, family=family)
+            if scale is not None:
+                raise UserError(
+                    f"scale={scale!r}", hint="Coefficients of a formula are on the scale they are pooled on."
+                )
             if firth and formula.family != "logit":
                 raise UserError("firth=True", hint="It is built for logistic regressions; pool_cox has `penalizer`.")
             return self._pool_formula(formula, complete_df=complete_df, coverage=coverage, firth=firth)
@@ -407,6 +415,7 @@ class MultipleImputation:
             names=names or found[0].names,
             complete_df=math.inf if known is None else known,
             coverage=coverage,
+            scale=scale,
         )
 
     def _repeat_doubts(self) -> None:
@@ -517,17 +526,9 @@ class MultipleImputation:
                 response_high=nothing,
             )
         values, errors = [v for v, _ in found], [e for _, e in found if e is not None]
-        if are_shares(models[0], values):  # pooled as log-odds, so that no bound lies outside of 0 to 1
-            slopes = [v * (1 - v) for v in values]
-            odds = pool(
-                [logit(v) for v in values], [e / k for e, k in zip(errors, slopes, strict=True)], coverage=coverage
-            )
-            share = expit(odds.estimate)
-            low, high, error = expit(odds.low), expit(odds.high), odds.error * share * (1 - share)
-            return Predicted(
-                estimate=share, error=error, low=low, high=high, response=share, response_low=low, response_high=high
-            )
-        return predicted(pool(values, errors, coverage=coverage), "ols")
+        # Probabilities are pooled as log-odds, so that no bound lies outside of 0 to 1.
+        scale = "logit" if are_shares(models[0], values) else None
+        return predicted(pool(values, errors, coverage=coverage, scale=scale), "ols")
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see

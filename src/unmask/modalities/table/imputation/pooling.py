@@ -11,14 +11,39 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
-from scipy.special import expit
+from scipy.special import expit, logit
 
-from unmask.errors import UserError
+from unmask.errors import UserError, suggest
 from unmask.modalities.table.imputation.formula import Formula, entry_of, finite_design
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.survival.estimators import fit_cox
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolingScale:
+    """A scale on which estimates are about normal.
+
+    Attributes:
+        to, slope, back: the transformation, the size of its derivative, and its inverse.
+    """
+
+    to: Callable[[np.ndarray], np.ndarray]
+    slope: Callable[[np.ndarray], np.ndarray]
+    back: Callable[[np.ndarray], np.ndarray]
+
+
+SCALES = {
+    "fisher": PoolingScale(to=np.arctanh, slope=lambda q: 1 / (1 - q**2), back=np.tanh),
+    "logit": PoolingScale(to=logit, slope=lambda q: 1 / (q * (1 - q)), back=expit),
+    "log": PoolingScale(to=np.log, slope=lambda q: 1 / q, back=np.exp),
+    "cloglog": PoolingScale(
+        to=lambda q: -np.log(-np.log(q)), slope=lambda q: -1 / (q * np.log(q)), back=lambda z: np.exp(-np.exp(-z))
+    ),
+}
+"""Scales to pool on (van Buuren 2018, table 5.2): of correlations, probabilities, ratios, and survival probabilities
+(with the sign that makes it rise)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,16 +180,22 @@ def pool(
     references: Mapping[str, str] | None = None,
     modelled: str = "",
     fits: Sequence[FormulaFit] = (),
+    scale: str | None = None,
 ) -> Pooled:
     """Pool m estimates of k quantities.
 
     Args:
         estimates, errors: (m, k) estimates and standard errors, one row per completed table.
         complete_df: degrees of freedom the analysis would have without missing values (n - k of a regression).
+        scale: one of `SCALES`, on which they are pooled, by the delta method; estimates, errors and intervals are those
+            transformed back, p, within and between are of the scale.
 
     Raises:
-        UserError: fewer than two completed tables, shapes that differ, or an estimate that is not finite.
+        UserError: fewer than two completed tables, shapes that differ, an estimate that is not finite, an unknown
+            scale, or an estimate that it does not have.
     """
+    if scale is not None:
+        return _pooled_on(scale, estimates, errors, names=names, complete_df=complete_df, coverage=coverage)
     q, u = np.atleast_2d(np.asarray(estimates, float)), np.atleast_2d(np.asarray(errors, float)) ** 2
     if q.shape != u.shape or len(q) < 2:
         raise UserError(f"estimates {q.shape} and errors {u.shape}", hint="Expected two or more rows and equal shapes.")
@@ -207,6 +238,24 @@ def pool(
         modelled=modelled,
         fits=tuple(fits),
     )
+
+
+def _pooled_on(scale: str, estimates: Any, errors: Any, **options: Any) -> Pooled:
+    """Estimates pooled on a scale, and transformed back."""
+    if scale not in SCALES:
+        raise UserError(f"scale={scale!r}", hint=suggest(scale, SCALES))
+    on, q = SCALES[scale], np.atleast_2d(np.asarray(estimates, float))
+    with np.errstate(all="ignore"):
+        z, slope = on.to(q), on.slope(q)
+    if (np.isfinite(q) & ~np.isfinite(z)).any():
+        table, place = np.argwhere(~np.isfinite(z))[0]
+        raise UserError(
+            f"completed table {table + 1}: an estimate of {q[table, place]:g} is not on the scale {scale!r}",
+            hint="Expected correlations (fisher), shares between 0 and 1 (logit, cloglog) or ratios (log).",
+        )
+    found = pool(z, np.asarray(errors, float) * slope, **options)
+    estimate, low, high = (on.back(x) for x in (found.estimate, found.low, found.high))
+    return dataclasses.replace(found, estimate=estimate, low=low, high=high, error=found.error / on.slope(estimate))
 
 
 @dataclass(frozen=True, kw_only=True)
