@@ -205,3 +205,14 @@ def test_columns_of_one_name_are_refused(capsys, csv, folder, tmp_path):
     assert code == 0
     found = [f for f in json.loads(text)["findings"] if f["code"] == "duplicate_name"]
     assert [f["severity"] for f in found] == ["error"]
+
+
+def test_a_guess_that_leaves_cells_empty_is_a_warning(capsys, tmp_path):
+    rows = [f"{'ABC'[k % 3]},{k * 7 % 50},{'' if k % 3 == 2 else k * 11 % 37}" for k in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["centre,age,lab", *rows]) + "\n")
+    code, text, errors = run(capsys, "impute", tmp_path / "t.csv", "--proper", 2, "--out", tmp_path / "f.csv", "--json")
+    assert code == 0
+    assert errors.startswith("warning: 'lab' is empty where 'centre' is 'C'")
+    found = json.loads(text)
+    assert len(found["warnings"]) == 1
+    assert not any("'lab'" in note for note in found["notes"])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.cli.common import on_stderr
-from unmask.cli.table.reading import Result, numbered, table_model, told_schema
+from unmask.cli.table.reading import Result, numbered, table_model, told_schema, warned_of
 from unmask.errors import UserError
 from unmask.files import check_results
 
@@ -96,16 +94,13 @@ def impute_properly(
         shift=read_shifts(shift),
         seed=seed,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are among the notes
+    with warned_of() as said:
         done.fit(frame)
     for path, one in zip(written, done.tables(), strict=True):
         write_table(one, path, escape_formulas=escape_formulas)
     if report:
         done.report(report)
-    cells, notes = done.cells_, [note for note in done.notes_ if note not in done.doubts_]
-    for text in done.doubts_:
-        on_stderr(f"warning: {text}")
+    cells, notes = done.cells_, [note for note in done.notes_ if note.removeprefix("warning: ") not in said]
     found = {
         "out": written,
         "rows": len(frame),
@@ -116,7 +111,7 @@ def impute_properly(
         "why": done.reasons_,
         "formula": done.formula_.text if done.formula_ else None,
         "notes": notes,
-        "warnings": done.doubts_,
+        "warnings": said,
         "report": report,
     }
     how = ", ".join(f"{name}: {m}" for name, m in done.methods_.items()) or "nothing was missing"

@@ -145,6 +145,9 @@ class MultipleImputation:
         # The notes of a schema that was given speak of the table that it was made of.
         self.schema_ = schema
         self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
+        for text in self.notes_:
+            if text.startswith("warning: "):
+                warnings.warn(text.removeprefix("warning: "), stacklevel=2)
         for text in measured:
             self._say(text, warn=True)
         self._rules, self._recorded = Rules.of(schema), columns
@@ -213,7 +216,9 @@ class MultipleImputation:
             "from what the other rows tell. Leave the term out if there is nothing to measure"
             for name, (other, level) in guessed.items()
         ]
-        return dataclasses.replace(schema, columns=columns), said
+        guesses = tuple(f"warning: {name!r} is empty where " for name in guessed)
+        notes = tuple(n for n in schema.notes if not n.startswith(guesses))
+        return dataclasses.replace(schema, columns=columns, notes=notes), said
 
     def _pair(self, names: Sequence[str]) -> tuple[str | None, str | None]:
         """The survival pair that is named, be it by the formula: its event has to be understood as that of
