@@ -26,6 +26,11 @@ Five of columns as clinical tables have them, each with its own number of rows:
     ordinal    400 rows; o of four levels, proportional odds of x; y = 1 + .5 x + .5 o + e; o goes by y; ours is told
                the formula
 
+One with late entry; R's imputations have no such thing:
+
+    late       600 rows that were still followed at entry; log hazard ratios .9 and 0; w = .5 x + noise; x goes with
+               probability 1 / (1 + exp(-w)); ours is told the formula
+
 Beside ours (default settings, 20 tables): complete rows, full data (before holes), and where Rscript with the packages
 mice and smcfcs is found: mice with norm, logreg and polr; mice's defaults (pmm, logreg, polr); smcfcs (norm, logreg,
 podds). mice has 5 rounds (1 for one incomplete column) and for Cox the event and Nelson-Aalen hazard as predictors;
@@ -58,8 +63,9 @@ FORMULA = {
     "zeros": "y ~ x + z",
     "small": "",
     "ordinal": "y ~ x + o",
+    "late": "Surv(time, event) ~ x + w",
 }
-SIZES = {"markers": (300,), "square": (500,), "zeros": (400,), "small": (60,), "ordinal": (400,)}
+SIZES = {"markers": (300,), "square": (500,), "zeros": (400,), "small": (60,), "ordinal": (400,), "late": (600,)}
 HOLED = {
     "linear": ("x1", "x2"),
     "binary": ("g",),
@@ -71,9 +77,12 @@ HOLED = {
     "zeros": ("x",),
     "small": ("x",),
     "ordinal": ("o",),
+    "late": ("x",),
 }
 MARKER, RATIO = float(np.exp(0.625)), float(np.exp(0.245))
 """Means of the log-normal columns of designs markers and square."""
+LATE = -0.286
+"""Mean of x among those who are still followed at entry, by simulation."""
 TRUTH = {
     "linear": {"(Intercept)": 1, "x1": 1, "x2": 1, "mean x1": 0, "mean x2": 0},
     "binary": {"(Intercept)": 1, "x": 1, "g": 1, "mean g": 0.5},
@@ -85,12 +94,13 @@ TRUTH = {
     "zeros": {"(Intercept)": 1, "x": 1, "z": 0.5, "mean x": 0.5 * float(np.exp(0.305))},
     "small": {"mean x": 0},
     "ordinal": {"(Intercept)": 1, "x": 0.5, "o[1]": 0.5, "o[2]": 1, "o[3]": 1.5, "mean o": 1.5},
+    "late": {"x": 0.9, "w": 0, "mean x": LATE},
 }
 WITH_R = ("norm", "pmm", "smcfcs")
-RIVALS = dict.fromkeys(FORMULA, WITH_R) | {"mean": ("norm", "pmm"), "small": ("norm", "pmm")}
-TOLD = ("quadratic", "square", "zeros", "ordinal")
+RIVALS = dict.fromkeys(FORMULA, WITH_R) | {"mean": ("norm", "pmm"), "small": ("norm", "pmm"), "late": ()}
+TOLD = ("quadratic", "square", "zeros", "ordinal", "late")
 """Designs whose formula ours is told."""
-PAIRS = ("cox", "markers")
+PAIRS = ("cox", "markers", "late")
 CUTS = (-1.3, 0.0, 1.3)
 """Of the ordinal column; symmetric, so that its mean is 1.5."""
 BLOCK = 20
@@ -99,7 +109,7 @@ BLOCK = 20
 
 def simulate(design: str, n: int, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Columns, and which of their values go."""
-    order = ("binary", "cox", "linear", "mean", "quadratic", "markers", "square", "zeros", "small", "ordinal")
+    order = ("binary", "cox", "linear", "mean", "quadratic", "markers", "square", "zeros", "small", "ordinal", "late")
     rng = np.random.default_rng([seed, n, order.index(design)])
     one, two, noise = rng.normal(size=(3, n))
     u = rng.random((4, n))
@@ -141,6 +151,14 @@ def simulate(design: str, n: int, seed: int) -> tuple[dict[str, np.ndarray], dic
         o = np.digitize(one + np.log(u[2] / (1 - u[2])), CUTS).astype(float)
         columns = {"x": one, "o": o, "y": 1 + 0.5 * one + 0.5 * o + noise}
         score = columns["y"] - 1.75
+    elif design == "late":
+        x = rng.normal(size=4 * n)
+        died, left = rng.exponential(5 * np.exp(-0.9 * x)), rng.uniform(2, 12, 4 * n)
+        entry = rng.uniform(0, 4, 4 * n)
+        kept = np.flatnonzero(np.minimum(died, left) > entry + 1e-3)[:n]
+        x, died, left, entry = (v[kept] for v in (x, died, left, entry))
+        columns = {"x": x, "w": 0.5 * x + two, "time": np.minimum(died, left), "event": (died <= left).astype(float)}
+        return columns | {"entry": entry}, {"x": u[0] < expit(columns["w"])}
     else:
         return {"x": one, "z": two}, {"x": u[0] < 0.5}
     gone[HOLED[design][0]] = u[0] < 0.8 * expit(score) + 0.05
@@ -164,6 +182,7 @@ def as_frame(columns: dict[str, np.ndarray]):
 SCHEMA = {
     "binary": {"columns": {"g": {"kind": "binary"}}},
     "ordinal": {"columns": {"o": {"kind": "ordinal", "categories": ["0.0", "1.0", "2.0", "3.0"]}}},
+    "late": {"entry": "entry"},
 }
 
 
@@ -203,7 +222,8 @@ def plain(design: str, columns: dict[str, np.ndarray], rows: np.ndarray) -> dict
     estimate, error, df = [], [], len(next(iter(part.values()))) - 1
     if FORMULA[design]:
         frame = read_frame(as_frame(part))
-        schema = schema_for(frame, SCHEMA.get(design), duration=None, event=None)
+        pair = {"duration": "time", "event": "event"} if design in PAIRS else {"duration": None, "event": None}
+        schema = schema_for(frame, SCHEMA.get(design), **pair)
         fit = fit_formula(parse_formula(FORMULA[design], schema), encode(frame, schema))
         estimate, error, df = fit.beta.tolist(), fit.error.tolist(), fit.df
     for name in HOLED[design]:
