@@ -78,7 +78,7 @@ def main() -> None:
     from unmask.modalities.images.finetune import with_overrides as tune_with
     from unmask.modalities.images.model import load
     from unmask.modalities.images.pretrain import pretrain
-    from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
     from unmask.modalities.images.sources import read_images
 
     args.work.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def main() -> None:
     train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
     common = {"device": args.device, "seed": args.seed}
     if args.stage in ("pretrain", "all"):
-        settings = with_overrides(ImageSettings(), PRETRAIN | common | {"minutes": args.minutes})
+        settings = with_overrides(ImageSettings(), PIXELS | PRETRAIN | common | {"minutes": args.minutes})
         run = pretrain(train, args.work / "model", settings=settings, resume=args.resume)
         rate = run.images_per_second
         found["pretraining"] = {

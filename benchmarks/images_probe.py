@@ -91,9 +91,9 @@ def steps_that_fit(settings, cpu_minutes: float, images) -> int:
 
 def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
     from unmask.modalities.images.pretrain import pretrain
-    from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
 
-    settings = with_overrides(ImageSettings(), PRETRAIN | {"precision": args.precision})
+    settings = with_overrides(ImageSettings(), PIXELS | PRETRAIN | {"precision": args.precision})
     train = images.take(np.flatnonzero(~images.test))
     if args.cpu_minutes:
         steps = steps_that_fit(settings, args.cpu_minutes, train.take(np.arange(8192)))

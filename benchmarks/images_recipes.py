@@ -38,7 +38,7 @@ import torch
 import images_probe
 from images_probe import cpu, steps_that_fit
 
-SMALL: dict[str, Any] = {"batch": 256, "flip": True, "holdout": 0.02, "checkpoint_seconds": 600}
+SMALL: dict[str, Any] = {"flip": True, "holdout": 0.02, "checkpoint_seconds": 600}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "mae": ("pixels", {"crop": (0.6, 1.0)}),
     "simmim": (

@@ -57,9 +57,9 @@ def simulate(folder: Path, count: int, side: int) -> float:
 TRAIN = """
 import json, sys
 from unmask.modalities.images.pretrain import pretrain
-from unmask.modalities.images.recipes import ImageSettings, with_overrides
+from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
 given = json.loads(sys.argv[3])
-run = pretrain(sys.argv[1], sys.argv[2], settings=with_overrides(ImageSettings(), given))
+run = pretrain(sys.argv[1], sys.argv[2], settings=with_overrides(ImageSettings(), PIXELS | given))
 print(json.dumps(run.to_dict(), default=str))
 """
 EMBED = """

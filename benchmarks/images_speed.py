@@ -46,12 +46,13 @@ def context(bf16: bool) -> contextlib.AbstractContextManager:
 
 def make_ours(shape: dict[str, Any], ratio: float = 0.75):
     from unmask.modalities.images.build import codec_config, new_model
-    from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
 
     (width, layers, heads), (dw, dl, dh) = shape["encoder"], shape["decoder"]
     settings = with_overrides(
         ImageSettings(),
-        {
+        PIXELS
+        | {
             "width": width,
             "layers": layers,
             "heads": heads,

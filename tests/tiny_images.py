@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from unmask.modalities.images.recipes import PIXELS
+
 
 def bars(count: int = 60, size: tuple[int, int] = (12, 12), seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """(count, height, width) uint8 pictures, and labels: a bar across, a bar down, a square."""
@@ -34,6 +36,7 @@ def class_folder(where: Path, count: int = 60, size: tuple[int, int] = (12, 12),
 
 
 TINY = {
+    **PIXELS,
     "width": 32,
     "layers": 2,
     "heads": 2,

@@ -115,17 +115,14 @@ def test_as_many_patches_are_hidden_as_in_training_unless_told_otherwise(tmp_pat
     assert model.hidden_ratio == 0.75
 
 
-def test_by_default_views_are_compared_and_pixels_predicted(tmp_path):
+def test_by_default_views_are_compared_and_pixels_predicted():
     """The same in Python as on the command line: the recipe `small`."""
-    from unmask.modalities.images.recipes import DEFAULT, RECIPES, ImageSettings, default_settings, with_overrides
-
-    assert default_settings() == with_overrides(ImageSettings(), RECIPES[DEFAULT])
-    assert (default_settings().target, default_settings().predicts_pixels) == ("contrast", True)
-    assert default_settings().scale == (0.3, 1.0)
-    native = with_overrides(default_settings(), {"view": "crop", "image_size": 12})  # nothing is resized there
+    made = unmask.images.Settings()
+    assert ImagePretraining(bars(20), None).settings == made == with_overrides(made, RECIPES["small"])
+    assert (made.target, made.shown_views, made.predicts_pixels, made.train.optimiser) == ("contrast", 2, True, "muon")
+    assert made.scale == (0.3, 1.0)
+    native = with_overrides(made, {"view": "crop", "image_size": 12})  # nothing is resized there
     assert native.scale == (1.0, 1.0)
-    kind = ImagePretraining(bars(20), None)
-    assert kind.settings == default_settings()
 
 
 class TruePattern(torch.nn.Module):

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from unmask.modalities.images.pretrain import ImageRun, loss_unit, pretrain
-from unmask.modalities.images.recipes import DEFAULT, RECIPES, ImageSettings, with_overrides
+from unmask.modalities.images.recipes import ImageSettings, with_overrides
 from unmask.writing import demo_folder
 
-SETTINGS: dict[str, Any] = {**RECIPES[DEFAULT], "flip": False, "crop": (0.7, 1.0), "holdout": 0.0}
-"""The default recipe; mirrored, a digit is another one."""
+SETTINGS: dict[str, Any] = {"flip": False, "crop": (0.7, 1.0), "holdout": 0.0}
+"""Beside the default recipe; mirrored, a digit is another one."""
 
 
 HIDDEN = 0.5

@@ -32,7 +32,7 @@ from unmask.modalities.images.floats import channel_statistics, evenly
 from unmask.modalities.images.folder import save_folder
 from unmask.modalities.images.masking import image_corruption, unit_block
 from unmask.modalities.images.probe import fit_linear, knn_predict, linear_predict
-from unmask.modalities.images.recipes import ImageSettings, as_dict, default_settings, sides
+from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.split import copies_said, held_out_pictures, split_groups
@@ -85,7 +85,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
     """A new masked image model; see `pretrain`."""
 
     def __init__(self, data: Any, settings: ImageSettings | None) -> None:
-        self.data, self.settings = data, settings or default_settings()
+        self.data, self.settings = data, settings or ImageSettings()
 
     @property
     def train(self) -> TrainSettings:
@@ -177,7 +177,7 @@ def pretrain(
     Args:
         data: whatever `sources.read_images` reads; of data with a test part, the training part alone is used.
         out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
-        settings: default `recipes.default_settings()`, the recipe `small`.
+        settings: default `ImageSettings()`, the recipe `small`.
         resume: continue the run in `out`.
 
     Raises:

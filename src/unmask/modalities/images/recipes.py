@@ -113,7 +113,7 @@ class ImageSettings:
 
     architecture: Literal["visible_only", "in_place"] = "visible_only"
     width: int = 128
-    layers: int = 6
+    layers: int = 4
     heads: int = 4
     decoder_width: int = 64
     decoder_layers: int = 2
@@ -121,23 +121,23 @@ class ImageSettings:
     image_size: int | tuple[int, int] | None = None
     patch: int | None = None
     channels: int | None = None
-    ratio: float = 0.75
+    ratio: float = 0.375
     hide: Literal["patch", "unit", "block"] = "patch"
     select: str | None = None
     unit: int | None = None
     norm_targets: bool = True
     loss: Literal["mse", "l1"] = "mse"
     statistics: float = 0.1
-    target: Literal["pixels", "views", "contrast", "latents"] = "pixels"
-    pixel_weight: float = 0.0
+    target: Literal["pixels", "views", "contrast", "latents"] = "contrast"
+    pixel_weight: float = 1.0
     views: int | None = None
     regulariser: float = 0.05
     temperature: float = 0.2
     projector: int = 512
     projection: int = 64
-    jitter: float = 0.0
+    jitter: float = 0.4
     positions: Literal["sincos", "learned"] = "sincos"
-    gradients: bool = False
+    gradients: bool = True
     class_token: bool = True
     view: Literal["shrink", "tile", "crop"] = "shrink"
     overlap: int = 0
@@ -149,7 +149,7 @@ class ImageSettings:
     crop: tuple[float, float] | None = None
     flip: bool = True
     turn: bool = False
-    batch: int = 256
+    batch: int = 128
     holdout: float = 0.05
     store_size: int | tuple[int, int] | None = None
     store: Literal["auto", "memory", "disk"] = "auto"
@@ -163,7 +163,13 @@ class ImageSettings:
     probe_every: float | None = None
     train: TrainSettings = field(
         default_factory=lambda: TrainSettings(
-            learning_rate=2e-3, beta2=0.95, epsilon=1e-8, weight_decay=0.05, schedule="cosine", warmup=0.08
+            optimiser="muon",
+            learning_rate=4e-3,
+            beta2=0.95,
+            epsilon=1e-8,
+            weight_decay=0.05,
+            schedule="cosine",
+            warmup=0.08,
         )
     )
 
@@ -304,8 +310,18 @@ def sides(size: int | tuple[int, int]) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
-PIXELS: dict[str, Any] = {}
-"""The settings as they stand: a masked autoencoder for small pictures, small data and a CPU."""
+PIXELS: dict[str, Any] = {
+    "target": "pixels",
+    "pixel_weight": 0.0,
+    "jitter": 0.0,
+    "gradients": False,
+    "size": "micro",
+    "ratio": 0.75,
+    "batch": 256,
+    "optimiser": "adamw",
+    "learning_rate": 2e-3,
+}
+"""A masked autoencoder for small pictures, small data and a CPU; what the recipes below do not say is as here."""
 
 MAE: dict[str, Any] = {
     "size": "base",
@@ -365,7 +381,6 @@ large and small crops of large pictures; here they are as large as the picture, 
 SIMCLR: dict[str, Any] = {
     **_VIEWS,
     "target": "contrast",
-    "views": 2,
     "temperature": 0.2,
     "ratio": 0.375,
     "gradients": True,
@@ -378,23 +393,21 @@ SIMCLR: dict[str, Any] = {
 are distorted; here Muon, small batches and few layers (for more steps per minute), oriented gradients beside
 pixels, brightness and contrast, and patches are hidden."""
 
-SMALL: dict[str, Any] = {**SIMCLR, "pixel_weight": 1.0}
-"""What `pretrain images` does unless told otherwise: `simclr`, with the pixels of hidden patches predicted beside, so
-that the model fills and scores too (what each is worth: docs/explanation/measured-images.md)."""
-
 IJEPA: dict[str, Any] = {"target": "latents", "hide": "block", "ratio": 0.6, "crop": (0.6, 1.0), "regulariser": 0.05}
 """After Assran et al. 2023 (I-JEPA): blocks of patches are predicted as representations by a narrow predictor. Their
 targets come from a moving average of the encoder; here from the encoder itself, kept from collapse by SIGReg."""
 
 RECIPES: dict[str, Mapping[str, Any]] = {
-    "small": SMALL,
+    "small": {},
     "pixels": PIXELS,
-    "mae": MAE,
-    "simmim": SIMMIM,
-    "lejepa": LEJEPA,
-    "simclr": SIMCLR,
-    "ijepa": IJEPA,
+    "mae": PIXELS | MAE,
+    "simmim": PIXELS | SIMMIM,
+    "lejepa": PIXELS | LEJEPA,
+    "simclr": PIXELS | SIMCLR,
+    "ijepa": PIXELS | IJEPA,
 }
+"""`small` is the settings as they stand: `simclr`, with the pixels of hidden patches predicted beside, so that the
+model fills and scores too (what each is worth: docs/explanation/measured-images.md)."""
 
 DEFAULT = "small"
 """The recipe of `pretrain images` where none is given."""
@@ -420,11 +433,6 @@ def with_overrides(settings: ImageSettings, overrides: Mapping[str, Any]) -> Ima
     rest = {k: v for k, v in overrides.items() if k not in _NAMED}
     # Rows hold one picture each: the batch is counted in pictures.
     return apply_run_overrides(settings, named | rest, also=_NAMED, without=("batch_slots",))
-
-
-def default_settings() -> ImageSettings:
-    """The settings of recipe `small`: what is trained where no recipe and no settings are given."""
-    return with_overrides(ImageSettings(), RECIPES[DEFAULT])
 
 
 def as_dict(settings: ImageSettings) -> dict[str, Any]:
