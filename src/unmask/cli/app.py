@@ -8,14 +8,14 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from unmask.cli.dispatch import Dispatch, command_of
+from unmask.cli.dispatch import Dispatch, command_of, kind_of_data
 from unmask.plugins import resolve
 from unmask.registry import MODALITIES, modalities, modality, names
 from unmask.training.launcher import check_one_process
 
 COMMANDS: Mapping[str, str] = {
     "demo": "Train a small masked model on embedded data in minutes, use it, and write report.html.",
-    "describe": "Look at a table before a fit: what each column is and why, and what wants a decision.",
+    "describe": "Look at a table or at pictures before a run: what is there, and what wants a decision.",
     "prepare": "Make data of any size ready for pretraining: on all cores or a Ray cluster; run again, it goes on.",
     "pretrain": "Pretrain a masked model from raw data.",
     "adapt": "Continue pretraining on your own text; stops early, watches for forgetting.",
@@ -129,6 +129,8 @@ def _shared(name: str) -> Any:
         )
     if name == "finetune":
         return Dispatch(name, COMMANDS[name], at=1, heading="finetuning:")
+    if name == "describe":
+        return Dispatch(name, COMMANDS[name], heading="data of kind", kind=kind_of_data)
     if name == "export":
         return Dispatch(name, COMMANDS[name], heading="--to")
     if name in COMMANDS and name != "events":

@@ -6,7 +6,9 @@ Each modality brings a function per command (`Modality.commands`); its signature
 
 from __future__ import annotations
 
+import mimetypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -42,6 +44,15 @@ def _command(case: Case, name: str) -> TyperCommand:
     return command_of(resolve(case.run), name, case.without.split())
 
 
+def kind_of_data(data: str) -> str:
+    """The modality that describes data before there is a model: of folders, pictures and arrays 'images', else
+    'table'."""
+    path = Path(data).expanduser()
+    arrays = path.name.lower().endswith((".npy", ".npz", ".dcm", ".nii", ".nii.gz")) or "idx" in path.suffixes
+    known = (mimetypes.guess_type(path.name)[0] or "").startswith("image/")
+    return "images" if path.is_dir() or arrays or known or "ubyte" in path.name else "table"
+
+
 class Dispatch(TyperCommand):
     """A shared command: finds the case at hand in its words, and hands over to it.
 
@@ -50,11 +61,20 @@ class Dispatch(TyperCommand):
         help: its first line stands in `unmask --help`.
         at: which of its words is the model, from 0.
         heading: stands in front of the cases in the headings of its help.
+        kind: the modality of that word.
     """
 
-    def __init__(self, name: str, help: str, *, at: int = 0, heading: str = "a model of") -> None:
+    def __init__(
+        self,
+        name: str,
+        help: str,
+        *,
+        at: int = 0,
+        heading: str = "a model of",
+        kind: Callable[[str], str] = kind_of,
+    ) -> None:
         super().__init__(name, help=help, rich_markup_mode=None)
-        self.at, self.heading = at, heading
+        self.at, self.heading, self.kind = at, heading, kind
         self.shown: Readers = {}
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -85,7 +105,7 @@ class Dispatch(TyperCommand):
         words, _ = read_words(args, every, self.at + 1)
         if len(words) <= self.at:
             return None, words
-        kind = kind_of(words[self.at])
+        kind = self.kind(words[self.at])
         if kind not in having:
             able = [m.plural for m in having.values()]
             raise UserError(

@@ -1,16 +1,18 @@
 """What is judged was not learnt from: parts of data sets, groups, and exact copies."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import unmask
+from commands import run
 from tiny_images import TINY, bars
 from unmask.errors import UserError
 from unmask.modalities.images import recipes
-from unmask.modalities.images.account import check_fit
+from unmask.modalities.images.account import check_fit, describe
 from unmask.modalities.images.arrays import from_array
 from unmask.modalities.images.probe_start import folded
 from unmask.modalities.images.sources import read_images
@@ -106,11 +108,88 @@ def test_classes_copies_and_what_is_not_held_out_are_said(tmp_path, capsys):
     assert "4 of 4 pictures to judge on are exact copies of training ones" in said
 
 
-def test_pictures_of_another_scale_are_refused():
-    hounsfield = from_array(np.linspace(-1000, 2000, 64, dtype=np.float32).reshape(1, 8, 8), None)
-    bytes_, unit = images(4), from_array(np.random.default_rng(0).random((4, 8, 8), np.float32), None)
-    check_fit(hounsfield, "float32", (-1000.0, 2000.0))
-    check_fit(bytes_, "float32", (0.0, 1.0))
-    for other in (bytes_, unit, from_array(np.full((2, 8, 8), 300, np.uint16), None)):
+SCALES = {
+    "Hounsfield units": lambda x: x * 3000 - 1000,
+    "0 to 255 as floats": lambda x: x * 255,
+    "0 to 1": lambda x: x,
+    "8 bits": lambda x: (x * 255).astype(np.uint8),
+    "labels in 8 bits": lambda x: (x * 3).astype(np.uint8),
+    "16 bits": lambda x: (x * 65535).astype(np.uint16),
+    "12 bits in 16": lambda x: (x * 4095).astype(np.uint16),
+    "8 bits in 16": lambda x: (x * 255).astype(np.uint16),
+}
+TOGETHER = [{"0 to 1", "8 bits"}, {"0 to 1", "16 bits"}]
+"""Whole numbers are read as their share of the full range."""
+
+
+def scaled(scale, count=6, seed=0, contrast=1.0):
+    drawn = np.random.default_rng(seed).random((count, 8, 8), np.float32)
+    return from_array(SCALES[scale](drawn * contrast), None)
+
+
+def fit_of(model, given):
+    about = describe(model)
+    return check_fit(given, model.depth, tuple(about["range"]), tuple(about["typical"]))
+
+
+@pytest.mark.parametrize("model", SCALES)
+@pytest.mark.parametrize("given", SCALES)
+def test_a_model_of_one_scale_refuses_another(model, given):
+    if model == given or {model, given} in TOGETHER:
+        assert fit_of(scaled(model), scaled(given, seed=1)) == []
+    else:
         with pytest.raises(UserError, match="for a model"):
-            check_fit(other, "float32", (-1000.0, 2000.0))
+            fit_of(scaled(model), scaled(given, seed=1))
+
+
+def test_dark_blank_and_odd_pictures_are_of_the_same_scale():
+    model = scaled("8 bits")
+    assert fit_of(model, scaled("8 bits", contrast=0.2)) == []
+    assert fit_of(model, from_array(np.zeros((2, 8, 8), np.uint8), None)) == []
+    odd = scaled("Hounsfield units")
+    odd.pixels[0, 0, 0] = 1e6  # does not make room for other scales
+    with pytest.raises(UserError, match="for a model"):
+        fit_of(odd, scaled("0 to 255 as floats"))
+
+
+def test_floats_elsewhere_on_the_scale_are_warned_of(tmp_path):
+    pixels = scaled("Hounsfield units", 20).pixels
+    settings = recipes.with_overrides(recipes.ImageSettings(), TINY | {"patch": 2, "steps": 1})
+    unmask.images.pretrain(pixels, tmp_path / "m", settings=settings, console=False)
+    model = unmask.load(tmp_path / "m")
+    with pytest.warns(UserWarning, match="are they on one scale"):
+        model.embed(pixels[:3] + 2000)
+
+
+def test_what_is_cut_and_scaled_is_said(tmp_path):
+    wide = np.random.default_rng(0).integers(0, 255, (6, 24, 96), np.uint8)
+    (tmp_path / "files").mkdir()
+    for number, one in enumerate(wide):
+        Image.fromarray(one).save(tmp_path / "files" / f"{number}.png")
+    for source in (wide, list(wide), tmp_path / "files"):
+        assert read_images(source, size=24).notes == ["were 96 x 24 pixels: 75% of each cut off"]
+        assert read_images(source, size=(48, 192)).notes == ["were 96 x 24 pixels: enlarged 2 times"]
+        assert read_images(source).notes == []
+    assert read_images(tmp_path / "files", size=24, view="tile").notes == []
+
+
+def test_pictures_are_described_before_there_is_a_model(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(8):
+        folder = tmp_path / "photos" / ("train", "test")[number % 2] / ("cat", "dog")[number // 4]
+        folder.mkdir(parents=True, exist_ok=True)
+        side = 12 + number // 2 * 4
+        Image.fromarray(np.random.default_rng(number // 2).integers(0, 255, (side, 40), np.uint8)).save(
+            folder / f"{number}.png"
+        )
+    code, said, _ = run(capsys, "describe", "photos")
+    assert code == 0
+    for line in ("pictures of 4 sizes", "classes: cat (4), dog (4)", "held apart from training: test (4)"):
+        assert line in said
+    assert "4 pictures are exact copies of others" in said
+    assert "of each cut off" in said
+    _, said, _ = run(capsys, "describe", "photos", "--set", "image_size=12", "--json")
+    assert json.loads(said)["shape"] == [12, 12, 1]
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
+    assert run(capsys, "describe", "t.csv")[0] == 0
+    assert run(capsys, "describe", "photos", "--event", "x")[0] == 2

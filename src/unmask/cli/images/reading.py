@@ -10,8 +10,9 @@ TABLE = ("pictures", "column", "label_column")
 """Of a table of files and labels: the folder its paths are relative to, its columns."""
 
 
-def reading(pairs: Sequence[str], *, table: bool = False) -> dict[str, Any]:
-    """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE`.
+def reading(pairs: Sequence[str], *, table: bool = False, size: bool = False) -> dict[str, Any]:
+    """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE`; `image_size`
+    where there is no model that says it.
 
     Raises:
         UserError: another key, or a value that does not fit.
@@ -21,7 +22,7 @@ def reading(pairs: Sequence[str], *, table: bool = False) -> dict[str, Any]:
     from unmask.training.settings import apply_overrides, parse_set
 
     given = dict(parse_set(pairs))
-    known = READING + (TABLE if table else ())
+    known = (*READING[:-1], "image_size") if size else READING + (TABLE if table else ())
     for key in given:
         if key not in known:
             raise UserError(f"--set {key}=", hint=suggest(key, known))
@@ -34,7 +35,7 @@ def reading(pairs: Sequence[str], *, table: bool = False) -> dict[str, Any]:
     # Sizes, and the view where it is not given, are the model's: anything stands for them here.
     stand_in = {"image_size": 2**20} | ({"view": "tile"} if "overlap" in given else {})
     checked = apply_overrides(ImageSettings(), stand_in | given)
-    found = columns | {key: getattr(checked, key) for key in given}
+    found = columns | {{"image_size": "size"}.get(key, key): getattr(checked, key) for key in given}
     return found | ({"rescale": True} if str(rescale) == "true" else {})
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.modalities.images.decode import Form, View, examples, fitted, places
+from unmask.modalities.images.decode import Form, View, examples, fitted, fitting, places
 from unmask.modalities.images.lazy import LazyArray
 from unmask.modalities.images.picture import Alpha, Choice, Picture, Slice
 from unmask.modalities.images.recipes import sides
@@ -122,7 +122,8 @@ class ImageSet:
         if size is None or self.size == sides(size) or not len(self):
             return self
         pixels, missing = resize_all(self.pixels, self.missing, sides(size))
-        return replace(self, pixels=pixels, missing=missing)
+        notes = [*self.notes, *fitting([self.size], sides(size))]
+        return replace(self, pixels=pixels, missing=missing, notes=notes)
 
     def centred(self, size: tuple[int, int]) -> ImageSet:
         """The middle of every picture, at its own resolution; in memory."""
@@ -292,7 +293,8 @@ def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
     missing = None
     if any(g is not None for g in gone):
         missing = np.concatenate([np.zeros((1, *size), bool) if g is None else g for g in gone])
-    return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing)
+    notes = fitting([p.shape[:2] for p in planes], size)
+    return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing, notes=notes)
 
 
 class Part(NamedTuple):
@@ -329,7 +331,7 @@ def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
         labels=labels,
         classes=classes,
         missing=missing,
-        notes=[note for s in sets for note in s.notes],
+        notes=list(dict.fromkeys(note for s in sets for note in s.notes)),
         targets=targets,
         test=np.concatenate([np.full(len(s), p.test) for p, s in zip(parts, sets, strict=True)]) if known else None,
     )
@@ -435,17 +437,25 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
     raise UserError(f"pictures with {have} channels, {channels} expected", hint="Give pictures with as many channels.")
 
 
-def mixed_sizes(found: Sequence[tuple[str, int, int]]) -> UserError:
+class MixedSizes(UserError):
+    """Pictures of several sizes, and no size to bring them to; `side` is one that would do."""
+
+    side: int
+
+
+def mixed_sizes(found: Sequence[tuple[str, int, int]]) -> MixedSizes:
     """What is said of pictures, (name, height, width), whose sizes differ."""
     first = found[0]
     other = next(f for f in found if f[1:] != first[1:])
     known = sorted({f[1:] for f in found})
     middle = known[len(known) // 2]
-    return UserError(
+    error = MixedSizes(
         f"pictures of {len(known)} sizes: {first[0]} has {first[2]} x {first[1]} pixels, {other[0]} has {other[2]} x "
         f"{other[1]}",
         hint=f"Say which size to bring them to, for example {setting('image_size', min(middle))}.",
     )
+    error.side = min(middle)
+    return error
 
 
 def some_pictures(images: ImageSet, most: int, seed: int) -> ImageSet:

@@ -26,6 +26,9 @@ INLINE = 64
 MEASURED = 0.5
 """A pixel of a resized picture is missing where less than this share of what it is made of was measured."""
 
+CUT = 0.005
+"""Less than this share of a picture cut off is rounding."""
+
 View = Literal["shrink", "tile"]
 
 
@@ -91,6 +94,28 @@ def examples(picture: Picture, form: Form) -> list[Picture]:
     height, width = array.shape[:2]
     found = places(height, width, form)
     return [_of_depth(_tile(array, picture.missing, place, form), form.depth) for place in found]
+
+
+def fitting(sizes: Iterable[tuple[int, int]], size: tuple[int, int]) -> list[str]:
+    """A line on what `fitted` does to pictures of these (heights, widths); none where all are of the size.
+
+    >>> fitting([(24, 96)], (24, 24)), fitting([(32, 32)], (224, 224))
+    (['were 96 x 24 pixels: 75% of each cut off'], ['were 32 x 32 pixels: enlarged 7 times'])
+    >>> fitting([(40, 40), (80, 100)], (40, 40))
+    ['were 40 x 40 to 100 x 80 pixels: shrunk to 0.5 of their sides at most, up to 20% of each cut off']
+    """
+    old = np.array(sorted(set(sizes), key=lambda s: s[0] * s[1]))
+    scale = np.max(np.array(size) / old, 1)
+    cut = 1 - np.prod(size) / (np.prod(old, 1) * scale**2)
+    (low, wide), (high, broad) = old[0], old[-1]
+    one = len(old) == 1
+    were = f"were {wide} x {low}" + ("" if one else f" to {broad} x {high}") + " pixels"
+    parts = [f"enlarged {'' if one else 'up to '}{scale.max():.2g} times"] if scale.max() > 1 else []
+    if scale.min() < 1:
+        parts.append(f"shrunk to {scale.min():.2g} of their sides{'' if one else ' at most'}")
+    if cut.max() >= CUT:
+        parts.append(f"{'' if one else 'up to '}{cut.max():.0%} of each cut off")
+    return [f"{were}: {', '.join(parts)}"] if parts else []
 
 
 def fitted(array: np.ndarray, missing: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray | None]:

@@ -18,7 +18,7 @@ import torch
 
 from unmask.errors import UserError, option, setting
 from unmask.memory import peak_memory
-from unmask.modalities.images.account import describe, told
+from unmask.modalities.images.account import class_counts, describe, told
 from unmask.modalities.images.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.build import untrained
 from unmask.modalities.images.classifier import Classifier, ClassifierNet
@@ -94,11 +94,7 @@ def finetune_classify(
     truth = objective.truth(train)
     account = describe(train)
     if objective.problem == "single":
-        counted = np.bincount(truth, minlength=len(objective.classes))
-        account["notes"] = [
-            f"classes: {', '.join(f'{c} ({n:,})' for c, n in zip(objective.classes, counted, strict=True))}",
-            *account["notes"],
-        ]
+        account["notes"] = [class_counts(objective.classes, truth), *account["notes"]]
     account["notes"] += copies_said(train) if held is None else _copies_across(train, held)
     for line in told(account):
         console_logger(console)(line)

@@ -42,6 +42,7 @@ class ImageFolder:
         ignored: names of tensors the model has no place for (classification heads).
         depth: of the pictures it was trained on: uint8, uint16 or float32.
         range: least and greatest pixel it was trained on, in units of the depth; None where the folder does not say.
+        typical: least and greatest pixel of a typical picture of them, likewise.
         reading: how files were read for it (see `ImageSettings.reading`); {} where the folder does not say.
         classifier: what a fine-tuned folder says of its head, or None.
         head: the head's tensors.
@@ -53,6 +54,7 @@ class ImageFolder:
     ignored: list[str] = field(default_factory=list)
     depth: str = "uint8"
     range: tuple[float, float] | None = None
+    typical: tuple[float, float] | None = None
     reading: dict[str, Any] = field(default_factory=dict)
     classifier: dict[str, Any] | None = None
     head: dict[str, Tensor] = field(default_factory=dict)
@@ -115,13 +117,14 @@ def load_folder(
         head=head,
         depth=about.get("depth", "uint8"),
         classifier=about.get("classifier"),
-        range=_range(about),
+        range=_ends(about, "range"),
+        typical=_ends(about, "typical"),
         reading=_reading(about),
     )
 
 
-def _range(about: Mapping[str, Any]) -> tuple[float, float] | None:
-    found = about.get("data", {}).get("range")
+def _ends(about: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    found = about.get("data", {}).get(name)
     return None if found is None else (float(found[0]), float(found[1]))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from unmask.errors import UserError, option, setting
 from unmask.modalities.images.arrays import Reading, Tiles, mixed_sizes, number_classes
-from unmask.modalities.images.decode import Form, Place, places, survey_all
+from unmask.modalities.images.decode import Form, Place, fitting, places, survey_all
 from unmask.modalities.images.picture import Asked, Broken, Header, Source
 from unmask.modalities.images.reader import described, name_of
 from unmask.modalities.images.recipes import sides
@@ -214,6 +214,8 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
     together = np.unique(groups, return_inverse=True)[1]
     depths = {h.depth for _, headers in good for h in headers}
     notes = described([h for _, headers in good for h in headers])
+    if form.view == "shrink":
+        notes += fitting(sizes, (form.height, form.width))
     if depths == {"uint8", "uint16"}:
         notes.append("8 and 16 bits together: each divided by its own full range")
     return Listing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ class ImageModel:
             images, size=self.config.image, channels=self.config.channels, depth=self.folder.depth, **chosen
         )
         if not rescale and not found.fits:
-            check_fit(found, self.folder.depth, self.folder.range)
+            for line in check_fit(found, self.folder.depth, self.folder.range, self.folder.typical):
+                warnings.warn(line, stacklevel=2)
         return dataclasses.replace(found, fits=True)
 
     def _need_pixels(self) -> None:

@@ -14,6 +14,7 @@ MODALITY = Modality(
     card="unmask.modalities.images.card:card",
     serves="unmask.serving.images.model:serve",
     commands={
+        "describe": "unmask.cli.images.describe:describe",
         "pretrain": "unmask.cli.images.pretrain:pretrain",
         "fill": f"{_USES}:fill",
         "score": f"{_USES}:score",
