@@ -121,6 +121,27 @@ def images_served(image_folders: dict[str, Path]) -> Served:
 
 
 @pytest.fixture(scope="session")
+def classifier_served(image_folders: dict[str, Path]) -> Served:
+    return served_one(image_folders["tuned"])
+
+
+@pytest.fixture(scope="session")
+def deep_served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """Of pictures that no browser draws: 5 channels of 16 bits."""
+    import numpy as np
+
+    from tiny_images import TINY
+    from unmask.modalities.images.pretrain import pretrain
+    from unmask.modalities.images.recipes import ImageSettings, with_overrides
+
+    pixels = np.random.default_rng(0).integers(0, 60_000, (8, 5, 12, 12), np.uint16)
+    settings = with_overrides(ImageSettings(), TINY | {"patch": 3, "steps": 1, "holdout": 0.0})
+    folder = tmp_path_factory.mktemp("deep") / "m"
+    pretrain(pixels, folder, settings=settings, console=False)
+    return served_one(folder)
+
+
+@pytest.fixture(scope="session")
 def events_served(event_home: Path) -> Served:
     return served_one(event_home / "outcome")
 

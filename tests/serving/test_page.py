@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from chromium import PROGRAM, Chromium
 from running_server import counting, prefixed, running
@@ -24,8 +28,9 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(text_served, table_served, images_served, events_served):
+def server(text_served, table_served, images_served, classifier_served, deep_served, events_served):
     served = {**text_served, "table": table_served, "picture": images_served, "patient": events_served}
+    served |= {"classifier": classifier_served, "deep": deep_served}
     with running({**served, "other": counting()}) as asked:
         yield asked
 
@@ -118,6 +123,54 @@ def test_a_picture_is_painted_by_mouse_and_by_keys(page):
     p.until(f"{shown} !== {before!r}")
     assert "of the pixels" in p.run("document.getElementById('said').textContent")
     shots(p, "picture")
+
+
+def choose(p, name, content):
+    """Give the page a file, as its user does."""
+    p.run(
+        f"""(() => {{
+        const files = new DataTransfer();
+        const bytes = Uint8Array.from(atob("{base64.b64encode(content).decode()}"), (c) => c.charCodeAt(0));
+        files.items.add(new File([bytes], "{name}"));
+        const chooser = document.querySelector("input[type=file]");
+        chooser.files = files.files;
+        chooser.dispatchEvent(new Event("change"));
+        }})()"""
+    )
+
+
+def test_the_page_gives_the_class_that_the_server_gives(page, server):
+    """Colours are weighed by the server alone: red is 54 of 255 to a browser's filter, 76 to a grey model."""
+    p = page("classifier")
+    for channel in range(3):
+        colour = np.zeros((30, 40, 3), np.uint8)
+        colour[..., channel] = np.where(np.arange(40) < 25, 255, 0)
+        buffer = io.BytesIO()
+        Image.fromarray(colour).save(buffer, "PNG")
+        p.until("document.querySelector('.bars')")
+        p.run("document.querySelector('.bars').remove()")
+        choose(p, "a.png", buffer.getvalue())
+        p.until("document.querySelector('.bars')")
+        lines = base64.encodebytes(buffer.getvalue()).decode()  # as MIME and many clients write it
+        status, found = server.post("/models/classifier/classify", {"images": [lines]})
+        assert status == 200, found
+        shares = sorted(found["results"][0]["probabilities"].items(), key=lambda pair: -pair[1])
+        texts = "[...e.querySelectorAll('span')].map((s) => s.textContent)"
+        shown = p.run(f"[...document.querySelectorAll('.bars li')].map((e) => {texts})")
+        assert [name for name, _ in shown] == [name for name, _ in shares]
+        percents = [float(share.removesuffix("%")) for _, share in shown]
+        np.testing.assert_allclose(percents, [100 * share for _, share in shares], rtol=0.051)  # two digits are shown
+
+
+def test_a_model_of_deep_pictures_asks_for_one(page):
+    p = page("deep")
+    p.until("document.querySelector('#panel section')")
+    assert "5 channels of uint16" in p.run("document.getElementById('panel').innerText")
+    assert not p.said
+    buffer = io.BytesIO()
+    np.save(buffer, np.random.default_rng(0).integers(0, 60_000, (12, 12, 5), np.uint16))
+    choose(p, "a.npy", buffer.getvalue())
+    p.until("document.querySelectorAll('.pictures img').length === 3")
 
 
 def test_events_are_hidden_and_added(page):

@@ -157,11 +157,11 @@ def test_colours_of_a_dicom_beyond_16_bits_are_refused_and_its_nodata_is_missing
     assert "32 bits" in refused(tmp_path / "b.dcm")
 
 
-def test_a_palette_in_a_big_endian_dicom(tmp_path):
+def test_a_palette_in_a_big_endian_dicom_of_several_frames(tmp_path):
     pytest.importorskip("pydicom")
     import pydicom
 
-    stored = ramp(16, 20)
+    stored = ramp(2, 16, 20)
     table = (np.arange(256) << 8).astype(">u2")
     dicom_slice(tmp_path / "p.dcm", stored.astype("uint16"))
     data = pydicom.dcmread(tmp_path / "p.dcm")
@@ -173,8 +173,8 @@ def test_a_palette_in_a_big_endian_dicom(tmp_path):
     data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRBigEndian
     data["PixelData"].VR = "OB"
     pydicom.dcmwrite(tmp_path / "p.dcm", data, little_endian=False, implicit_vr=False, force_encoding=True)
-    _, (found,) = read(tmp_path / "p.dcm")
-    np.testing.assert_array_equal(found.pixels, np.repeat(stored[..., None], 3, -1))
+    _, found = read(tmp_path / "p.dcm")
+    np.testing.assert_array_equal([p.pixels for p in found], np.repeat(stored[..., None], 3, -1))
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,21 @@ def test_lossless_jpeg_and_jpeg_ls_are_decoded_by_imagecodecs(tmp_path, syntax, 
     change(tmp_path / "j.dcm", PixelData=encapsulate([getattr(codecs, codec)(stored, **options)]))
     _, (found,) = read(tmp_path / "j.dcm")
     np.testing.assert_array_equal(found.pixels[..., 0], stored.astype(float) - 1024)
+
+
+@pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
+def test_a_dicom_of_one_bit_is_black_and_white(tmp_path, kind):
+    """As segmentations are stored; 0 and 1 of 255 are all but black."""
+    pytest.importorskip("pydicom")
+    marked = ramp(16, 24) > 100
+    dicom_slice(tmp_path / "s.dcm", ramp(16, 24, dtype="uint16"))
+    packed = np.packbits(marked.ravel(), bitorder="little").tobytes()
+    about = {"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "PhotometricInterpretation": kind}
+    change(tmp_path / "s.dcm", PixelData=packed, RescaleSlope=None, RescaleIntercept=None, **about)
+    headers, (found,) = read(tmp_path / "s.dcm")
+    white = marked if kind == "MONOCHROME2" else ~marked
+    np.testing.assert_array_equal(found.pixels[..., 0], np.where(white, 255, 0))
+    assert "1 bit spread" in " ".join(headers[0].notes)
 
 
 def test_a_dicom_without_its_mark_says_so(tmp_path):

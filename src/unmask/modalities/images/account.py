@@ -112,9 +112,9 @@ def told(account: Mapping[str, Any]) -> list[str]:
 
 _SLACK = 1e-3
 """How far floats may lie outside 0 to 1: rounding."""
-_NARROW = 1 / 8
-"""Where no picture spans more than this share of what a typical picture of the training spans, all were scaled
-otherwise: dark photographs span more, and 8 bits among 12, 12 among 16, or 0 to 1 among other floats less."""
+_NARROW = {"uint8": 1 / 16, "uint16": 1 / 8, "float32": 1 / 8}
+"""By depth: where no picture spans more than this share of what a typical picture of the training spans, all were
+scaled otherwise. Dark photographs span more; labels, 8 bits among 12, 12 among 16, 0 to 1 among other floats less."""
 
 
 def check_fit(
@@ -123,8 +123,8 @@ def check_fit(
     """Refuse pictures whose depth or scale is not that of the pictures a model was trained on.
 
     A scale does not fit where values reach beyond the trained range by more than its width, or where no picture spans
-    more than an eighth of what a typical one of the training spans; blank pictures fit. Floats from 0 to 1 and whole
-    numbers go together, other floats (Hounsfield units, say) and whole numbers do not.
+    more than an eighth (of 8 bits a sixteenth) of what a typical one of the training spans; blank pictures fit. Floats
+    from 0 to 1 and whole numbers go together, other floats (Hounsfield units, say) and whole numbers do not.
 
     Args:
         depth: of the pictures it was trained on.
@@ -159,7 +159,7 @@ def check_fit(
     low, high = value_range(ends)
     width, usual = trained[1] - trained[0], typical or trained
     span, widest = usual[1] - usual[0], float((ends[:, 1] - ends[:, 0]).max())
-    if low < trained[0] - width or high > trained[1] + width or 0 < widest < _NARROW * span:
+    if low < trained[0] - width or high > trained[1] + width or 0 < widest < _NARROW[depth] * span:
         raise UserError(
             f"pictures with values {low:g} to {high:g}, for a model trained on {trained[0]:g} to {trained[1]:g}",
             hint=hint,

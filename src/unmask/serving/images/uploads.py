@@ -37,7 +37,8 @@ def decoded(text: str, at: str) -> bytes:
         UserError: it is not base64.
     """
     try:
-        return base64.b64decode(text.rpartition(",")[2] if text.startswith("data:") else text, validate=True)
+        plain = text.rpartition(",")[2] if text.startswith("data:") else text
+        return base64.b64decode("".join(plain.split()), validate=True)  # MIME breaks lines
     except (binascii.Error, ValueError):
         raise UserError(f"{at}: not base64", hint="Send the bytes of the file in base64.") from None
 
@@ -65,6 +66,11 @@ def read(model: ImageModel, files: Sequence[bytes], limits: Limits) -> ImageSet:
 def _pixels(content: bytes, at: str, choice: Choice) -> int:
     """How many pixels a file says it has, of all its pictures and channels."""
     known = content.startswith(STARTS) or content[8:12] == b"WEBP" or content[128:132] == b"DICM"
+    if not known and content.lstrip()[:1] in (b"-", b"{"):
+        raise UserError(
+            f"{at}: {'a form' if content.lstrip()[:1] == b'-' else 'JSON'}, not a picture",
+            hint="Send the bytes of the file alone, or JSON with content-type: application/json.",
+        )
     if not known:
         raise UserError(f"{at}: not a picture in a known format", hint="Send PNG, JPEG, TIFF, WebP, DICOM or .npy.")
     found = survey(content, choice)

@@ -4,7 +4,7 @@ import { announce, ask, bars, field, latest, make, percent, section } from "./sh
 
 export function images(model) {
   const post = (verb, body) => ask(`models/${encodeURIComponent(model.name)}/${verb}`, body);
-  const { height, width, grid, channels } = model.about;
+  const { height, width, grid, channels, depth } = model.about;
   const scale = Math.max(1, Math.round(448 / Math.max(height, width)));
   const canvas = make("canvas", { width: width * scale, height: height * scale, tabindex: "0", role: "application",
     "aria-label": "The picture as a grid of patches. Arrow keys move, space hides or shows a patch, enter fills." });
@@ -14,6 +14,7 @@ export function images(model) {
   const at = { row: 0, column: 0, seen: false };
   const answer = make("div", {});
   const fills = "reconstruct" in model.verbs;
+  let sent = null; // the file in base64: the server decodes it as it does every request's
 
   const draw = () => {
     pen.imageSmoothingEnabled = false;
@@ -70,16 +71,21 @@ export function images(model) {
     announce(`Row ${at.row + 1}, column ${at.column + 1}: ${hidden[at.row][at.column] ? "hidden" : "visible"}.`);
   };
 
-  const bytes = () => source.toDataURL("image/png").split(",")[1];
   const fill = latest(async (current) => {
+    if (!sent) return;
     if (!fills) return classify();
     const count = hidden.flat().reduce((sum, one) => sum + one, 0);
     if (!count) { answer.replaceChildren(make("p", { className: "quiet" }, "Paint over the picture to hide a part of it.")); return; }
     if (count === grid[0] * grid[1]) throw new Error("Everything is hidden: leave something for the model to see.");
     answer.classList.add("busy");
-    const found = await post("reconstruct", { images: [bytes()], mask: hidden }).finally(() => answer.classList.remove("busy"));
+    const found = await post("reconstruct", { images: [sent], mask: hidden }).finally(() => answer.classList.remove("busy"));
     if (!current()) return;
     const row = found.results[0];
+    const seen = make("img", { src: `data:image/png;base64,${row.original}` });
+    await seen.decode();
+    if (!current()) return;
+    source.getContext("2d").drawImage(seen, 0, 0, width, height);
+    draw();
     const shown = [["original", "The original"], ["hidden", "What the model sees"], ["filled", "Filled in"]];
     answer.replaceChildren(make("div", { className: "pictures" }, ...shown.map(([name, caption]) =>
       make("figure", {}, make("img", { src: `data:image/png;base64,${row[name]}`, alt: caption }), make("figcaption", {}, caption)))),
@@ -87,30 +93,37 @@ export function images(model) {
     announce(`${percent(row.share_hidden)} of the pixels were hidden and predicted.`);
   });
   const classify = latest(async (current) => {
-    const row = (await post("classify", { images: [bytes()] })).results[0];
+    const row = (await post("classify", { images: [sent] })).results[0];
     if (!current()) return;
     answer.replaceChildren(row.probabilities ? bars(Object.entries(row.probabilities).sort((a, b) => b[1] - a[1]).slice(0, 10), "Classes") : make("p", { className: "risk" }, String(row.value)));
   });
 
-  // As the server does: covers the size, cut to the middle; colours weighed to grey where the model is.
-  const take = (picture, wide, high) => {
-    const part = Math.min(wide / width, high / height);
+  // A preview; what the model sees is what the server makes of the file, and takes its place.
+  const take = (content, picture) => {
+    sent = content.split(",")[1];
     const context = source.getContext("2d");
-    context.filter = channels === 1 ? "grayscale(1)" : "none";
     context.fillStyle = "#fff";
     context.fillRect(0, 0, width, height);
-    context.imageSmoothingQuality = "high";
-    context.drawImage(picture, (wide - width * part) / 2, (high - height * part) / 2, width * part, height * part, 0, 0, width, height);
+    if (picture) {
+      const part = Math.min(picture.width / width, picture.height / height);
+      context.drawImage(picture, (picture.width - width * part) / 2, (picture.height - height * part) / 2, width * part, height * part, 0, 0, width, height);
+    }
     draw();
     fill();
   };
-  const chooser = make("input", { type: "file", accept: "image/*" });
+  const chooser = make("input", { type: "file" });
   chooser.onchange = latest(async () => {
     const [file] = chooser.files;
     if (!file) return;
-    const picture = await createImageBitmap(file).catch(() => { throw new Error("This browser cannot open the file: send it over HTTP (see Requests)."); });
-    take(picture, picture.width, picture.height);
+    const content = await new Promise((done, failed) => {
+      const reader = new FileReader();
+      reader.onload = () => done(reader.result);
+      reader.onerror = () => failed(new Error("The file cannot be read."));
+      reader.readAsDataURL(file);
+    });
+    take(content, await createImageBitmap(file).catch(() => null));
   });
+  const draws = depth === "uint8" && (channels === 1 || channels === 3);
   const scene = () => {
     const made = make("canvas", { width: 256, height: 256 });
     const c = made.getContext("2d");
@@ -120,13 +133,14 @@ export function images(model) {
     c.fillStyle = sky; c.fillRect(0, 0, 256, 256);
     c.fillStyle = "#ffe9a8"; c.beginPath(); c.arc(60 + 130 * turn, 90, 34, 0, 7); c.fill();
     c.fillStyle = "#26402f"; c.beginPath(); c.moveTo(0, 210); c.quadraticCurveTo(90, 120 + 40 * turn, 150, 190); c.quadraticCurveTo(200, 150, 256, 200); c.lineTo(256, 256); c.lineTo(0, 256); c.fill();
-    take(made, 256, 256);
+    take(made.toDataURL("image/png"), made);
   };
   const random = () => { hidden.forEach((line) => line.forEach((_, n) => { line[n] = Number(Math.random() < 0.5); })); draw(); fill(); };
   const none = () => { hidden.forEach((line) => line.fill(0)); draw(); fill(); };
   if (fills) for (let row = Math.floor(grid[0] * 0.35); row < Math.ceil(grid[0] * 0.65); row++) for (let column = Math.floor(grid[1] * 0.35); column < Math.ceil(grid[1] * 0.65); column++) hidden[row][column] = 1;
-  scene();
-  const buttons = make("div", { className: "row" }, ...field("A picture of yours", chooser), make("button", { type: "button", onclick: scene }, "Draw another"),
+  if (draws) scene();
+  else answer.replaceChildren(make("p", { className: "quiet" }, `Choose a picture of yours: the model reads ${channels} channels of ${depth}.`));
+  const buttons = make("div", { className: "row" }, ...field("A picture of yours", chooser), ...(draws ? [make("button", { type: "button", onclick: scene }, "Draw another")] : []),
     ...(fills ? [make("button", { type: "button", onclick: random }, "Hide half at random"), make("button", { type: "button", onclick: none }, "Show all"), make("button", { type: "button", className: "main", onclick: fill }, "Fill")] : []));
   return [section(fills ? "Paint over what is to be hidden" : "A picture", buttons, make("div", { className: "paint" }, canvas)), section(fills ? "Predicted back" : "Classes", answer)];
 }

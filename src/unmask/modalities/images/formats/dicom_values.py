@@ -81,6 +81,8 @@ def depth_and_notes(data: Any, kind: str, scales: Sequence[Scale]) -> tuple[str,
         return "float32", tuple(notes)
     if int(data.get("PixelRepresentation", 0)) or bits > 16:
         return "float32", (*notes, "whole numbers taken as float32")
+    if bits == 1:
+        notes.append("1 bit spread over 0 to 255")
     return ("uint8" if bits <= 8 else "uint16"), tuple(notes)
 
 
@@ -121,6 +123,8 @@ def picture(data: Any, stored: np.ndarray, kind: str, depth: str, scale: Scale, 
         values = values * scale.slope + scale.intercept
     elif depth == "float32":
         values, _ = numbers(values)
+    elif int(data.BitsAllocated) == 1 and "ModalityLUTSequence" not in data:
+        values = values * 255
     pixels = np.ascontiguousarray(values.astype(depth)[..., None])
     more = not_measured(pixels, nodata)
     missing = missing if more is None else more if missing is None else missing | more
@@ -129,15 +133,18 @@ def picture(data: Any, stored: np.ndarray, kind: str, depth: str, scale: Scale, 
 
 def _coloured(data: Any, stored: np.ndarray) -> np.ndarray:
     """A palette's colours, (height, width, 3) uint8."""
+    from pydicom.dataelem import DataElement
     from pydicom.pixels.processing import apply_color_lut
 
     syntax = data.file_meta.get("TransferSyntaxUID") if hasattr(data, "file_meta") else None
     if syntax is not None and not syntax.is_little_endian:
-        # pydicom takes the 16-bit entries of a table as the machine's own.
+        # pydicom takes the 16-bit entries of a table as the machine's own. Of a copy: every frame comes here.
+        data = data.group_dataset(0x0028)
         for colour in ("Red", "Green", "Blue"):
             name = f"{colour}PaletteColorLookupTableData"
             if name in data and data[name].VR == "OW":
-                data[name].value = np.frombuffer(data[name].value, ">u2").astype("<u2").tobytes()
+                swapped = np.frombuffer(data[name].value, ">u2").astype("<u2").tobytes()
+                data[name] = DataElement(data[name].tag, "OW", swapped)
     table = apply_color_lut(stored, data)
     return (table >> 8 if table.dtype == np.uint16 else table).astype(np.uint8)[..., :3]
 
