@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 import unmask
 from tiny_images import TINY, bars
 from unmask.errors import UserError
+from unmask.modalities.images import finetune as finetuning
 from unmask.modalities.images import probe_start
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batch
@@ -194,3 +196,9 @@ def test_a_network_reads_what_embed_gives(base):
     found = net.features(batch)
     assert found.shape[1] == net.head.in_features
     assert torch.allclose(found[:, -picture_numbers((12, 12)) :], picture_gradients(seen), atol=1e-6)
+
+
+def test_choosing_the_head_is_part_of_the_seconds(base, tmp_path, monkeypatch):
+    choose = finetuning._let_read
+    monkeypatch.setattr(finetuning, "_let_read", lambda *given: time.sleep(3) or choose(*given))
+    assert tuned(base, pictures(), tmp_path / "c", **STILL).figures["seconds"] >= 3

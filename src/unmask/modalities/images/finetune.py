@@ -99,6 +99,7 @@ def finetune_classify(
     for line in told(account):
         console_logger(console)(line)
     torch.manual_seed(train_settings.seed)
+    started = time.monotonic()
     masked = copy.deepcopy(base.model)
     if isinstance(loaded, Classifier):
         with loaded.net.whole() as whole:
@@ -130,7 +131,7 @@ def finetune_classify(
     keeper = None
     if checkpoints or resume:
         keeper = _keeper(out, settings, [train, targets, held], resume=resume)
-    figures = _train(work, out, keeper, console) | figures
+    figures = _train(work, out, keeper, console, started) | figures
     if figures["stopped"] == "signal":
         return Finetuned(classifier=classifier, folder=out, figures=figures)
     judged: dict[str, Any] | None = None
@@ -264,8 +265,8 @@ def _keeper(out: Path, settings: ClassifierSettings, data: list[Any], *, resume:
     return Keeper(folder, seconds=seconds, fingerprint=found, resume=resume)
 
 
-def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: bool) -> dict[str, Any]:
-    """Train, with what it takes said before; what came of it."""
+def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: bool, begin: float) -> dict[str, Any]:
+    """Train, with what it takes said before; what came of it, in seconds from `begin`, when the head was chosen."""
     started, settings, course = time.monotonic(), work.settings.train, work.course()
     fitted = work.forecast()
     for line in fitted.told():
@@ -283,7 +284,7 @@ def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: b
     seconds = time.monotonic() - started
     figures: dict[str, Any] = {
         "steps": result.steps,
-        "seconds": round(seconds, 2),
+        "seconds": round(time.monotonic() - begin, 2),
         "stopped": result.stopped,
         "averaged": averaged,
         "images_per_second": round(work.pictures / max(seconds, 1e-9), 1),
