@@ -169,6 +169,18 @@ def test_events_outside_their_encounter_are_found(tmp_path: Path):
     assert found(tmp_path / "b", [*rows, stray], asked)["events outside their encounter"] == "warning"
 
 
+@pytest.mark.parametrize(("value", "hit"), [(1e7, True), (-9999.0, True), (60.0, False)])
+def test_codes_with_absurd_values_are_named(tmp_path: Path, value: float, hit: bool):
+    rows, asked = clean(0)
+    when = next(t for s, t, code, *_ in rows if s == 3 and code == "ADMISSION")
+    checks = found(tmp_path, [*rows, (3, when, "A", value, 3)], asked)
+    assert checks.get("absurd values") == ("note" if hit else None)
+    if hit:
+        (seen,) = (f for f in audit(tmp_path / "m")[0] if f.check == "absurd values")
+        assert [row[0] for row in seen.rows] == ["A"]
+        assert value in seen.rows[0]
+
+
 def test_copies_of_patients_and_of_events_are_found(tmp_path: Path):
     rows, asked = clean(0)
     rows += [(500, *row[1:]) for row in rows if row[0] == 5] + rows[:60]

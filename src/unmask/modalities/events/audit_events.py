@@ -18,6 +18,7 @@ import numpy as np
 from unmask.errors import option
 from unmask.modalities.events.cuts import encounters
 from unmask.modalities.events.meds import BIRTH, DEATH, HOUR, STATIC, Events
+from unmask.modalities.events.sketch import QuantileSketch
 from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
 from unmask.modalities.events.visits import extents, own_events
 from unmask.progress import counted
@@ -40,6 +41,9 @@ STEADY = 0.1
 """Variance of a code's place within its time stamps over that of a random order, below which the place is constant."""
 SHOWN = 20
 """Codes listed with a finding."""
+VALUES, FAR = 200, 100.0
+"""Values of a code below which nothing is said of them, and how many times the spread of its middle 98 % a value lies
+beyond that from which on it is absurd."""
 CODED = re.compile(r"^(CONDITION|DIAG\w*|DRG|ICD\w*)(//|$)")
 """Codes that are written for billing when an encounter is over."""
 CLOSING = re.compile(r"(_END|DISCHARGE)")
@@ -182,8 +186,7 @@ def after_death(events: Events) -> Iterator[Finding]:
             sentence=f"{same_day.subjects:,} subjects die at 00:00:00 and have {same_day.events:,} events "
             "later that day: their death is known up to a day before it happened.",
             todo="Take the time of death, or the end of its day.",
-            columns=("code", "events"),
-            rows=most_frequent(events, same_day.count),
+            **most_frequent(events, same_day.count),
         )
     if rest.events:
         yield Finding(
@@ -192,8 +195,7 @@ def after_death(events: Events) -> Iterator[Finding]:
             sentence=f"{rest.events:,} events of {rest.subjects:,} of the {dead.subjects:,} "
             f"subjects who died stand after their death, {late.events:,} of them by more than a day.",
             todo="Results and codes may be written after a death; where care goes on, the date of death is wrong.",
-            columns=("code", "events"),
-            rows=most_frequent(events, rest.count),
+            **most_frequent(events, rest.count),
         )
 
 
@@ -389,8 +391,7 @@ def duplicates(events: Events) -> Iterator[Finding]:
             level="note",
             sentence=f"{again.events:,} events ({share:.1%}) stand there twice, with the same time and value.",
             todo="Counts and frequencies take them double: look whether a table was exported twice.",
-            columns=("code", "copies"),
-            rows=most_frequent(events, again.count),
+            **most_frequent(events, again.count, "copies"),
         )
     if twins:
         yield Finding(
@@ -401,6 +402,29 @@ def duplicates(events: Events) -> Iterator[Finding]:
             todo="Keep one of each, or give both the same id.",
             columns=("subject", "the same as"),
             rows=twins[:SHOWN],
+        )
+
+
+def absurd_values(events: Events) -> Iterator[Finding]:
+    """Codes whose greatest or least value lies far beyond the others."""
+    values, sketch = Tally(len(events.codes)), QuantileSketch(len(events.codes))
+    for block in blocks(events):
+        values.add(block, np.isfinite(block.value))
+        sketch.add(block.code, block.value)
+    low, high = sketch.quantiles(np.array([0.01, 0.99])).T
+    far = np.maximum(sketch.high - high, low - sketch.low)
+    hit = np.flatnonzero((values.count >= VALUES) & (high > low) & (far > FAR * (high - low)))
+    if len(hit):
+        yield Finding(
+            check="absurd values",
+            level="note",
+            sentence=f"{len(hit)} codes have values more than {FAR:g} times as far out as their middle 98 % is wide.",
+            todo="Look for typing mistakes, other units and marks for none (9999): leave such values out.",
+            columns=("code", "values", "least", "1 %", "99 %", "greatest"),
+            rows=[
+                (events.codes[i], int(values.count[i]), *(float(v[i]) for v in (sketch.low, low, high, sketch.high)))
+                for i in hit[np.argsort(-values.count[hit])][:SHOWN]
+            ],
         )
 
 
@@ -425,8 +449,7 @@ def coded_early(events: Events) -> Iterator[Finding]:
         sentence=f"{early.events:,} of {asked:,} diagnoses of encounters of a day or more stand at the encounter's "
         "first moment: what was coded at its end is known from its start.",
         todo="Put diagnoses that are coded for billing at the discharge.",
-        columns=("code", "events"),
-        rows=most_frequent(events, early.count),
+        **most_frequent(events, early.count),
     )
 
 
@@ -451,8 +474,7 @@ def outside_encounters(events: Events) -> Iterator[Finding]:
             "admission that begins their encounter.",
             todo="Look at their times: a year mistyped is known a year too early. The encounter begins at its own "
             "event all the same.",
-            columns=("code", "events"),
-            rows=most_frequent(events, early.count),
+            **most_frequent(events, early.count),
         )
     if late.events:
         yield Finding(
@@ -461,14 +483,14 @@ def outside_encounters(events: Events) -> Iterator[Finding]:
             sentence=f"{late.events:,} events of {late.subjects:,} subjects stand more than a day after the "
             "end of their encounter.",
             todo="Results may come after a discharge; other events may have a wrong time.",
-            columns=("code", "events"),
-            rows=most_frequent(events, late.count),
+            **most_frequent(events, late.count),
         )
 
 
-def most_frequent(events: Events, count: np.ndarray) -> list[tuple[Any, ...]]:
-    """Code and count of the `SHOWN` codes with the highest counts; those without any are left out."""
-    return [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
+def most_frequent(events: Events, count: np.ndarray, what: str = "events") -> dict[str, Any]:
+    """`columns` and `rows` of a finding: the `SHOWN` codes with the highest counts of something; none without any."""
+    rows = [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
+    return {"columns": ("code", what), "rows": rows}
 
 
 CHECKS = (
@@ -479,6 +501,7 @@ CHECKS = (
     dates_for_none,
     coded_early,
     outside_encounters,
+    absurd_values,
     duplicates,
     order,
 )

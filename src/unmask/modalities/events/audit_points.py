@@ -265,15 +265,13 @@ def encounter_goes_on(events: Events, points: Labels) -> Iterator[Finding]:
         counts.append(int((np.cumsum(depth[:-1]) > 0).sum()))
     knows, within = counts
     if knows:
-        rows_found = most_frequent(events, count)
         yield Finding(
             check="the end is known",
             level="warning",
             sentence=f"{knows:,} of {len(points):,} prediction points know how an encounter ended that goes on for "
             "more than a day.",
             todo="Look whether ends of encounters are stamped at their start.",
-            columns=("code", "points"),
-            rows=rows_found,
+            **most_frequent(events, count, "points"),
         )
     if within:
         yield Finding(
@@ -299,8 +297,7 @@ def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
             sentence=f"{hits:,} of {len(points):,} prediction points have events at exactly their time, which count "
             "as known.",
             todo="Where one of them is what is predicted, put the prediction time a moment before it.",
-            columns=("code", "points"),
-            rows=most_frequent(events, count),
+            **most_frequent(events, count, "points"),
         )
 
 
