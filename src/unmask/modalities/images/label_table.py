@@ -68,18 +68,27 @@ def is_label_table(path: Path, column: str | None = None) -> bool:
     )
 
 
-def read_label_table(path: Path, how: Reading, group_of: Callable[[Path, Path], str | None]) -> LabelTable:
+def read_label_table(
+    path: Path,
+    how: Reading,
+    group_of: Callable[[Path, Path], str | None],
+    columns: dict[str, list[Any]] | None = None,
+) -> LabelTable:
     """Read a table of files and labels.
 
     Args:
         how: `pictures` is the folder that paths are relative to (default the table's own), `column` the one of files,
             `label_column` the one of labels or several parted by commas, `problem` what labels are.
         group_of: what a file belongs to by its folders, from (file, folder that paths are relative to).
+        columns: of a table in memory, which `path` is the name of.
 
     Raises:
         UserError: columns that cannot be told, or all rows whose file is not there, comes twice or has no proper label.
     """
-    rows = _parquet(path) if path.suffix.lower() == ".parquet" else _separated(path)
+    if columns is not None:
+        rows = _Rows(columns=columns, where=[f"row {n}" for n in range(len(next(iter(columns.values()), [])))], bad=[])
+    else:
+        rows = _parquet(path) if path.suffix.lower() == ".parquet" else _separated(path)
     names = list(rows.columns)
     if not rows.where and not rows.bad:
         raise UserError(f"{path}: no rows", hint="Expected a row for each picture below the names of the columns.")

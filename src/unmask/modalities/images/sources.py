@@ -6,12 +6,13 @@ import struct
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from unmask.errors import UserError, setting
 from unmask.files import files_below
@@ -20,6 +21,7 @@ from unmask.modalities.images.arrays import (
     ImageSet,
     Part,
     Reading,
+    as_array,
     from_array,
     from_list,
     joined,
@@ -27,7 +29,8 @@ from unmask.modalities.images.arrays import (
     tiled,
 )
 from unmask.modalities.images.decode import View, decode_all
-from unmask.modalities.images.label_table import is_label_table, read_label_table
+from unmask.modalities.images.formats import everyday
+from unmask.modalities.images.label_table import FILES, is_label_table, read_label_table
 from unmask.modalities.images.listing import File, Listing, list_files, skip, without
 from unmask.modalities.images.picture import Alpha, Broken, Slice, Source
 from unmask.modalities.images.reader import is_picture
@@ -61,8 +64,9 @@ def read_images(
 
     Args:
         data: an array or tensor ((n, h, w), (n, h, w, c) or (n, c, h, w)), a pair (pictures, labels), a list of
-            pictures, an `ImageSet`, a folder (class folders or flat), a picture, .npy, .npz, .idx(.gz), .parquet,
-            `hf:NAME[:SPLIT]`, or a list of files.
+            pictures (arrays, Pillow's, encoded ones; a generator of them), an `ImageSet`, a folder (class folders or
+            flat), a picture, .npy, .npz, .idx(.gz), .parquet, `hf:NAME[:SPLIT]`, a list of files, or a frame with what
+            a table in a file would hold.
         size: pictures are brought to it; None demands that all have the same size.
         channels: 1 or 3 of grey and coloured files; None takes 3 where any is coloured. Of an array, and of .npy files,
             it tells which axis they are.
@@ -104,16 +108,7 @@ def read_images(
         raise UserError(
             f"overlap={overlap} of pictures that are read whole", hint=f"Tiles overlap: say {setting('view', 'tile')}."
         )
-    if isinstance(data, ImageSet):
-        found = data
-    elif isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Path):
-        found = _from_pair(data[0], data[1], how)
-    elif hasattr(data, "shape"):
-        found = from_array(data, how=how)
-    elif isinstance(data, list | tuple) and data and hasattr(data[0], "shape"):
-        found = from_list(data, how)
-    else:
-        found = _from_paths(data, how)
+    found = _read(_plain(data), how)
     if not len(found):
         told = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
         raise UserError(f"{_named(data)}: no picture could be read{told}", hint="Give pictures that can be opened.")
@@ -122,14 +117,91 @@ def read_images(
     return found.resized(size).with_channels(channels)
 
 
+def _plain(data: Any) -> Any:
+    """Data in memory as what its file would be: columns of a frame as a dict, series and iterators as lists, Pillow's
+    pictures as arrays."""
+    import narwhals as nw
+
+    if isinstance(data, str | Path | ImageSet | dict) or hasattr(data, "detach"):
+        return data
+    if isinstance(data, Image.Image):
+        return [everyday.pixels_of(data)]
+    native = nw.from_native(data, allow_series=True, pass_through=True)
+    if isinstance(native, nw.DataFrame):
+        return {name: native[name].to_list() for name in native.columns}
+    if isinstance(native, nw.Series):
+        return _plain(native.to_list())
+    if isinstance(data, np.ndarray):
+        return _plain(data.ravel().tolist()) if data.dtype.kind in "OSU" else data
+    if isinstance(data, Iterator):
+        data = list(data)
+    if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Path):
+        return (_plain(data[0]), data[1])
+    if isinstance(data, list | tuple):
+        return [everyday.pixels_of(one) if isinstance(one, Image.Image) else one for one in data]
+    return data
+
+
+def _read(data: Any, how: Reading) -> ImageSet:
+    """Pictures of `_plain` data.
+
+    Raises:
+        UserError: it is none of the kinds that hold pictures.
+    """
+    if isinstance(data, ImageSet):
+        return data
+    if isinstance(data, tuple):
+        return _from_pair(data[0], data[1], how)
+    if isinstance(data, dict):
+        return _from_columns(data, how)
+    if hasattr(data, "shape"):
+        return from_array(data, how=how)
+    kinds = {type(one) for one in data} if isinstance(data, list) else {type(data)}
+    if isinstance(data, list) and data and all(hasattr(one, "shape") for one in data):
+        return from_list(data, how)
+    if kinds and kinds <= {bytes}:
+        return _from_cells(data, None, None, "data", how)
+    if all(issubclass(kind, str | Path) for kind in kinds):
+        return _from_paths(data, how)
+    raise UserError(
+        f"pictures of type {', '.join(sorted(kind.__name__ for kind in kinds))}",
+        hint="Give a folder, files, an array, or a list of arrays, of Pillow's pictures or of paths.",
+    )
+
+
+def _from_columns(columns: dict[str, list[Any]], how: Reading) -> ImageSet:
+    """The table that a frame holds, as its file would be read."""
+    name = next((n for n in columns if n == how.column or (how.column is None and n.lower() in FILES)), None)
+    first = None if name is None else next((c for c in columns[name] if c is not None), None)
+    if name is None or isinstance(first, str | Path):
+        return _from_table(Path("the table"), how, columns)
+    if not isinstance(first, bytes | dict):
+        return _read(_plain([None if c is None else as_array(c) for c in columns[name]]), how)
+    return _from_encoded(columns, "the table", how)
+
+
 def _from_pair(pixels: Any, labels: Any, how: Reading) -> ImageSet:
+    labels = np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels)
+    row = None
+    if isinstance(pixels, list) and pixels and all(isinstance(one, str | Path) for one in pixels):
+        paths = [Path(one).expanduser() for one in pixels]
+        files = [
+            File(source=str(p), name=str(p), label=n, group=_folder_group(p, p.parent, how.group))
+            for n, p in enumerate(paths)
+        ]
+        found = decode_files(files, how)
+        assert found.labels is not None
+        row = np.array([int(name) for name in found.classes])[found.labels]
+        count = len(pixels)
+    else:
+        found = _read(pixels, how)
+        count = len(found)
+    if len(labels) != count:
+        raise UserError(f"{count} pictures and {len(labels)} labels", hint="Give labels for each picture.")
+    labels = labels if row is None else labels[row]
     targets = array_targets(labels, how.problem)
-    if targets is None:
-        return from_array(pixels, None if how.problem == "none" else labels, how=how)
-    found = from_array(pixels, how=how)
-    if len(targets) != len(found):
-        raise UserError(f"{len(found)} pictures and {len(targets)} labels", hint="Give labels for each picture.")
-    return replace(found, targets=targets)
+    numbers, classes = number_classes(None if targets is not None or how.problem == "none" else labels.ravel())
+    return replace(found, targets=targets, labels=numbers, classes=classes)
 
 
 def _named(data: Any) -> str:
@@ -187,14 +259,14 @@ def _from_file(path: Path, how: Reading) -> ImageSet:
     )
 
 
-def _from_table(path: Path, how: Reading) -> ImageSet:
-    """Pictures that a table names, with their labels."""
+def _from_table(path: Path, how: Reading, columns: dict[str, list[Any]] | None = None) -> ImageSet:
+    """Pictures that a table (a file, or the columns of a frame) names, with their labels."""
     if how.problem is None:
         raise UserError(
             f"{path}: a table of pictures and labels",
             hint="Tables are for fine-tuning and what follows it; give the folder of the pictures.",
         )
-    table = read_label_table(path, how, lambda file, root: _folder_group(file, root, how.group))
+    table = read_label_table(path, how, lambda file, root: _folder_group(file, root, how.group), columns)
     found = decode_files(table.files, how)
     return replace(_labelled(found, table.parsed), notes=[*found.notes, *table.notes])
 
@@ -401,24 +473,27 @@ def _from_parquet(path: Path, how: Reading) -> ImageSet:
     import pyarrow.parquet as pq
 
     table = pq.read_table(path)
-    names = table.column_names
-    column = how.column or next((n for n in ("image", "img", "picture", "bytes") if n in names), None)
-    if column is None or column not in names:
+    return _from_encoded({name: table[name].to_pylist() for name in table.column_names}, str(path), how)
+
+
+def _from_encoded(columns: dict[str, list[Any]], name: str, how: Reading) -> ImageSet:
+    """Pictures that a column of a table holds."""
+    column = how.column or next((n for n in ("image", "img", "picture", "bytes") if n in columns), None)
+    if column is None or column not in columns:
         raise UserError(
-            f"{path}: no column {column or 'image'!r}",
-            hint=f"Name it with {setting('column')}; there are {', '.join(names)}.",
+            f"{name}: no column {column or 'image'!r}",
+            hint=f"Name it with {setting('column')}; there are {', '.join(columns)}.",
         )
-    label_column = how.label_column or next((n for n in ("label", "labels", "class", "target") if n in names), None)
-    if label_column is not None and label_column not in names:
-        raise UserError(f"{path}: no column {label_column!r}", hint=f"There are {', '.join(names)}.")
-    cells = table[column].to_pylist()
-    labels = None if label_column is None else table[label_column].to_pylist()
-    if how.group is not None and how.group not in names:
+    label_column = how.label_column or next((n for n in ("label", "labels", "class", "target") if n in columns), None)
+    if label_column is not None and label_column not in columns:
+        raise UserError(f"{name}: no column {label_column!r}", hint=f"There are {', '.join(columns)}.")
+    if how.group is not None and how.group not in columns:
         raise UserError(
-            f"{path}: no column {how.group!r}", hint=f"{setting('group')} names a column; there are {', '.join(names)}."
+            f"{name}: no column {how.group!r}",
+            hint=f"{setting('group')} names a column; there are {', '.join(columns)}.",
         )
-    groups = None if how.group is None else table[how.group].to_pylist()
-    return _from_cells(cells, labels, groups, str(path), how)
+    labels = None if label_column is None else columns[label_column]
+    return _from_cells(columns[column], labels, None if how.group is None else columns[how.group], name, how)
 
 
 def _from_cells(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from unmask.errors import setting
+from unmask.errors import UserError, setting
 from unmask.modalities.images.picture import (
     DEFLATE,
     LYING,
@@ -100,6 +100,19 @@ def read(source: Source, choice: Choice) -> Opened:
         return [reduce_planes(found, str(planes))] if folded else found
 
     return Opened(headers=headers, decode=decode)
+
+
+def pixels_of(image: Image.Image) -> np.ndarray:
+    """A picture that Pillow holds as the array that its file would give.
+
+    Raises:
+        UserError: of a kind that Pillow reads as something else.
+    """
+    try:
+        _check(image)
+        return _picture(image, None).pixels
+    except ValueError as error:
+        raise UserError(str(error), hint="Give its file, or an array.") from None
 
 
 def _told(frames: int, planes: str | int | None) -> str:

@@ -1,0 +1,105 @@
+"""Pictures in memory are what their files are: equal, or refused alike."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from PIL import Image
+
+from tiny_images import bars
+from unmask.errors import UserError
+from unmask.modalities.images.sources import read_images
+
+PIXELS, NUMBERS = bars(12)
+CLASSES = np.array(["across", "down", "square"])[NUMBERS]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    for number, pixels in enumerate(PIXELS):
+        Image.fromarray(pixels).save(tmp_path / f"{number:02}.png")
+    return [str(p) for p in sorted(tmp_path.glob("*.png"))]
+
+
+def opened(paths):
+    return [Image.open(p) for p in paths]
+
+
+def content(paths):
+    return [open(p, "rb").read() for p in paths]
+
+
+UNLABELLED = {
+    "paths": lambda p: p,
+    "an array of paths": np.array,
+    "a series of paths": pd.Series,
+    "a polars series of paths": pl.Series,
+    "arrays": lambda p: list(PIXELS),
+    "a generator": lambda p: (one for one in PIXELS),
+    "a tensor": lambda p: torch.from_numpy(PIXELS),
+    "tensors": lambda p: list(torch.from_numpy(PIXELS)),
+    "Pillow's": opened,
+    "a generator of Pillow's": lambda p: iter(opened(p)),
+    "encoded": content,
+    "a frame of encoded": lambda p: pl.DataFrame({"image": content(p)}),
+    "a frame of arrays": lambda p: pd.DataFrame({"image": list(PIXELS)}),
+}
+
+
+@pytest.mark.parametrize("source", UNLABELLED)
+def test_pictures_without_labels(paths, source):
+    np.testing.assert_array_equal(read_images(UNLABELLED[source](paths)).pixels[..., 0], PIXELS)
+
+
+PAIRS = {
+    "(array, y)": lambda p: (PIXELS, CLASSES),
+    "(arrays, y)": lambda p: (list(PIXELS), list(CLASSES)),
+    "(tensor, y)": lambda p: (torch.from_numpy(PIXELS), CLASSES),
+    "(Pillow's, y)": lambda p: (opened(p), CLASSES),
+    "(paths, y)": lambda p: (p, CLASSES),
+    "(series, series)": lambda p: (pd.Series(p), pd.Series(CLASSES)),
+    "pandas": lambda p: pd.DataFrame({"file": p, "label": CLASSES}),
+    "polars": lambda p: pl.DataFrame({"file": p, "label": CLASSES}),
+    "Arrow": lambda p: pa.table({"file": p, "label": CLASSES}),
+    "encoded": lambda p: pl.DataFrame({"image": content(p), "label": CLASSES}),
+}
+
+
+@pytest.mark.parametrize("source", PAIRS)
+def test_pictures_with_labels_are_those_of_the_table_in_a_file(paths, tmp_path, source):
+    pl.DataFrame({"file": paths, "label": CLASSES}).write_csv(tmp_path / "t.csv")
+    expected = read_images(tmp_path / "t.csv", problem="auto")
+    found = read_images(PAIRS[source](paths), problem="auto")
+    np.testing.assert_array_equal(found.pixels, expected.pixels)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    assert found.classes == expected.classes
+
+
+def test_a_palette_in_memory_has_its_colours(tmp_path):
+    image = Image.fromarray(PIXELS[0]).convert("RGB").quantize(8)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    (tmp_path / "p.png").write_bytes(buffer.getvalue())
+    for source in (image, [image], ([image], ["a"])):
+        np.testing.assert_array_equal(read_images(source).pixels, read_images(tmp_path / "p.png").pixels)
+
+
+@pytest.mark.parametrize("source", [None, 3, PIXELS.tolist(), [PIXELS[0], "a.png"], object()])
+def test_what_is_no_pictures_is_refused(source):
+    with pytest.raises(UserError, match="pictures of type"):
+        read_images(source)
+
+
+def test_a_frame_is_refused_as_its_file_is(paths, tmp_path):
+    table = pl.DataFrame({"file": [*paths[:3], "gone.png"], "label": ["a", "b", None, "a"]})
+    table.write_csv(tmp_path / "t.csv")
+    said = []
+    for source in (table, tmp_path / "t.csv"):
+        with pytest.raises(UserError) as error:
+            read_images(source, problem="auto")
+        said.append(str(error.value).partition(": ")[2].replace("line 5", "row 3").replace("line 4", "row 2"))
+    assert said[0] == said[1]
