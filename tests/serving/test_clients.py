@@ -122,6 +122,17 @@ def test_openai_embeddings(text_server, model):
     assert len(one["data"]) == 1
 
 
+def test_openai_embeddings_are_counted_under_their_model(text_server):
+    body = {"model": "masked", "input": [TEXT]}
+    assert text_server.post("/v1/embeddings", body)[0] == 200
+    assert text_server.post("/v1/embeddings", {"model": "masked", "input": 3})[0] == 400
+    assert text_server.post("/v1/embeddings", {"model": "nobody", "input": 3})[0] == 404
+    counted = text_server.send("GET", "/metrics")[2].decode()
+    for status in (200, 400):
+        assert f'unmask_requests_total{{model="masked",action="openai/embeddings",status="{status}"}}' in counted
+    assert 'model="",action="openai/embeddings",status="404"' in counted
+
+
 def test_openais_client_is_told_why(text_server):
     """It shows `error.message`, and without it "Error code: 400" alone."""
     status, found = text_server.post("/v1/embeddings", {"model": "masked", "input": [3]})
@@ -129,6 +140,16 @@ def test_openais_client_is_told_why(text_server):
     error = found["error"]
     assert error["message"].startswith(error["what"])
     assert error["hint"].rstrip(".") in error["message"]
+
+
+def test_text_embeddings_inferences_clients_are_told_why(text_server, client):
+    path = "/models/masked/tei/embed"
+    status, found = text_server.post(path, {"inputs": [3]})
+    assert (status, set(found), found["error_type"]) == (400, {"error", "error_type"}, "Validation")
+    assert "inputs" in found["error"]
+    assert text_server.post("/embed", {"inputs": "a"})[1]["error_type"] == "Validation"  # several models: which one?
+    with pytest.raises(HfHubHTTPError, match="the model takes 64"):
+        InferenceClient(base_url=f"{text_server.url}{path}").feature_extraction("word " * 200)
 
 
 def test_text_embeddings_inference(text_server, model):

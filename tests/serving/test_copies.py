@@ -126,7 +126,7 @@ def test_a_folder_that_was_replaced_is_loaded_by_no_process(dice, tmp_path, thre
     assert (status, said in answer["error"]["what"]) == (503, True)
     code, said = server.end()
     assert code == 0
-    assert said.count("its folder was replaced") == 1
+    assert 1 <= said.count("its folder was replaced") <= 2  # once per process
 
 
 def test_requests_of_a_process_that_died_are_answered_by_another(dice):

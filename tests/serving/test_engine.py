@@ -218,6 +218,34 @@ def test_several_threads_answer_in_order_too():
     w.engine.close()
 
 
+def test_a_request_that_is_long_to_read_holds_up_no_other_model():
+    go, found, all_in = threading.Event(), {}, threading.Event()
+    slow, quick = counting(), counting()
+    real = slow.verbs["length"]
+    held = dataclasses.replace(real, prepare=lambda body: go.wait(20) and real.prepare(body))
+    slow = dataclasses.replace(slow, verbs={"length": held}, dialects={"openai/embeddings": held})
+    quick = dataclasses.replace(quick, dialects={"openai/embeddings": quick.verbs["length"]})
+
+    def deliver(done):
+        found.update({ask.tag: reply.status for ask, reply in done})
+        if len(found) in (2, 3):
+            all_in.set()
+
+    engine = Engine({"slow": slow, "quick": quick}, deliver, Limits(), Metrics())
+    for tag, model, body in (
+        ("long", "slow", {"texts": ["a"]}),
+        ("verb", "quick", {"texts": ["a"]}),
+        ("named", "", {"texts": ["a"], "model": "quick"}),
+    ):
+        action = "length" if model else "openai/embeddings"
+        engine.ask(Ask(model, action, json.dumps(body).encode(), "", time.monotonic() + 20, tag=tag))
+    assert all_in.wait(5)
+    assert found == {"verb": 200, "named": 400}  # the shape has no key `model`
+    go.set()
+    engine.close()
+    assert found["long"] == 200
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [

@@ -89,7 +89,6 @@ def test_metrics_count_requests_and_batches(server):
         ("GET", "/models/one/length", None, 405, "GET"),
         ("POST", "/models/one/length", {"texts": "a"}, 400, "texts"),
         ("POST", "/", {"inputs": "a"}, 400, "2 models are served"),
-        ("POST", "/embed", {"inputs": "a"}, 404, "no models here answer"),
         ("POST", "/v1/embeddings", {"input": "a", "model": "one"}, 404, "model 'one'"),
         ("POST", "/v1/embeddings", {"input": "a"}, 400, "no model is named"),
         ("POST", "/models/one/pipeline/fill-mask", {"inputs": "a"}, 404, "does not answer"),
@@ -103,6 +102,13 @@ def test_errors_have_one_form(server, method, path, body, status, said):
     assert said in error["what"]
     assert error["hint"]
     assert headers["content-type"] == "application/json"
+
+
+def test_errors_at_addresses_of_text_embeddings_inference_have_its_form(server):
+    for path, said in (("/embed", "no models here answer"), ("/models/one/tei/embed", "does not answer embed")):
+        status, found = server.post(path, {"inputs": "a"})
+        assert (status, found["error_type"], set(found)) == (404, "Validation", {"error", "error_type"})
+        assert said in found["error"]
 
 
 def test_a_body_that_is_not_json_is_refused_by_its_type(server):

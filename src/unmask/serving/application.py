@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
+import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -16,7 +18,7 @@ from unmask.serving.engine import JSON, NAMED_IN_BODY, Reply, failure
 from unmask.serving.gateway import ClientGone, Gateway, Receive, Scope, Send, json_body
 from unmask.serving.limits import Limits
 from unmask.serving.openapi import documentation, openapi
-from unmask.serving.refused import Refused
+from unmask.serving.refused import Refused, in_words_of_tei
 from unmask.version import __version__
 
 SAFE = [
@@ -35,6 +37,8 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
+TEI = ("/models/{model}/tei/{tei}", "/embed", "/predict")
+"""Addresses of text-embeddings-inference."""
 HOST = re.compile(r"[A-Za-z0-9.:\[\]-]{1,200}")
 """Names under which a server is asked that can stand in a command."""
 Handler = Callable[["Request"], Awaitable[Reply]]
@@ -54,10 +58,11 @@ class Endpoint:
 
     Args:
         key: whether it needs one, where the server has keys.
+        tei: whether it speaks as text-embeddings-inference does.
     """
 
-    def __init__(self, gateway: Gateway, handler: Handler, *, key: bool = True) -> None:
-        self.gateway, self.handler, self.key = gateway, handler, key
+    def __init__(self, gateway: Gateway, handler: Handler, *, key: bool = True, tei: bool = False) -> None:
+        self.gateway, self.handler, self.key, self.tei = gateway, handler, key, tei
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -69,11 +74,13 @@ class Endpoint:
             return
         except Exception as error:
             reply = failure(error)
+        if self.tei and reply.status >= 400:
+            reply = replace(reply, body=json_body(in_words_of_tei(orjson.loads(reply.body)["error"])))
         await respond(self.gateway, reply, request, send)
 
 
 def check_head(scope: Scope, limits: Limits) -> None:
-    """Refuse a head that is too large, or that names two hosts: this server and what stands in front may differ on which.
+    """Refuse a head that is too large, or that names two hosts: what stands in front may read the other one.
 
     Raises:
         Refused: 431 or 400.
@@ -148,7 +155,7 @@ def application(gateway: Gateway) -> Starlette:
             handler, key = looks[path]
             by_method["GET"] = by_method["HEAD"] = Endpoint(gateway, handler, key=key)
         if path in posts:
-            by_method["POST"] = Endpoint(gateway, posts[path])
+            by_method["POST"] = Endpoint(gateway, posts[path], tei=path in TEI)
         routes.append(Route(path, Methods(gateway, by_method), methods=None))
 
     async def wrong(request: Any, error: Exception) -> Any:

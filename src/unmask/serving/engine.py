@@ -2,7 +2,8 @@
 
 Three kinds of threads work side by side, none of them the event loop of the server:
 
-- one makes requests ready: JSON, shapes, tokens (`Verb.prepare`);
+- one per model makes its requests ready: JSON, shapes, tokens (`Verb.prepare`), so that a request that is long to read
+  holds up no other model;
 - one or more per model take the items of the oldest request and of all others that may share its batch, up to a budget
   of slots, and run them (`Work.run`);
 - whoever worked on the last item of a request writes its answer (`Work.finish`).
@@ -64,6 +65,7 @@ class Ask:
         gone: nobody waits for the answer any more.
         again: it is handed over for the second time.
         tag: for whoever gets the answer.
+        value: the body as JSON, where it was read to see which model it names.
     """
 
     model: str
@@ -74,6 +76,7 @@ class Ask:
     tag: Any = None
     gone: bool = False
     again: bool = False
+    value: Any = None
 
 
 Deliver = Callable[[list[tuple[Ask, Reply]]], None]
@@ -93,14 +96,20 @@ class Engine:
         self, served: Mapping[str, Served], deliver: Deliver, limits: Limits, metrics: Metrics, *, threads: int = 1
     ) -> None:
         self.served, self.deliver, self.limits, self.metrics = served, deliver, limits, metrics
-        self._arrived: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
         self._lanes = {name: Lane(name, one, self, threads) for name, one in served.items()}
-        self._reader = threading.Thread(target=self._make_ready, name="requests", daemon=True)
-        self._reader.start()
+        self._arrived: dict[str, queue.SimpleQueue[Ask | None]] = {
+            name: queue.SimpleQueue() for name in (NAMED_IN_BODY, *served)
+        }
+        self._readers = {
+            name: threading.Thread(target=self._make_ready, args=(name,), name=f"{name}-requests", daemon=True)
+            for name in self._arrived
+        }
+        for reader in self._readers.values():
+            reader.start()
 
     def ask(self, ask: Ask) -> None:
         """Take a request; its answer goes to `deliver`."""
-        self._arrived.put(ask)
+        self._arrived[ask.model].put(ask)
 
     def paths(self) -> Sequence[Callable[[Ask], object]]:
         """What takes requests, per process: `ask`."""
@@ -113,36 +122,41 @@ class Engine:
     def close(self) -> None:
         """Answer what was taken, then end the threads; one that is stuck is left behind when all answers are late."""
         until = time.monotonic() + self.limits.seconds
-        self._arrived.put(None)
-        self._reader.join(self.limits.seconds)
+        for (
+            name,
+            reader,
+        ) in self._readers.items():  # that of bodies which name a model first: it hands them to the others
+            self._arrived[name].put(None)
+            reader.join(max(0.0, until - time.monotonic()))
         for lane in self._lanes.values():
             lane.close(until)
         for one in self.served.values():
             one.close()
 
-    def _make_ready(self) -> None:
-        while (ask := self._arrived.get()) is not None:
+    def _make_ready(self, name: str) -> None:
+        while (ask := self._arrived[name].get()) is not None:
             if ask.gone:
                 continue
             try:
+                if name == NAMED_IN_BODY:
+                    ask.value = _json(ask)
+                    ask.model = self._named(ask.value, ask.action)
+                    self.ask(ask)
+                    continue
                 work = self._read(ask)
                 self._check(work)
                 if work.items:
                     self._lanes[ask.model].add(Job(ask, work))
                 else:
                     self.deliver([(ask, _finished(work, []))])
-            except BaseException as error:  # a panic in a library is no Exception, and this thread reads for all models
+            except BaseException as error:  # a panic in a library is no Exception, and this thread reads on
                 self.deliver([(ask, failure(error))])
 
     def _read(self, ask: Ask) -> Work:
         if ask.action == PROBE:
             return _probe(self.served[ask.model])
-        body = None
-        if ask.model == NAMED_IN_BODY:
-            body = _json(ask)
-            ask.model = self._named(body, ask.action)
         verb = self._verb(ask)
-        return verb.prepare(checked(verb.request, _body(ask, verb) if body is None else body))
+        return verb.prepare(checked(verb.request, _body(ask, verb) if ask.value is None else ask.value))
 
     def _named(self, body: Any, action: str) -> str:
         """The model that a body names.

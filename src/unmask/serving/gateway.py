@@ -119,6 +119,8 @@ class Gateway:
             ClientGone: nobody waits for the answer.
         """
         began = time.perf_counter()
+        content = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+        ask = Ask(model, action, b"", content, 0.0)
         status = 499
         try:
             if self.metrics.waiting >= self.limits.waiting:
@@ -126,8 +128,8 @@ class Gateway:
             held = Held(self)
             self.metrics.waiting += 1
             try:
-                body = await self._body(headers, receive, held)
-                reply = await self._reply(model, action, body, headers, receive)
+                ask.body = await self._body(headers, receive, held)
+                reply = await self._reply(ask, receive)
             finally:
                 self.metrics.waiting -= 1
                 held.let_go()
@@ -137,7 +139,7 @@ class Gateway:
             status = refused.status
             raise
         finally:
-            self.metrics.request(model, action, status, time.perf_counter() - began)
+            self.metrics.request(ask.model, action, status, time.perf_counter() - began)
 
     def _too_many(self) -> Refused:
         """There is room again, about, when those that wait are answered at the rate so far."""
@@ -173,13 +175,10 @@ class Gateway:
     def _too_large(self) -> Refused:
         return Refused(413, f"a body of more than {self.limits.body:,} bytes", hint="Send it in parts.")
 
-    async def _reply(
-        self, model: str, action: str, body: bytes, headers: Mapping[bytes, bytes], receive: Receive
-    ) -> Reply:
+    async def _reply(self, ask: Ask, receive: Receive) -> Reply:
         loop = self.loop
         future: asyncio.Future[Reply] = loop.create_future()
-        content = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-        ask = Ask(model, action, body, content, time.monotonic() + self.limits.seconds, tag=future)
+        ask.until, ask.tag = time.monotonic() + self.limits.seconds, future
         listening = loop.create_task(_until_gone(receive, future))
         timer = loop.call_later(self.limits.seconds, _late, future, self.limits.seconds)
         answered = False

@@ -41,7 +41,7 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for verb, told in model["verbs"].items():
             paths[f"/models/{name}/{verb}"] = _post(told, name)
         for action, told in model["dialects"].items():
-            paths[_address(name, action)] = _post(told, name)
+            paths[_address(name, action)] = _post(told, name, "TeiError" if action.startswith("tei/") else "Error")
     return {
         "openapi": "3.1.0",
         "info": {
@@ -68,7 +68,12 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
                         }
                     },
                     "required": ["error"],
-                }
+                },
+                "TeiError": {
+                    "type": "object",
+                    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
+                    "required": ["error", "error_type"],
+                },
             },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
@@ -84,11 +89,11 @@ def _address(name: str, action: str) -> str:
     return f"/models/{name}/{action}"
 
 
-def _post(told: Mapping[str, Any], tag: str) -> dict[str, Any]:
+def _post(told: Mapping[str, Any], tag: str, error: str = "Error") -> dict[str, Any]:
     content: dict[str, Any] = {"schema": told["request"]}
     if told["example"] is not None:
         content["example"] = told["example"]
-    failed = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    failed = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
     body = {"application/json": content} | ({"*/*": {"schema": {"type": "string"}}} if told["raw"] else {})
     return {
         "post": {

@@ -226,7 +226,7 @@ class Worker:
         self.fleet, self.process = fleet, process
         self.pending: dict[int, Ask] = {}
         self._answered: dict[str, float] = {}
-        self.alive, self._closing, self._number = False, False, 0
+        self.alive, self._closing, self._number = False, threading.Event(), 0
         self._lock = threading.Lock()
         self._pipe = fleet.copy() if process is None else process.pipe
 
@@ -283,7 +283,7 @@ class Worker:
             os.kill(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
-        self._closing = True
+        self._closing.set()
         with self._lock, contextlib.suppress(OSError):
             self._pipe.send(None)
         if hasattr(self, "_reader"):
@@ -297,7 +297,6 @@ class Worker:
             self.process.end()
 
     def _read(self) -> None:
-        pause = 1.0
         while True:
             with contextlib.suppress(BaseException):  # whatever is wrong with the pipe, the process is replaced
                 self._answers()
@@ -305,20 +304,20 @@ class Worker:
                 self.alive = False
                 lost, self.pending = list(self.pending.values()), {}
             self.fleet.again(lost)
-            if self._closing:
+            if self._closing.is_set():
                 return
             self.fleet.gateway.metrics.restarts += 1
-            while not self.alive and not self._closing:
+            failed = 0
+            while not self.alive and not self._closing.is_set():
                 try:
                     self._replace()
-                    pause, self.fleet.reason = 1.0, ""
+                    self.fleet.reason = ""
                 except Exception as error:
-                    why = error.what if isinstance(error, UserError) else type(error).__name__
-                    if why != self.fleet.reason:
-                        self.fleet.reason = why
+                    self.fleet.reason = error.what if isinstance(error, UserError) else type(error).__name__
+                    failed += 1
+                    if failed == 2:  # once alone: the process that is copied had just died, too
                         print(f"unmask serve: a process cannot be replaced: {error}", file=sys.stderr, flush=True)
-                    time.sleep(pause)
-                    pause = min(LONGEST_PAUSE, 2 * pause)
+                    self._closing.wait(min(LONGEST_PAUSE, 2.0 ** (failed - 1)))
 
     def _replace(self) -> None:
         if self.process is None:
@@ -331,7 +330,7 @@ class Worker:
         found = hello(pipe)
         with self._lock:
             self._pipe, self._pid, self.alive = pipe, found["pid"], True
-            if self._closing:
+            if self._closing.is_set():
                 pipe.send(None)
 
     def _answers(self) -> None:
@@ -342,7 +341,10 @@ class Worker:
                 gateway.metrics.batch(*said)
                 continue
             with self._lock:
-                popped = [(self.pending.pop(number, None), reply) for number, reply in said]
-                found = [(ask, reply) for ask, reply in popped if ask is not None]
-                self._answered |= {ask.model: time.monotonic() for ask, _ in found}
+                found = []
+                for number, model, reply in said:
+                    if (ask := self.pending.pop(number, None)) is not None:
+                        self._answered |= dict.fromkeys((ask.model, model), time.monotonic())
+                        ask.model = model  # which the body may have named
+                        found.append((ask, reply))
             gateway.deliver(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from unmask.errors import UserError
@@ -32,6 +33,19 @@ def told(error: UserError) -> dict[str, Any]:
     show `message`, which is both sentences."""
     message = f"{error.what}. {error.hint}".rstrip(" .") + "."
     return {"error": {"status": status_of(error), "what": error.what, "hint": error.hint, "message": message}}
+
+
+def in_words_of_tei(error: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as text-embeddings-inference says it, whose clients show a text: {"error", "error_type"}.
+
+    Args:
+        error: of the body of `told`.
+    """
+    kinds = {429: "Overloaded", 503: "Unhealthy"}
+    return {
+        "error": error["message"],
+        "error_type": kinds.get(error["status"], "Backend" if error["status"] >= 500 else "Validation"),
+    }
 
 
 def status_of(error: UserError) -> int:

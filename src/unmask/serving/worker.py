@@ -111,7 +111,7 @@ def answer(pipe: Connection, served: Mapping[str, Served], settings: Mapping[str
     def deliver(done: list[tuple[Ask, Reply]]) -> None:
         for ask, _ in done:
             asked.pop(ask.tag, None)
-        send(("done", [(ask.tag, reply) for ask, reply in done]))
+        send(("done", [(ask.tag, ask.model, reply) for ask, reply in done]))
 
     engine = Engine(served, deliver, settings["limits"], Sent(send), threads=settings["threads"])
     try:
