@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jsonschema
 import pytest
 
@@ -65,3 +67,26 @@ def test_null_stands_for_a_default_but_not_for_what_is_needed():
     jsonschema.validate({"texts": "a", "top": None}, SHAPE.schema())
     with pytest.raises(UserError, match="texts"):
         checked(SHAPE, {"texts": None})
+
+
+CELLS = Record(rows=Field(ListOf(MapOf(Either((Nothing(), Flag(), Number(), Text()), "a cell"), 1000)), "Rows."))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"rows": [{f"c{row}_{k}": 1 for k in range(400)} for row in range(512)]}, ""),
+        ({"rows": [], **{f"k{n}": 0 for n in range(500_000)}}, "k4: no such key; and 499,995 more"),
+        ({"rows": [3] * 500_000}, "rows[4]: a number, expected an object; and 499,995 more"),
+        ({"rows": [{f"k{n}": 0 for n in range(500_000)}]}, "rows[0]: 500,000 keys, at most 1,000 are read"),
+    ],
+)
+def test_large_bodies_are_checked_at_once(body, said):
+    began, found = time.process_time(), ""
+    try:
+        checked(CELLS, body)
+    except UserError as error:
+        found = error.what
+    assert found.endswith(said)
+    assert bool(found) == bool(said)
+    assert time.process_time() - began < 0.8

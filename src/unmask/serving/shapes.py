@@ -15,9 +15,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from unmask.errors import UserError, first_of, suggest
+from unmask.errors import UserError, suggest
 
 NAMED = 5
 """Wrong places that a message names."""
@@ -42,13 +43,17 @@ class Shape(ABC):
 
 
 class Wrong:
-    """What does not fit, by its place, and what to do about it."""
+    """What does not fit, by its place, and what to do about it; of the first places, and how many more there are."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.more = 0
         self.hint = ""
 
     def note(self, at: str, what: str, hint: str = "") -> None:
+        if len(self.said) == NAMED:
+            self.more += 1
+            return
         self.said.append(f"{at}: {what}" if at else what)
         self.hint = self.hint or hint
 
@@ -68,9 +73,8 @@ def checked(shape: Shape, value: Any) -> Any:
     wrong = Wrong()
     found = shape.read(value, "", wrong)
     if wrong.said:
-        raise UserError(
-            first_of(wrong.said, NAMED, between="; "), hint=wrong.hint or "The shapes of all requests stand at /docs."
-        )
+        more = [f"and {wrong.more:,} more"] if wrong.more else []
+        raise UserError("; ".join(wrong.said + more), hint=wrong.hint or "The shapes of all requests stand at /docs.")
     return found
 
 
@@ -186,18 +190,23 @@ class ListOf(Shape):
 
 @dataclass(frozen=True)
 class MapOf(Shape):
-    """An object with any keys, whose values have one shape."""
+    """An object with any keys, at most so many, whose values have one shape."""
 
     each: Shape
+    most: int | None = None
 
     def read(self, value: Any, at: str, wrong: Wrong) -> Any:
         if not isinstance(value, dict):
             wrong.note(at, f"{kind_of(value)}, expected an object")
             return value
+        if self.most is not None and len(value) > self.most:
+            wrong.note(at, f"{len(value):,} keys, at most {self.most:,} are read")
+            return value
         return {key: self.each.read(one, f"{at}.{key[:60]}" if at else key[:60], wrong) for key, one in value.items()}
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "object", "additionalProperties": self.each.schema()}
+        most = {} if self.most is None else {"maxProperties": self.most}
+        return {"type": "object", "additionalProperties": self.each.schema(), **most}
 
 
 @dataclass(frozen=True)
@@ -208,7 +217,7 @@ class Either(Shape):
     expected: str
 
     def read(self, value: Any, at: str, wrong: Wrong) -> Any:
-        alike = [s for s in self.shapes if s.schema().get("type") == _json_type(value)]
+        alike = self._by_type.get(type(value), ())
         if len(alike) == 1:
             return alike[0].read(value, at, wrong)
         for shape in self.shapes:
@@ -217,12 +226,28 @@ class Either(Shape):
         wrong.note(at, f"{kind_of(value)}, expected {self.expected}")
         return value
 
+    @cached_property
+    def _by_type(self) -> dict[type, list[Shape]]:
+        """Type of a value -> the shapes that such values may have: looked up for every cell of a table."""
+        return {
+            kind: [shape for shape in self.shapes if shape.schema().get("type") in names]
+            for kind, names in JSON_TYPES.items()
+        }
+
     def schema(self) -> dict[str, Any]:
         return {"anyOf": [shape.schema() for shape in self.shapes]}
 
 
-def _json_type(value: Any) -> str:
-    return {str: "string", list: "array", dict: "object", bool: "boolean"}.get(type(value), "")
+NUMBERS = ("number", "integer")
+JSON_TYPES: dict[type, Sequence[str]] = {
+    str: ("string",),
+    list: ("array",),
+    dict: ("object",),
+    bool: ("boolean",),
+    type(None): ("null",),
+    int: NUMBERS,
+    float: NUMBERS,
+}
 
 
 @dataclass(frozen=True)
@@ -266,9 +291,10 @@ class Record(Shape):
                 wrong.note(before + name, "not there", field.about)
             else:
                 found[name] = field.default
-        for name in value:
-            if name not in self.fields:
-                wrong.note(before + name[:60], "no such key", suggest(name[:60], self.fields))
+        unknown = [name for name in value if name not in self.fields]
+        for name in unknown[:NAMED]:
+            wrong.note(before + name[:60], "no such key", suggest(name[:60], self.fields))
+        wrong.more += len(unknown[NAMED:])
         return found
 
     def schema(self) -> dict[str, Any]:

@@ -23,7 +23,8 @@ CELLS, SPARSE = 1_000_000, 20
 def rows_field(limits: Limits) -> Field:
     """The rows of a request."""
     return Field(
-        ListOf(MapOf(CELL), most=limits.items, least=1), "Rows: column -> value; null, or left out, is missing."
+        ListOf(MapOf(CELL, limits.slots), most=limits.items, least=1),
+        "Rows: column -> value; null, or left out, is missing.",
     )
 
 
