@@ -42,7 +42,8 @@ class Filled:
         values: the batch's values with the new ones written in.
         flat: ascending slot numbers that were filled.
         new: their values, in the codec's form.
-        log_prob: log-probability of each value when it was drawn, at temperature 1 (0 where not wanted). Their sum over
+        log_prob: log-probability of each value when it was drawn, at temperature 1 (0 where not wanted); where values
+            are sampled, among those that may be. Their sum over
             an example is the joint log-probability along the order; after Gibbs sweeps each is conditional on all
             others but its share.
     """
@@ -137,6 +138,7 @@ def fill(
     observed = batch.observed.flatten().index_fill(0, flat, True).view(batch.shape)
     wants_log_prob = log_prob or (remask > 0 and remask_by == "confidence")
     work = _Work(model, replace(batch, observed=observed), flat, hidden, watch, wants_log_prob)
+    work.samples = draw is None and temperature > 0
 
     def noise(n: int) -> Tensor:
         return torch.rand(n, generator=generator, device=device)
@@ -282,7 +284,7 @@ class _Work:
         wants_log_prob: bool,
     ) -> None:
         self.model, self.batch, self.flat, self.watch = model, batch, flat, watch
-        self.others, self.wants_log_prob = others, wants_log_prob
+        self.others, self.wants_log_prob, self.samples = others, wants_log_prob, False
         self.new: Tensor | None = None
         self.log_prob = torch.zeros(len(flat), device=flat.device)
 
@@ -299,7 +301,8 @@ class _Work:
             self.new = new.new_zeros((len(self.flat), *new.shape[1:]))
         self.new[chosen] = new
         if self.wants_log_prob:
-            self.log_prob[chosen] = prediction.log_prob(drawn)[places].to(self.log_prob.dtype)
+            of: Any = getattr(prediction, "log_prob_of_draw", None) if self.samples else None
+            self.log_prob[chosen] = (of or prediction.log_prob)(drawn)[places].to(self.log_prob.dtype)
         where = self.flat[chosen]
         self.batch = replace(self.batch, values=self.model.codec.write(self.batch.values, where, new))
         if self.watch is not None:

@@ -154,6 +154,10 @@ class Categorical:
         """Log-probability of each value, in nats."""
         return self.log_probs.gather(1, value[:, None])[:, 0]
 
+    def log_prob_of_draw(self, value: Int[Tensor, " hidden"]) -> Float[Tensor, " hidden"]:
+        """Log-probability of drawing each value with `sample` at temperature 1: among those that may be proposed."""
+        return self.log_prob(value) - self._proposals().logsumexp(-1)
+
     def rank(self, value: Int[Tensor, " hidden"]) -> Int[Tensor, " hidden"]:
         """How many values are likelier than this one: 0 is the best."""
         return (self.log_probs > self.log_prob(value)[:, None]).sum(-1)

@@ -56,6 +56,17 @@ def test_no_space_is_written_between_characters_of_scripts_without_or_before_a_c
     assert one["text"].endswith(one["generated"] + ", in 2015.")
 
 
+def test_a_draw_has_its_probability_among_what_may_be_drawn():
+    model = make()
+    [one] = model.generate(prefix="The quick brown", length=1, temperature=1.0)
+    candidates = model.fill(["The quick brown [MASK]"], top=model.tokenizer.vocab_size)[0]["slots"][0]["candidates"]
+    special = set(model.tokenizer.special_ids.tolist())
+    possible = sum(c["probability"] for c in candidates if c["token"] not in special)
+    assert possible < 0.999  # special tokens have the rest
+    [drawn] = {c["probability"] for c in candidates if c["value"] == one["generated"]}
+    assert one["log_probability"] == pytest.approx(np.log(drawn / possible), abs=1e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_special_tokens_are_never_drawn(kind: str):
     model = make(kind)

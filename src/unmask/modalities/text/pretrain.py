@@ -128,8 +128,11 @@ class TextPretraining(Pretrainable[TextRun]):
         cache = self.cache
         check_unknown(cache.unknown, say)
         model, self.family = build_model(self.settings, self.tokenizer)
+        frequencies = cache.frequencies(most=COUNTED)
+        if said := special_said(self.tokenizer, frequencies):
+            say(said)
         if isinstance(model, MaskedModel):
-            start_from_counts(model, self.settings, cache.frequencies(most=COUNTED), self._company(out))
+            start_from_counts(model, self.settings, frequencies, self._company(out))
         size = sum(p.numel() for p in model.parameters())
         say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {size / 1e6:.1f} M parameters")
         return make_job(model, cache, self.tokenizer, self.settings)
@@ -180,6 +183,19 @@ def pretrain(
 def counts(cache: TokenCache) -> dict[str, int]:
     """How many examples a corpus has."""
     return {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
+
+
+def special_said(tokenizer: Tokenizer, frequencies: np.ndarray) -> str | None:
+    """A warning of special tokens written in the texts; None where there are none.
+
+    Args:
+        frequencies: (vocabulary,) count of each token.
+    """
+    written = [i for i in tokenizer.special_ids.tolist() if i != tokenizer.unk_id and frequencies[i]]
+    if not written:
+        return None
+    named = ", ".join(f"{tokenizer.token(i)} {frequencies[i]:,}" for i in written)
+    return f"warning: special tokens are written in the texts ({named}): they are read as such, and never learnt"
 
 
 def lengths_of(cache: TokenCache) -> list[int]:

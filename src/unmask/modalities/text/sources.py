@@ -89,7 +89,8 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
 
 def in_memory(data: Any) -> list[str] | None:
     """The texts of data that are texts themselves: a column, a table (see `listed`), a generator, or a list of strings
-    of which none names a file and some have a blank; None of names of files.
+    of which none names a file and some are prose: they have a blank, a comma or full stop of Chinese or Japanese, or
+    more bytes than a file's name may have; None of names of files.
 
     Raises:
         UserError: they are no texts.
@@ -99,7 +100,8 @@ def in_memory(data: Any) -> list[str] | None:
     if not isinstance(data, list | tuple):
         return listed(data)
     named = any(not isinstance(i, str) or is_url(i) or on_hub(i) or os.path.exists(i) for i in data)
-    return list(data) if not named and any(" " in i.strip() for i in data) else None
+    prose = any(re.search(r"[\s\u3001\u3002\uff01\uff0c\uff1f]", i.strip()) or len(i) > 255 for i in data if not named)
+    return list(data) if prose else None
 
 
 def resolve(

@@ -13,7 +13,7 @@ from commands import run
 from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences
-from unmask.modalities.text.tasks.data import Columns, read_items
+from unmask.modalities.text.tasks.data import Columns, as_items, read_items
 from unmask.modalities.text.tasks.finetune import finetune
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.similarity import as_pairs
@@ -101,11 +101,24 @@ def test_a_pair_with_one_text_is_not_learnt(tmp_path):
     assert len(as_pairs(rows, None, labelled=False)[0]) == 2
 
 
-def test_json_that_is_no_squad(tmp_path):
+def test_a_list_in_json_is_a_file_of_rows(tmp_path):
     path = tmp_path / "d.json"
     path.write_text(json.dumps([{"question": "who", "context": "the fox", "answers": []}]))
-    with pytest.raises(UserError, match=r"d\.json: a list, not an object[\s\S]*\.jsonl"):
-        as_questions(path, labelled=True)
+    assert as_questions(path, labelled=True)[0].question == "who"
+    path.write_text(json.dumps([{"text": "a fox", "label": "x", "entities": [[2, 5, "A"]]}]))
+    assert as_items(path)[0][0].label == "x"
+    assert as_sentences(path, labelled=True)[0].spans == ((2, 5, "A"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [('{"text": "a"}', "dict, not a list"), ('[{"text": "a"}, 3]', "row 2 is a int"), ("[", "not JSON"),
+     ('[{"text": "a", "text": "b"}]', "twice")],
+)  # fmt: skip
+def test_json_that_is_no_list_of_rows(text, what, tmp_path):
+    (tmp_path / "d.json").write_text(text)
+    with pytest.raises(UserError, match=what):
+        as_items(tmp_path / "d.json")
 
 
 def test_nothing_to_tag(tmp_path):

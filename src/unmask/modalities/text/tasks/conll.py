@@ -68,7 +68,7 @@ def as_sentences(
     if isinstance(data, str | Path):
         path = Path(data)
         kind = suffix_of(path)
-        if kind in (".jsonl", ".ndjson", ".parquet", ".csv") or str(data).startswith("hf:"):
+        if kind in (".jsonl", ".ndjson", ".json", ".parquet", ".csv") or str(data).startswith("hf:"):
             if other := {part: name for part, name in columns.named.items() if part != "group"}:
                 given = naming(**other)
                 raise UserError(
@@ -84,7 +84,7 @@ def as_sentences(
         else:
             refuse_group(columns, "CoNLL")
             found = read_conll(path, noted, columns=columns, labelled=labelled)
-        noted.settle("rows" if kind in (".jsonl", ".ndjson", ".parquet", ".csv") else "lines")
+        noted.settle("rows" if kind in (".jsonl", ".ndjson", ".json", ".parquet", ".csv") else "lines")
         if not found:
             raise UserError(f"{data}: no sentences", hint="Each line holds a word and its tag.")
         return found if labelled else [dataclasses.replace(s, row=s.row or {"text": s.text}) for s in found]

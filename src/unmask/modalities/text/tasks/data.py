@@ -194,6 +194,8 @@ def _rows(
         rows = _parquet(path)
     elif kind in (".jsonl", ".ndjson"):
         rows = _jsonl(path)
+    elif kind == ".json":
+        rows = _json(path)
     elif kind in (".csv", ".tsv"):
         rows, headed = _separated(path, "," if kind == ".csv" else "\t", columns, broken)
     elif kind == ".txt":
@@ -201,7 +203,8 @@ def _rows(
         rows = [(f"{path}:{n}", {"text": line}) for n, line in enumerate(lines, start=1)]
     else:
         raise UserError(
-            f"{path}: {kind or 'no suffix'}", hint="Expected .csv, .tsv, .jsonl, .parquet, .txt or hf:NAME."
+            f"{path}: {kind or 'no suffix'}",
+            hint="Expected .csv, .tsv, .jsonl, .json (a list), .parquet, .txt or hf:NAME.",
         )
     if not rows:
         raise UserError(f"{path}: no rows", hint="Give at least one labelled text.")
@@ -276,6 +279,22 @@ def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
             raise UserError(f"{path}:{n}: {type(row).__name__}, not an object", hint="One JSON object per line.")
         rows.append((f"{path}:{n}", row))
     return rows
+
+
+def _json(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The objects of one list."""
+    try:
+        found = json.loads(read_text(path, hint=GIVE), object_pairs_hook=_object)
+    except KeyError as error:
+        raise UserError(f"{path}: {error} is twice in an object", hint="Rename one of them.") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})", hint="Expected a list of objects.") from None
+    if not isinstance(found, list):
+        raise UserError(f"{path}: {type(found).__name__}, not a list", hint="Expected a list of objects.")
+    for i, row in enumerate(found, 1):
+        if not isinstance(row, dict):
+            raise UserError(f"{path}: row {i} is a {type(row).__name__}", hint="Expected a list of objects.")
+    return [(f"{path}: row {i}", row) for i, row in enumerate(found, 1)]
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

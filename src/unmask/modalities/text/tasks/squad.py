@@ -97,10 +97,12 @@ def _squad(path: Path) -> list[tuple[str, Any]]:
         content = json.loads(read_text(path, hint="Give a .json of SQuAD, or a csv, tsv, jsonl or parquet file."))
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", hint="Expected SQuAD json.") from None
+    if isinstance(content, list):
+        return list(read_rows(path))
     if not isinstance(content, dict):
-        what = "a list" if isinstance(content, list) else f"a {type(content).__name__}"
         raise UserError(
-            f"{path}: {what}, not an object with 'data'", hint="Rows of questions go one per line into a .jsonl."
+            f"{path}: a {type(content).__name__}, not an object with 'data'",
+            hint="Expected SQuAD's, or a list of rows.",
         )
     out = []
     try:

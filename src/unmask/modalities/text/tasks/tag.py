@@ -120,9 +120,12 @@ class Tag(TextTask):
 
     def _tags(self, item: Sentence, words: list[tuple[int, int, int]], length: int) -> np.ndarray:
         tags = ["O"] * len(words)
+        known = {tag[2:] for tag in self.tags if tag != OUTSIDE}
+        starts = np.array([a for _, a, _ in words], np.int64)
+        ends = np.maximum.accumulate(np.array([b for *_, b in words], np.int64))
         for start, end, kind in item.spans or ():
-            inside = [i for i, (_, a, b) in enumerate(words) if a < end and b > start and tags[i] == "O"]
-            known = {tag[2:] for tag in self.tags if tag != OUTSIDE}
+            near = range(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(starts, end)))
+            inside = [i for i in near if words[i][2] > start and tags[i] == "O"]
             if kind not in known:
                 raise UserError(
                     f"{item.where}: entity type {kind!r} is not among those of the training data",
