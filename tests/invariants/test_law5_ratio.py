@@ -62,15 +62,31 @@ def test_rounding_leaves_the_long_run_ratio_exact(modality, seed: int):
     assert (np.abs(mean - 0.37 * have) < 4.5 * 0.5 / math.sqrt(400)).all()
 
 
-def test_every_slot_is_hidden_equally_often(modality, seed: int):
+@pytest.mark.parametrize("select", [Uniform(ratio=0.3), Spans(ratio=0.3)], ids=["token", "span"])
+def test_every_slot_is_hidden_equally_often(modality, select, seed: int):
     batch = batch_of(modality, seed, count=12)
     total = torch.zeros(batch.segment.numel())
     for epoch in range(500):
-        total[Corruption(select=Uniform(ratio=0.3)).draw(batch, seed=seed, epoch=epoch).flat] += 1
+        total[Corruption(select=select).draw(batch, seed=seed, epoch=epoch).flat] += 1
     index = batch.index.flatten()
     big = torch.bincount(index[batch.maskable.flatten()])[index.clamp_min(0)] >= 20
     rate = total[batch.maskable.flatten() & big] / 500
     assert ((rate - 0.3).abs() < 4.5 * math.sqrt(0.3 * 0.7 / 500)).all()
+
+
+@pytest.mark.parametrize(("select", "ratio"), [(Units, 0.15), (Spans, 0.15), (Units, 0.4)])
+def test_words_of_all_sizes_and_places_are_hidden_equally_often(select, ratio):
+    """Units of 1 to 4 slots, in turn; 20 units of an example, so that the first and the last one are seen apart."""
+    unit = np.repeat(np.arange(20), np.arange(20) % 4 + 1)
+    value = np.full(len(unit), 6)
+    example = [Example(values={"token": value}, identity=i, unit=unit) for i in range(200)]
+    batch = pack(example, slots=len(unit))
+    hidden = np.zeros(len(unit))
+    for epoch in range(60):
+        flat = Corruption(select=select(ratio=ratio)).draw(batch, seed=3, epoch=epoch).flat.numpy()
+        hidden += np.bincount(flat % len(unit), minlength=len(unit))
+    rate, bound = hidden / 12_000, 4.5 * math.sqrt(ratio * (1 - ratio) / 12_000)
+    assert np.abs(rate - ratio).max() < bound
 
 
 @pytest.mark.parametrize(
