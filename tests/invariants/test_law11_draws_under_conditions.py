@@ -75,6 +75,31 @@ def test_draws_are_the_models_own_rows_that_meet_them(model, own, name):
         assert len(np.unique(np.column_stack(d), axis=0)) == ROWS
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_every_row_handed_out_meets_the_conditions_as_they_stand(model, seed):
+    """Between, at and beyond the values that a column writes; what no value can meet is refused."""
+    rng = np.random.default_rng(seed)
+    table = model.synthesize(400, seed=seed)
+    name = rng.choice(["a", "b", "sbp", "dbp", "lab"])
+    off = [-1.2, -0.7, -0.3, -0.004, 0, 0.004, 0.3, 0.7, 1.2]
+    low, high = np.sort(rng.choice(table[name], 1 + seed % 2)[[0, -1]] + rng.choice(off, 2))
+    ends = f"`{name}` >{rng.choice(['', '='])} {low} and `{name}` <{rng.choice(['', '='])} {high}"
+    try:
+        made = model.synthesize(200, where=ends, seed=seed, extremes="keep", rare="keep")
+    except UserError:
+        assert table.query(ends).empty, ends
+    else:
+        assert len(made.query(ends)) == 200, ends
+
+
+@pytest.mark.parametrize(
+    "where", ["sbp > 120.2 and sbp < 120.8", "sbp == 120.5", "a == 0.125", "visit == '2020-10-20 12:00'"]
+)
+def test_conditions_between_two_values_that_are_written_are_refused(model, where):
+    with pytest.raises(UserError, match="nothing is left"):
+        model.synthesize(20, where=where)
+
+
 def test_improbable_conditions_are_said_and_contradictions_refused(model):
     far = "a >= 2.2 and b <= -1.5 and sex == 'M' and sbp <= 90 and dbp >= 110"
     with pytest.warns(UserWarning, match="weighed by how probable they are together"):

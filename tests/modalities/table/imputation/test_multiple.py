@@ -56,6 +56,21 @@ def test_the_fraction_of_missing_information_of_a_mean_is_the_share_missing():
     assert found.fmi[0] == pytest.approx(0.5, abs=0.15)
 
 
+@pytest.mark.parametrize("decimals", [None, 1])
+def test_values_without_a_finite_term_are_not_drawn(decimals):
+    """Of which the term is not finite as they are handed out: 0.04 of a column with one decimal is 0."""
+    rng = np.random.default_rng(11)
+    w = rng.gamma(1.5, 1, 500)
+    y = (rng.random(500) < 1 / (1 + np.exp(-np.log(w)))) * 1.0
+    w = w if decimals is None else np.maximum(w.round(decimals), 0.1)
+    w = np.where(rng.random(500) < np.where(y == 1, 0.25, 0.5), np.nan, w)
+    done = MultipleImputation(5, formula="y ~ log(w)", method={"w": "norm"} if decimals else None, seed=11)
+    done.fit(table(w=w, y=y))
+    assert np.isfinite(done.pool("y ~ log(w)").estimate).all()
+    with pytest.raises(UserError, match=r"in row \d+( and 1 other| and [2-9]\d* others)?\n"):
+        done.pool("y ~ log(w - 5)")
+
+
 def test_a_formula_keeps_a_square():
     rng = np.random.default_rng(1)
     x = rng.normal(size=1500)

@@ -117,6 +117,8 @@ def test_conditions_change_what_follows(model):
         ("sex == 'Q'", "no category 'Q'"),
         ("age > 200", "no row can meet"),
         ("age > 70 and age < 60", "contradict"),
+        ("age > 70.2 and age < 70.8", "nothing is left for 'age'.*\n.*none of its values: whole numbers"),
+        ("age == 70.5", "nothing is left for 'age'"),
         ("age > 70 or sex == 'F'", "'or' is not supported"),
         ("age", "not a comparison"),
         ("age >", "cannot be read"),

@@ -72,5 +72,5 @@ def agreed_analysis(formula: str | None, schema: Schema, columns: list[np.ndarra
         raise UserError(f"formula {found.text!r}: the outcome is never observed", hint="Name another outcome.")
     complete = np.all([~np.isnan(x) for x in columns], axis=0)
     if complete.any():
-        finite_design(found, [x[complete] for x in columns])
+        finite_design(found, [x[complete] for x in columns], np.flatnonzero(complete))
     return found

@@ -476,8 +476,11 @@ def _split(text: str, marks: str) -> list[tuple[str, str]]:
     return out
 
 
-def finite_design(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray:
+def finite_design(formula: Formula, columns: Sequence[np.ndarray], number: np.ndarray | None = None) -> np.ndarray:
     """The design of complete columns.
+
+    Args:
+        number: (rows,) of each row in the table, from 0; by default they are all its rows.
 
     Raises:
         UserError: a cell of it is missing or not finite, naming the regressor and the row.
@@ -487,10 +490,13 @@ def finite_design(formula: Formula, columns: Sequence[np.ndarray]) -> np.ndarray
     bad = ~np.isfinite(x)
     if bad.any():
         row, column = np.argwhere(bad)[0]
+        others = int(bad.any(1).sum()) - 1
         raise UserError(
-            f"formula {formula.text!r}: {formula.names[column]!r} is not a number in row {row + 1} and "
-            f"{int(bad.any(1).sum()) - 1} others",
-            hint="A logarithm of 0, a division by 0, or a column that is empty by its meaning: leave the term out.",
+            f"formula {formula.text!r}: {formula.names[column]!r} is not a number in row "
+            f"{(row if number is None else number[row]) + 1}"
+            + (f" and {others} {'other' if others == 1 else 'others'}" if others else ""),
+            hint="A logarithm of 0, a division by 0, or a column that is empty by its meaning: leave the term out. "
+            f"Where only an imputed value is at fault, impute with {option('formula', formula.text)}.",
         )
     return x
 

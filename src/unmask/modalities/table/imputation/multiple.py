@@ -42,6 +42,7 @@ from unmask.modalities.table.imputation.pooling import (
     predictions_of,
     without_separated,
 )
+from unmask.modalities.table.imputation.scales import written
 from unmask.modalities.table.imputation.shift import parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.smcfcs import AgreeingChain, Substantive
 from unmask.modalities.table.imputation.under_rules import recorded_breaches, settled, unmet
@@ -50,7 +51,7 @@ from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.rules.declared_schema import read_schema, schema_for
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
-from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import decode, encode, match_columns
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
 from unmask.progress import counted
@@ -309,7 +310,7 @@ class MultipleImputation:
             for place, gone in enumerate(self._gone):
                 column = schema.columns[schema.modelled[place]]
                 if column.is_quantity and gone.any():
-                    columns[place][gone], count = _settled(columns[place][gone], column)
+                    columns[place][gone], count = written(columns[place][gone], column)
                     held[place] += count
                 columns[place][gone & ~gaps[place]] = np.nan
             if self._rules:
@@ -578,14 +579,6 @@ class MultipleImputation:
             ", schema=..." if self.schema is not None else ""
         )
         return f"MultipleImputation({self.draws}{more})"
-
-
-def _settled(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:
-    """Values at the column's precision and within the bounds a person gave; and how many were outside."""
-    if column.decimals is not None:
-        x = np.round(x, column.decimals)
-    low, high = column.bounds
-    return np.clip(x, low, high), int(((x < low) | (x > high)).sum())
 
 
 __all__ = ["MultipleImputation", "Pooled", "pool"]

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from unmask.modalities.table.schema.schema import Column
+
 POWERS = (0.0, 0.125, 0.25, 0.375, 0.5)
 REACH = 2.0
 """Deviations beyond the observed ends, on the scale, that drawn values may reach: exponentials grow without bound."""
@@ -85,6 +87,14 @@ def draw_scale(
     return replace(drawn, low=float(z.min()) - reach, high=float(z.max()) + reach)
 
 
+def written(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:
+    """Values at the column's precision and within the bounds a person gave; and how many were outside."""
+    if column.decimals is not None:
+        x = np.round(x, column.decimals)
+    low, high = column.bounds
+    return np.clip(x, low, high), int(((x < low) | (x > high)).sum())
+
+
 def _scale(x: np.ndarray, end: float, sign: float, power: float) -> Scale:
     return Scale(end=end, sign=sign, power=power, unit=float(np.exp(np.log(sign * (x - end)).mean())))
 
@@ -99,4 +109,4 @@ def _heights(columns: Sequence[np.ndarray], predictors: np.ndarray) -> np.ndarra
     return -0.5 * len(z) * np.log(np.maximum((rest**2).mean(0), 1e-300)) - len(z) * np.log(spread)
 
 
-__all__ = ["Scale", "best_scale", "draw_scale"]
+__all__ = ["Scale", "best_scale", "draw_scale", "written"]

@@ -21,7 +21,7 @@ from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.chained import FEW, START, Chain, Plan
 from unmask.modalities.table.imputation.formula import Formula, entry_of
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
-from unmask.modalities.table.imputation.scales import Scale, draw_scale
+from unmask.modalities.table.imputation.scales import Scale, draw_scale, written
 from unmask.modalities.table.survival.drawn_cox import Hazard, draw_hazard
 
 BLOCK, TRIES = 8192, 128
@@ -32,7 +32,8 @@ GRID = 256
 """Rows whose missing follow-up is drawn at once."""
 
 Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""(values, which of the missing rows each is for) -> log-likelihood of the outcome less its largest possible one."""
+"""(values, which of the missing rows each is for) -> log-likelihood of the outcome less its largest possible one; -inf
+where a term of the analysis has no finite value."""
 
 
 class Substantive:
@@ -111,6 +112,7 @@ class Substantive:
             with np.errstate(all="ignore"):
                 fixed = fixed + self.formula.design(part, [self.formula.terms[n] for n in rest]) @ others
         needed = {p for t in terms for p in t.places} - {place}
+        functions = [t for t in terms if any(f.value is not None for f in t.factors)]
 
         def of(values: np.ndarray, which: np.ndarray) -> np.ndarray:
             columns: list[Any] = [None] * len(now)
@@ -120,7 +122,12 @@ class Substantive:
             with np.errstate(all="ignore"):
                 eta = fixed[which] + self.formula.design(columns, terms) @ weight
                 found = self._log_likelihood(eta, now, rows[which])
-            return np.where(self.seen[rows[which]], np.where(np.isnan(found), -np.inf, found), 0.0)
+                possible = ~np.isnan(found) & np.isfinite(eta)
+                if functions:  # of the values as they are handed out
+                    for p in (*needed, place):
+                        columns[p], _ = written(columns[p], self.formula.column(p))
+                    possible &= np.isfinite(self.formula.design(columns, functions)).all(1)
+            return np.where(possible, np.where(self.seen[rows[which]], found, 0.0), -np.inf)
 
         return of
 
@@ -255,7 +262,9 @@ def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.nda
         values, log_weight = draw_donors(x, y, x[rows], chain.rng)
         which = np.repeat(every, values.shape[1])
         log_weight += score(values.ravel(), which).reshape(values.shape)
-        return values[every, draw_level(log_weight, chain.rng.random(len(rows)))]
+        drawn, possible = draw_level(log_weight, chain.rng.random(len(rows))), np.isfinite(log_weight).any(1)
+        chain.stuck += int((~possible).sum())
+        return np.where(possible, values[every, drawn], y[rows])
     seen = ~chain.plan.gone[place]
     spike, share, rest = None, np.zeros(len(rows)), np.arange(len(y))
     if place in chain.plan.spikes:

@@ -128,7 +128,7 @@ def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema
                 if out[column].empty:
                     raise UserError(
                         f"condition {text!r}: nothing is left for {schema.columns[column].name!r}",
-                        hint="The conditions contradict each other.",
+                        hint=f"The conditions contradict each other{_precision(schema.columns[column])}.",
                     )
     return out
 
@@ -192,6 +192,13 @@ def _day(column: Column, value: object, text: str) -> float:
     return good[0]
 
 
+def _precision(column: Column) -> str:
+    """What a column's values are where they are rounded: between two of them lies none."""
+    if column.decimals is None or column.kind == "datetime":
+        return ""
+    return f", or name none of its values: {'whole numbers' if not column.decimals else f'{column.decimals} decimals'}"
+
+
 def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
     if not column.is_quantity:
         ordered = column.kind == "ordinal"
@@ -217,23 +224,23 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
         raise UserError(
             f"condition {text!r}: {column.name!r} is a quantity", hint="Compare it with a number, up to 1e200."
         )
-    step = 10.0**-column.decimals if column.decimals is not None else 0.0
-    below = (
-        value - step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, -math.inf)
-    )
-    above = (
-        value + step if step and math.isclose(value / step, round(value / step)) else math.nextafter(value, math.inf)
-    )
-    ends = {
-        ast.Eq: (value, value),
+    at_least, below, at_most, above = value, math.nextafter(value, -math.inf), value, math.nextafter(value, math.inf)
+    if column.decimals is not None and abs(steps := value * 10.0**column.decimals) < 1e15:
+        least, most = math.ceil(steps), math.floor(steps)
+        if math.isclose(steps, round(steps)):
+            least = most = round(steps)
+        ends = np.array([least, least - 1, most, most + 1]) / 10.0**column.decimals
+        at_least, below, at_most, above = (float(end) for end in ends)
+    limits = {
+        ast.Eq: (at_least, at_most),
         ast.Lt: (-math.inf, below),
-        ast.LtE: (-math.inf, value),
+        ast.LtE: (-math.inf, at_most),
         ast.Gt: (above, math.inf),
-        ast.GtE: (value, math.inf),
+        ast.GtE: (at_least, math.inf),
     }
-    if kind not in ends:
+    if kind not in limits:
         raise UserError(f"condition {text!r}: not possible for a quantity", hint="Use ==, <, <=, > or >=.")
-    return Limit(low=ends[kind][0], high=ends[kind][1])
+    return Limit(low=limits[kind][0], high=limits[kind][1])
 
 
 Formula = Callable[[dict[int, np.ndarray]], np.ndarray]
