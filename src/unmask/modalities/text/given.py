@@ -8,9 +8,25 @@ from typing import Any
 from unmask.errors import UserError, first_of
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a value is None or NaN: what does not equal itself, or cannot tell (pandas.NA).
+
+    >>> [is_missing(value) for value in (None, float("nan"), "", [1, 0])]
+    [True, True, False, False]
+    """
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except TypeError:
+        return True
+    except ValueError:  # an array of several
+        return False
+
+
 def table_rows(data: Any) -> list[dict[str, Any]] | None:
-    """The rows of a pandas, polars or Arrow table, or of columns by name (a dict of lists), as column -> value; None of
-    anything else.
+    """The rows of a pandas, polars or Arrow table, or of columns by name (a dict of lists), as column -> value, a
+    missing one None; None of anything else.
 
     Raises:
         UserError: columns by name are not equally long.
@@ -30,7 +46,9 @@ def table_rows(data: Any) -> list[dict[str, Any]] | None:
     import narwhals as nw
 
     table = nw.from_native(data, eager_only=True, pass_through=True)
-    return list(table.iter_rows(named=True)) if isinstance(table, nw.DataFrame) else None
+    if not isinstance(table, nw.DataFrame):
+        return None
+    return [{k: None if is_missing(v) else v for k, v in row.items()} for row in table.iter_rows(named=True)]
 
 
 def listed(texts: Any, name: str = "texts") -> list[str]:

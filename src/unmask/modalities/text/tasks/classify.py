@@ -57,6 +57,7 @@ class Classify(TextTask):
         super().__init__(encoder, about)
         self.weights = weights
         self.problem, self.labels = about["problem"], list(about.get("labels") or [])
+        self.pairs = bool(about.get("pair", True))
         self.number = {label: i for i, label in enumerate(self.labels)}
         self.metric = metric or {"single": "accuracy", "multi": "f1_micro", "regression": "pearson"}[self.problem]
         if self.metric not in (known := self._metrics()):

@@ -18,7 +18,7 @@ from typing import Any
 
 from unmask.errors import UserError, first_of, setting, suggest
 from unmask.files import read_text, split_lines
-from unmask.modalities.text.given import table_rows
+from unmask.modalities.text.given import is_missing, table_rows
 from unmask.modalities.text.quotes import encloses, separated
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.header import has_header, naming, refuse_other_separator
@@ -98,6 +98,7 @@ class Columns:
     Attributes:
         header: whether the first line of a csv or tsv names the columns; None where the file tells (see `header`).
         learnt: part -> the column that a model was trained on.
+        pairs: whether a row of two texts without a label is a pair, as a model of pairs reads it.
     """
 
     text: str | None = None
@@ -107,6 +108,7 @@ class Columns:
     group: str | None = None
     header: bool | None = None
     learnt: Mapping[str, str] = field(default_factory=dict)
+    pairs: bool = False
 
     @property
     def asked(self) -> list[str]:
@@ -135,7 +137,7 @@ class Columns:
         if not name or (name not in row and self.group is None):
             return None
         value = row.get(name)
-        if value is None or value != value or not str(value).strip():
+        if is_missing(value) or not str(value).strip():
             raise UserError(f"{where}: column {name!r} is empty", hint="Every row needs a group.")
         return str(value).strip()
 
@@ -412,16 +414,33 @@ def read_items(
     # The first object of a jsonl may lack what later ones have.
     names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
     found = choose(names, dataclasses.replace(columns or Columns(), header=headed), where=str(source))
-    if labelled and found.label is None:
-        raise UserError(
-            f"{source}: no label column among {', '.join(names)}",
-            hint=f"Name it with {naming(label='COLUMN')}.",
-        )
-    items = noted.each(rows, lambda where, row: _item(where, row, found, labelled=labelled))
-    noted.settle("rows")
+    items = _items(rows, names, found, noted, labelled=labelled, where=str(source))
     if not items:
         raise UserError(f"{source}: no rows", hint="Give at least one labelled text.")
     return items, Columns() if suffix_of(Path(source)) == ".txt" else found
+
+
+def _items(
+    rows: Iterable[tuple[str, Mapping[str, Any]]],
+    names: Iterable[str],
+    columns: Columns,
+    noted: Trouble,
+    *,
+    labelled: bool,
+    where: str,
+) -> list[Item]:
+    """Items of all rows; those that are wrong are refused together, or left out.
+
+    Raises:
+        UserError: no column holds labels where they are needed, or rows are wrong.
+    """
+    if labelled and columns.label is None:
+        raise UserError(
+            f"{where}: no label column among {', '.join(names)}", hint=f"Name it with {naming(label='COLUMN')}."
+        )
+    items = noted.each(rows, lambda where, row: _item(where, row, columns, labelled=labelled))
+    noted.settle("rows")
+    return items
 
 
 def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: bool) -> Item:
@@ -432,17 +451,15 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
             texts[part] = None
             continue
         value = row.get(name)
-        if not isinstance(value, str) or (labelled and not value.strip()):
+        empty = is_missing(value) or (isinstance(value, str) and not value.strip())
+        if not isinstance(value, str) or (labelled and empty):
             raise UserError(
-                f"{where}: column {name!r} is "
-                f"{'empty' if value in (None, '') or isinstance(value, str) else repr(value)}",
+                f"{where}: column {name!r} is {'empty' if empty else f'{value!r:.60}'}",
                 hint="Every row needs a text: fill it in or leave the row out.",
             )
         texts[part] = value
     label = row.get(columns.label) if columns.label is not None else None
-    if labelled and (
-        label is None or label != label or (isinstance(label, str) and not label.strip())
-    ):  # NaN: no label
+    if labelled and (is_missing(label) or (isinstance(label, str) and not label.strip())):
         raise UserError(f"{where}: column {columns.label!r} is empty", hint="Every row needs a label.")
     assert texts["text"] is not None
     carried = None if labelled else row
@@ -451,7 +468,7 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
         text2=texts["text2"],
         negative=texts["negative"],
         group=columns.group_of(where, row),
-        label=_label(label, f"{where}: column {columns.label!r}"),
+        label=_label(label, f"{where}: column {columns.label!r}") if labelled else label,
         where=where,
         row=carried,
     )
@@ -499,27 +516,38 @@ def as_items(
     """
     if isinstance(data, str | Path):
         return read_items(data, columns, labelled=labelled, trouble=trouble)
+    columns = columns or Columns()
     rows: list[Any] = table_rows(data) or _paired(data) or list(data)
     if rows and isinstance(rows[0], Item):
         return rows, None
     if not rows:
         raise UserError("no rows", hint="Give at least one text.")
-    if isinstance(rows[0], dict):
-        found = choose(dict.fromkeys(name for row in rows for name in row), columns or Columns(), where="data")
-        return [_item(f"row {i}", r, found, labelled=labelled) for i, r in enumerate(rows, 1)], found
-    refuse_group(columns, "rows")
-    if all(isinstance(row, str) for row in rows):
-        return [Item(text=text, where=f"row {i}") for i, text in enumerate(rows, 1)], None
-    if wrong := [f"row {i} is {row!r:.60}" for i, row in enumerate(rows, 1) if not _is_row(row)]:
-        raise UserError(
-            first_of(wrong),
-            hint="Expected (text, label), (text, text2, label), a dict or a text per row; a table; or (texts, labels).",
-        )
-    items = []
-    for i, row in enumerate(rows, 1):
-        second = row[1] if len(row) == 3 else None
-        items.append(Item(text=row[0], text2=second, label=_label(row[-1], f"row {i}: label"), where=f"row {i}"))
-    return items, None
+    named = isinstance(rows[0], dict)
+    if not named:
+        refuse_group(columns, "rows")
+        pairs = columns.pairs and not labelled
+        if wrong := [f"row {i} is {row!r:.60}" for i, row in enumerate(rows, 1) if not _is_row(row, pairs=pairs)]:
+            second = "(text, text2)" if pairs else "(text, label)"
+            raise UserError(
+                first_of(wrong),
+                hint=f"Expected {second}, (text, text2, label), a dict or a text per row; a table; or (texts, labels).",
+            )
+        rows = [_by_name(row, pairs=pairs) for row in rows]
+        columns = Columns()
+    names = dict.fromkeys(name for row in rows for name in row)
+    found = choose(names, columns, where="data")
+    where_rows = ((f"row {i}", row) for i, row in enumerate(rows, 1))
+    noted = Trouble() if trouble is None else trouble
+    items = _items(where_rows, names, found, noted, labelled=labelled, where="data")
+    return (items, found) if named else ([dataclasses.replace(item, row=None) for item in items], None)
+
+
+def _by_name(row: Any, *, pairs: bool) -> dict[str, Any]:
+    """A row of Python, as column -> value."""
+    if isinstance(row, str):
+        return {"text": row}
+    second = ("text2",) if len(row) == 3 or pairs else ()
+    return dict(zip(("text", *second, "label"), row, strict=False))
 
 
 def refuse_group(columns: Columns | None, what: str) -> None:
@@ -561,13 +589,14 @@ def place_names(places: int) -> list[str]:
     return [f"LABEL_{place}" for place in range(places)]
 
 
-def _is_row(row: Any) -> bool:
-    """Whether it is (text, label) or (text, text2, label)."""
+def _is_row(row: Any, *, pairs: bool = False) -> bool:
+    """Whether it is a text, (text, label) or (text, text2, label); or (text, text2) of pairs."""
+    if isinstance(row, str):
+        return True
     return (
         isinstance(row, Sequence)
-        and not isinstance(row, str)
         and len(row) in (2, 3)
-        and all(isinstance(text, str) for text in row[: len(row) - 1])
+        and all(isinstance(text, str) for text in row[: 2 if pairs else len(row) - 1])
     )
 
 
@@ -584,6 +613,4 @@ def _paired(data: Any) -> list[tuple[str, Any]] | None:
         return None
     if len(texts) != len(labels):
         raise UserError(f"{len(texts):,} texts and {len(labels):,} labels", hint="Give a label per text.")
-    return [
-        (text, label.item() if hasattr(label, "item") else label) for text, label in zip(texts, labels, strict=True)
-    ]
+    return list(zip(texts, labels, strict=True))

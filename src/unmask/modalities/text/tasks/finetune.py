@@ -97,7 +97,8 @@ def _read_for(
         trained["group"] = group
     if not labelled:
         trained = {part: name for part, name in trained.items() if part not in ("label", "group")}
-    items, read_from = task.read(data, (columns or Columns()).trained_on(trained), labelled=labelled, trouble=trouble)
+    wanted = dataclasses.replace((columns or Columns()).trained_on(trained), pairs=task.pairs)
+    items, read_from = task.read(data, wanted, labelled=labelled, trouble=trouble)
     if read_from and read_from.asked:
         used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None, group=None)
         say(f"columns: {used.said()}")

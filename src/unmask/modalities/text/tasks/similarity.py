@@ -37,6 +37,7 @@ def as_pairs(
     Raises:
         UserError: some of the grades are no numbers, or texts to learn from are blank.
     """
+    columns = dataclasses.replace(columns or Columns(), pairs=True)
     items, read_from = as_items(data, columns, labelled=False, trouble=trouble)
     if not labelled:
         return items, read_from
