@@ -7,7 +7,7 @@ named with the reason. A sample of what was rejected stands in OUT/rejected.json
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ import polars as pl
 
 from unmask.errors import UserError
 from unmask.files import files_below
+from unmask.modalities.events.parquet import as_frame
 from unmask.modalities.events.shards import ShardWriter
 from unmask.modalities.events.sources import fhir, folders, plain
 from unmask.modalities.events.sources.ids import Subjects
@@ -27,7 +28,6 @@ from unmask.progress import counted
 OF_TABLES = ("dates", "decimal", "missing")
 """Options that every table reads."""
 OF_PLAIN = ("static", *plain.COLUMNS)
-_TABLES = "Give a table (pandas, polars, Arrow), columns by name, rows as dicts, or the path of a file or folder."
 
 
 def convert(
@@ -109,31 +109,6 @@ def convert(
             "tables": {name: dict(count) for name, count in ledger.tables.items()},
             "unused": ledger.unused,
         }
-
-
-def as_frame(table: Any) -> pl.DataFrame:
-    """A table in memory as a polars one.
-
-    Raises:
-        UserError: it is none.
-    """
-    import narwhals as nw
-
-    if isinstance(table, pl.DataFrame):
-        return table
-    if hasattr(table, "iloc"):  # NaN is pandas' empty cell
-        return pl.DataFrame(pl.from_pandas(table, nan_to_null=True))
-    if hasattr(table, "columns"):
-        found = nw.from_native(table, eager_only=True, pass_through=True)
-        if isinstance(found, nw.DataFrame):
-            return found.to_polars()
-    rows = table if isinstance(table, Mapping) else list(table) if isinstance(table, Iterable) else None
-    if isinstance(rows, Mapping) or (rows and all(isinstance(row, Mapping) for row in rows)):
-        try:
-            return pl.DataFrame(rows, infer_schema_length=None)
-        except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
-            raise UserError(f"the rows make no table ({str(error).splitlines()[0]})", hint=_TABLES) from None
-    raise UserError(f"{type(table).__name__}: no table of events", hint=_TABLES)
 
 
 def _name(source: str | Path | pl.DataFrame) -> str:

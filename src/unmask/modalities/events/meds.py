@@ -12,6 +12,7 @@ A subject stands in one shard, contiguous and in order of time. Anything else is
 from __future__ import annotations
 
 import sys
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from unmask.errors import UserError
 from unmask.modalities.events.columns import BLOCK, Checked, Columns, Store, read_columns
 from unmask.modalities.events.columns import NO_VISIT as NO_VISIT
 from unmask.modalities.events.columns import STATIC as STATIC
-from unmask.modalities.events.parquet import read, shards_of, source_of
+from unmask.modalities.events.parquet import as_frame, read, shards_of, source_of
 from unmask.remote import Place, place
 
 HOUR = 3_600_000_000
@@ -258,9 +259,24 @@ def split_folders(root: Place) -> dict[Place, str] | None:
     return known or None
 
 
-def as_events(data: str | Path | Events, *, store: Store | None = None) -> Events:
-    """Events read before as they are; a MEDS folder is read."""
-    return data if isinstance(data, Events) else read_meds(data, store=store)
+def as_events(data: Any, *, store: Store | None = None) -> Events:
+    """Events read before as they are; a MEDS folder, or a table in memory with the columns of one, is read.
+
+    Raises:
+        UserError: see `read_meds`; it is no table.
+    """
+    if isinstance(data, Events):
+        return data
+    if isinstance(data, str | Path):
+        return read_meds(data, store=store)
+    table = as_frame(data)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        table.write_parquet(path)
+        try:
+            return events_of(read_columns(shards_of(place(folder), DATA), Store(most=float("inf"))), {}, None)
+        except UserError as error:  # there is no such file to anyone else
+            raise UserError(error.what.replace(str(path), "the table"), hint=error.hint) from None
 
 
 def parents_of(root: Place) -> dict[str, str]:
@@ -280,11 +296,14 @@ def parents_of(root: Place) -> dict[str, str]:
     return {str(c): str(p) for c, p in pairs.iter_rows() if c != p}
 
 
-def worded(data: str | Path | Events) -> np.ndarray | None:
+def worded(data: Any) -> np.ndarray | None:
     """(events,) whether an event of a MEDS folder has a text_value, in the order of `read_meds`; None where none has
     one, or where events were read before, without their words."""
     if isinstance(data, Events):
         return None
+    if not isinstance(data, str | Path):
+        table = as_frame(data)
+        return table["text_value"].is_not_null().to_numpy() if "text_value" in table.columns else None
     parts, found = [], False
     for path in shards_of(place(data) / "data", DATA):
         with source_of(path) as source:

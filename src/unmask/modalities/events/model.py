@@ -22,6 +22,7 @@ from unmask.modalities.events.folder import EventFolder, load_folder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import Events, Labels, as_events, read_labels, worded
 from unmask.modalities.events.number import Number
+from unmask.modalities.events.parquet import as_frame
 from unmask.modalities.events.query_answers import UNCALIBRATED, ask, queries_of
 from unmask.modalities.events.query_panel import panel_answers
 from unmask.modalities.events.query_text import EXAMPLE
@@ -237,7 +238,7 @@ class EventModel:
         p = self.folder.head.predict(x, target, others)
         return points, target, target.with_rule(p, histories, points) if isinstance(target, Number) else p
 
-    def fill(self, data: str | Path | Events, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
+    def fill(self, data: Any, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
         """Missing values with an interval (kind "value"), and the likeliest next events ("next").
 
         Args:
@@ -249,6 +250,7 @@ class EventModel:
         """
         if not 0 < level < 1 or top < 0:
             raise UserError(f"level={level}, top={top}", hint="Expected a level between 0 and 1, top not below 0.")
+        data = data if isinstance(data, str | Path | Events) else as_frame(data)  # looked at twice
         events = as_events(data)
         histories = self.histories(events)
         self.folder.model.to(self.device)

@@ -15,6 +15,8 @@ from unmask.errors import UserError
 from unmask.files import files_below
 from unmask.remote import Place, Remote, files_at
 
+_TABLES = "Give a table (pandas, polars, Arrow), columns by name, rows as dicts, or the path of a file or folder."
+
 KINDS: dict[str, Any] = {
     "int": pl.Int64,
     "time": pl.Datetime("us"),
@@ -211,3 +213,28 @@ def refuse_infinite(column: pl.Series, where: str, first: int, *, start: int = 1
 def damaged(path: Place, error: Exception) -> UserError:
     """What is said of a file that pyarrow or polars cannot read."""
     return UserError(f"{path}: not a whole parquet file ({str(error).splitlines()[0]})", hint="Write it again.")
+
+
+def as_frame(table: Any) -> pl.DataFrame:
+    """A table in memory as a polars one.
+
+    Raises:
+        UserError: it is none.
+    """
+    import narwhals as nw
+
+    if isinstance(table, pl.DataFrame):
+        return table
+    if hasattr(table, "iloc"):  # NaN is pandas' empty cell
+        return pl.DataFrame(pl.from_pandas(table, nan_to_null=True))
+    if hasattr(table, "columns"):
+        found = nw.from_native(table, eager_only=True, pass_through=True)
+        if isinstance(found, nw.DataFrame):
+            return found.to_polars()
+    rows = table if isinstance(table, Mapping) else list(table) if isinstance(table, Iterable) else None
+    if isinstance(rows, Mapping) or (rows and all(isinstance(row, Mapping) for row in rows)):
+        try:
+            return pl.DataFrame(rows, infer_schema_length=None)
+        except (pl.exceptions.PolarsError, TypeError, ValueError) as error:
+            raise UserError(f"the rows make no table ({str(error).splitlines()[0]})", hint=_TABLES) from None
+    raise UserError(f"{type(table).__name__}: no table of events", hint=_TABLES)

@@ -80,7 +80,7 @@ class EventPretraining(Pretrainable[EventRun]):
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         settings, seed, vocabulary = self.settings, self.settings.train.seed, None
-        folder = None if isinstance(self.data, Events) else prepared_at(self.data, "events")
+        folder = prepared_at(self.data, "events") if isinstance(self.data, str | Path) else None
         if folder is None:
             self.events = as_events(self.data, store=store_of(settings, out, say))
         else:
