@@ -39,6 +39,22 @@ def test_a_row_of_one_cell_is_no_proof_of_a_copy():
     assert privacy.copies(real, new)["identical_rows"] == 0.0
 
 
+def test_agreement_in_the_few_cells_of_a_row_with_holes_is_no_copy():
+    """Age and sex of whole rows are those of some row without y: the values of y tell rows apart."""
+
+    def rows(seed: int) -> list[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return [rng.normal(60, 12, 1500).round(), rng.integers(0, 2, 1500).astype(float), rng.normal(size=1500)]
+
+    real, new = rows(0), rows(1)
+    holed = [*real[:2], np.where(np.random.default_rng(2).random(1500) < 0.3, np.nan, real[2])]
+    assert privacy.copies(holed, new)["identical_rows"] == 0.0
+    released = [np.where(np.arange(1500) < 150, x, y) for x, y in zip(real, new, strict=True)]
+    verbatim = (~np.isnan(holed[2][:150])).sum() / 1500
+    assert privacy.copies(holed, released)["identical_rows"] == pytest.approx(verbatim)
+    assert privacy.copies(holed, holed)["identical_rows"] == 1.0
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_rows_that_know_nothing_of_the_training_rows_tell_nothing(seed):
     found = privacy.privacy(holed(300, seed), holed(300, seed + 10), holed(300, seed + 20), SIZES, seed=seed)
@@ -100,7 +116,8 @@ def brute_alike(rows, real):
         shares = [np.nan]
         for y, rare in zip(b, rarity, strict=True):
             both = ~np.isnan(x) & ~np.isnan(y)
-            if 2 * both.sum() >= len(x) or rare[both].sum() >= np.log(len(b)):
+            same_cells = (np.isnan(x) == np.isnan(y)).all()
+            if same_cells or rare[both].sum() >= np.log(20 * len(b)):
                 shares.append((x == y)[both].mean() if both.any() else np.nan)
         out.append(np.nan if np.isnan(shares).all() else np.nanmax(shares))
     return np.array(out)

@@ -90,7 +90,7 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "beta_recall": Meaning("Beta-recall", "higher", 1, "Whether synthetic rows cover all of the cloud of real rows."),
     "identical_rows": Meaning(
-        "Copies of real rows", "lower", 0, "Share of synthetic rows that equal a real one in all observed cells."
+        "Copies of real rows", "lower", 0, "Share of synthetic rows that equal a real one in all cells."
     ),
     "identical_cells": Meaning(
         "Cells shared with the most alike real row",

@@ -41,8 +41,9 @@ def _codes(tables: Sequence[Columns]) -> list[np.ndarray]:
 def most_alike(rows: Columns, real: Columns) -> np.ndarray:
     """Per row the largest share of equal cells with any real row, over the cells that both have.
 
-    A pair counts that shares half of the columns, or cells of the real row so rare that, were columns independent,
-    fewer than one real row would agree in all of them by chance. NaN where no pair counts.
+    A pair counts where both rows have the same cells, of the columns that any of `rows` has. Where they have not, it
+    counts where the shared cells of the real row are so rare that, were columns independent, one row in 20 or fewer
+    would find a real one that agrees in all of them by chance. NaN where no pair counts.
     """
     a, b = _codes([rows, real])
     seen = [(x >= 0).astype(np.float32) for x in (a, b)]
@@ -53,7 +54,9 @@ def most_alike(rows: Columns, real: Columns) -> np.ndarray:
         rarity[known, c] = np.log(known.sum() / count[code[known]])
     b[b < 0] = -2  # equal to nothing
     out = np.full(len(a), np.nan)
-    columns, enough = a.shape[1], np.log(max(len(b), 2))
+    present = seen[0].any(0)
+    cells = [x[:, present].sum(1) for x in seen]
+    enough = np.log(20 * max(len(b), 2))
     across = np.ascontiguousarray(b.T)
 
     def work(start: int) -> None:
@@ -62,7 +65,7 @@ def most_alike(rows: Columns, real: Columns) -> np.ndarray:
         for first in range(0, len(b), TILE[1]):
             there = slice(first, first + TILE[1])
             shared = seen[0][here] @ seen[1][there].T
-            counts = 2 * shared >= columns
+            counts = (shared == cells[0][here, None]) & (shared == cells[1][None, there])
             if not counts.all():
                 counts |= seen[0][here] @ rarity[there].T >= enough
             same = np.zeros(shared.shape, np.int16)
@@ -85,14 +88,14 @@ def sampled(columns: Columns, seed: int, most: int = COMPARED) -> list[np.ndarra
 
 
 def copies(real: Columns, synthetic: Columns, seed: int = 0) -> dict[str, float]:
-    """Share of synthetic rows that equal a real one in all cells both have, and mean share of equal cells with the most
-    alike real row. A real row released with other values in its holes is a copy. Of more than
-    `COMPARED` synthetic rows a sample is compared, with all real ones."""
+    """Share of synthetic rows that equal a real one in all cells, and mean share of equal cells with the most alike real
+    row, of the rows that have one to compare with. A real row released with other values in its holes is a copy, where
+    chance does not explain that the others agree: see `most_alike`. Of more than `COMPARED` synthetic rows a sample is
+    compared, with all real ones."""
     most = most_alike(sampled(synthetic, seed), real)
-    most = most[~np.isnan(most)]
-    if not len(most):
+    if np.isnan(most).all():
         return {}
-    return {"identical_rows": float((most == 1).mean()), "identical_cells": float(most.mean())}
+    return {"identical_rows": float((most == 1).mean()), "identical_cells": float(np.nanmean(most))}
 
 
 class Space:
