@@ -30,6 +30,10 @@ def inferred(**columns):
         "USUBJID",
         "case_no",
         "e-mail",
+        "Patientennummer",
+        "Studiennummer",
+        "Probanden-Kürzel",
+        "ProbandenID",
         "id",
         "ID",
     ],
@@ -126,6 +130,26 @@ def test_individuals_visit_by_visit_are_warned_of():
     """All first visits, then all second ones, ...: the rows of one do not stand together."""
     schema = inferred(subject=np.tile(np.arange(1, 41), 20), x=np.arange(800) % 7 + 0.5)
     assert [c.kind for c in schema.columns] == ["id", "numeric"]
+
+
+@pytest.mark.parametrize("name", ["Patientennummer", "Studiennummer", "Proband", "Kürzel", "Code", "x1"])
+@pytest.mark.parametrize("texts", [False, True])
+def test_repeated_individuals_are_warned_of_whatever_the_column_is_called(name, texts):
+    rng = np.random.default_rng(0)
+    who = np.repeat(rng.permutation(900)[:60] + 100, rng.integers(2, 6, 60))
+    sex, age = rng.integers(0, 2, 1000), rng.integers(40, 80, 1000)
+    columns = {name: [f"K{w}" for w in who] if texts else who, "sex": sex[who], "age": age[who]}
+    schema = inferred(**columns, lab=rng.normal(size=len(who)).round(3))
+    (said,) = [n for n in schema.notes if "one individual" in n]
+    assert said.startswith(f"warning: {name!r} ")
+
+
+def test_sorted_rows_are_not_taken_for_those_of_individuals():
+    rng = np.random.default_rng(0)
+    age = np.sort(rng.integers(30, 90, 900))
+    for other in (rng.integers(0, 2, 900), age // 10, 90 - age // 10, np.arange(900) > 600):
+        schema = inferred(age=age, other=other, lab=rng.normal(size=900).round(3))
+        assert not any("one individual" in n for n in schema.notes)
 
 
 def test_what_else_is_called_subject_or_counted():

@@ -88,10 +88,10 @@ def sampled(columns: Columns, seed: int, most: int = COMPARED) -> list[np.ndarra
 
 
 def copies(real: Columns, synthetic: Columns, seed: int = 0) -> dict[str, float]:
-    """Share of synthetic rows that equal a real one in all cells, and mean share of equal cells with the most alike real
-    row, of the rows that have one to compare with. A real row released with other values in its holes is a copy, where
-    chance does not explain that the others agree: see `most_alike`. Of more than `COMPARED` synthetic rows a sample is
-    compared, with all real ones."""
+    """Share of synthetic rows that equal a real one in all cells, and mean share of equal cells with the most alike
+    real row, of the rows that have one to compare with. A real row released with other values in its holes is a copy,
+    where chance does not explain that the others agree: see `most_alike`. Of more than `COMPARED` synthetic rows a
+    sample is compared, with all real ones."""
     most = most_alike(sampled(synthetic, seed), real)
     if np.isnan(most).all():
         return {}

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 
 _PERSON = (
-    "patient|patienten|pat|subject|subj|participant|proband|person|personal|case|fall|record|study|studien|chart|"
+    "patient|patienten|pat|subject|subj|participant|proband(?:en)?|person|personal|case|fall|record|study|studien|chart|"
     "medical|admission|encounter|visit|stay|hadm|icustay|sample|specimen|accession|insurance|versicherten|"
     "social|security|national|hospital|unit|nhs|row"
 )
-_NUMBER = "id|ids|no|nr|num|number|nummer|code|key|identifier|index|seq"
+_NUMBER = "id|ids|no|nr|num|number|nummer|code|key|identifier|index|seq|kennung|k(?:ü|ue)rzel"
+_COMPOUND = "(?:patient(?:en)?|pat|proband(?:en)?|personen|teilnehmer|studien)(?:nummer|nr|id|kennung)"
+"""One word, as German writes them."""
 _STRONG = re.compile(
     rf"(?:(?:{_PERSON})(?: (?:{_PERSON}))*(?: (?:{_NUMBER}))+|(?:id|nr|num|no) (?:{_PERSON})|mrn|pid|uid|uuid|guid|ssn|"
     rf"nhs|nhs number|"
-    r"subject|patient|participant|patid|subjid|usubjid|ptid|hadm|eid|fallnr|patnr|patientid|patientnummer|fallnummer|"
-    r"hospital number)"
+    rf"subject|patient|participant|proband|subjid|usubjid|ptid|hadm|eid|fallnr|fallnummer|{_COMPOUND}|hospital number)"
 )
 _PERSONAL = re.compile(
     r"(?:(?:patient|family|last|first|middle|maiden|given|full|sur|fore) ?name|surname|forename|nachname|vorname|"
@@ -35,10 +36,10 @@ _ID = re.compile(r"id|ids|pid|identifier")
 _WEAK = re.compile(r"(?:.* )?(?:id|pid|mrn|uid|uuid|identifier|index)|unnamed(?: \d+)?|rownames?")
 
 
-_ONE = "patient|subject|subj|participant|proband|person|personal"
+_ONE = "patient|subject|subj|participant|proband(?:en)?|person|personal"
 _INDIVIDUAL = re.compile(
     rf"(?:study |trial )?(?:{_ONE})(?: (?:{_NUMBER}))?|(?:id|nr|num|no) (?:{_ONE})|id|ids|identifier|mrn|pid|ptid|"
-    rf"patid|patnr|subjid|usubjid|patientid|patientnummer"
+    rf"subjid|usubjid|{_COMPOUND}"
 )
 """Names of one who is measured, however often: a visit, a stay or a sample has a number of its own."""
 _ANIMAL = re.compile(

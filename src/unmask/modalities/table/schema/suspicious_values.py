@@ -14,8 +14,9 @@ import numpy as np
 
 from unmask.modalities.table.reading.findings import Finding, named, setting
 from unmask.modalities.table.reading.parse import text_of
-from unmask.modalities.table.schema.roles import words_of
+from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, words_of
 from unmask.modalities.table.schema.schema import Column
+from unmask.natural import natural
 
 _WHOLE = frozenset(
     s * v
@@ -307,6 +308,13 @@ def _are_days(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> bool:
     return bool(good.all())
 
 
+_DEPENDENT = (
+    "The rows are taken for independent, which they are not: intervals come out too narrow, held-out figures too good, "
+    "and rows of one individual can stand on both sides of a split. Fit one row per individual (the first visit, or "
+    "visits side by side as columns)"
+)
+
+
 def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
     """Several rows per patient."""
     return [
@@ -314,12 +322,60 @@ def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
             severity="warning",
             column=name,
             code="repeated_ids",
-            text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. The rows are "
-            "taken for independent, which they are not: intervals come out too narrow, held-out figures too good, and "
-            "rows of one individual can stand on both sides of a split. Fit one row per individual (the first visit, "
-            "or visits side by side as columns)",
+            text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. {_DEPENDENT}",
         )
     ]
+
+
+def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> list[Finding]:
+    """The column of most values that tells individuals apart, whatever its name: equal values stand in consecutive
+    rows, most of them in several, and other columns change from one value to the next alone.
+
+    A column that rises or falls with it (an age group of rows sorted by age) says nothing.
+    """
+    # Of objects their texts: a pd.NA or a list equals nothing.
+    texts = (v if isinstance(v, str) else repr(v) for x in cells if x.dtype == object for v in x)
+    cells = [x if x.dtype != object else np.fromiter(texts, object, len(x)) for x in cells]
+    changes = [x[1:] != x[:-1] for x in cells]
+    best: tuple[int, str, list[str]] | None = None
+    for column, x, change in zip(columns, cells, changes, strict=True):
+        starts = np.r_[0, np.flatnonzero(change) + 1]
+        runs, rows = len(starts), len(x)
+        if column.kind == "datetime" or runs < FEWEST_INDIVIDUALS or 2 * runs > rows or runs <= (best or (0,))[0]:
+            continue
+        if runs > 1.05 * len(set(x[starts])) or (np.diff(np.r_[starts, rows]) > 1).mean() <= 0.5:
+            continue
+        ranks = [natural(text_of(v)) for v in x[starts]]
+        order = starts[sorted(range(runs), key=ranks.__getitem__)]
+        same = [
+            other.name
+            for other, y, moved in zip(columns, cells, changes, strict=True)
+            if other is not column
+            and not (moved & ~change).any()
+            and moved.sum() >= LEAST_CHANGES
+            and (y[order][1:] != y[order][:-1]).sum() >= len(set(y[starts]))
+        ]
+        if same:
+            best = runs, column.name, same
+    if best is None:
+        return []
+    runs, name, same = best
+    others = ", ".join(map(repr, same[:3])) + (f" and {len(same) - 3} more" if len(same) > 3 else "")
+    return [
+        Finding(
+            severity="warning",
+            column=name,
+            code="repeated_rows",
+            text=f"{name!r} holds {runs} values, equal ones in consecutive rows, within which {others} never "
+            f"{'changes' if len(same) == 1 else 'change'}: individuals (or centres) with several rows each, by all "
+            f"appearances. {_DEPENDENT}, and declare the column an identifier:",
+            add=setting(name, 'kind = "id"'),
+        )
+    ]
+
+
+LEAST_CHANGES = 10
+"""Times that a column changes, always with another one, before that is no chance."""
 
 
 def same_names(columns: Sequence[Column]) -> list[Finding]:
@@ -381,6 +437,7 @@ __all__ = [
     "named",
     "no_value_words",
     "repeated_ids",
+    "repeated_rows",
     "same_names",
     "sentinel_values",
     "sentinels",
