@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.table.reading import Result, numbered, read_for, table_model
+from unmask.cli.table.reading import Result, note_lines, numbered, read_for, table_model
 from unmask.errors import UserError
 from unmask.files import check_results
 
@@ -208,5 +208,5 @@ def impute_table(
     }
     for text in done.warnings:
         on_stderr(f"warning: {text}")
-    lines = [f"{done.cells} cells filled", *(f"note: {note}" for note in done.notes), *written]
+    lines = [f"{done.cells} cells filled", *note_lines(done.notes), *written]
     return found, [*lines, *([intervals] if intervals else [])]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.cli.table.reading import Result, numbered, table_model, told_schema, warned_of
+from unmask.cli.table.reading import Result, note_lines, numbered, table_model, told_schema, warned_of
 from unmask.errors import UserError
 from unmask.files import check_results
 
@@ -117,7 +117,7 @@ def impute_properly(
     how = ", ".join(f"{name}: {m}" for name, m in done.methods_.items()) or "nothing was missing"
     agrees = [f"agrees with {done.formula_.text}"] if done.formula_ else []
     lines = [f"{cells} cells filled in each of {proper} tables, for Rubin's rules", how, *agrees]
-    return found, [*lines, *(f"note: {note}" for note in notes), *written, *([report] if report else [])]
+    return found, [*lines, *note_lines(notes), *written, *([report] if report else [])]
 
 
 def _methods(texts: Sequence[str]) -> dict[str, str] | str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,15 @@ def numbered(out: str, count: int) -> list[str]:
     """The files of several tables: F-1.csv, F-2.csv, ..."""
     path = Path(out)
     return [str(path.with_name(f"{path.stem}-{m + 1}{path.suffix}")) for m in range(count)]
+
+
+def note_lines(notes: Iterable[str]) -> list[str]:
+    """Notes for the terminal; those that are warnings say so themselves.
+
+    >>> note_lines(["'id' is left out", "warning: 'x' holds 999"])
+    ["note: 'id' is left out", "warning: 'x' holds 999"]
+    """
+    return [note if note.startswith("warning: ") else f"note: {note}" for note in notes]
 
 
 @contextlib.contextmanager

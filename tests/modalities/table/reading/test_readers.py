@@ -9,6 +9,8 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.schema.infer import infer_schema
+from unmask.modalities.table.schema.values import cell_texts, decode, encode
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -17,6 +19,45 @@ def test_marked_encodings_are_read(tmp_path, encoding):
     frame = read_frame(tmp_path / "t.csv")
     assert frame.names == ["größe", "b"]
     assert frame.columns[1].tolist() == ["ü"]
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "SEP=;"])
+def test_a_first_line_of_excel_names_the_separator(tmp_path, first):
+    (tmp_path / "t.csv").write_text(f"{first}\na,b;c\n1;2\n3;4\n")
+    frame = read_frame(tmp_path / "t.csv")
+    assert frame.names == ["a,b", "c"]
+    assert [frame.row_name(row) for row in (0, 1)] == [3, 4]
+    (tmp_path / "t.csv").write_text(f"{first}\na;c\n1;2\n3\n")
+    with pytest.raises(UserError, match=r"t\.csv:4: 1 cells"):
+        read_frame(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("form", "back"),
+    [
+        ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S+00:00"),
+        ("%Y-%m-%dT%H:%M:%S+00:00", "%Y-%m-%dT%H:%M:%S+00:00"),
+        ("%Y-%m-%d %H:%M:%S+0000", "%Y-%m-%d %H:%M:%S+00:00"),
+        ("%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M %p"),
+    ],
+)
+def test_times_with_zones_or_halves_of_a_day_are_times(tmp_path, form, back):
+    times = [dt.datetime(2020, 1, 5) + dt.timedelta(hours=11 * k) for k in range(60)]
+    (tmp_path / "t.csv").write_text("at,x\n" + "".join(f"{t.strftime(form)},{k}\n" for k, t in enumerate(times)))
+    frame = read_frame(tmp_path / "t.csv")
+    schema = infer_schema(frame.names, frame.columns)
+    assert schema.columns[0].kind == "datetime"
+    days = encode(frame, schema)[0]
+    assert [round((d - days[0]) * 24) for d in days] == [11 * k for k in range(60)]
+    assert cell_texts(decode(days, schema.columns[0]), schema.columns[0]) == [t.strftime(back) for t in times]
+
+
+def test_offsets_count(tmp_path):
+    (tmp_path / "t.csv").write_text("at\n" + "2020-01-05T02:00:00+02:00\n2020-01-05T00:00:00Z\n2020-01-09T06:00:00Z\n")
+    frame = read_frame(tmp_path / "t.csv")
+    schema = infer_schema(frame.names, frame.columns, override={"columns": {"at": {"kind": "datetime"}}})
+    days = encode(frame, schema)[0]
+    assert days[0] == days[1] == days[2] - 4.25
 
 
 def test_other_encodings_are_asked_for(tmp_path):

@@ -33,11 +33,18 @@ FORMATS = (
     "%m/%d/%Y %H:%M",
     "%d/%m/%Y %H:%M:%S",
     "%m/%d/%Y %H:%M:%S",
+    "%d/%m/%Y %I:%M %p",
+    "%m/%d/%Y %I:%M %p",
+    "%d/%m/%Y %I:%M:%S %p",
+    "%m/%d/%Y %I:%M:%S %p",
     "%d-%m-%Y",
     "%m-%d-%Y",
     "%Y-%m-%dT%H:%M",
     "%Y-%m-%d %H:%M:%S.%f",
     "%Y-%m-%dT%H:%M:%S.%f",
+    "%Y-%m-%dT%H:%M:%S%z",
+    "%Y-%m-%d %H:%M:%S%z",
+    "%Y-%m-%dT%H:%M:%S.%f%z",
     "%d-%b-%Y",
     "%d %b %Y",
     "%d%b%Y",
@@ -225,6 +232,7 @@ def days(values: np.ndarray, form: str) -> tuple[np.ndarray, np.ndarray]:
                 v = text_of(v)  # 20200113, with a format that says so
             if isinstance(v, str):
                 v = dt.datetime.strptime(v.strip(), form or "%Y-%m-%d")
+                v = v.astimezone(dt.UTC) if v.tzinfo else v
             elif not isinstance(v, dt.datetime):
                 v = dt.datetime(v.year, v.month, v.day)
             out[i] = v.replace(tzinfo=dt.UTC).timestamp() / 86400

@@ -7,6 +7,7 @@ only.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -103,9 +104,12 @@ def read_csv(path: Path, *, encoding: str | None = None) -> Frame:
 
 
 def _read_texts(path: Path, file: TextIO) -> Frame:
-    header_text = file.readline()
-    file.seek(0)
-    delimiter = max(",;\t|", key=header_text.count) if any(d in header_text for d in ",;\t|") else ","
+    header_text, above = file.readline(), 0
+    if named := re.fullmatch(r'"?sep=(.)"?\s*', header_text, re.IGNORECASE):  # Excel's line: it names the separator
+        delimiter, above = named[1], 1
+    else:
+        file.seek(0)
+        delimiter = max(",;\t|", key=header_text.count) if any(d in header_text for d in ",;\t|") else ","
     csv.field_size_limit(LONGEST_CELL)
     # Line ends alone part rows; str.splitlines would also part them at form feeds and Unicode separators inside cells.
     reader = csv.reader(file, delimiter=delimiter)
@@ -127,21 +131,25 @@ def _read_texts(path: Path, file: TextIO) -> Frame:
                         "The header is one name short, as R's write.table leaves it where rows have names: write with "
                         "row.names = FALSE or col.names = NA. Or each row has a delimiter too many."
                     )
-                raise UserError(f"{path}:{reader.line_num}: {len(row)} cells, the header has {len(header)}", hint=hint)
+                raise UserError(
+                    f"{path}:{above + reader.line_num}: {len(row)} cells, the header has {len(header)}", hint=hint
+                )
             rows.append(row)
-            at.append(reader.line_num)
+            at.append(above + reader.line_num)
             if len(rows) == AT_ONCE:
                 _move(rows, at, columns, lines)
         _move(rows, at, columns, lines)
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: {error}", hint="Check the quotes around that line.") from None
+        raise UserError(
+            f"{path}:{above + reader.line_num}: {error}", hint="Check the quotes around that line."
+        ) from None
     if not len(lines[0]):
         raise UserError(f"{path}: a header and no rows", hint="Expected at least one row.")
     return Frame(
         names=header,
         columns=[c.whole() for c in columns],
         source=str(path),
-        first_row=2,
+        first_row=2 + above,
         delimiter=delimiter,
         lines=np.concatenate(lines),
     )

@@ -180,6 +180,7 @@ class Schema:
 
 def _whole_days(column: Column) -> Column:
     """Models of version 0.1 do not say that dates without times are whole days: their format does."""
-    if column.kind == "datetime" and column.decimals is None and column.format and "%H" not in column.format:
+    timed = not column.format or "%H" in column.format or "%I" in column.format
+    if column.kind == "datetime" and column.decimals is None and not timed:
         return dataclasses.replace(column, decimals=0)
     return column

@@ -200,7 +200,7 @@ def cell_texts(values: Sequence[Any], column: Column, point: bool = False, marks
         if v is None:
             out.append("")
         elif isinstance(v, dt.datetime):
-            out.append(v.strftime(column.format or "%Y-%m-%d %H:%M:%S"))
+            out.append(v.strftime((column.format or "%Y-%m-%d %H:%M:%S").replace("%z", "+00:00")))
         else:
             text = f"{v}.0" if point else str(v)
             out.append(marks.write(text) if marks != PLAIN and column.is_quantity else text)
