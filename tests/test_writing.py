@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
+from unmask.export.folders import whole_folder
 from unmask.files import check_place, check_weights, read_object
 from unmask.writing import (
     LOCK,
@@ -96,6 +97,16 @@ def test_who_waits_gets_a_lock_whose_file_was_removed_meanwhile(tmp_path):
             assert (tmp_path / LOCK).read_text() == f"process {os.getpid()}"
 
 
+def test_what_a_killed_process_left_of_a_new_folder_is_no_folder_that_is_there(tmp_path):
+    """Its lock stood there, and the next export was refused: the folder existed."""
+    (tmp_path / LOCK).touch()
+    with whole_folder(tmp_path) as new:
+        (new / "config.json").write_text("{}")
+    assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
+    with pytest.raises(UserError, match="exists"), whole_folder(tmp_path):
+        pass
+
+
 def test_a_folder_that_holds_a_model_is_refused_before_the_work(tmp_path):
     (tmp_path / "unmask.json").write_text("{}")
     calls = []
@@ -110,6 +121,16 @@ def test_a_folder_that_holds_a_model_is_refused_before_the_work(tmp_path):
     assert (fit(2), fit(3, tmp_path / "new")) == (2, 3)
     assert calls == [None, tmp_path / "new"]
     assert not (tmp_path / "new").exists(), "an empty folder is not left behind"
+
+
+def test_what_a_killed_process_left_of_a_folder_within_a_folder_is_removed_by_the_next(tmp_path):
+    """A model within the folder of a fine-tuning stayed there for good: it has a hidden name of its own."""
+    inner = temporary_name(temporary_name(tmp_path / "model"))
+    left = inner.with_name(inner.name.replace(str(os.getpid()), str(ended_process())))
+    left.mkdir()
+    with written_folder(tmp_path / "model"):
+        pass
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -40,7 +40,7 @@ from unmask.training.precision import resolve_device
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.settings import TrainSettings, apply_run_overrides, lasting, to_dict
 from unmask.version import __version__
-from unmask.writing import brought_to_an_end, demo_folder, note_weights, replace_json
+from unmask.writing import brought_to_an_end, demo_folder, replace_json, written_folder
 
 Named = Sequence[tuple[str, Example]]
 """Examples with their names, in the order of the data."""
@@ -168,12 +168,12 @@ class StandardModel(ABC):
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write the model into an existing folder."""
-        save_model(self.model, str(Path(folder) / "model.safetensors"))
+        """Write the model into a folder, whole or not at all."""
         about = {"kind": self.kind, "version": __version__, "settings": to_dict(self.settings)}
-        replace_json(Path(folder) / "unmask.json", about)
-        note_weights(Path(folder))
-        add_card(Path(folder), folder)
+        with written_folder(folder) as new:
+            save_model(self.model, str(new / "model.safetensors"))
+            (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
+            add_card(new, folder)
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "auto", precision: str = "auto") -> Self:

@@ -269,6 +269,22 @@ def final_place(path: str | Path) -> Path:
     return path
 
 
+def check_absent(folder: str | Path) -> Path:
+    """A folder's path, if nothing is there but what a killed process may have left of it: its lock.
+
+    Raises:
+        UserError: something is there.
+    """
+    folder = Path(folder)
+    if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
+        raise UserError(f"{folder}: exists", hint=f"Choose another {option('out')}, or remove it.")
+    return folder
+
+
+def _is_empty(folder: Path) -> bool:
+    return all(path.name == LOCK for path in folder.iterdir())
+
+
 def writes_model(function: Callable[P, R]) -> Callable[P, R]:
     """Of a function whose result goes to its argument `out` (a folder; None: nowhere): all of it within `new_model`."""
     signature = inspect.signature(function)
@@ -295,7 +311,7 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
     """
     folder = Path(folder)
     with own_folder(folder):
-        fresh = not any(p.name != LOCK for p in folder.iterdir()) and os.access(folder.parent, os.W_OK)
+        fresh = _is_empty(folder) and os.access(folder.parent, os.W_OK)
         new = temporary_name(folder) if fresh else folder / ".saving"
         try:
             _bring(folder)

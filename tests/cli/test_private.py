@@ -1,6 +1,7 @@
 """What every command leaves is for its owner alone, and its reports, cards and figures quote nobody."""
 
 import os
+import signal
 import stat
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 import writing_commands
 from commands import exit_code
+from unmask.evaluation.report import Report
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 FOR_PEOPLE = {".html", ".md", ".toml"}
@@ -73,3 +75,18 @@ def quoted(path: Path) -> list[str]:
     """What a page holds of the data: names of persons, ids of patients, pictures."""
     text = path.read_text(encoding="utf-8")
     return [word for word in (*writing_commands.QUOTED, "data:image") if word in text]
+
+
+STOPPED = ["text finetune classify", "images finetune", "events finetune next-visit", "text pretrain", "table pretrain"]
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_stop_before_the_report_is_gone_on_from(name, home, tmp_path, monkeypatch):
+    """A fine-tuned model stood there without its report, and the command refused to go on."""
+    words = writing_commands.words_of(name, home, tmp_path / "out")
+    with monkeypatch.context() as patched:
+        patched.setattr(Report, "write", lambda *_: signal.raise_signal(signal.SIGTERM))
+        assert exit_code(*words) == 128 + signal.SIGTERM
+    assert exit_code(*words, "--resume") == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out" / "report.html").exists()

@@ -256,9 +256,10 @@ def add_card(new: Path, folder: str | Path) -> None:
     is a warning too, and no failed save.
     """
     folder = Path(folder)
-    if (folder / NAME).exists() and not is_ours(folder / NAME):
+    there = final_place(folder) / NAME
+    if there.exists() and not is_ours(there):
         warnings.warn(
-            f"{folder / NAME} was written or edited by hand: it is kept, and may tell of the model before", stacklevel=2
+            f"{there} was written or edited by hand: it is kept, and may tell of the model before", stacklevel=2
         )
         return
     found = card_if_any(new, name=final_place(folder).name, run=folder)

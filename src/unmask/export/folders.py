@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from unmask.errors import UserError, option
+from unmask.errors import UserError
 from unmask.modalities.text.sentence_files import write_sentences
 from unmask.modalities.text.sentences import Normalize, Sentences
-from unmask.writing import written_folder
+from unmask.writing import check_absent, written_folder
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -26,10 +26,7 @@ def whole_folder(out: str | Path) -> Iterator[Path]:
     Raises:
         UserError: there is something under that name, or it cannot be written.
     """
-    out = Path(out)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out}: exists", hint=f"Choose another {option('out')}, or remove it.")
-    with written_folder(out) as new:
+    with written_folder(check_absent(out)) as new:
         yield new
 
 

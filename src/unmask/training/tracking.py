@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.errors import UserError, suggest
+from unmask.writing import replacing
 
 _TRACKERS = {"tensorboard": "TensorBoardTracker", "wandb": "WandBTracker", "mlflow": "MLflowTracker"}
 _SHOWN = {
@@ -208,9 +208,8 @@ def _cut(path: Path, step: int) -> float:
         if isinstance(record, dict) and record.get("step", 0) <= step:
             kept.append(line + "\n")
             seconds = max(seconds, record.get("seconds", 0.0))
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text("".join(kept), encoding="utf-8")
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_text("".join(kept), encoding="utf-8")
     return seconds
 
 

@@ -3,6 +3,7 @@ code paths."""
 
 import dataclasses
 import json
+import shutil
 import os
 import signal
 
@@ -57,6 +58,16 @@ def test_a_run_folder_has_all_it_should(trained):
     assert "Original, masked, reconstructed" in page
     assert {"train", "validation"} <= set(kinds)
     json.dumps(trained.to_dict(), allow_nan=False)
+
+
+def test_a_description_that_cannot_be_is_refused(trained, tmp_path):
+    """An epsilon that is none was taken: predictions were no numbers, or ended in a traceback."""
+    folder = shutil.copytree(trained.folder, tmp_path / "m")
+    about = json.loads((folder / "unmask.json").read_text())
+    about["encoder"]["norm"]["epsilon"] = -1.0
+    (folder / "unmask.json").write_text(json.dumps(about))
+    with pytest.raises(UserError, match=r"norm\.epsilon=.* cannot be"):
+        unmask.load(folder)
 
 
 def test_a_report_without_held_out_pictures_says_so_and_draws_those_of_the_training(tmp_path):

@@ -8,7 +8,6 @@ else 0.05. The events of a visit come in any order.
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from unmask.core.ask import Question, answers
 from unmask.modalities.events.meds import BIRTH
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.shards import write_meds
-from unmask.writing import demo_folder
+from unmask.writing import demo_folder, replace_json
 
 RULES = {"GLUCOSE": (5.5, 9.5), "SYSTOLIC": (120.0, 155.0)}
 """Means without and with the disease that raises them."""
@@ -118,7 +117,7 @@ def run_demo(
         "device": run.result.device,
         "precision": run.result.precision,
     }
-    (out / "demo.json").write_text(json.dumps(found, indent=1))
+    replace_json(out / "demo.json", found)
     return found
 
 

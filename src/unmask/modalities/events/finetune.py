@@ -50,7 +50,7 @@ from unmask.modalities.events.targets import (
 )
 from unmask.modalities.events.tune import Tuned
 from unmask.training.finetune_checkpoints import Keeper, Stages, StoppedBySignal
-from unmask.writing import writes_model
+from unmask.writing import writes_model, written_folder
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
@@ -137,10 +137,11 @@ def finetune_outcome(
             found["curve"] = work.curve(train, test, fitted)
         except StoppedBySignal as stop:
             return stopped(out, loaded, target, stop)
-    keep(out, loaded, fitted, settings, found, started, whom(events, points, held), rule)
-    found["subgroups"] = outcome_report.write(
-        out, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data), settings.examples
-    )
+    with written_folder(out) as new:
+        keep(new, loaded, fitted, settings, found, started, whom(events, points, held), rule)
+        found["subgroups"] = outcome_report.write(
+            new, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data), settings.examples
+        )
     if stages is not None:
         stages.remove()
     return OutcomeRun(folder=out, figures=found)

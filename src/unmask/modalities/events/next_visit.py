@@ -30,7 +30,7 @@ from unmask.modalities.events.targets import MultiLabel
 from unmask.modalities.events.visits import own_events, visits_of
 from unmask.modalities.events.vocabulary import FIRST
 from unmask.training.finetune_checkpoints import StoppedBySignal
-from unmask.writing import writes_model
+from unmask.writing import final_place, writes_model, written_folder
 
 RANKS = (5, 10)
 MOST_PAIRS = 100_000
@@ -187,8 +187,9 @@ def finetune_next_visit(
     }
     if held.any():
         found["by_code"] = by_code(visits.names, visits.came[held], visits.before[held], predicted["ours"])
-    keep(out, loaded, fitted, settings, found, started, whom(events, visits.points, held))
-    _report(out, found, descriptions(data))
+    with written_folder(out) as new:
+        keep(new, loaded, fitted, settings, found, started, whom(events, visits.points, held))
+        _report(new, found, descriptions(data))
     if stages is not None:
         stages.remove()
     return OutcomeRun(folder=out, figures=found)
@@ -265,7 +266,7 @@ def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarra
 
 
 def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
-    page = Report("Diagnoses of the next visit", str(out))
+    page = Report("Diagnoses of the next visit", str(final_place(out)))
     page.facts(
         {
             "Training patients": found["training"],

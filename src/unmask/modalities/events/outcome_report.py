@@ -21,6 +21,7 @@ from unmask.modalities.events.number import Number
 from unmask.modalities.events.scoring import scored
 from unmask.modalities.events.targets import Binary, Classes, Labelled, TimeToEvent
 from unmask.modalities.events.vocabulary import FIRST
+from unmask.writing import final_place
 
 LEAST = 30
 """Points that a subgroup needs to be shown."""
@@ -105,7 +106,7 @@ def write(
     """
     words = words or {}
     outcome = str(found.get("outcome", "the outcome"))
-    page = Report(f"Prediction of {outcome} from patient events", str(out))
+    page = Report(f"Prediction of {outcome} from patient events", str(final_place(out)))
     page.facts(
         {
             "Outcome": outcome,

@@ -20,10 +20,9 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from unmask.errors import UserError, option
 from unmask.files import fsync
 from unmask.modalities.events.meds import MEDS_VERSION
-from unmask.writing import written_folder
+from unmask.writing import check_absent, written_folder
 
 BUCKETS = 256
 SHARD_ROWS = 1_000_000
@@ -57,9 +56,7 @@ class ShardWriter:
     """
 
     def __init__(self, out: str | Path) -> None:
-        self.target = Path(out)
-        if self.target.exists():
-            raise UserError(f"{self.target} exists", hint=f"Choose another {option('out')}.")
+        self.target = check_absent(out)
         self._written = contextlib.ExitStack()
         self.rows, self.subjects = 0, 0
         self.counts: dict[str, int] = {}

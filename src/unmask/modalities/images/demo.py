@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from unmask.modalities.images.pretrain import ImageRun, loss_unit, pretrain
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.writing import demo_folder
+from unmask.writing import demo_folder, replace_json
 
 SETTINGS: dict[str, Any] = {"flip": False, "crop": (0.7, 1.0), "holdout": 0.0}
 """Beside the default recipe; mirrored, a digit is another one."""
@@ -48,7 +47,7 @@ def run_demo(
     settings = with_overrides(ImageSettings(), SETTINGS | {"minutes": minutes, "seed": seed})
     finished = pretrain(images, out, settings=settings, console=console)
     found = look(finished, images)
-    (out / "demo.json").write_text(json.dumps(found, indent=1))
+    replace_json(out / "demo.json", found)
     lines = [
         f"linear probe on features learnt without labels: {found['probe_accuracy']:.1%} (raw pixels "
         f"{found['raw_probe_accuracy']:.1%}, the same network untrained {found['untrained_probe_accuracy']:.1%})",

@@ -36,7 +36,7 @@ from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import resolve_precision
 from unmask.training.tracking import Tracker, console_logger
-from unmask.writing import writes_model
+from unmask.writing import writes_model, written_folder
 
 WATCHING = ("memory", "log_every", "checkpoint_seconds")
 """Settings that may change between a run and its resumption: they say how it is watched."""
@@ -138,8 +138,9 @@ def finetune_classify(
     if held is not None:
         judged = classifier.evaluate(dataclasses.replace(held, test=None), seed=train_settings.seed)
         figures["validation"] = judged
-    classifier.save(out, pictures=len(train), judged=judged)
-    finetuned_report(out, figures, settings, told(account))
+    with written_folder(out) as new:
+        classifier.save(new, pictures=len(train), judged=judged)
+        finetuned_report(new, out, figures, settings, told(account))
     if keeper is not None:
         shutil.rmtree(keeper.folder, ignore_errors=True)
     return Finetuned(classifier=classifier, folder=out, figures=figures)

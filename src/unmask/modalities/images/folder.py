@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.core.model import MaskedModel
+from unmask.encoder.check import check
 from unmask.encoder.config import EncoderConfig
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import add_card
@@ -140,12 +141,12 @@ def _reading(about: Mapping[str, Any]) -> dict[str, Any]:
 def _described(about: Mapping[str, Any]) -> tuple[PatchCodecConfig, EncoderConfig, EncoderConfig | None, bool]:
     codec: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in about["codec"].items()}
     decoder = about.get("decoder")
-    return (
-        PatchCodecConfig(**codec),
-        EncoderConfig.from_dict(about["encoder"]),
-        EncoderConfig.from_dict(decoder) if decoder else None,
-        bool(about.get("learned_positions")),
-    )
+    encoder = EncoderConfig.from_dict(about["encoder"])
+    second = EncoderConfig.from_dict(decoder) if decoder else None
+    check(encoder)
+    if second is not None:
+        check(second)
+    return PatchCodecConfig(**codec), encoder, second, bool(about.get("learned_positions"))
 
 
 def _inferred(

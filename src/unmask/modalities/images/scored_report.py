@@ -29,8 +29,8 @@ def scored_lines(found: Mapping[str, Any]) -> list[str]:
     return made[found["problem"]](dict(found))
 
 
-def finetuned_report(out: Path, figures: Mapping[str, Any], settings: Any, notes: Sequence[str]) -> None:
-    """`report.html` of a fine-tuning: figures on its held-out pictures, curves, settings."""
+def finetuned_report(new: Path, out: Path, figures: Mapping[str, Any], settings: Any, notes: Sequence[str]) -> None:
+    """`report.html` of a fine-tuning into `new`, of the curves in `out`: figures on its held-out pictures, settings."""
     problem, found = figures["problem"], figures.get("validation")
     page = Report(
         {"single": "Image classification", "multi": "Labels of images"}.get(problem, "A number of images"), str(out)
@@ -44,7 +44,7 @@ def finetuned_report(out: Path, figures: Mapping[str, Any], settings: Any, notes
         _scores(page, found, chosen if settings.keep_best else "")
     page.section("Training", training_curves(out / "metrics.jsonl", loss=LOSSES[problem]), note="; ".join(notes))
     page.section("Settings", json.dumps(dataclasses.asdict(settings), indent=1))
-    page.write(out / "report.html")
+    page.write(new / "report.html")
 
 
 def evaluation_report(

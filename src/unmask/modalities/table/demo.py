@@ -3,7 +3,6 @@ ratios."""
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.pretrain import pretrain, write_report
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.writing.writers import write_table
-from unmask.writing import demo_folder
+from unmask.writing import demo_folder, replace_json
 
 HOLES = 0.2
 
@@ -74,7 +73,7 @@ def run_demo(
         **{k: v for k, v in found.items() if isinstance(v, float | int)},
         "work_seconds": round(time.perf_counter() - start, 1),
     }
-    (out / "demo.json").write_text(json.dumps(figures | {"hazard_ratios": found["hazard_ratios"]}, indent=1))
+    replace_json(out / "demo.json", figures | {"hazard_ratios": found["hazard_ratios"]})
     lines = [
         f"{len(records)} hidden cells imputed; {inside:.0%} of the true numbers lie in their 90 % intervals",
         told_beside(table),

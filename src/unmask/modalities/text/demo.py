@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from unmask.modalities.text.docstrings import write_corpus
 from unmask.modalities.text.pretrain import TextRun, pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.rules import most_frequent_share
-from unmask.writing import demo_folder
+from unmask.writing import demo_folder, replace_json
 
 SETTINGS: dict[str, Any] = {
     "recipe": "modern",
@@ -61,7 +60,7 @@ def run_demo(
     settings = with_overrides(TextSettings(), SETTINGS | {"minutes": minutes, "seed": seed})
     finished = pretrain(str(out / "docstrings.jsonl"), out, settings=settings, console=console)
     found = look(finished, corpus)
-    (out / "demo.json").write_text(json.dumps(found, indent=1))
+    replace_json(out / "demo.json", found)
     learnt = (
         f"held-out accuracy on hidden tokens: {found['accuracy']:.1%} (most frequent token: {found['baseline']:.1%})"
     )

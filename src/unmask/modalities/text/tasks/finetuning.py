@@ -32,6 +32,7 @@ from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import Precision, resolve_device, resolve_precision
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
+from unmask.writing import written_folder
 
 Say = Callable[[str], None]
 
@@ -256,19 +257,20 @@ class TaskTraining:
         beside = None if fitted.verdict is None else fitted.verdict.beside
         if beside is not None:
             task.about["beside"] = beside.kind
-        models.save(
-            out,
-            fitted.folder.text,
-            fitted.folder.model,
-            kind=task.head,
-            about=task.about,
-            config=task.config(),
-            beside=beside,
-        )
-        shutil.move(scratch / "metrics.jsonl", out / "metrics.jsonl")
-        write_report(
-            out, fitted.folder, task, fitted.checked, fitted.predictions, result, examples=self.settings.examples
-        )
+        with written_folder(out) as new:
+            models.save(
+                new,
+                fitted.folder.text,
+                fitted.folder.model,
+                kind=task.head,
+                about=task.about,
+                config=task.config(),
+                beside=beside,
+            )
+            shutil.copyfile(scratch / "metrics.jsonl", new / "metrics.jsonl")
+            write_report(
+                new, fitted.folder, task, fitted.checked, fitted.predictions, result, examples=self.settings.examples
+            )
         result["out"] = str(out)
 
 
