@@ -48,9 +48,9 @@ def temporary_name(path: Path) -> Path:
     """A hidden name beside `path` for what is not whole yet. What processes of this machine that have ended left there
     is removed: a killed process leaves no half of a table of patients."""
     machine = re.sub(r"[^\w-]", "-", socket.gethostname())
-    begin, end = f".{path.stem}.{machine}-", f".new{path.suffix}"
+    begin, end = f".{path.stem.lstrip('.')}.{machine}-", f".new{path.suffix}"
     for left in path.parent.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
-        number = left.name[len(begin) : -len(end)]
+        number = left.name[len(begin) :].partition(".")[0]  # more follows where a folder is written for a folder
         if number.isdigit() and not _runs(int(number)):
             with contextlib.suppress(OSError):
                 remove(left)

@@ -3,8 +3,8 @@ code paths."""
 
 import dataclasses
 import json
-import shutil
 import os
+import shutil
 import signal
 
 import numpy as np
