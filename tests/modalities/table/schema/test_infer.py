@@ -190,6 +190,25 @@ def test_a_comma_that_could_be_either_is_refused_unless_the_file_or_a_person_say
         infer_schema(["x", "y"], [raw(*["1.234", "1.234"] * 9), y])
 
 
+def schema_of(path):
+    return schema_for(read_frame(path), None)
+
+
+def test_points_may_part_thousands_where_commas_part_decimals(tmp_path):
+    """Whole numbers below a thousand beside fractions of three digits: 34 of 200 cells were read a thousand times too
+    small in a file whose cells semicolons part."""
+    cells = ["611", "1.081", "600", "12.656"] * 5
+    with pytest.raises(UserError, match=r"column 'CK', row 3: '1\.081' could be a decimal fraction"):
+        schema_of(csv(tmp_path, "CK;b\n" + "".join(f"{c};{i % 2}\n" for i, c in enumerate(cells))))
+    schema_of(csv(tmp_path, "CK;b\n" + "".join(f"{c};0.5\n" for c in cells)))  # points part decimals elsewhere
+    schema_of(csv(tmp_path, "CK;b\n9.8;1\n0.123;0\n" + "".join(f"{c};0\n" for c in cells)))  # and here
+    comma = raw(*["0,5", "1,25"] * 10)
+    for slip in ("12.5", "9.8"):
+        with pytest.raises(UserError, match=r"'1\.081' could be"):
+            infer_schema(["x", "y"], [raw(slip, *cells), comma[:1].repeat(21)])
+    assert infer_schema(["x", "y"], [raw("0.5", *["1.5"] * 20), comma[:1].repeat(21)]).columns[0].high == 1.5
+
+
 def test_a_new_file_in_another_spelling_is_read_in_its_own(tmp_path):
     rng = np.random.default_rng(0)
     german = "x;y\n" + "".join(f"{a:.2f};{b:.1f}\n".replace(".", ",") for a, b in rng.normal(5, 1, (40, 2)))

@@ -2,13 +2,14 @@
 
 `1,5` is read as one and a half where every number of the column allows it. `1,234` alone may be either: the file's
 other columns, semicolons between cells (which spreadsheets write where the comma is the decimal mark) or the person
-decide.
+decide. So may `1.234` where semicolons part cells, or commas decimals elsewhere: nothing but the person decides then.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,10 +79,11 @@ class Marks:
 
 
 PLAIN = Marks()
+POINTS = Marks(",", ".")
 _STYLES = (
     PLAIN,
     Marks(","),
-    Marks(",", "."),
+    POINTS,
     Marks(",", " "),
     Marks(",", "\u00a0"),
     Marks(",", "\u202f"),
@@ -116,7 +118,7 @@ def spelling_of(
     column: np.ndarray,
     *,
     delimiter: str = ",",
-    elsewhere: str = "",
+    elsewhere: Set[str] = frozenset(),
     told: str | None = None,
     prior: Marks | None = None,
 ) -> Spelling:
@@ -124,7 +126,7 @@ def spelling_of(
 
     Args:
         delimiter: of the file; a semicolon speaks for decimal commas.
-        elsewhere: the decimal mark that other columns of the file have for certain.
+        elsewhere: the decimal marks that other columns of the file have for certain.
         told: the decimal mark as a person gave it.
         prior: the spelling of the table that a model was fitted on.
     """
@@ -142,10 +144,13 @@ def spellings_of(
 ) -> list[Spelling]:
     """How each column of a file writes its numbers; columns that can be read in one way only speak for the others."""
     texts = [_numbers_in(c) if c.dtype == object else [] for c in columns]
-    certain = {d for t in texts if len(d := _certain(t)) == 1}
-    elsewhere = certain.pop() if len(certain) == 1 else ""
+    certain = [_certain(t) for t in texts]
+    count = Counter(certain)
+    others = [{mark for mark in (".", ",") if count[mark] > (mark == own)} for own in certain]
     priors = priors or [None] * len(columns)
-    return [_decide(t, delimiter, elsewhere, told, prior) for t, prior in zip(texts, priors, strict=True)]
+    return [
+        _decide(t, delimiter, elsewhere, told, prior) for t, elsewhere, prior in zip(texts, others, priors, strict=True)
+    ]
 
 
 def _numbers_in(column: np.ndarray) -> list[str]:
@@ -189,7 +194,7 @@ def _certain(texts: list[str]) -> str:
     return decimals.pop()
 
 
-def _decide(texts: list[str], delimiter: str, elsewhere: str, told: str | None, prior: Marks | None) -> Spelling:
+def _decide(texts: list[str], delimiter: str, elsewhere: Set[str], told: str | None, prior: Marks | None) -> Spelling:
     viable = _viable(texts)
     if not viable:
         return Spelling(Marks(told) if told == "," else PLAIN)  # type: ignore[arg-type]
@@ -197,19 +202,26 @@ def _decide(texts: list[str], delimiter: str, elsewhere: str, told: str | None, 
         fitting = [s for s in viable if s.decimal == told] or [s for s in _STYLES if s.decimal == told]
         return Spelling(fitting[0], "as told")
     first = viable[0]
+    if first == PLAIN and prior is None:
+        # Where commas part decimals, or may, points part thousands: 1.081 beside 611, even beside a slip (12.5).
+        commas = "," in elsewhere or (delimiter == ";" and "." not in {*elsewhere, _certain(texts)})
+        grouped = next((t for t in texts if "." in t and _reads(POINTS, t) and POINTS.read(t) != PLAIN.read(t)), "")
+        if commas and grouped:
+            return Spelling(first, unclear=grouped)
+    sure = next(iter(elsewhere)) if len(elsewhere) == 1 else ""
     other = next((s for s in viable if s.decimal != first.decimal and _differ(s, first, texts)), None)
     if other is None:
-        same = [s for s in viable if s.decimal == elsewhere] or viable
+        same = [s for s in viable if s.decimal == sure] or viable
         why = "" if same[0] == PLAIN else "every number of the column allows it"
         return Spelling(PLAIN if PLAIN in viable else same[0], why)
     example = next(t for t in texts if _reads(first, t) and _reads(other, t) and first.read(t) != other.read(t))
-    if first == PLAIN and elsewhere != ",":
+    if first == PLAIN and sure != ",":
         return Spelling()  # points are decimal marks unless the file uses commas for these
     if prior is not None and prior in viable and prior != PLAIN:
         return Spelling(prior, "as in the table the model was fitted on")
     if first != PLAIN:
-        if elsewhere:
-            return Spelling(first if first.decimal == elsewhere else other, "other columns of the file are certain")
+        if sure:
+            return Spelling(first if first.decimal == sure else other, "other columns of the file are certain")
         if delimiter == ";":
             return Spelling(first if first.decimal == "," else other, "semicolons part the cells")
     return Spelling(first, unclear=example)
