@@ -32,7 +32,7 @@ def fill(
     from unmask.cli.common import Output, on_stderr
     from unmask.cli.text.lines import read_lines
     from unmask.files import check_results
-    from unmask.modalities.text.blanks import special_said, unknown_said
+    from unmask.modalities.text.blanks import bare_said, special_said, unknown_said
     from unmask.modalities.text.filling import BLANK
     from unmask.registry import load
     from unmask.writing import write_json_lines
@@ -41,8 +41,10 @@ def fill(
     check_results([out], [text])
     texts = read_lines(text)
     loaded = load(model, device=device, precision=precision)
+    bare = [place for place, one in enumerate(texts) if not one.strip()]
+    some = len(bare) < len(texts)  # else refused, as a text without a blank is
     results = loaded.fill(
-        texts,
+        [one if one.strip() or not some else BLANK for one in texts],
         top=top,
         steps=steps,
         order=cast(Any, order),
@@ -51,9 +53,12 @@ def fill(
         candidates=candidate or None,
         longest=longest,
     )
+    for place in bare:
+        results[place] = {"text": texts[place], "filled": texts[place], "slots": [], "log_probability": None}
     written = [one.replace(BLANK, loaded.tokenizer.mask_token) for one in texts]
     special = special_said(loaded.tokenizer, written, but=[loaded.tokenizer.mask_token])
-    for line in [*special, *unknown_said(loaded.tokenizer, loaded.tokenizer.ids(written))]:
+    unknown = unknown_said(loaded.tokenizer, loaded.tokenizer.ids(written))
+    for line in [*special, *unknown, *bare_said(bare, len(texts), "nothing is filled into them")]:
         on_stderr(line)
     if out is not None:
         write_json_lines(results, out)

@@ -20,8 +20,15 @@ def is_missing(value: Any) -> bool:
         return bool(value != value)
     except TypeError:
         return True
-    except ValueError:  # an array of several
+    except (ValueError, RuntimeError):  # an array or a tensor of several
         return False
+
+
+def values_of(column: Any) -> list[Any]:
+    """What a column holds, as Python has it: values of an Arrow array, rows of a sparse matrix as arrays."""
+    if hasattr(column, "to_pylist"):
+        return list(column.to_pylist())
+    return list(column.toarray() if hasattr(column, "toarray") else column)
 
 
 def table_rows(data: Any) -> list[dict[str, Any]] | None:
@@ -35,7 +42,7 @@ def table_rows(data: Any) -> list[dict[str, Any]] | None:
     [{'text': 'a', 'label': 1}, {'text': 'b', 'label': 0}]
     """
     if isinstance(data, Mapping):
-        columns = {str(name): list(values) for name, values in data.items() if not isinstance(values, str)}
+        columns = {str(name): values_of(values) for name, values in data.items() if not isinstance(values, str)}
         if len(columns) < len(data) or len(set(map(len, columns.values()))) != 1:
             raise UserError(
                 f"columns {', '.join(map(str, data))}: not lists of one length", hint='Give {"text": [...], ...}.'
@@ -76,7 +83,7 @@ def listed(texts: Any, name: str = "texts") -> list[str]:
         texts = [row[column] for row in rows]
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         raise UserError(f"{name}={texts!r:.60}: no text", hint="Give a text, or a list of texts.")
-    found = list(texts)
+    found = values_of(texts)
     if wrong := [f"{name}[{place}] is {one!r:.60}" for place, one in enumerate(found) if not isinstance(one, str)]:
         raise UserError(f"{first_of(wrong)}: no text", hint="Give texts alone; leave out what is missing.")
     return found

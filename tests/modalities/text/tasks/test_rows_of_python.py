@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
+import torch
+from scipy.sparse import csr_array, csr_matrix
 
+import unmask
+from commands import run
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
+from unmask.modalities.text.given import listed
+from unmask.modalities.text.tasks.classify import names_of
+from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import as_items
-from unmask.modalities.text.tasks.finetune import finetune, predict
+from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
 PAIRS = [("the fox", "the dog"), ("a fox jumps", "rarely check"), ("the dog", "the fox")]
@@ -102,3 +113,150 @@ def test_wrong_rows_of_python_are_left_out_with_lenient(tmp_path):
     result = finetune("classify", folder(tmp_path / "m"), rows, lenient=True, say=said.append, **QUICK)
     assert result["rows"] == 12
     assert "2 rows left out: row 13: column 'text' is empty; row 14: column 'label' is empty" in said
+
+
+MATRIX = np.array([[1, 0, 1], [0, 0, 0], [0, 1, 1]])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        MATRIX,
+        MATRIX.astype(bool),
+        MATRIX.astype(float),
+        csr_matrix(MATRIX),
+        csr_array(MATRIX),
+        torch.tensor(MATRIX),
+        MATRIX.tolist(),
+    ],
+    ids=["int", "bool", "float", "csr_matrix", "csr_array", "tensor", "lists"],
+)
+def test_an_indicator_matrix_is_labels_by_place(labels):
+    items, _ = as_items((["a", "b", "c"], labels))
+    assert [item.label for item in items] == [(1, 0, 1), (0, 0, 0), (0, 1, 1)]
+
+
+@pytest.mark.parametrize("labels", [np.array([[0], [1]]), [[0], [1]], csr_array([[0], [1]]), np.array([["a"], ["b"]])])
+def test_a_column_vector_of_labels_is_refused(labels):
+    with pytest.raises(UserError, match="labels are a column"):
+        as_items((["a", "b"], labels))
+
+
+def test_sets_are_several_labels_and_other_objects_none():
+    items, _ = as_items([("x", {"b", "a"}), ("y", frozenset({"c"})), ("z", set()), ("w", {1, 0})])
+    assert [item.label for item in items] == [("a", "b"), ("c",), (), ("0", "1")]
+    for wrong in ({"a": 1}, object(), b"a", [["a"]], [{"a": 1}]):
+        one = wrong[0] if isinstance(wrong, list) else wrong
+        with pytest.raises(UserError, match=f"row 2: column 'label' is an object of type {type(one).__name__}"):
+            as_items([("x", "a"), ("y", wrong)])
+    with pytest.raises(UserError, match="row 1: column 'label' has an empty label"):
+        as_items([("x", ["a", None])])
+
+
+@pytest.mark.parametrize(
+    "cell", ["[1, 0]", "[1 0]", "[1. 0.]", "[True, False]", "[ True False]", "['a', 'b']", "{'a', 'b'}", "(1, 0)"]
+)
+def test_lists_written_as_text_are_refused(tmp_path, cell):
+    path = tmp_path / "d.csv"
+    pd.DataFrame({"text": ["a", "b"], "label": [cell, "x"]}).to_csv(path, index=False)
+    with pytest.raises(UserError, match=r"d.csv:2: column 'label' is a list written as text"):
+        as_items(path)
+    path.write_text("text,label\na,(1)\nb,[x]\n")
+    assert [item.label for item in as_items(path)[0]] == ["(1)", "[x]"]
+
+
+@pytest.mark.parametrize("values", [[False, True], [0.0, 1.0], [0, 1]])
+def test_labels_are_spelled_alike_by_all_routes(tmp_path, values):
+    frame = pd.DataFrame({"text": [f"text {i}" for i in range(6)], "label": values * 3})
+    frame.to_csv(tmp_path / "pandas.csv", index=False)
+    pl.from_pandas(frame).write_csv(tmp_path / "polars.csv")
+    frame.to_json(tmp_path / "d.jsonl", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "d.parquet")
+    routes = [frame, pl.from_pandas(frame), (frame["text"], frame["label"]), list(zip(*frame.to_dict("list").values()))]  # noqa: B905
+    routes += [tmp_path / name for name in ("pandas.csv", "polars.csv", "d.jsonl", "d.parquet")]
+    found = [[names_of(item) for item in as_items(route)[0]] for route in routes]
+    assert all(names == found[0] for names in found)
+
+
+@pytest.mark.parametrize(("learnt", "given"), [(("false", "true"), (False, True)), (("0.0", "1.0"), (0.0, 1))])
+def test_a_model_trained_before_labels_were_spelled_alike_is_evaluated(tmp_path, learnt, given):
+    rows = [(t, learnt[i % 2]) for i, (t, _) in enumerate(sentiment(12))]
+    rows[0] = (rows[0][0], "other")  # keeps the spelling of the file
+    finetune("classify", folder(tmp_path / "m"), rows, out=tmp_path / "c", **QUICK)
+    expected = evaluate(tmp_path / "c", rows[1:])
+    found = evaluate(tmp_path / "c", [(t, given[learnt.index(y)]) for t, y in rows[1:]])
+    assert found == expected
+    validation = [(t, given[learnt.index(y)]) for t, y in rows[1:]]
+    finetune("classify", tmp_path / "m", rows, validation=validation, **QUICK)
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
+def test_rows_whose_text_is_missing_have_null_predictions(models, tmp_path, nothing):
+    texts = ["the fox", nothing, "the dog"]
+    frame = pd.DataFrame({"text": pd.Series(texts, dtype=object)})
+    frame.to_parquet(tmp_path / "d.parquet")
+    frame.to_json(tmp_path / "d.jsonl", orient="records", lines=True)
+    for data in (texts, frame, [{"text": t} for t in texts], tmp_path / "d.parquet", tmp_path / "d.jsonl"):
+        said: list[str] = []
+        rows = predict(models / "single", data, say=said.append)
+        assert [row["label"] is None for row in rows] == [False, True, False]
+        assert "1 of 3 rows have no text: their predictions are null" in said
+        if "input" in rows[1]:
+            assert rows[1]["input"] == {"text": None}
+    pairs = [("the fox", nothing), (nothing, "the fox"), PAIRS[0]]
+    for data in (pairs, pd.DataFrame(pairs, columns=["text", "text2"])):
+        assert [row["score"] is None for row in predict(models / "similarity", data)] == [True, True, False]
+
+
+def test_an_indicator_frame_without_labels_is_refused_as_its_csv(tmp_path):
+    frame = pd.DataFrame({"text": ["a", "b"], "spam": [0, 1], "ham": [1, 0]})
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    for data in (frame, tmp_path / "d.csv"):
+        with pytest.raises(UserError, match="no label column among text, spam, ham"):
+            as_items(data)
+
+
+def test_entities_that_are_null_or_there_twice(tmp_path):
+    path, entity = tmp_path / "d.jsonl", {"start": 4, "end": 7, "label": "ANIMAL"}
+    rows = [{"text": "the fox", "entities": [entity, entity]}, {"text": "nothing", "entities": None}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for data in (path, rows, pd.DataFrame(rows)):
+        assert [s.spans for s in as_sentences(data, labelled=True)] == [((4, 7, "ANIMAL"),), ()]
+    said: list[str] = []
+    finetune("tag", folder(tmp_path / "m"), path, out=tmp_path / "t", say=said.append, **QUICK)
+    assert not [line for line in said if "over another one" in line]
+    with pytest.raises(UserError, match="row 1: entity 2 has no 'label'"):
+        as_sentences([{"text": "the fox", "entities": [entity, {"start": 0, "end": 3}]}], labelled=True)
+    with pytest.raises(UserError, match="row 1: no 'entities'"):
+        as_sentences([{"text": "the fox"}], labelled=True)
+    assert len(predict(tmp_path / "t", ["the fox", None])) == 2
+    assert len(predict(tmp_path / "t", [{"text": "the fox"}, {"text": None}])) == 2
+
+
+def test_arrow_arrays_are_texts_and_labels(models):
+    texts = ["the fox", "the dog"]
+    assert listed(pa.array(texts)) == listed(pa.chunked_array([texts[:1], texts[1:]])) == texts
+    model = unmask.load(models / "base", device="cpu", precision="fp32")
+    np.testing.assert_array_equal(model.embed(pa.array(texts)), model.embed(texts))
+    assert [i.label for i in as_items((pa.array(texts), pa.array(["x", "y"])))[0]] == ["x", "y"]
+    assert [i.label for i in as_items({"text": pa.array(texts), "label": pa.array([0, 1])})[0]] == [0, 1]
+
+
+def test_fill_keeps_the_place_of_a_blank_line(models, tmp_path, capsys):
+    path = tmp_path / "t.txt"
+    path.write_text("the [MASK]\n\na [MASK] jumps\n \n")
+    code, out, err = run(capsys, "fill", models / "base", path, "--json", "--precision", "fp32")
+    results = json.loads(out)["results"]
+    assert code == 0
+    assert [(r["text"], len(r["slots"])) for r in results] == [
+        ("the [MASK]", 1),
+        ("", 0),
+        ("a [MASK] jumps", 1),
+        (" ", 0),
+    ]
+    assert "2 of 4 texts are blank" in err
+    path.write_text("the [MASK]\n\nno blank\n")
+    code, _, err = run(capsys, "fill", models / "base", path)
+    assert (code, "text 3 has no [MASK]" in err) == (2, True)
+    path.write_text("\n\n")
+    assert run(capsys, "fill", models / "base", path)[0] == 2

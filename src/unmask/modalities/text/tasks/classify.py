@@ -18,7 +18,7 @@ from unmask.errors import UserError, setting, suggest
 from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
-from unmask.modalities.text.tasks.data import Columns, Item, as_items, place_names, vectors
+from unmask.modalities.text.tasks.data import Columns, Item, as_items, place_names, spelling, vectors
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.held_out import judging_folds
@@ -150,14 +150,15 @@ class Classify(TextTask):
         return list(self.score(made_up, [Item(text="", label=label)]))
 
     def named(self, items: list[Item]) -> list[Item]:
-        """Vectors of 0 and 1 as the names of this model's labels at their places.
+        """Labels in this model's spelling ('1.0' for 1), vectors of 0 and 1 as the names of its labels at their places.
 
         Raises:
             UserError: they have not as many places.
         """
         places = vectors(items)
         if places is None:
-            return items
+            own = {spelling(name): name for name in self.labels} | {name: name for name in self.labels}
+            return items if self.problem == "regression" else [_spelled(item, own) for item in items]
         if self.problem != "multi" or places != len(self.labels):
             raise UserError(
                 f"{items[0].where}: {places} times 0 or 1, and the model has {len(self.labels)} labels",
@@ -359,6 +360,15 @@ def names_of(item: Item) -> list[str]:
             return [str(n) for n in label]
         return [name for name, mark in zip(place_names(len(label)), label, strict=True) if mark]
     return [str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()]
+
+
+def _spelled(item: Item, own: Mapping[str, str]) -> Item:
+    """An item whose labels are spelled as the model's (own: label or its usual spelling -> the model's)."""
+    names = names_of(item)
+    found = [own.get(name, own.get(spelling(name), name)) for name in names]
+    if found == names:
+        return item
+    return dataclasses.replace(item, label=tuple(found) if isinstance(item.label, tuple) else found[0])
 
 
 def guess_problem(items: Sequence[Item]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import read_text, split_lines
-from unmask.modalities.text.given import table_rows
+from unmask.modalities.text.given import is_missing, table_rows
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
 from unmask.modalities.text.tasks.data import Columns, read_rows, refuse_group
@@ -92,7 +92,9 @@ def as_sentences(
     if rows and isinstance(rows[0], Sentence):
         return rows
     made = [
-        Sentence(text=row, where=f"row {i}") if isinstance(row, str) else grouped(f"row {i}", dict(row))
+        Sentence(text=row or "", where=f"row {i}")
+        if isinstance(row, str) or (row is None and not labelled)
+        else grouped(f"row {i}", dict(row))
         for i, row in enumerate(rows, 1)
     ]
     noted.settle("rows")
@@ -270,10 +272,12 @@ def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sen
             raise UserError(f"{where}: {len(words)} tokens, {len(tags)} tags", hint="Give one tag a token.")
         return joined(words, [checked(tag, where) for tag in tags], where=where)
     text = row.get("text") if isinstance(row.get("text"), str) else row.get("sentence")
+    if not labelled and text is None and ("text" in row or "sentence" in row) and is_missing(row.get("text")):
+        text = ""
     if not isinstance(text, str):
         raise UserError(f"{where}: no 'text'", hint='Expected {"text": ..., "entities": [{"start", "end", "label"}]}.')
-    # doccano's key is `label`
-    found = next((row[k] for k in ("entities", "spans", "label") if row.get(k) is not None), None)
+    keys = [k for k in ("entities", "spans", "label") if k in row]  # doccano's key is `label`
+    found = next((row[k] for k in keys if not is_missing(row[k])), () if keys and labelled else None)
     if found is not None and not isinstance(found, list | tuple):
         raise UserError(f"{where}: entities {found!r:.40}", hint="Give a list of {start, end, label}; it may be empty.")
     if found is None:
@@ -281,11 +285,15 @@ def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sen
             raise UserError(f"{where}: no 'entities'", hint="Give a list of {start, end, label}; it may be empty.")
         return Sentence(text=text, where=where, row=row)
     spans = []
-    for e in found:
+    for number, e in enumerate(found, 1):
         try:
             start, end, label = (e["start"], e["end"], e["label"]) if isinstance(e, dict) else e
             start, end, label = _offset(start), _offset(end), _type(label)
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except KeyError as error:
+            raise UserError(
+                f"{where}: entity {number} has no {error}", hint="Give each entity start, end and label."
+            ) from None
+        except (TypeError, ValueError, OverflowError):
             raise UserError(
                 f"{where}: entity {e!r:.80}", hint="Expected start, end (whole numbers) and label (a name)."
             ) from None
@@ -301,4 +309,4 @@ def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sen
                 noted.mended["entities with blanks at their ends, which were cut off"] += 1
             start, end = first, last
         spans.append((start, end, label))
-    return Sentence(text=text, spans=tuple(spans), where=where, row=None if labelled else row)
+    return Sentence(text=text, spans=tuple(dict.fromkeys(spans)), where=where, row=None if labelled else row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any
 
 from unmask.errors import UserError, first_of, setting, suggest
 from unmask.files import read_text, split_lines
-from unmask.modalities.text.given import is_missing, table_rows
+from unmask.modalities.text.given import is_missing, table_rows, values_of
 from unmask.modalities.text.quotes import encloses, separated
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.header import has_header, naming, refuse_other_separator
@@ -386,7 +387,7 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
             f"{where}: no column of texts among {', '.join(names)}",
             hint=f"Name it with {naming(text='COLUMN')}.",
         )
-    return Columns(**chosen, header=columns.header, learnt=columns.learnt)
+    return Columns(**chosen, header=columns.header, learnt=columns.learnt, pairs=columns.pairs)
 
 
 def read_items(
@@ -440,7 +441,23 @@ def _items(
         )
     items = noted.each(rows, lambda where, row: _item(where, row, columns, labelled=labelled))
     noted.settle("rows")
+    if labelled and all(isinstance(item.label, str) and _VALUE.fullmatch(item.label.strip()) for item in items):
+        items = [dataclasses.replace(item, label=spelling(str(item.label))) for item in items]
     return items
+
+
+_VALUE = re.compile(r"(?i:true|false)|([+-]?[0-9]+)\.0+")
+"""A truth value, or a whole number as a column of floats writes it."""
+
+
+def spelling(name: str) -> str:
+    """A label as a column of such values in memory has it, which is what labels are matched by.
+
+    >>> spelling("true"), spelling("1.0"), spelling("1.5"), spelling("b")
+    ('True', '1', '1.5', 'b')
+    """
+    found = _VALUE.fullmatch(name.strip())
+    return name.strip() if found is None else found[1] or name.strip().capitalize()
 
 
 def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: bool) -> Item:
@@ -451,6 +468,8 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
             texts[part] = None
             continue
         value = row.get(name)
+        if not labelled and name in row and is_missing(value):
+            value = ""
         empty = is_missing(value) or (isinstance(value, str) and not value.strip())
         if not isinstance(value, str) or (labelled and empty):
             raise UserError(
@@ -474,8 +493,11 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
     )
 
 
-_LIST = re.compile(r"""\[\s*(?:(['"]).*\1)?\s*\]""", re.DOTALL)
-"""A list of texts as Python and JSON write it."""
+_LIST = re.compile(
+    r"""(?:\[|\{|\((?=.*,))(?:\s*(['"]).*\1,?\s*|(?:[\s0-9.,+-]|true|false)*)[\])}]""", re.DOTALL | re.IGNORECASE
+)
+"""A list, tuple or set of texts, numbers or truth values as Python, NumPy and JSON write it."""
+EXPECTED = "Expected a name, a number or a list of names."
 
 
 def _label(value: Any, where: str) -> Label:
@@ -484,22 +506,34 @@ def _label(value: Any, where: str) -> Label:
     Raises:
         UserError: it is no name, number or list of names.
     """
-    if isinstance(value, Mapping):
-        raise UserError(f"{where} is an object", hint="Expected a name, a number or a list of names.")
     if isinstance(value, str) and _LIST.fullmatch(value.strip()):
         raise UserError(
             f"{where} is a list written as text: {value[:60]!r}",
             hint="Several labels per text are lists of names in .jsonl or .parquet.",
         )
-    if isinstance(value, list | tuple) or hasattr(value, "tolist"):
-        values = value if isinstance(value, list | tuple) else value.tolist()
-        if not isinstance(values, list | tuple):
-            return _label(values, where)
-        marks = len(values) > 1 and all(isinstance(v, int | float) and v in (0, 1) for v in values)
-        return tuple(int(v) for v in values) if marks else tuple(str(v) for v in values)
-    if isinstance(value, bool):
-        return str(value).lower()
-    return value if isinstance(value, str | float | int) or value is None else str(value)
+    if isinstance(value, set | frozenset):  # in no order
+        return tuple(sorted(_name(v, where) for v in value))
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        marks = len(value) > 1 and all(isinstance(v, int | float) and v in (0, 1) for v in value)
+        return tuple(int(v) for v in value) if marks else tuple(_name(v, where) for v in value)
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return value
+    return _name(value, where)
+
+
+def _name(value: Any, where: str) -> str:
+    """One label as a name.
+
+    Raises:
+        UserError: it is missing, or neither a name nor a number.
+    """
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if is_missing(value) or (isinstance(value, str) and not value.strip()):
+        raise UserError(f"{where} has an empty label among others", hint="Leave it out of the list.")
+    if not isinstance(value, str | numbers.Number):
+        raise UserError(f"{where} is an object of type {type(value).__name__}: {value!r:.60}", hint=EXPECTED)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def as_items(
@@ -544,7 +578,7 @@ def as_items(
 
 def _by_name(row: Any, *, pairs: bool) -> dict[str, Any]:
     """A row of Python, as column -> value."""
-    if isinstance(row, str):
+    if isinstance(row, str) or is_missing(row):
         return {"text": row}
     second = ("text2",) if len(row) == 3 or pairs else ()
     return dict(zip(("text", *second, "label"), row, strict=False))
@@ -591,12 +625,12 @@ def place_names(places: int) -> list[str]:
 
 def _is_row(row: Any, *, pairs: bool = False) -> bool:
     """Whether it is a text, (text, label) or (text, text2, label); or (text, text2) of pairs."""
-    if isinstance(row, str):
+    if isinstance(row, str) or is_missing(row):
         return True
     return (
         isinstance(row, Sequence)
         and len(row) in (2, 3)
-        and all(isinstance(text, str) for text in row[: 2 if pairs else len(row) - 1])
+        and all(isinstance(text, str) or is_missing(text) for text in row[: 2 if pairs else len(row) - 1])
     )
 
 
@@ -604,13 +638,18 @@ def _paired(data: Any) -> list[tuple[str, Any]] | None:
     """(texts, labels) as rows; None of anything else. Two rows in a tuple are rows.
 
     Raises:
-        UserError: there are more of the ones than of the others.
+        UserError: there are more of the ones than of the others; labels are a column vector.
     """
     if not isinstance(data, tuple) or len(data) != 2 or any(isinstance(part, str | Item | Mapping) for part in data):
         return None
-    texts, labels = list(data[0]), list(data[1])
+    texts, labels = values_of(data[0]), table_rows(data[1]) or values_of(data[1])
     if all(isinstance(part, tuple) for part in data) and _is_row(texts) and _is_row(labels):
         return None
     if len(texts) != len(labels):
         raise UserError(f"{len(texts):,} texts and {len(labels):,} labels", hint="Give a label per text.")
+    numbered = (isinstance(y, list | tuple) and len(y) == 1 and not isinstance(y[0], str) for y in labels)
+    if getattr(data[1], "shape", ())[1:] == (1,) or (labels and all(numbered)):
+        raise UserError(
+            "labels are a column of one number or name each", hint="Give them flat: [0, 1] for [[0], [1]], y.ravel()."
+        )
     return list(zip(texts, labels, strict=True))

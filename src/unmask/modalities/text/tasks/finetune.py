@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
+from unmask.modalities.text.given import is_missing
 from unmask.modalities.text.tasks import loop, simpler
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.data import Columns
@@ -156,7 +157,9 @@ def _carried(item: Any) -> dict[str, Any]:
         return {}
     named = next((value for name, value in row.items() if str(name).strip().lower() == "id"), None)
     carried = ({} if named is None else {"id": named}) | {"input": dict(row)}
-    return json.loads(json.dumps(carried, default=str), parse_constant=lambda name: None)  # JSON has no NaN
+    return json.loads(
+        json.dumps(carried, default=lambda v: None if is_missing(v) else str(v)), parse_constant=lambda name: None
+    )  # JSON has no NaN
 
 
 def _predict(

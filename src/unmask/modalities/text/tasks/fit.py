@@ -176,7 +176,7 @@ class TaskRun:
             text=text, model=built, about=task.about, device=self.device, precision=self.precision, random=random
         )
         training = task.prepare(items, labelled=True)
-        checked = None if held is None else task.prepare(held, labelled=True)
+        checked = None if held is None else task.prepare(task.named(held), labelled=True)
         nothing: Any = None
         return FittedTask(folder=folder, task=task, training=training, checked=checked, outcome=nothing), random
 
