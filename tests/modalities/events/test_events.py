@@ -227,6 +227,29 @@ def test_encounters_and_splits_are_read(tmp_path: Path):
         read_meds(tmp_path / "visit_id")
 
 
+@pytest.mark.parametrize(
+    ("subjects", "names", "said"),
+    [
+        ([1, 2], ["train", "Held_Out"], "1 subjects, such as 2, are in splits called 'Held_Out'"),
+        ([1, 2], ["test", "held_out "], "2 subjects, such as .* called 'held_out ', 'test'"),
+        ([1, 2], ["train", None], "1 subjects, such as 2, are in splits called ''"),
+        ([1001, 1002], ["train", "held_out"], "none of its 2 subjects is in the data, such as 100"),
+    ],
+)
+def test_splits_that_would_hold_out_nobody_are_refused(tmp_path: Path, subjects, names, said):
+    """Their patients were trained on, without a word."""
+    shard(tmp_path, table([(1, DAY, "A", 1.0), (2, DAY, "A", 2.0)]))
+    (tmp_path / "metadata").mkdir()
+    frame = pl.DataFrame({"subject_id": subjects, "split": names})
+    frame.write_parquet(tmp_path / "metadata" / "subject_splits.parquet")
+    with pytest.raises(UserError, match=said):
+        read_meds(tmp_path)
+    (tmp_path / "metadata" / "subject_splits.parquet").unlink()
+    frame.write_csv(tmp_path / "metadata" / "subject_splits.csv")
+    with pytest.raises(UserError, match=r"subject_splits\.csv: splits are read of a parquet file"):
+        read_meds(tmp_path)
+
+
 @pytest.mark.parametrize("names", [("train", "tuning", "held_out"), ("train/0", "tuning/0", "held_out/0")])
 def test_without_the_file_the_folders_of_the_shards_are_the_splits(tmp_path: Path, names: tuple[str, ...]):
     for subject, name in enumerate(names):

@@ -219,12 +219,26 @@ def splits_of(root: Place, subjects: np.ndarray) -> np.ndarray | None:
     """Split of each subject, by the file of a MEDS folder, else by the folders of its shards; None without either.
 
     Raises:
-        UserError: the file is damaged, lacks a column, or puts a subject into two splits; or of the folders only some
-            are splits.
+        UserError: the file is damaged, lacks a column, names a split that MEDS does not have, or none of the subjects,
+            or puts a subject into two splits; or of the folders only some are splits.
     """
     path = root / SPLITS
     if path.exists():
         frame = read(path, {"subject_id": "int", "split": "text"}).unique()
+        other = frame.filter(~pl.col("split").fill_null("").is_in([TRAIN, TUNING, HELD_OUT]))
+        if len(other):
+            names = ", ".join(f"{name or ''!r}" for name in other["split"].unique().sort().head(5).to_list())
+            raise UserError(
+                f"{path}: {len(other):,} subjects, such as {other['subject_id'][0]}, are in splits called {names}",
+                hint=f"Call them {TRAIN}, {TUNING} or {HELD_OUT}; leave subjects without a split out of the file.",
+            )
+        if len(frame) and len(subjects) and not np.isin(subjects, frame["subject_id"].to_numpy()).any():
+            raise UserError(
+                f"{path}: none of its {len(frame):,} subjects is in the data, such as {frame['subject_id'][0]}",
+                hint="Give the splits of this extract, whose ids are the data's subject_id.",
+            )
+    elif (root / SPLITS).with_suffix(".csv").exists():
+        raise UserError(f"{path.with_suffix('.csv')}: splits are read of a parquet file", hint=f"Write it as {SPLITS}.")
     else:
         folders = split_folders(root)
         if folders is None:
