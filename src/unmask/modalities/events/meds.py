@@ -237,8 +237,8 @@ def splits_of(root: Place, subjects: np.ndarray) -> np.ndarray | None:
                 f"{path}: none of its {len(frame):,} subjects is in the data, such as {frame['subject_id'][0]}",
                 hint="Give the splits of this extract, whose ids are the data's subject_id.",
             )
-    elif (root / SPLITS).with_suffix(".csv").exists():
-        raise UserError(f"{path.with_suffix('.csv')}: splits are read of a parquet file", hint=f"Write it as {SPLITS}.")
+    elif (table := root / SPLITS.replace(".parquet", ".csv")).exists():
+        raise UserError(f"{table}: splits are read of a parquet file", hint=f"Write it as {SPLITS}.")
     else:
         folders = split_folders(root)
         if folders is None:
