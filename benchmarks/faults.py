@@ -144,7 +144,7 @@ class Trial:
                 return f"{name} is lost or half written"
         begun = (self.work / "out" / "checkpoints").exists() or (self.work / ".out.training").exists()
         again, said = self.run(Fault(self.work), *(["--resume"] if begun else []))
-        if again == 2 and re.search("already holds a model|: exists|has already", said):  # it was done: it is read back
+        if again == 2 and re.search("already holds a|: exists|has already", said):  # it was done: it is read back
             again, said = self.read(self.work / "out")
         if again != self.fine or "Traceback" in said:
             return f"after exit code {code}, again: exit code {again}: {said[-500:]}"
@@ -198,7 +198,7 @@ def tried(trial: Trial, kind: str, moments: int, rng: random.Random, counts: Cou
         elif names(work) != trial.left:
             said.append(f"two at once: lacking or left behind {sorted(names(work) ^ trial.left)}")
     for path in sorted((trial.whole / "out").rglob("*")) if kind == "flip" else ():
-        if path.is_file() and (data := bytearray(path.read_bytes())):
+        if "checkpoints" not in path.parts and path.is_file() and (data := bytearray(path.read_bytes())):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             empty(work)
             shutil.copytree(trial.whole / "out", work / "out")

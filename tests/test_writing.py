@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import pkgutil
 import stat
 import subprocess
 import sys
@@ -183,11 +184,10 @@ def test_a_disk_that_turns_read_only_is_said(tmp_path, monkeypatch, removable):
         raise OSError(errno.EROFS, "Read-only file system")
 
 
-def test_a_full_disk_is_said_where_safetensors_says_so(tmp_path):
-    from safetensors import SafetensorError
-
+@pytest.mark.parametrize("name", ["safetensors.SafetensorError", "polars.exceptions.ComputeError"])
+def test_a_full_disk_is_said_where_a_library_says_so(tmp_path, name):
     with pytest.raises(UserError, match="best: cannot be written"), written(tmp_path / "best"):
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        raise pkgutil.resolve_name(name)("parquet: underlying IO error: No space left on device (os error 28)")
     assert not list(tmp_path.iterdir())
 
 

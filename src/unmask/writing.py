@@ -95,8 +95,8 @@ def written(path: str | Path) -> Iterator[Path]:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether a file could not be written, also where safetensors says so (by an error of its own)."""
-    return isinstance(error, OSError) or type(error).__name__ == "SafetensorError"
+    """Whether a file could not be written, also where safetensors or polars say so (by errors of their own)."""
+    return isinstance(error, OSError) or type(error).__name__ == "SafetensorError" or "(os error " in str(error)
 
 
 LOCK = ".lock"

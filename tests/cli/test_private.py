@@ -54,6 +54,7 @@ def test_what_a_command_leaves_is_for_its_owner_alone_and_quotes_nobody(name, ho
     assert left
     modes = {p.relative_to(tmp_path).as_posix(): oct(stat.S_IMODE(p.stat().st_mode)) for p in left}
     assert modes == {n: "0o700" if (tmp_path / n).is_dir() else "0o600" for n in modes}
+    assert all("\n- The folder " in p.read_text() for p in left if p.name == "README.md"), "what a folder holds"
     if name not in QUOTING:
         assert pages_that_quote(tmp_path) == {}
 
