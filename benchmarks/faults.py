@@ -198,7 +198,7 @@ def tried(trial: Trial, kind: str, moments: int, rng: random.Random, counts: Cou
         elif names(work) != trial.left:
             said.append(f"two at once: lacking or left behind {sorted(names(work) ^ trial.left)}")
     for path in sorted((trial.whole / "out").rglob("*")) if kind == "flip" else ():
-        if "checkpoints" not in path.parts and path.is_file() and (data := bytearray(path.read_bytes())):
+        if not {"checkpoints", "cache"} & set(path.parts) and path.is_file() and (data := bytearray(path.read_bytes())):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             empty(work)
             shutil.copytree(trial.whole / "out", work / "out")

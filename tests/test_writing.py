@@ -73,6 +73,15 @@ def test_two_processes_do_not_write_one_folder(tmp_path):
     assert not out.exists(), "nothing was written there"
 
 
+def test_a_disk_that_fills_up_while_a_folder_is_worked_in_is_said(tmp_path):
+    """The lines of a run's metrics.jsonl ended in a traceback."""
+    for wrong in (errno.ENOSPC, errno.EROFS):
+        with pytest.raises(UserError, match="model: cannot be written"), own_folder(tmp_path / "model"):
+            raise OSError(wrong, os.strerror(wrong))
+    with pytest.raises(FileNotFoundError), own_folder(tmp_path / "model"):
+        (tmp_path / "rows.csv").read_text()
+
+
 def test_a_killed_process_holds_nothing(tmp_path):
     with another_process_in(tmp_path / "model") as other:
         other.kill()

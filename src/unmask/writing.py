@@ -90,8 +90,12 @@ def written(path: str | Path) -> Iterator[Path]:
     except Exception as error:
         if not is_disk_error(error):
             raise
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be written ({reason})", hint="Free space, or choose another place.") from None
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: Path, error: BaseException) -> UserError:
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"{path}: cannot be written ({reason})", hint="Free space, or choose another place.")
 
 
 def is_disk_error(error: BaseException) -> bool:
@@ -136,10 +140,7 @@ def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = _lock(path, wait, busy)
         except OSError as error:
-            raise UserError(
-                f"{path.parent}: cannot be written ({error.strerror or error})",
-                hint="Free space, or choose another folder.",
-            ) from None
+            raise _not_written(path.parent, error) from None
         _held.add(path)
         try:
             yield
@@ -194,7 +195,7 @@ def own_folder(folder: str | Path, *, busy: str = "writes a model there") -> Ite
     A folder that was made and in which nothing was written is removed.
 
     Raises:
-        UserError: another process writes there, or it cannot be made.
+        UserError: another process writes there, it cannot be made, or the disk is full or read only by now.
     """
     folder = check_folder(folder)
     made = not folder.exists()
@@ -208,6 +209,10 @@ def own_folder(folder: str | Path, *, busy: str = "writes a model there") -> Ite
                 ) from None
             held.enter_context(locked(folder / LOCK, busy=busy))
             yield folder
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise _not_written(folder, error) from None
     finally:
         if made:
             with contextlib.suppress(OSError):  # something is in it
@@ -336,10 +341,7 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
         except Exception as error:
             if not is_disk_error(error):
                 raise
-            reason = getattr(error, "strerror", None) or error
-            raise UserError(
-                f"{folder}: cannot be written ({reason})", hint="Free space, or choose another folder."
-            ) from None
+            raise _not_written(folder, error) from None
         finally:
             with contextlib.suppress(OSError):
                 remove(new)
