@@ -11,6 +11,7 @@ from unmask.evaluation.metrics import (
     by_position,
     masked_metrics,
     plain,
+    wilson,
 )
 
 
@@ -35,6 +36,15 @@ def test_interval_covers_the_truth_about_as_often_as_it_says():
     estimates = [bootstrap_mean(*clustered(rng, documents=60, size=5), draws=400, seed=i) for i in range(300)]
     covered = np.mean([e.low <= 0 <= e.high for e in estimates])
     assert 0.90 <= covered <= 0.985
+
+
+def test_a_share_of_all_or_none_has_an_interval():
+    """Of 28 right answers of 28 it was 1 to 1: resamples of them never vary."""
+    for share in (0.0, 1.0):
+        for groups, independent in ((np.arange(28), 28), (np.arange(28) // 4, 7)):
+            found = bootstrap_mean(np.full(28, share), groups)
+            assert [found.low, found.high] == wilson(share * independent, independent)
+    assert bootstrap_mean([2.0, 2.0], [0, 1]).high == 2.0
 
 
 def test_a_weight_counts_like_that_many_equal_slots():

@@ -13,10 +13,8 @@ from markupsafe import Markup
 from unmask.errors import either
 from unmask.evaluation.charts import table
 from unmask.evaluation.meanings import legend
-from unmask.evaluation.metrics import bootstrap_mean, plain
+from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
 
-_Z = 1.959964
-"""Of a 95 % interval."""
 SHOWN = 20
 """Classes that a table of confusions shows."""
 
@@ -78,18 +76,6 @@ def class_figures(
     }
 
 
-def wilson(hits: float, n: float) -> list[float]:
-    """Wilson's 95 % interval of a share (1927): inside 0 to 1 and honest at the ends.
-
-    >>> [round(x, 3) for x in wilson(10, 10)]
-    [0.722, 1.0]
-    """
-    share = hits / n
-    middle = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z / (1 + _Z**2 / n) * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))
-    return [max(0.0, middle - half), min(1.0, middle + half)]
-
-
 def share(hits: np.ndarray, among: np.ndarray, groups: np.ndarray | None = None) -> dict[str, Any] | None:
     """The share of hits among some examples, with Wilson's interval; None of no examples.
 
@@ -149,7 +135,7 @@ def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = No
     for kind, found in zip(kinds, placed, strict=True):
         independent = len(np.unique(each[kind]))
         beyond[kind] = (found - value) / len(kind) * math.sqrt(independent / (independent - 1))
-    half = _Z * math.sqrt((_sums(beyond, each) ** 2).sum())
+    half = Z_95 * math.sqrt((_sums(beyond, each) ** 2).sum())
     return {"value": value, "interval": [max(0.0, value - half), min(1.0, value + half)]}
 
 

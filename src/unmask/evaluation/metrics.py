@@ -60,6 +60,22 @@ class Band:
     estimate: Estimate
 
 
+Z_95 = 1.959964
+"""Of a 95 % interval."""
+
+
+def wilson(hits: float, n: float) -> list[float]:
+    """Wilson's 95 % interval of a share (1927): inside 0 to 1 and honest at the ends.
+
+    >>> [round(x, 3) for x in wilson(10, 10)]
+    [0.722, 1.0]
+    """
+    share = hits / n
+    middle = (share + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
+    half = Z_95 / (1 + Z_95**2 / n) * math.sqrt(share * (1 - share) / n + Z_95**2 / (4 * n**2))
+    return [max(0.0, middle - half), min(1.0, middle + half)]
+
+
 def bootstrap_mean(
     values: ArrayLike,
     groups: ArrayLike,
@@ -73,7 +89,8 @@ def bootstrap_mean(
 
     Each draw takes as many groups as there are, with replacement, and recomputes the ratio of sums (values
     over weights), so long documents count for more in the mean and their length is resampled with them (Efron
-    & Tibshirani 1993, chapter 8). With fewer than about 20 groups a percentile interval is too narrow. A NaN
+    & Tibshirani 1993, chapter 8). A share of 0 or 1 never varies so: its interval is Wilson's of as many examples as
+    there are groups, at 95 %. With fewer than about 20 groups a percentile interval is too narrow. A NaN
     among the values makes the estimate NaN: it is a fault to be seen, not data to be skipped.
 
     Args:
@@ -109,10 +126,13 @@ def bootstrap_mean(
     mean = float(top.sum() / bottom.sum())
     if len(names) < 2 or not math.isfinite(mean):
         return Estimate(mean, nan, nan, n)
+    if mean in (0.0, 1.0) and ((value == 0) | (value == 1)).all():
+        low, high = wilson(mean * len(names), len(names))
+        return Estimate(mean, low, high, n)
     ratios = _resampled_ratios(top, bottom, draws, seed)
     tail = (1 - confidence) / 2
-    low, high = np.quantile(ratios[np.isfinite(ratios)], [tail, 1 - tail])
-    return Estimate(mean, float(low), float(high), n)
+    low, high = np.quantile(ratios[np.isfinite(ratios)], [tail, 1 - tail]).tolist()
+    return Estimate(mean, low, high, n)
 
 
 def masked_metrics(

@@ -13,8 +13,9 @@ import pytest
 from event_data import labels
 
 from unmask.cli import main
+from unmask.cli.events.shown import odd_points
 from unmask.modalities.events.audit import audit
-from unmask.modalities.events.cuts import without_events
+from unmask.modalities.events.cuts import after_death, without_events
 from unmask.modalities.events.demo import simulate
 from unmask.modalities.events.meds import read_labels, read_meds
 from unmask.modalities.events.shards import write_meds
@@ -122,6 +123,20 @@ def test_points_before_any_event_are_found(tmp_path: Path):
     points = [(s, t - timedelta(microseconds=s % 2), True) for s, t in first.iter_rows()]
     bare = without_events(events, read_labels(labels(tmp_path / "some", points), events))
     assert bare.tolist() == [s % 2 == 1 for s, _, _ in points]
+
+
+def test_points_after_the_death_are_counted(tmp_path: Path):
+    """As `predict`, `evaluate` and `finetune` say them: they answered for the dead without a word."""
+    rows, asked = clean(0)
+    died = datetime(2020, 1, 1)
+    rows = [*rows, (3, died, "MEDS_DEATH", None, None), (4, None, "MEDS_DEATH//HOSPITAL", None, None)]
+    points = [(s, died + timedelta(days=d), True) for s in sorted({p[0] for p in asked}) for d in (-1, 0, 1)]
+    found(tmp_path, rows, points)
+    events = read_meds(tmp_path / "m")
+    late = after_death(events, read_labels(tmp_path / "task", events))
+    assert late.tolist() == [s == 4 or (s == 3 and t >= died) for s, t, _ in points]
+    said = odd_points({"without_events": 0, "after_death": {"training": int(late.sum()), "held_out": 0}})
+    assert said == ["warning: 5 points lie after the death of their patient"]
 
 
 def test_dates_taken_for_times_are_found(tmp_path: Path):

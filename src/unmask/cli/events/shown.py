@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from unmask.errors import UserError
@@ -12,9 +13,14 @@ def outside_line(count: int) -> list[str]:
     return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
 
 
-def bare_line(count: int) -> list[str]:
-    """What to say of points before the first event of their patient, a line or none."""
-    return [f"warning: {count:,} points lie before the first event of their patient"] if count else []
+def odd_points(found: Mapping[str, Any]) -> list[str]:
+    """What to say of points before the first event of their patient, and after the death; a line each, or none."""
+    lines = []
+    for name, where in (("without_events", "before the first event"), ("after_death", "after the death")):
+        count = sum(found[name].values()) if isinstance(found[name], dict) else found[name]
+        if count:
+            lines.append(f"warning: {count:,} points lie {where} of their patient")
+    return lines
 
 
 def trained_line(count: int | None, warnings: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.events.shown import bare_line, interval_text, legend_line, outside_line, ready
+from unmask.cli.events.shown import interval_text, legend_line, odd_points, outside_line, ready
 from unmask.errors import UserError, suggest
 
 
@@ -60,7 +60,7 @@ def finetune(
         output.write({"folder": out} | found, [], device=found["device"], precision=found["precision"])
         return
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
-    lines += [*outside_line(found["outside"]), *bare_line(sum(found["without_events"].values())), unknown_line(found)]
+    lines += [*outside_line(found["outside"]), *odd_points(found), unknown_line(found)]
     for name, count in found.get("unseen_classes", {}).items():
         lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
     if "number" in found:
@@ -115,7 +115,7 @@ def predict(
 
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events.cuts import without_events
+    from unmask.modalities.events.cuts import after_death, without_events
     from unmask.modalities.events.meds import BY_SPLITS, read_meds
     from unmask.modalities.events.model import write_predictions
     from unmask.modalities.events.unknown import unknown_line
@@ -136,8 +136,9 @@ def predict(
         **loaded.unknown,
     }
     found["without_events"] = int(without_events(events, points).sum())
+    found["after_death"] = int(after_death(events, points).sum())
     lines = [f"{out}: {len(points)} predictions", *outside_line(points.outside), unknown_line(loaded.unknown)]
-    lines += bare_line(found["without_events"])
+    lines += odd_points(found)
     if events.splits is not None:
         found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))
         lines.append(f"by {BY_SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))

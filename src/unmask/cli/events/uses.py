@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.events.shown import bare_line, interval_text, legend_line, outside_line, ready, trained_line
+from unmask.cli.events.shown import interval_text, legend_line, odd_points, outside_line, ready, trained_line
 from unmask.errors import UserError
 
 SHOWN_ROWS = 10
@@ -157,7 +157,7 @@ def evaluate(
     lines = [f"{found['points']:,} points of {found['patients']:,} patients{by}"]
     lines += [
         *outside_line(found["outside"]),
-        *bare_line(found["without_events"]),
+        *odd_points(found),
         *trained_line(found["trained"], found["warnings"]),
         unknown_line(loaded.unknown),
     ]

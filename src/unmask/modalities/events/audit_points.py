@@ -19,12 +19,11 @@ from unmask.modalities.events.audit_events import (
     TELLS,
     WINDOW,
     Finding,
-    block_of,
     most_frequent,
     named,
 )
-from unmask.modalities.events.cuts import Cuts, cut, encounters, flat, searched, without_events
-from unmask.modalities.events.meds import DEATH, STATIC, Events, Labels, may_be_classes
+from unmask.modalities.events.cuts import Cuts, after_death, cut, encounters, flat, searched, without_events
+from unmask.modalities.events.meds import STATIC, Events, Labels, may_be_classes
 
 BARE = 0.01
 """Share of the points without an event before them from which on it is warned of."""
@@ -179,16 +178,7 @@ def _lower(share: np.ndarray, n: np.ndarray) -> np.ndarray:
 
 def points_after_death(events: Events, points: Labels) -> Iterator[Finding]:
     """Points that know of the patient's death."""
-    dead = events.begins(DEATH)
-    if not dead.any():
-        return
-    died = np.full(len(events), np.iinfo(np.int64).max)
-    for owners, here in events.blocks():
-        block = block_of(events, owners, here)
-        found = dead[block.code]
-        np.minimum.at(died, block.subject[found], block.time[found])
-    # A death without a time is always known.
-    late = died[points.subject] <= points.time
+    late = after_death(events, points)
     if late.any():
         yield Finding(
             check="points after death",

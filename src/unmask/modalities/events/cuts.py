@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from unmask.modalities.events.meds import BIRTH, NO_VISIT, STATIC, Events, Labels
+from unmask.modalities.events.meds import BIRTH, DEATH, NO_VISIT, STATIC, Events, Labels
 
 ROWS = 4_000_000
 """Events looked at in one go."""
@@ -27,6 +27,15 @@ def without_events(events: Events, points: Labels) -> np.ndarray:
         timed = (events.time[here] != STATIC) & ~birth[events.code[here]]
         np.minimum.at(first, events.owner(owners)[timed], events.time[here][timed])
     return points.time < first[points.subject]
+
+
+def after_death(events: Events, points: Labels) -> np.ndarray:
+    """(points,) whether the death of its patient is known at a point; one without a time always is."""
+    deadly, died = events.begins(DEATH), np.full(len(events), np.iinfo(np.int64).max)
+    for owners, here in events.blocks() if deadly.any() else ():
+        found = deadly[events.code[here]]
+        np.minimum.at(died, events.owner(owners)[found], events.time[here][found])
+    return died[points.subject] <= points.time
 
 
 def searched(

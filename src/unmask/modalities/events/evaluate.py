@@ -10,7 +10,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.modalities.events.age_and_count import AgeAndCount
-from unmask.modalities.events.cuts import without_events
+from unmask.modalities.events.cuts import after_death, without_events
 from unmask.modalities.events.folder import EventFolder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import HELD_OUT, Events, Labels, read_labels
@@ -66,6 +66,7 @@ def evaluate(model: OutcomeModel, events: Events, labels: str | Path, *, seed: i
         "points": len(points),
         "patients": len(np.unique(points.subject)),
         "without_events": int(without_events(events, points).sum()),
+        "after_death": int(after_death(events, points).sum()),
         "outside": points.outside,
         "trained": trained,
         "split": split,

@@ -22,7 +22,7 @@ from unmask.modalities.events import outcome_report
 from unmask.modalities.events.age_and_count import AgeAndCount
 from unmask.modalities.events.card import counts, scored_figures
 from unmask.modalities.events.clinical import descriptions
-from unmask.modalities.events.cuts import without_events
+from unmask.modalities.events.cuts import after_death, without_events
 from unmask.modalities.events.features import gather
 from unmask.modalities.events.finetune_stages import stages_of
 from unmask.modalities.events.folder import save_folder
@@ -120,8 +120,8 @@ def finetune_outcome(
         found["worth"] = weighed.figures
     found |= {"outside": points.outside, "held_out_by": "a hash of the id" if events.held_out is None else BY_SPLITS}
     found |= loaded.unknown
-    bare = without_events(events, points)
-    found["without_events"] = {name: int(bare[rows].sum()) for name, rows in (("training", train), ("held_out", test))}
+    for name, lie in (("without_events", without_events(events, points)), ("after_death", after_death(events, points))):
+        found[name] = {part: int(lie[rows].sum()) for part, rows in (("training", train), ("held_out", test))}
     found |= told_of(points, {"training": train, "held_out": test}, labels)
     if isinstance(target, Number):
         found["number"] = target.to_dict() | {"taken_as": taken_as(points.take(train))}

@@ -13,7 +13,7 @@ import numpy as np
 from unmask.core.inference import one_core
 from unmask.modalities.text.tasks import simpler
 from unmask.modalities.text.tasks.beside import Beside, Kind, vectors_apart
-from unmask.modalities.text.tasks.held_out import resamples
+from unmask.modalities.text.tasks.held_out import interval, resamples
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
@@ -256,9 +256,9 @@ def _interval(task: TextTask, predictions: list[dict[str, Any]], items: Sequence
         task.value([predictions[i] for i in drawn], [items[i] for i in drawn])
         for drawn in resamples(items, np.random.default_rng(seed), DRAWS)
     ]
-    low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
     value = task.value(predictions, items)
-    return {"value": value, "low": None if low is None else float(low), "high": None if high is None else float(high)}
+    low, high = interval(values, task.metric, value, items)
+    return {"value": value, "low": low, "high": high}
 
 
 def lines(verdict: Verdict, metric: str, rows: int) -> list[str]:

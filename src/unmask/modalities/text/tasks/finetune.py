@@ -20,7 +20,7 @@ from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.finetuning import TaskTraining
-from unmask.modalities.text.tasks.held_out import resamples
+from unmask.modalities.text.tasks.held_out import interval, resamples
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.missing import without_texts
 from unmask.modalities.text.tasks.model import TaskFolder
@@ -221,13 +221,13 @@ def evaluate(
     values = []
     for drawn in resamples(items, np.random.default_rng(seed), draws):
         values.append(task.score([predictions[i] for i in drawn], [items[i] for i in drawn])[task.metric])
-    low, high = np.quantile(values, [0.025, 0.975]) if values else (None, None)
+    low, high = interval(values, task.metric, metrics[task.metric], items)
     return {
         "task": task.name,
         "metric": task.metric,
         "value": metrics[task.metric],
-        "low": None if low is None else float(low),
-        "high": None if high is None else float(high),
+        "low": low,
+        "high": high,
         "rows": len(items),
         "metrics": metrics,
         **metrics,
