@@ -106,6 +106,15 @@ def test_classes_copies_and_what_is_not_held_out_are_said(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "classes: " in said
     assert "4 of 4 pictures to judge on are exact copies of training ones" in said
+    for part, kept in (("train", 20), ("test", 3)):
+        for number in range(kept):
+            path = tmp_path / "parts" / part / str(labels[number]) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels[number]).save(path)
+    unmask.images.finetune(tmp_path / "m", tmp_path / "parts", tmp_path / "d")
+    said = capsys.readouterr().err
+    assert "held apart from training: test (3)" in said
+    assert "3 of 3 pictures to judge on are exact copies of training ones" in said
 
 
 SCALES = {

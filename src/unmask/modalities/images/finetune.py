@@ -158,7 +158,8 @@ def _pictures(
     }
     train = base.read(data, group=settings.group, **table)
     if train.test is not None:
-        train = train.take(np.flatnonzero(~train.test))
+        train, apart = train.take(np.flatnonzero(~train.test)), train.take(np.flatnonzero(train.test))
+        train = dataclasses.replace(train, notes=[*train.notes, *_copies_across(train, apart)])
     objective = objective_of(train, settings.problem, settings.threshold)
     _smoothing(settings, objective.problem)
     if validation is not None:
