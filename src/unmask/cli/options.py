@@ -18,7 +18,12 @@ Tuned = Annotated[str, typer.Argument(help="Fine-tuned model folder.")]
 Validation = Annotated[str | None, typer.Option(help="Held-out labelled data: early stopping, calibration, report.")]
 Text = Annotated[str | None, typer.Option(help="Column of texts; of words in a CoNLL file, by number from 1.")]
 Text2 = Annotated[str | None, typer.Option(help="Column of second texts.")]
-Label = Annotated[str | None, typer.Option(help="Column of labels; of tags in a CoNLL file, by number from 1.")]
+Label = Annotated[
+    list[str],
+    typer.Option(
+        help="Column of labels; of tags in a CoNLL file, by number from 1; repeated: columns of 0 and 1, a label each."
+    ),
+]
 FillSteps = Annotated[int, typer.Option("--steps", help="Fill in this many steps, most confident blanks first.")]
 FillOrder = Annotated[str, typer.Option("--order", help="confidence, random or left_to_right.")]
 FillTemperature = Annotated[float, typer.Option("--temperature", help="0 takes the likeliest, above 0 samples.")]

@@ -50,6 +50,10 @@ def evaluated(words: Sequence[str], given: Mapping[str, str]) -> str | None:
     return task if task in WINDOWED else "a text task"
 
 
+def _one_or_several(names: Sequence[str]) -> str | Sequence[str] | None:
+    return names[0] if len(names) == 1 else tuple(names) or None
+
+
 def _is_collection(data: str) -> bool:
     """Whether a place is a folder of queries and documents, as BEIR has them."""
     return os.path.isfile(os.path.join(data, "queries.jsonl"))  # not Path.is_file, which fails where a name is too long
@@ -64,7 +68,7 @@ def finetune(
     validation: options.Validation = None,
     text: options.Text = None,
     text2: options.Text2 = None,
-    label: options.Label = None,
+    label: options.Label = [],
     header: options.Header = None,
     metric: str = typer.Option(None, help="What early stopping goes by (classify)."),
     seeds: int = typer.Option(1, help="Runs with as many seeds: mean and interval; the best is kept."),
@@ -94,7 +98,7 @@ def finetune(
     output = Output(json_, int(settings.get("seed") or 0))
     chosen = {
         "validation": validation,
-        "columns": Columns(text=text, text2=text2, label=label, header=header),
+        "columns": Columns(text=text, text2=text2, label=_one_or_several(label), header=header),
         "metric": metric,
         "lenient": lenient,
         "console": not json_,
@@ -159,7 +163,7 @@ def evaluate(
     data: list[str] = typer.Argument(..., help="Labelled data, or a BEIR folder of queries and documents."),
     text: options.Text = None,
     text2: options.Text2 = None,
-    label: options.Label = None,
+    label: options.Label = [],
     header: options.Header = None,
     lenient: options.Lenient = False,
     set_: options.Set = [],
@@ -186,7 +190,7 @@ def evaluate(
     found = tuning.evaluate(
         model,
         data[0],
-        columns=Columns(text=text, text2=text2, label=label, header=header, group=given.get("group")),
+        columns=Columns(text=text, text2=text2, label=_one_or_several(label), header=header, group=given.get("group")),
         seed=seed,
         device=device,
         precision=precision,

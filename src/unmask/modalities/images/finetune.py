@@ -157,8 +157,8 @@ def _pictures(
         "label_column": settings.label_column,
     }
     train = base.read(data, group=settings.group, **table)
-    if train.test is not None:
-        train, apart = train.take(np.flatnonzero(~train.test)), train.take(np.flatnonzero(train.test))
+    if (test := train.test) is not None:
+        train, apart = train.take(np.flatnonzero(~test)), train.take(np.flatnonzero(test))
         train = dataclasses.replace(train, notes=[*train.notes, *_copies_across(train, apart)])
     objective = objective_of(train, settings.problem, settings.threshold)
     _smoothing(settings, objective.problem)

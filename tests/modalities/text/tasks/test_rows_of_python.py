@@ -19,7 +19,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.given import listed
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.conll import as_sentences
-from unmask.modalities.text.tasks.data import as_items
+from unmask.modalities.text.tasks.data import Columns, as_items
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
@@ -260,3 +260,24 @@ def test_fill_keeps_the_place_of_a_blank_line(models, tmp_path, capsys):
     assert (code, "text 3 has no [MASK]" in err) == (2, True)
     path.write_text("\n\n")
     assert run(capsys, "fill", models / "base", path)[0] == 2
+
+
+def test_several_columns_of_0_and_1_are_labels_by_name(tmp_path):
+    """As multi-label tables of spreadsheets have them; one of the columns alone was read, as one label per text."""
+    rows = [(f"text {i}", i % 2, i % 3 == 0, i % 5 == 0) for i in range(30)]
+    frame = pd.DataFrame(rows, columns=["text", "law", "med", "fin"]).astype({"med": float})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    columns = Columns(label=("law", "med", "fin"))
+    expected = [tuple(n for n, mark in zip(("law", "med", "fin"), row[1:], strict=True) if mark) for row in rows]
+    for data in (str(tmp_path / "a.csv"), frame):
+        items, read_from = as_items(data, columns)
+        assert [item.label for item in items] == expected
+    assert read_from.said() == "text: 'text', label: 'law', 'med', 'fin'"
+    again, _ = as_items(frame, Columns().trained_on(read_from.named))
+    assert [item.label for item in again] == expected
+    frame["fin"] = frame["fin"].astype(object)
+    frame.loc[3, "fin"] = "yes"
+    with pytest.raises(UserError, match=r"row 4: column 'fin' is 'yes', not 0 or 1"):
+        as_items(frame, columns)
+    with pytest.raises(UserError, match="no column 'tax'"):
+        as_items(frame, Columns(label=("law", "tax")))

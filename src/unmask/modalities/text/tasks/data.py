@@ -97,6 +97,7 @@ class Columns:
     """Which column plays which part; what is None is that of the training data, or guessed from the names.
 
     Attributes:
+        label: of labels; several: each holds 0 or 1, and is the name of a label that a text has or has not.
         header: whether the first line of a csv or tsv names the columns; None where the file tells (see `header`).
         learnt: part -> the column that a model was trained on.
         pairs: whether a row of two texts without a label is a pair, as a model of pairs reads it.
@@ -104,7 +105,7 @@ class Columns:
 
     text: str | None = None
     text2: str | None = None
-    label: str | None = None
+    label: str | Sequence[str] | None = None
     negative: str | None = None
     group: str | None = None
     header: bool | None = None
@@ -114,10 +115,10 @@ class Columns:
     @property
     def asked(self) -> list[str]:
         """Names of columns that are given."""
-        return [name for part in PARTS if (name := getattr(self, part)) is not None]
+        return [name for part in PARTS for name in _listed(getattr(self, part))]
 
     @property
-    def named(self) -> dict[str, str]:
+    def named(self) -> dict[str, Any]:
         """Part -> column, for a model's folder; empty where the columns have no names."""
         if self.header is False:
             return {}
@@ -147,13 +148,15 @@ class Columns:
         other = [
             f"{part} {getattr(self, part)!r} ({name!r} in the training data)"
             for part, name in self.learnt.items()
-            if getattr(self, part) not in (None, name) and self.header is not False
+            if getattr(self, part) is not None and _listed(getattr(self, part)) != _listed(name)
+            if self.header is not False
         ]
         return f"warning: read other columns than the model was trained on: {', '.join(other)}" if other else None
 
     def said(self) -> str:
         """One line for people."""
-        parts = ", ".join(f"{part}: {getattr(self, part)!r}" for part in PARTS if getattr(self, part) is not None)
+        given = {part: _listed(getattr(self, part)) for part in PARTS}
+        parts = ", ".join(f"{part}: {', '.join(map(repr, names))}" for part, names in given.items() if names)
         return f"{parts} (by position: the file has no header)" if self.header is False else parts
 
 
@@ -363,6 +366,11 @@ def _cola(lines: Sequence[tuple[int, list[str]]], path: Path) -> list[str]:
     )
 
 
+def _listed(column: str | Sequence[str] | None) -> list[str]:
+    """The names of no column, one, or several."""
+    return [] if column is None else [column] if isinstance(column, str) else list(column)
+
+
 def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
     """The columns to read: those asked for, checked, and guesses for the others.
 
@@ -371,15 +379,19 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
     """
     names = list(names)
     lowered = {name.strip().lower(): name for name in names}
-    chosen: dict[str, str | None] = {part: getattr(columns, part) for part in PARTS}
+    chosen: dict[str, Any] = {part: getattr(columns, part) for part in PARTS}
+
+    def taken() -> list[str]:
+        return [name for column in chosen.values() for name in _listed(column)]
+
     for asked in columns.asked:
         if asked not in names:
             raise UserError(f"{where}: no column {asked!r}", hint=suggest(asked, names))
     for part, name in columns.learnt.items():
-        if chosen[part] is None and name in names and name not in chosen.values():
+        if chosen[part] is None and set(_listed(name)) <= set(names) - set(taken()):
             chosen[part] = name
     for part, usual in (("text", TEXT), ("text2", TEXT2), ("label", LABEL), ("negative", NEGATIVE)):
-        free = [n for n in usual if n in lowered and lowered[n] not in chosen.values()]
+        free = [n for n in usual if n in lowered and lowered[n] not in taken()]
         if chosen[part] is None:
             chosen[part] = next((lowered[n] for n in free), None)
     if chosen["text"] is None:
@@ -477,7 +489,11 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
                 hint="Every row needs a text: fill it in or leave the row out.",
             )
         texts[part] = value
-    label = row.get(columns.label) if columns.label is not None else None
+    label: Any = None
+    if isinstance(columns.label, str):
+        label = row.get(columns.label)
+    elif columns.label is not None and labelled:
+        label = [name for name in columns.label if _mark(row.get(name), f"{where}: column {name!r}")]
     if labelled and (is_missing(label) or (isinstance(label, str) and not label.strip())):
         raise UserError(f"{where}: column {columns.label!r} is empty", hint="Every row needs a label.")
     assert texts["text"] is not None
@@ -520,6 +536,18 @@ def _label(value: Any, where: str) -> Label:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return value
     return _name(value, where)
+
+
+def _mark(value: Any, where: str) -> bool:
+    """Whether a text has a label, of the column of that name.
+
+    Raises:
+        UserError: it is neither 0 nor 1, nor true or false.
+    """
+    text = spelling(str(value.tolist() if hasattr(value, "tolist") else value))
+    if text not in ("0", "1", "False", "True"):
+        raise UserError(f"{where} is {value!r:.60}, not 0 or 1", hint="Several columns of labels hold 0 or 1 each.")
+    return text in ("1", "True")
 
 
 def _name(value: Any, where: str) -> str:
