@@ -174,7 +174,18 @@ def run_kind(name: str, root: Path, steps: int = 2) -> tuple[dict[str, Any], dic
         write(data, k)
     sets = [part for c in chosen for part in ("--set", c)]
     trained = ran(
-        "pretrain", "images", data, "--out", root / "model", "--steps", steps, "--precision", "fp32", *SMALL, *sets
+        "pretrain",
+        "images",
+        data,
+        "--out",
+        root / "model",
+        "--steps",
+        steps,
+        "--precision",
+        "fp32",
+        *SMALL,
+        "--examples",
+        *sets,
     )
     filled = ran("fill", root / "model", data, "--ratio", "0.5", "--out", root / "filled.png")
     embedded = ran("embed", root / "model", data, "--out", root / "vectors.npy")

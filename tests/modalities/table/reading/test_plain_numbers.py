@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from unmask.modalities.table.reading import decimal_marks, parse, plain_numbers
@@ -70,6 +70,7 @@ def test_cells_are_read_and_missed_as_one_by_one(also: tuple[str, ...], cells: l
 
 
 @given(cells=st.lists(CELL.filter(lambda v: isinstance(v, str)), min_size=1, max_size=12))
+@example(cells=["12.345.678", "-99.0"])
 def test_marks_are_found_as_one_by_one(cells: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         slow, fast = both(patch, lambda: spelling_of(np.array([*cells, None], object)[:-1]))

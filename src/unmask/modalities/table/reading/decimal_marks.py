@@ -205,8 +205,8 @@ def _decide(texts: list[str], delimiter: str, elsewhere: Set[str], told: str | N
     if first == PLAIN and prior is None:
         # Where commas part decimals, or may, points part thousands: 1.081 beside 611, even beside a slip (12.5).
         commas = "," in elsewhere or (delimiter == ";" and "." not in {*elsewhere, _certain(texts)})
-        grouped = next((t for t in texts if "." in t and _reads(POINTS, t) and POINTS.read(t) != PLAIN.read(t)), "")
-        if commas and grouped:
+        grouped = next((t for t in texts if "." in t and _differ(POINTS, PLAIN, [t])), "") if commas else ""
+        if grouped:
             return Spelling(first, unclear=grouped)
     sure = next(iter(elsewhere)) if len(elsewhere) == 1 else ""
     other = next((s for s in viable if s.decimal != first.decimal and _differ(s, first, texts)), None)
