@@ -94,13 +94,13 @@ def impute_properly(
         shift=read_shifts(shift),
         seed=seed,
     )
-    with warned_of() as said:
+    with warned_of() as warned:
         done.fit(frame)
     for path, one in zip(written, done.tables(), strict=True):
         write_table(one, path, escape_formulas=escape_formulas)
     if report:
         done.report(report)
-    cells, notes = done.cells_, [note for note in done.notes_ if note.removeprefix("warning: ") not in said]
+    cells, notes = done.cells_, [note for note in done.notes_ if note.removeprefix("warning: ") not in warned]
     found = {
         "out": written,
         "rows": len(frame),
@@ -111,7 +111,7 @@ def impute_properly(
         "why": done.reasons_,
         "formula": done.formula_.text if done.formula_ else None,
         "notes": notes,
-        "warnings": said,
+        "warnings": warned,
         "report": report,
     }
     how = ", ".join(f"{name}: {m}" for name, m in done.methods_.items()) or "nothing was missing"

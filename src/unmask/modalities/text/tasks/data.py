@@ -270,17 +270,26 @@ def _features(path: Path) -> dict[str, Any]:
         return {}
 
 
+def _parsed(text: str, where: str, expected: str) -> Any:
+    """What a text of JSON holds.
+
+    Raises:
+        UserError: it is not JSON, or an object has a key twice.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object)
+    except KeyError as error:
+        raise UserError(f"{where}: {error} is there twice", hint="Rename one of them.") from None
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error})", hint=expected) from None
+
+
 def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
     rows = []
     for n, line in enumerate(read_text(path, hint=GIVE).split("\n"), start=1):
         if not line.strip():
             continue
-        try:
-            row = json.loads(line, object_pairs_hook=_object)
-        except KeyError as error:
-            raise UserError(f"{path}:{n}: {error} is there twice", hint="Rename one of them.") from None
-        except ValueError as error:
-            raise UserError(f"{path}:{n}: not JSON ({error})", hint="One JSON object per line.") from None
+        row = _parsed(line, f"{path}:{n}", "One JSON object per line.")
         if not isinstance(row, dict):
             raise UserError(f"{path}:{n}: {type(row).__name__}, not an object", hint="One JSON object per line.")
         rows.append((f"{path}:{n}", row))
@@ -289,12 +298,7 @@ def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _json(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """The objects of one list."""
-    try:
-        found = json.loads(read_text(path, hint=GIVE), object_pairs_hook=_object)
-    except KeyError as error:
-        raise UserError(f"{path}: {error} is twice in an object", hint="Rename one of them.") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})", hint="Expected a list of objects.") from None
+    found = _parsed(read_text(path, hint=GIVE), str(path), "Expected a list of objects.")
     if not isinstance(found, list):
         raise UserError(f"{path}: {type(found).__name__}, not a list", hint="Expected a list of objects.")
     for i, row in enumerate(found, 1):
