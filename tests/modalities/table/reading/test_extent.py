@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 import zipfile
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from unmask import memory
 from unmask.errors import UserError
 from unmask.memory import Free, peak_memory
+from unmask.modalities.table.reading.extent import MOST_COLUMNS
 from unmask.modalities.table.reading.readers import read_frame
 
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -74,3 +78,20 @@ def test_a_parquet_file_of_more_rows_than_memory_is_refused(tmp_path: Path, monk
     pl.DataFrame({"a": [1] * 200_000}).write_parquet(tmp_path / "t.parquet")
     with pytest.raises(UserError, match=r"200,000 rows and 1 columns by its own account"):
         read_frame(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_more_columns_than_are_looked_at_within_a_minute_are_refused_by_the_head(tmp_path: Path, kind: str):
+    """A file of 300 000 columns took minutes before anything was said."""
+    count = MOST_COLUMNS + 1 if kind == "parquet" else 300_000
+    path = tmp_path / f"wide.{kind}"
+    if kind == "csv":
+        names = ",".join(f"c{i}" for i in range(count))
+        path.write_text("\n".join([names, *[",".join(["1.5"] * count)] * 5]))
+    else:
+        pq.write_table(pa.table({f"c{i}": [1.5] for i in range(count)}), path)
+    before, start = peak_memory(), time.process_time()
+    with pytest.raises(UserError, match=rf"wide\.{kind}: {count:,} columns; at most {MOST_COLUMNS:,}"):
+        read_frame(path)
+    assert time.process_time() - start < 1
+    assert peak_memory() - before < 200

@@ -6,6 +6,7 @@ import re
 import zipfile
 from pathlib import Path
 
+from unmask.errors import UserError
 from unmask.memory import refuse_more_than_memory
 
 CELL = 32
@@ -15,7 +16,18 @@ PART = 1 << 20
 _PLACE = re.compile(rb'\br="([A-Z]{0,3})(\d{1,7})"')
 """Of a row (r="7") or a cell (r="AB7") of a sheet."""
 LONGEST_PLACE = 16
+MOST_COLUMNS = 1 << 15
+"""Of a file, twice those of a spreadsheet; to look at so many takes half a minute."""
 FAR = "Look whether a cell stands far away by mistake, or save the part that is meant as a CSV file."
+
+
+def check_columns(path: Path, count: int) -> None:
+    """Refuse a file with more than `MOST_COLUMNS` columns, by its head."""
+    if count > MOST_COLUMNS:
+        raise UserError(
+            f"{path}: {count:,} columns; at most {MOST_COLUMNS:,} are read",
+            hint="Choose the columns that matter; where rows and columns are swapped, swap them back.",
+        )
 
 
 def check_sheets(path: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from unmask.errors import UserError, option
 from unmask.memory import refuse_more_than_memory
 from unmask.modalities.table.reading.encodings import letters_of, refuse_letters
-from unmask.modalities.table.reading.extent import FAR
+from unmask.modalities.table.reading.extent import FAR, check_columns
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.sheets import SHEETS, STATISTICS, read_sheet, read_statistics
 
@@ -63,6 +63,7 @@ def _read_file(path: Path, encoding: str | None, sheet: str | None) -> Frame:
 
         try:
             about = pq.read_metadata(path)
+            check_columns(path, about.num_columns)
             cells = about.num_rows * about.num_columns
             what = f"{path}: {about.num_rows:,} rows and {about.num_columns:,} columns by its own account"
             refuse_more_than_memory(what, 8.0 * cells, hint=FAR)
@@ -120,6 +121,7 @@ def _read_texts(path: Path, file: TextIO) -> Frame:
         header = next(reader, None)
         if not header:
             raise UserError(f"{path}: empty", hint="Expected a header line and rows.")
+        check_columns(path, len(header))
         columns = [_Texts() for _ in header]
         for row in reader:
             if not row and len(header) > 1:
