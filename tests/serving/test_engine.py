@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import threading
 import time
 
 import pytest
 
 from running_server import counting
+from storm import as_json, values
+from unmask.serving import engine
 from unmask.serving.engine import Ask, Engine
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
@@ -251,7 +254,8 @@ def test_a_request_that_is_long_to_read_holds_up_no_other_model():
     [
         (b"{", 400, "not JSON"),
         (b"", 400, "not JSON"),
-        (b"[" * 100_000, 400, "not JSON"),
+        (b"[" * 799, 400, "not JSON"),
+        (b"[" * 100_000, 400, "more than 800 keys and values"),
         (b'{"texts": ["a"]}' + b"\xff", 400, "not JSON"),
         (b'{"texts": [NaN]}', 400, "not JSON"),
         (b'{"texts": 3}', 400, "texts: a number"),
@@ -264,4 +268,61 @@ def test_bodies_that_are_wrong_are_said_to_be(body, status, said):
     found = w.found(1)[0]
     assert found[0] == status
     assert said in found[1]["error"]["what"]
+    w.engine.close()
+
+
+def size(value):
+    """Keys and values within a JSON value, and 1 for each object or list that is empty."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return (len(value) * (1 + isinstance(value, dict)) or 1) + sum(map(size, inner))
+    return 0
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
+def test_keys_and_values_are_counted_as_json_has_them(piece, monkeypatch):
+    monkeypatch.setattr(engine, "PIECE", piece)
+    rng = random.Random(0)
+    odd = ['"', "\\", '\\"', ",[{:", ']}"', "\\\\\\", 'é"']
+    for _ in range(100):
+        value = [values(rng), {"".join(rng.choices(odd, k=3)): "".join(rng.choices(odd, k=rng.randrange(9)))}]
+        body = as_json(value)
+        assert engine.counted(body) == engine.counted(json.dumps(value, indent=1).encode()) == size(value)
+
+
+def joined(each, count):
+    return b'{"texts":[' + b",".join([each] * count) + b"]}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{" + b",".join(b'"k%d":0' % n for n in range(1_000_000)) + b"}",
+        joined(b"[]", 5_000_000),
+        joined(b"[1]", 4_000_000),
+        joined(b'{"a":1}', 2_000_000),
+        joined(b"1.5", 4_000_000),
+        joined(b'""', 5_000_000),
+        b"[" * (16 << 20),
+        b'{"a":' * 3_000_000,
+    ],
+)
+def test_a_body_of_millions_of_values_is_refused_before_it_is_read(body, monkeypatch):
+    read = []
+    monkeypatch.setattr(engine.orjson, "loads", lambda body: read.append(body) or {})
+    w = Waiting()
+    began = time.process_time()
+    w.engine.ask(Ask("m", "length", body, "", time.monotonic() + 20, tag=0))
+    status, answer = w.found(1)[0]
+    assert time.process_time() - began < 0.5
+    assert (status, read) == (400, [])
+    assert "more than 1,048,576 keys and values" in answer["error"]["what"]
+    w.engine.close()
+
+
+def test_a_long_text_of_commas_and_brackets_is_one_value():
+    w = Waiting(limits=Limits(slots=200))
+    text = r'{"texts": ["' + r"[{,:\\\"" * 1000 + '"]}'
+    w.engine.ask(Ask("m", "length", text.encode(), "", time.monotonic() + 5, tag=0))
+    assert "slots" in w.found(1)[0][1]["error"]["what"]
     w.engine.close()

@@ -14,6 +14,7 @@ So a batch is as large as what is waiting, and nobody waits for a batch to fill.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import sys
 import threading
@@ -38,6 +39,9 @@ NAMED_IN_BODY = ""
 """In place of a model's name, where the body says which: its key `model`."""
 PROBE = ""
 """In place of a verb: the model's own example, ahead of what waits, to see that it answers."""
+PIECE = 1 << 18
+"""Bytes of a body that are counted at a time; between two pieces other threads go on."""
+UNCOUNTED = bytes(set(range(256)) - set(b'",:[{'))
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Engine:
                 continue
             try:
                 if name == NAMED_IN_BODY:
-                    ask.value = _json(ask)
+                    ask.value = _json(ask, self.limits)
                     ask.model = self._named(ask.value, ask.action)
                     self.ask(ask)
                     continue
@@ -156,7 +160,7 @@ class Engine:
         if ask.action == PROBE:
             return _probe(self.served[ask.model])
         verb = self._verb(ask)
-        return verb.prepare(checked(verb.request, _body(ask, verb) if ask.value is None else ask.value))
+        return verb.prepare(checked(verb.request, _body(ask, verb, self.limits) if ask.value is None else ask.value))
 
     def _named(self, body: Any, action: str) -> str:
         """The model that a body names.
@@ -338,7 +342,7 @@ def _probe(served: Served) -> Work:
     return Work(items=[None], slots=[1], run=list, finish=list)
 
 
-def _body(ask: Ask, verb: Verb) -> Any:
+def _body(ask: Ask, verb: Verb, limits: Limits) -> Any:
     """The body as JSON.
 
     Raises:
@@ -346,17 +350,42 @@ def _body(ask: Ask, verb: Verb) -> Any:
     """
     if verb.raw is not None and "json" not in ask.content:
         return verb.raw(ask.body)
-    return _json(ask)
+    return _json(ask, limits)
 
 
-def _json(ask: Ask) -> Any:
-    """Raises: Refused: the body is not JSON, or said not to be."""
+def _json(ask: Ask, limits: Limits) -> Any:
+    """Raises: Refused: the body is not JSON, or said not to be, or of too many values."""
     if ask.content and "json" not in ask.content:
         raise Refused(415, f"a body of type {ask.content[:60]}", hint=f"Send JSON, with content-type: {JSON}.")
+    if counted(ask.body, limits.values) > limits.values:
+        raise Refused(400, f"a body of more than {limits.values:,} keys and values", hint="Send it in parts.")
     try:
         return orjson.loads(ask.body)
     except orjson.JSONDecodeError as error:
         raise Refused(400, f"the body is not JSON: {error.msg} at character {error.pos}", hint="Send JSON.") from None
+
+
+def counted(body: bytes, most: float = math.inf) -> int:
+    """Keys and values within a JSON value, before it is read; an empty object or list within counts twice.
+
+    Args:
+        most: where there are more, they are not all counted.
+    """
+    import numpy as np
+
+    count, within, start = 0, False, 0
+    while start < len(body) and count <= most:
+        piece = body[start : start + PIECE]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # the character behind a backslash belongs to it
+            piece = body[start : start + PIECE + 1]
+        start += len(piece)
+        plain = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        marks = np.frombuffer(plain.translate(None, UNCOUNTED), np.uint8)
+        quotes = marks == ord('"')
+        texts = np.logical_xor.accumulate(quotes) ^ within
+        count += int(np.count_nonzero(~(texts | quotes)))
+        within ^= bool(np.count_nonzero(quotes) % 2)
+    return count
 
 
 def _finished(work: Work, answers: Sequence[Any]) -> Reply:

@@ -42,3 +42,9 @@ class Limits:
     per_address: int = 512
     pixels: int = 40_000_000
     draws: int = 100
+
+    @property
+    def values(self) -> int:
+        """Keys and values of JSON per request (400), counted before they are read: of each slot at most four, as an
+        event has them."""
+        return 4 * self.slots
