@@ -90,3 +90,24 @@ def test_large_bodies_are_checked_at_once(body, said):
     assert found.endswith(said)
     assert bool(found) == bool(said)
     assert time.process_time() - began < 0.8
+
+
+def test_cells_that_any_shape_lets_through_are_not_read_one_by_one():
+    rows = [{f"c{k}": cell for k, cell in enumerate([1, 2.5, "a", None, True] * 80)} for _ in range(1024)]
+    began = time.process_time()
+    assert checked(CELLS, {"rows": rows}) == {"rows": rows}
+    assert time.process_time() - began < 0.15
+    rows[1000]["c399"] = []
+    with pytest.raises(UserError, match=r"rows\[1000\]\.c399: a list, expected a cell"):
+        checked(CELLS, {"rows": rows})
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Text(), Text(longest=3), Text(known=("a",)), Number(), Number(0), Number(whole=True), Flag(), Nothing(), SHAPE]
+    + [Either((Nothing(), Number()), ""), Either((Number(whole=True), Number()), ""), ListOf(Text()), MapOf(Number())],
+)
+def test_what_a_shape_takes_by_its_type_it_takes_as_it_is(shape):
+    for value in ("", "a", "aaaa", 0, -1, 1.0, -2.5, 10**30, True, None, [], ["a"], {}, {"a": 1}):
+        if type(value) in shape.taken:
+            assert checked(shape, value) is value

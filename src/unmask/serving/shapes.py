@@ -27,7 +27,13 @@ REQUIRED: Any = object()
 
 
 class Shape(ABC):
-    """What a JSON value must look like."""
+    """What a JSON value must look like.
+
+    Attributes:
+        taken: types whose values all fit, and stay as they are: where all of many values have one, none is read.
+    """
+
+    taken: frozenset[type] = frozenset()
 
     @abstractmethod
     def read(self, value: Any, at: str, wrong: Wrong) -> Any:
@@ -93,6 +99,10 @@ class Text(Shape):
     longest: int | None = None
     known: tuple[str, ...] = ()
 
+    @property
+    def taken(self) -> frozenset[type]:  # type: ignore[override]
+        return frozenset() if self.known or self.longest is not None else frozenset({str})
+
     def read(self, value: Any, at: str, wrong: Wrong) -> Any:
         if not isinstance(value, str):
             wrong.note(at, f"{kind_of(value)}, expected a text")
@@ -114,6 +124,10 @@ class Number(Shape):
     low: float = -math.inf
     high: float = math.inf
     whole: bool = False
+
+    @property
+    def taken(self) -> frozenset[type]:  # type: ignore[override]
+        return frozenset() if self.whole or self._range() != "-inf or more" else frozenset({int, float})
 
     def read(self, value: Any, at: str, wrong: Wrong) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float) or (self.whole and value != int(value)):
@@ -139,6 +153,8 @@ class Number(Shape):
 @dataclass(frozen=True)
 class Flag(Shape):
     """true or false."""
+
+    taken = frozenset({bool})
 
     def read(self, value: Any, at: str, wrong: Wrong) -> Any:
         if not isinstance(value, bool):
@@ -177,6 +193,8 @@ class ListOf(Shape):
             return value
         if len(value) < self.least:
             wrong.note(at, f"{len(value)} values, {self.least} or more are needed")
+        if self.each.taken.issuperset(map(type, value)):
+            return value
         return [self.each.read(one, f"{at}[{number}]", wrong) for number, one in enumerate(value)]
 
     def schema(self) -> dict[str, Any]:
@@ -202,6 +220,8 @@ class MapOf(Shape):
         if self.most is not None and len(value) > self.most:
             wrong.note(at, f"{len(value):,} keys, at most {self.most:,} are read")
             return value
+        if self.each.taken.issuperset(map(type, value.values())):
+            return value
         return {key: self.each.read(one, f"{at}.{key[:60]}" if at else key[:60], wrong) for key, one in value.items()}
 
     def schema(self) -> dict[str, Any]:
@@ -215,6 +235,10 @@ class Either(Shape):
 
     shapes: Sequence[Shape]
     expected: str
+
+    @cached_property
+    def taken(self) -> frozenset[type]:  # type: ignore[override]
+        return frozenset(kind for kind, alike in self._by_type.items() if len(alike) == 1 and kind in alike[0].taken)
 
     def read(self, value: Any, at: str, wrong: Wrong) -> Any:
         alike = self._by_type.get(type(value), ())
@@ -253,6 +277,8 @@ JSON_TYPES: dict[type, Sequence[str]] = {
 @dataclass(frozen=True)
 class Nothing(Shape):
     """null."""
+
+    taken = frozenset({type(None)})
 
     def read(self, value: Any, at: str, wrong: Wrong) -> Any:
         if value is not None:
