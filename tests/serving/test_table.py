@@ -138,6 +138,8 @@ def test_the_hub_s_tabular_tasks(server):
     assert status == 200
     assert all(20 < age < 110 for age in found)
     assert server.post("/models/m/pipeline/tabular-regression", {"table": whole})[0] == 400
+    status, found = server.post("/models/m/pipeline/tabular-regression", {"table": {"age": [1] * 1025}})
+    assert (status, found["error"]["what"]) == (400, "table.age: 1,025 values, at most 1,024 per request")
 
 
 def test_rows_with_columns_of_their_own_are_refused_before_a_table_is_made_of_them(server):

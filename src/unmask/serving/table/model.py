@@ -73,8 +73,8 @@ def serve(path: str | Path, *, limits: Limits) -> Served:
         "precision": "fp32",
     }
     dialects = {
-        "huggingface/tabular-classification": _tabular(verbs["impute"], model, quantities=False),
-        "huggingface/tabular-regression": _tabular(verbs["impute"], model, quantities=True),
+        "huggingface/tabular-classification": _tabular(verbs["impute"], model, limits, quantities=False),
+        "huggingface/tabular-regression": _tabular(verbs["impute"], model, limits, quantities=True),
     }
     return Served(kind="table", about=about, verbs=verbs, dialects=dialects)
 
@@ -298,7 +298,7 @@ def _survival(model: TableModel, limits: Limits) -> Verb:
     )
 
 
-def _tabular(verb: Verb, model: TableModel, *, quantities: bool) -> Verb:
+def _tabular(verb: Verb, model: TableModel, limits: Limits, *, quantities: bool) -> Verb:
     """The hub's tabular tasks: a table without one column, which is predicted."""
 
     def target(body: Any) -> str:
@@ -322,7 +322,7 @@ def _tabular(verb: Verb, model: TableModel, *, quantities: bool) -> Verb:
         verb,
         about=f"The column that a table lacks, a {'quantity' if quantities else 'category'}: one value per row.",
         request=Record(
-            table=Field(MapOf(ListOf(CELL)), "Column -> cells; without the column that is predicted."),
+            table=Field(MapOf(ListOf(CELL, limits.items)), "Column -> cells; without the column that is predicted."),
             parameters=Field(Record(), "None.", {}),
         ),
         ask=lambda body: {"rows": from_columns(body["table"]), "absent": [target(body)]},
