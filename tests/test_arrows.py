@@ -8,6 +8,7 @@ LAYERS = {
     "unmask.errors": 0,
     "unmask.version": 0,
     "unmask.natural": 0,
+    "unmask.given": 0,
     "unmask.progress": 0,
     "unmask.memory": 1,
     "unmask.files": 2,

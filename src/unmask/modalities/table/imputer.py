@@ -17,13 +17,13 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
 from unmask.errors import UserError
+from unmask.given import no_value
 from unmask.modalities.table.imputation.complete import changes
 from unmask.modalities.table.imputation.outcome_targets import outcome_columns
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.under_rules import drawn_under, points_under, unmet
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.frame import Frame
-from unmask.modalities.table.reading.parse import no_value
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.infer import infer_schema, spellings

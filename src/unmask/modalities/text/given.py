@@ -6,29 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from unmask.errors import UserError, first_of
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value is None or NaN: what does not equal itself, or cannot tell (pandas.NA).
-
-    >>> [is_missing(value) for value in (None, float("nan"), "", [1, 0])]
-    [True, True, False, False]
-    """
-    if value is None:
-        return True
-    try:
-        return bool(value != value)
-    except TypeError:
-        return True
-    except (ValueError, RuntimeError):  # an array or a tensor of several
-        return False
-
-
-def values_of(column: Any) -> list[Any]:
-    """What a column holds, as Python has it: values of an Arrow array, rows of a sparse matrix as arrays."""
-    if hasattr(column, "to_pylist"):
-        return list(column.to_pylist())
-    return list(column.toarray() if hasattr(column, "toarray") else column)
+from unmask.given import no_value, values_of
 
 
 def table_rows(data: Any) -> list[dict[str, Any]] | None:
@@ -55,7 +33,7 @@ def table_rows(data: Any) -> list[dict[str, Any]] | None:
     table = nw.from_native(data, eager_only=True, pass_through=True)
     if not isinstance(table, nw.DataFrame):
         return None
-    return [{k: None if is_missing(v) else v for k, v in row.items()} for row in table.iter_rows(named=True)]
+    return [{k: None if no_value(v) else v for k, v in row.items()} for row in table.iter_rows(named=True)]
 
 
 def listed(texts: Any, name: str = "texts") -> list[str]:

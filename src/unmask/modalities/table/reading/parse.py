@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.given import no_value
 from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN, Marks
 from unmask.modalities.table.reading.plain_numbers import plain_numbers
 
@@ -51,16 +52,6 @@ FORMATS = (
     "%b %d, %Y",
 )
 """How dates may be written, in the order in which they are tried."""
-
-
-def no_value(value: Any) -> bool:
-    """Whether a cell is None or one of the many NaN: what is not equal to itself, or cannot say (pandas' NA)."""
-    if value is None:
-        return True
-    try:
-        return bool(value != value)
-    except TypeError:
-        return True
 
 
 def is_missing(raw: np.ndarray, also: Sequence[str] = (), keep: Sequence[str] | None = None) -> np.ndarray:

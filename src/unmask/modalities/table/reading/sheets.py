@@ -13,10 +13,11 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from unmask.errors import UserError, first_of, option, suggest
+from unmask.given import no_value
 from unmask.modalities.table.reading.extent import check_sheets
 from unmask.modalities.table.reading.findings import SHOWN
 from unmask.modalities.table.reading.frame import Frame, frame_of
-from unmask.modalities.table.reading.parse import no_value, text_of
+from unmask.modalities.table.reading.parse import text_of
 
 SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 STATISTICS = (".dta", ".sav", ".zsav", ".sas7bdat")

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from unmask.given import no_value
 from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, toml_key, toml_text
 from unmask.modalities.table.reading.frame import Frame
-from unmask.modalities.table.reading.parse import days, measured, no_value, text_of
+from unmask.modalities.table.reading.parse import days, measured, text_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.infer import look

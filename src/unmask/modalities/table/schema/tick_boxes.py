@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.given import no_value
 from unmask.modalities.table.reading.findings import Finding, setting, toml_text
-from unmask.modalities.table.reading.parse import is_missing, no_value, numbers, text_of
+from unmask.modalities.table.reading.parse import is_missing, numbers, text_of
 from unmask.modalities.table.schema.survival_pair import CODINGS, spelled
 
 TICKS = frozenset({"x", "+", "✓", "✔", "☑", "☒", "si", "sí", "sim", "1", "true", "t", "yes", "y", "ja", "j", "oui"})

@@ -16,9 +16,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from unmask.errors import UserError, either
+from unmask.given import no_value
 from unmask.modalities.table.reading.decimal_marks import Marks, Spelling
 from unmask.modalities.table.reading.frame import Frame
-from unmask.modalities.table.reading.parse import is_missing, no_value, numbers, text_of
+from unmask.modalities.table.reading.parse import is_missing, numbers, text_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.tick_boxes import blank_cells

@@ -14,7 +14,8 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import read_text, split_lines
-from unmask.modalities.text.given import is_missing, table_rows
+from unmask.given import no_value
+from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
 from unmask.modalities.text.tasks.data import Columns, read_rows, refuse_group
@@ -272,12 +273,12 @@ def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sen
             raise UserError(f"{where}: {len(words)} tokens, {len(tags)} tags", hint="Give one tag a token.")
         return joined(words, [checked(tag, where) for tag in tags], where=where)
     text = row.get("text") if isinstance(row.get("text"), str) else row.get("sentence")
-    if not labelled and text is None and ("text" in row or "sentence" in row) and is_missing(row.get("text")):
+    if not labelled and text is None and ("text" in row or "sentence" in row) and no_value(row.get("text")):
         text = ""
     if not isinstance(text, str):
         raise UserError(f"{where}: no 'text'", hint='Expected {"text": ..., "entities": [{"start", "end", "label"}]}.')
     keys = [k for k in ("entities", "spans", "label") if k in row]  # doccano's key is `label`
-    found = next((row[k] for k in keys if not is_missing(row[k])), () if keys and labelled else None)
+    found = next((row[k] for k in keys if not no_value(row[k])), () if keys and labelled else None)
     if found is not None and not isinstance(found, list | tuple):
         raise UserError(f"{where}: entities {found!r:.40}", hint="Give a list of {start, end, label}; it may be empty.")
     if found is None:

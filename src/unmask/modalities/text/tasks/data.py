@@ -19,7 +19,8 @@ from typing import Any
 
 from unmask.errors import UserError, first_of, setting, suggest
 from unmask.files import read_text, split_lines
-from unmask.modalities.text.given import is_missing, table_rows, values_of
+from unmask.given import no_value, values_of
+from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.quotes import encloses, separated
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.header import has_header, naming, refuse_other_separator
@@ -139,7 +140,7 @@ class Columns:
         if not name or (name not in row and self.group is None):
             return None
         value = row.get(name)
-        if is_missing(value) or not str(value).strip():
+        if no_value(value) or not str(value).strip():
             raise UserError(f"{where}: column {name!r} is empty", hint="Every row needs a group.")
         return str(value).strip()
 
@@ -484,9 +485,9 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
             texts[part] = None
             continue
         value = row.get(name)
-        if not labelled and name in row and is_missing(value):
+        if not labelled and name in row and no_value(value):
             value = ""
-        empty = is_missing(value) or (isinstance(value, str) and not value.strip())
+        empty = no_value(value) or (isinstance(value, str) and not value.strip())
         if not isinstance(value, str) or (labelled and empty):
             raise UserError(
                 f"{where}: column {name!r} is {'empty' if empty else f'{value!r:.60}'}",
@@ -498,7 +499,7 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
         label = row.get(columns.label)
     elif columns.label is not None and labelled:
         label = [name for name in columns.label if _mark(row.get(name), f"{where}: column {name!r}")]
-    if labelled and (is_missing(label) or (isinstance(label, str) and not label.strip())):
+    if labelled and (no_value(label) or (isinstance(label, str) and not label.strip())):
         raise UserError(f"{where}: column {columns.label!r} is empty", hint="Every row needs a label.")
     assert texts["text"] is not None
     carried = None if labelled else row
@@ -561,7 +562,7 @@ def _name(value: Any, where: str) -> str:
         UserError: it is missing, or neither a name nor a number.
     """
     value = value.tolist() if hasattr(value, "tolist") else value
-    if is_missing(value) or (isinstance(value, str) and not value.strip()):
+    if no_value(value) or (isinstance(value, str) and not value.strip()):
         raise UserError(f"{where} has an empty label among others", hint="Leave it out of the list.")
     if not isinstance(value, str | numbers.Number):
         raise UserError(f"{where} is an object of type {type(value).__name__}: {value!r:.60}", hint=EXPECTED)
@@ -610,7 +611,7 @@ def as_items(
 
 def _by_name(row: Any, *, pairs: bool) -> dict[str, Any]:
     """A row of Python, as column -> value."""
-    if isinstance(row, str) or is_missing(row):
+    if isinstance(row, str) or no_value(row):
         return {"text": row}
     second = ("text2",) if len(row) == 3 or pairs else ()
     return dict(zip(("text", *second, "label"), row, strict=False))
@@ -657,12 +658,12 @@ def place_names(places: int) -> list[str]:
 
 def _is_row(row: Any, *, pairs: bool = False) -> bool:
     """Whether it is a text, (text, label) or (text, text2, label); or (text, text2) of pairs."""
-    if isinstance(row, str) or is_missing(row):
+    if isinstance(row, str) or no_value(row):
         return True
     return (
         isinstance(row, Sequence)
         and len(row) in (2, 3)
-        and all(isinstance(text, str) or is_missing(text) for text in row[: 2 if pairs else len(row) - 1])
+        and all(isinstance(text, str) or no_value(text) for text in row[: 2 if pairs else len(row) - 1])
     )
 
 

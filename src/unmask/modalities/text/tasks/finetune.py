@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
-from unmask.modalities.text.given import is_missing
+from unmask.given import no_value
 from unmask.modalities.text.tasks import loop, simpler
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.data import Columns
@@ -158,7 +158,7 @@ def _carried(item: Any) -> dict[str, Any]:
     named = next((value for name, value in row.items() if str(name).strip().lower() == "id"), None)
     carried = ({} if named is None else {"id": named}) | {"input": dict(row)}
     return json.loads(
-        json.dumps(carried, default=lambda v: None if is_missing(v) else str(v)), parse_constant=lambda name: None
+        json.dumps(carried, default=lambda v: None if no_value(v) else str(v)), parse_constant=lambda name: None
     )  # JSON has no NaN
 
 

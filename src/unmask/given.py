@@ -1,0 +1,28 @@
+"""Values and columns as callers of Python give them, whatever the library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def no_value(value: Any) -> bool:
+    """Whether a value is None or one of the many NaN: what does not equal itself, or cannot tell (pandas.NA).
+
+    >>> [no_value(value) for value in (None, float("nan"), "", [1, 0])]
+    [True, True, False, False]
+    """
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except TypeError:
+        return True
+    except (ValueError, RuntimeError):  # an array or a tensor of several
+        return False
+
+
+def values_of(column: Any) -> list[Any]:
+    """What a column holds, as Python has it: values of an Arrow array, rows of a sparse matrix as arrays."""
+    if hasattr(column, "to_pylist"):
+        return list(column.to_pylist())
+    return list(column.toarray() if hasattr(column, "toarray") else column)
