@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import unmask
 from unmask.errors import UserError
 from unmask.modalities.events.audit import audit
 from unmask.modalities.events.demo import simulate
+from unmask.modalities.events.finetune import finetune_outcome
+from unmask.modalities.events.meds import as_events, read_labels, read_meds
 from unmask.modalities.events.pretrain import pretrain
-from unmask.modalities.events.recipes import EventSettings, with_overrides
+from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 
 SMALL = {"slots": 64, "batch_slots": 1024, "width": 32, "steps": 2, "precision": "fp32", "until": "last"}
+QUICK = OutcomeSettings(members=1, trees=3, epochs=1, baselines=False, curve=False)
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +88,134 @@ def test_a_table_is_refused_as_its_file_is(made, tmp_path, change, said):
 def test_what_is_no_table_is_refused(made, data):
     with pytest.raises(UserError, match="no table of events"):
         made[2].embed(data)
+
+
+@pytest.fixture(scope="module")
+def outcome(made, tmp_path_factory):
+    """(MEDS folder, its table, task folder, the labels of it in another order, a model with questions and an outcome
+    head)."""
+    meds, table, _ = made
+    root, task = tmp_path_factory.mktemp("outcome"), meds.parent / "task"
+    more = SMALL | {"questions": 4, "holdout": 0.2}
+    pretrain(meds, root / "asking", settings=with_overrides(EventSettings(), more), console=False)
+    finetune_outcome(root / "asking", meds, task, root / "head", settings=QUICK)
+    labels = pl.concat([pl.read_parquet(p) for p in sorted(task.rglob("*.parquet"))])
+    return meds, table, task, labels.sample(fraction=1, shuffle=True, seed=1), root / "head"
+
+
+def found(model, folder, data, labels, out):
+    """What every verb says at labels. `data` and `labels` make them anew for each."""
+    questions = [f"{code} within 10 days" for code in model.folder.vocabulary.codes[:2]]
+    run = finetune_outcome(folder, data(), labels(), out, settings=QUICK)
+    return {
+        "predict": model.predict(data(), labels())[0].to_dict(as_series=False),
+        "evaluate": model.evaluate(data(), labels()),
+        "ask": model.ask(data(), questions, labels()).to_dict(as_series=False),
+        "ask at the last events": model.ask(data(), questions).to_dict(as_series=False),
+        "embed": model.embed(data(), labels()).tolist(),
+        "audit": audit(data(), labels()),
+        "finetune": run.figures["results"],
+    }
+
+
+@pytest.fixture(scope="module")
+def of_files(outcome, tmp_path_factory):
+    """What every verb says at labels of a file, and the model."""
+    meds, _, _, labels, folder = outcome
+    root = tmp_path_factory.mktemp("files")
+    labels.write_parquet(root / "labels.parquet")
+    model = unmask.load(folder, precision="fp32")
+    return found(model, folder, lambda: meds, lambda: root / "labels.parquet", root / "out"), model
+
+
+@pytest.mark.parametrize("form", [*FORMS, "read"])
+def test_every_verb_takes_events_and_labels_as_their_files(outcome, of_files, tmp_path, form):
+    _, table, _, labels, folder = outcome
+    expected, model = of_files
+
+    def events():
+        return as_events(table) if form == "read" else FORMS[form](table)
+
+    def points():
+        return read_labels(labels, as_events(table)) if form == "read" else FORMS[form](labels)
+
+    own = found(model, folder, events, points, tmp_path / "out")
+    for verb, figures in expected.items():
+        assert own[verb] == figures, verb
+    assert own["predict"]["subject_id"] == labels["subject_id"].to_list()
+    assert own["predict"]["prediction_time"] == labels["prediction_time"].to_list()
+
+
+SEVERAL = {
+    "tuple": tuple,
+    "generator": iter,
+    "NumPy": np.array,
+    "pandas": pd.Series,
+    "polars": pl.Series,
+    "Arrow": pa.array,
+}
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+def test_answers_name_their_questions_in_the_order_given(outcome, of_files, form):
+    meds, model = outcome[0], of_files[1]
+    questions = [f"{code} within 10 days" for code in model.folder.vocabulary.codes[2::-1]]
+    found = model.ask(meds, SEVERAL[form](questions))
+    assert found["question"].to_list() == questions * (len(found) // 3)
+    assert found.equals(model.ask(meds, questions))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda t: t.drop("prediction_time"), "prediction_time"),
+        (lambda t: t.cast({"boolean_value": pl.String}), "boolean_value"),
+        (lambda t: pl.concat([t, t]), "twice"),
+        (lambda t: t.clear(), "no labels"),
+        (lambda t: t.with_columns(subject_id=pl.lit(10**9)), "none of the"),
+        (lambda t: t.with_columns(number=1.0).rename({"number": "float_value"}).drop("boolean_value"), "kind"),
+    ],
+)
+def test_labels_are_refused_as_their_file_is(outcome, of_files, tmp_path, change, said):
+    meds, _, _, labels, _ = outcome
+    model, path = of_files[1], tmp_path / "labels.parquet"
+    change(labels).write_parquet(path)
+    texts = []
+    for given in (change(labels), path):
+        with pytest.raises(UserError, match=said) as error:
+            model.evaluate(meds, given)
+        texts.append(str(error.value).replace(str(path), "the labels"))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("labels", [3, [1, 0, 1], np.ones((3, 2)), pl.Series([True])])
+def test_what_is_no_labels_is_refused_by_every_verb(outcome, of_files, tmp_path, labels):
+    meds, _, _, _, folder = outcome
+    model = of_files[1]
+    question = f"{model.folder.vocabulary.codes[0]} within 10 days"
+    verbs = (
+        lambda: model.predict(meds, labels),
+        lambda: model.evaluate(meds, labels),
+        lambda: model.ask(meds, question, labels),
+        lambda: model.embed(meds, labels),
+        lambda: finetune_outcome(folder, meds, labels, tmp_path / "out", settings=QUICK),
+    )
+    for verb in verbs:
+        with pytest.raises(UserError, match="no table"):
+            verb()
+
+
+def test_labels_that_were_read_of_other_events_are_refused(outcome, of_files):
+    meds, table, task, _, _ = outcome
+    model, points = of_files[1], read_labels(task, read_meds(meds))
+    with pytest.raises(UserError, match="other events"):
+        model.predict(table.head(20), points)
+    with pytest.raises(UserError, match="no column of labels"):
+        model.evaluate(meds, dataclasses.replace(points, value=None))
+
+
+def test_rows_of_an_array_are_those_of_the_labels(outcome, of_files):
+    meds, _, _, labels, _ = outcome
+    more = pl.concat([labels, labels.head(1).with_columns(subject_id=pl.lit(10**9, pl.Int64))])
+    with pytest.raises(UserError, match=f"1 of {len(more)} labels"):
+        of_files[1].embed(meds, more)

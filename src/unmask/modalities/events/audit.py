@@ -7,20 +7,19 @@ ours.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from unmask.modalities.events.audit_events import CHECKS, Finding
 from unmask.modalities.events.audit_points import TASK_CHECKS
-from unmask.modalities.events.meds import Events, as_events, read_labels
+from unmask.modalities.events.meds import as_events, read_labels
 from unmask.progress import counted
 
 
-def audit(data: str | Path | Events, labels: str | Path | None = None) -> tuple[list[Finding], dict[str, Any]]:
+def audit(data: Any, labels: Any = None) -> tuple[list[Finding], dict[str, Any]]:
     """All findings, warnings first, and what was looked at (events, subjects, points).
 
     Args:
-        labels: a MEDS task folder; without it what concerns prediction times is not looked at.
+        labels: as `read_labels` takes them; without, what concerns prediction times is not looked at.
 
     Raises:
         UserError: data or labels are not MEDS.

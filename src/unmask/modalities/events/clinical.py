@@ -14,7 +14,7 @@ from markupsafe import Markup
 from unmask.evaluation.charts import line_chart, table
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
+from unmask.modalities.events.meds import HOUR, STATIC, Labels
 from unmask.modalities.events.scoring import bins_of, calibration_line, redrawn
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5)
@@ -43,9 +43,9 @@ def span(hours: float) -> str:
     return f"{hours / size:.3g} {name}"
 
 
-def descriptions(data: str | Path | Events) -> dict[str, str]:
+def descriptions(data: Any) -> dict[str, str]:
     """What metadata/codes.parquet of a MEDS folder calls each code; nothing where it does not."""
-    path = None if isinstance(data, Events) else Path(data) / "metadata" / "codes.parquet"
+    path = Path(data) / "metadata" / "codes.parquet" if isinstance(data, str | Path) else None
     if path is None or not path.exists():
         return {}
     frame = pl.read_parquet(path)

@@ -3,7 +3,6 @@ value."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +12,7 @@ from unmask.modalities.events.age_and_count import AgeAndCount
 from unmask.modalities.events.cuts import after_death, without_events
 from unmask.modalities.events.folder import EventFolder
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HELD_OUT, Events, Labels, read_labels
+from unmask.modalities.events.meds import HELD_OUT, Events, Labels, named, read_labels
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.scoring import constant, scored
 from unmask.modalities.events.splits import Met, met
@@ -31,7 +30,7 @@ class OutcomeModel(Protocol):
     def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]: ...
 
 
-def evaluate(model: OutcomeModel, events: Events, labels: str | Path, *, seed: int = 0) -> dict[str, Any]:
+def evaluate(model: OutcomeModel, events: Events, labels: Any, *, seed: int = 0) -> dict[str, Any]:
     """See `EventModel.evaluate`."""
     points = read_labels(labels, events)
     split = "all"
@@ -48,7 +47,9 @@ def evaluate(model: OutcomeModel, events: Events, labels: str | Path, *, seed: i
         "time_to_event": points.days,
     }
     if asked[target.kind] is None:
-        raise UserError(f"{labels}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels.")
+        raise UserError(
+            f"{named(labels)}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
+        )
     results = {"model": scored(target, points, p, seed=seed)}
     if not isinstance(target, TimeToEvent):
         results["constant"] = scored(target, points, constant(target, points), seed=seed)

@@ -28,7 +28,7 @@ from unmask.modalities.events.finetune_stages import stages_of
 from unmask.modalities.events.folder import save_folder
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.last_value import nearest
-from unmask.modalities.events.meds import BY_SPLITS, Events, Labels, as_events, read_labels
+from unmask.modalities.events.meds import BY_SPLITS, Events, Labels, as_events, named, read_labels
 from unmask.modalities.events.model import EventModel, load
 from unmask.modalities.events.number import Number
 from unmask.modalities.events.outcome import OutcomeHead, fit_head, folds
@@ -77,8 +77,8 @@ class OutcomeRun:
 @writes_model
 def finetune_outcome(
     model: str | Path,
-    data: str | Path | Events,
-    labels: str | Path,
+    data: Any,
+    labels: Any,
     out: str | Path,
     *,
     settings: OutcomeSettings | None = None,
@@ -101,7 +101,7 @@ def finetune_outcome(
     points = read_labels(labels, events)
     held = held_out(events, points, settings)
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
-    target = target_for(points.take(train), str(labels), settings)
+    target = target_for(points.take(train), named(labels), settings)
     y, stages = target.encode(points), None
     if checkpoints or resume:
         stages = stages_of(out, loaded, events, points, y, held, settings, resume=resume)
@@ -153,9 +153,9 @@ def stopped(out: Path, loaded: EventModel, target: Target, stop: StoppedBySignal
     return OutcomeRun(folder=out, figures=figures | {"device": str(loaded.device), "precision": loaded.precision})
 
 
-def told_of(points: Labels, parts: dict[str, np.ndarray], labels: str | Path) -> dict[str, Any]:
+def told_of(points: Labels, parts: dict[str, np.ndarray], labels: Any) -> dict[str, Any]:
     """The outcome's name (of the task folder), and of each part how many patients and positives it has."""
-    path = Path(labels)
+    path = Path(named(labels))
     out: dict[str, Any] = {"outcome": path.parent.name if path.is_file() else path.resolve().name}
     out["patients"] = {name: len(np.unique(points.subject[rows])) for name, rows in parts.items()}
     if points.value is not None:
@@ -189,7 +189,7 @@ def keep(
     (out / "metrics.jsonl").write_text(json.dumps({"step": 1, **found, "kind": "outcome"}) + "\n", encoding="utf-8")
 
 
-def begin(model: str | Path, data: str | Path | Events, settings: OutcomeSettings) -> tuple[EventModel, Events]:
+def begin(model: str | Path, data: Any, settings: OutcomeSettings) -> tuple[EventModel, Events]:
     """The pretrained model and the events.
 
     Raises:

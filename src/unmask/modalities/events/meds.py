@@ -27,7 +27,7 @@ from unmask.errors import UserError
 from unmask.modalities.events.columns import BLOCK, Checked, Columns, Store, read_columns
 from unmask.modalities.events.columns import NO_VISIT as NO_VISIT
 from unmask.modalities.events.columns import STATIC as STATIC
-from unmask.modalities.events.parquet import as_frame, read, shards_of, source_of
+from unmask.modalities.events.parquet import as_frame, read, shards_of, source_of, typed
 from unmask.remote import Place, place
 
 HOUR = 3_600_000_000
@@ -344,8 +344,14 @@ def may_be_classes(number: np.ndarray) -> bool:
 LABELS = {"boolean_value": "bool", "integer_value": "int", "float_value": "double", "categorical_value": "text"}
 
 
-def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) -> Labels:
-    """Read a task folder (or file) of prediction times and labels.
+def named(labels: Any) -> str:
+    """What labels are called in messages: their path, or that they are in memory."""
+    return str(labels) if isinstance(labels, str | Path) else "the labels"
+
+
+def read_labels(labels: Any, events: Events, *, need_value: bool = True) -> Labels:
+    """Prediction times and labels of a task folder (or file), or of a table in memory with the columns of one; those
+    read before are given back.
 
     boolean_value alone is a yes or no; categorical_value names a class; integer_value or float_value alone is a number;
     float_value beside boolean_value is the time to an event in days, and whether it was seen. Labels of subjects
@@ -356,14 +362,22 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
 
     Raises:
         UserError: naming file and row of a null that is needed, a point given twice, a time that is no number of days,
-            a number that is not finite; or when there is none, or none of a subject in the data.
+            a number that is not finite; when there is none, or none of a subject in the data; labels read before are of
+            other events; it is no table.
     """
-    root = Path(folder)
-    shards = [root] if root.is_file() else shards_of(root, "a MEDS task folder with *.parquet")
+    if isinstance(labels, Labels):
+        return _read_before(labels, events, need_value)
+    root = Path(labels) if isinstance(labels, str | Path) else named(labels)
     wanted = {"subject_id": "int", "prediction_time": "time", **LABELS}
+    parts: list[tuple[Any, pl.DataFrame]]
+    if isinstance(root, Path):
+        shards = [root] if root.is_file() else shards_of(root, "a MEDS task folder with *.parquet")
+        parts = [(path, read(path, wanted, optional=LABELS)) for path in shards]
+    else:
+        table = as_frame(labels)
+        parts = [(root, typed(table, root, wanted, LABELS, table.columns))]
     frames: list[pl.DataFrame] = []
-    for path in shards:
-        frame = read(path, wanted, optional=LABELS)
+    for path, frame in parts:
         frame = frame.drop(
             [n for n in LABELS if n in frame.columns and frame[n].null_count() == len(frame) and len(frame)]
         )
@@ -372,7 +386,7 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
                 raise UserError(f"{path}: row {frame[name].is_null().arg_max()}: {name} is null", hint="Drop the row.")
         if frames and frame.columns != frames[0].columns and need_value:
             raise UserError(
-                f"{path}: columns {frame.columns}, in {shards[0]} {frames[0].columns}", hint="One task has one kind."
+                f"{path}: columns {frame.columns}, in {parts[0][0]} {frames[0].columns}", hint="One task has one kind."
             )
         frames.append(frame)
     whole = pl.concat(frames, how="diagonal")
@@ -401,12 +415,26 @@ def read_labels(folder: str | Path, events: Events, *, need_value: bool = True) 
     )
 
 
+def _read_before(labels: Labels, events: Events, need_value: bool) -> Labels:
+    """Labels as they are, where they can be of these events, and are whole where they must be."""
+    if len(labels) and labels.subject.max() >= len(events):
+        raise UserError(
+            f"the labels are of other events: they name subject number {labels.subject.max():,} of {len(events):,}",
+            hint="Read them again, with these events.",
+        )
+    if need_value and labels.value is None and labels.names is None and labels.number is None:
+        raise UserError("the labels: no column of labels", hint=f"Expected one of {', '.join(LABELS)}.")
+    for name, mask in labels.null.items() if need_value else ():
+        raise UserError(f"the labels: row {int(mask.argmax())}: {name} is null", hint="Drop the row.")
+    return labels
+
+
 FIELDS = {"boolean_value": "value", "categorical_value": "names", "integer_value": "number", "float_value": "number"}
 """Columns of labels and the fields of `Labels` they become; float_value beside boolean_value becomes the days."""
 EMPTY: dict[str, Any] = {"boolean_value": False, "categorical_value": "", "integer_value": 0, "float_value": 0.0}
 
 
-def _values(frame: pl.DataFrame, root: Path, need_value: bool) -> dict[str, Any]:
+def _values(frame: pl.DataFrame, root: Path | str, need_value: bool) -> dict[str, Any]:
     """Fields of `Labels` from the value columns that are there."""
     have = [n for n in LABELS if n in frame.columns]
     both = set(have) == {"float_value", "boolean_value"}

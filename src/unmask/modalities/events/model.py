@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from unmask.core.embed import embed_batches
 from unmask.core.score import Mode
 from unmask.errors import UserError, option
+from unmask.given import values_of
 from unmask.modalities.events.evaluate import evaluate
 from unmask.modalities.events.features import Features, gather
 from unmask.modalities.events.fill import SCHEMA, died, missing_values, next_events
@@ -67,10 +68,23 @@ class EventModel:
             f"{len(self.folder.vocabulary):,} codes{head}, {self.precision} on {self.device})"
         )
 
-    def embed(self, data: str | Path | Events, points: Labels | None = None) -> np.ndarray:
-        """One vector per patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width)."""
+    def embed(self, data: Any, points: Any = None) -> np.ndarray:
+        """One vector per patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width).
+
+        Args:
+            points: a MEDS task folder, a table with its columns, or labels read before.
+
+        Raises:
+            UserError: points are of subjects without events: rows of the array would not be theirs.
+        """
         events = as_events(data)
-        return self.states(self.histories(events), points)
+        read = None if points is None else read_labels(points, events, need_value=False)
+        if read is not None and read is not points and read.outside:
+            raise UserError(
+                f"{read.outside:,} of {read.outside + len(read):,} labels are of subjects without events",
+                hint="Leave them out, or read them with unmask.events.read_labels, which does.",
+            )
+        return self.states(self.histories(events), read)
 
     def histories(self, events: Events) -> Histories:
         """The patients as this model reads them.
@@ -140,7 +154,7 @@ class EventModel:
             context=self._computing,
         )
 
-    def predict(self, data: str | Path | Events, labels: str | Path) -> tuple[pl.DataFrame, Labels]:
+    def predict(self, data: Any, labels: Any) -> tuple[pl.DataFrame, Labels]:
         """Probability (or number, with its interval) at each prediction point, MEDS-shaped, in the order of the labels.
 
         The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was
@@ -166,9 +180,9 @@ class EventModel:
 
     def ask(
         self,
-        data: str | Path | Events,
-        questions: str | Sequence[str],
-        at: str | Path | Labels | None = None,
+        data: Any,
+        questions: str | Iterable[str],
+        at: Any = None,
         *,
         until: str | None = None,
     ) -> pl.DataFrame:
@@ -177,7 +191,7 @@ class EventModel:
 
         Args:
             questions: such as "LAB//glucose > 10 within 30 days"; `query_text` has the grammar.
-            at: a MEDS task folder or labels: asked at their times; default at the last event of each patient (an
+            at: labels, as `read_labels` takes them: asked at their times; default at the last event of each patient (an
                 OBSERVATION_END where the data has one).
             until: a day or a time, such as "2024-06-30": everybody is asked then, the date of the extract.
 
@@ -190,7 +204,7 @@ class EventModel:
                 unknown code, with the nearest known ones; a horizon; a value), or the data are not right.
         """
         one = isinstance(questions, str) or not isinstance(questions, Iterable)
-        several: list[Any] = [questions] if one else list(questions)
+        several: list[Any] = [questions] if one else values_of(questions)
         for question in several:
             if not isinstance(question, str):
                 raise UserError(f"question {question!r}: not a text", hint=EXAMPLE)
@@ -200,7 +214,7 @@ class EventModel:
         """What to say of answers that no held-out patients calibrated; a line or none."""
         return [] if int(queries_of(self.folder).calibrated) else [UNCALIBRATED]
 
-    def evaluate(self, data: str | Path | Events, labels: str | Path, *, seed: int = 0) -> dict[str, Any]:
+    def evaluate(self, data: Any, labels: Any, *, seed: int = 0) -> dict[str, Any]:
         """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
 
         Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the
@@ -262,7 +276,7 @@ class EventModel:
             parts.append(next_events(self.folder, histories, top=top, level=level))
         return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
 
-    def score(self, data: str | Path | Events, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
+    def score(self, data: Any, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
         """How natural each patient, visit or event is to the model; see `surprise.surprise`."""
         events = as_events(data)
         self.folder.model.to(self.device)

@@ -22,7 +22,7 @@ from unmask.modalities.events.clinical import descriptions, named
 from unmask.modalities.events.finetune import FEWEST, OutcomeRun, OutcomeWork, begin, held_out, keep, stopped
 from unmask.modalities.events.finetune_stages import stages_of
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import STATIC, Events, Labels
+from unmask.modalities.events.meds import STATIC, Labels
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.scoring import auroc, resampled
 from unmask.modalities.events.splits import whom
@@ -135,7 +135,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
 @writes_model
 def finetune_next_visit(
     model: str | Path,
-    data: str | Path | Events,
+    data: Any,
     out: str | Path,
     *,
     settings: OutcomeSettings | None = None,

@@ -115,7 +115,7 @@ def batches(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()
 
 def typed(
     frame: pl.DataFrame,
-    path: Place,
+    path: Place | str,
     wanted: Mapping[str, str],
     optional: Iterable[str],
     names: list[str],
@@ -173,7 +173,7 @@ EXACT = 2**53
 """Whole numbers from which on floats skip some."""
 
 
-def whole_ids(column: pl.Series, path: Place, first: int) -> pl.Series:
+def whole_ids(column: pl.Series, path: Place | str, first: int) -> pl.Series:
     """Ids that were written as floats (pandas does so where one is absent), as the whole numbers they are.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -177,9 +176,9 @@ def _checked(model: Answering, events: Events, questions: Sequence[str]) -> tupl
 
 def ask(
     model: Answering,
-    data: str | Path | Events,
+    data: Any,
     questions: Sequence[str],
-    at: str | Path | Labels | None = None,
+    at: Any = None,
     until: str | None = None,
 ) -> pl.DataFrame:
     """See `EventModel.ask`."""
@@ -192,7 +191,7 @@ def ask(
     if at is None:
         points = last_points(events, None if until is None else moment_of(until, option("until")))
     else:
-        points = at if isinstance(at, Labels) else read_labels(at, events, need_value=False)
+        points = read_labels(at, events, need_value=False)
     model.folder.model.to(model.device)
     found, why = probabilities(model.folder, histories, points, asked, [q.hours for q in queries])
     none = np.array([q.none for q in queries])
