@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from unmask.encoder import fused_linear
 from unmask.encoder.build import make_encoder
-from unmask.encoder.config import MLP, EncoderConfig, Learned
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned
 from unmask.errors import UserError
 from unmask.training import optimiser as module
 from unmask.training.optimiser import Muon, build_optimiser, orthogonal, step
@@ -23,10 +23,11 @@ MUON = TrainSettings(optimiser="muon", learning_rate=0.01, weight_decay=0.1)
 class Network(nn.Module):
     """Embeddings, two layers, a head: what Muon takes and what it leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, gated: bool = False) -> None:
         super().__init__()
         torch.manual_seed(5)
-        config = EncoderConfig(width=32, layers=2, heads=2, positions=Learned(slots=16), feedforward=MLP(inner=64))
+        inner = Gated(inner=64) if gated else MLP(inner=64)
+        config = EncoderConfig(width=32, layers=2, heads=2, positions=Learned(slots=16), feedforward=inner)
         self.word, self.encoder, self.head = nn.Embedding(20, 32), make_encoder(config), nn.Linear(32, 7)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -39,16 +40,22 @@ def backward(network: Network, seed: int, scale: float = 1.0) -> None:
     (nn.functional.cross_entropy(network(ids).flatten(0, 1), ids.flatten() % 7) * scale).backward()
 
 
-def test_it_is_torchs_muon_beside_adamw(monkeypatch):
-    """Torch's multiplies in bf16 on every processor: ours too, for the comparison. Gradients are random: of those of so
-    small a network many directions are rounding alone, which orthogonal updates make as large as any."""
+@pytest.mark.parametrize("gated", [False, True])
+def test_it_is_torchs_muon_beside_adamw(monkeypatch, gated):
+    """Queries, keys and values are matrices apart, and so are a gate and its values. Torch's multiplies in bf16 on
+    every processor: ours too, for the comparison. Gradients are random: of those of so small a network many directions
+    are rounding alone, which orthogonal updates make as large as any."""
     monkeypatch.setattr(module, "bf16_pays", lambda device: True)
-    ours, theirs = Network(), Network()
-    layers = [p for layer in theirs.encoder.layers for p in layer.parameters() if p.ndim == 2]
-    rest = [p for p in theirs.parameters() if not any(p is q for q in layers)]
+    ours, theirs = Network(gated), Network(gated)
+    named = {name: p for name, p in theirs.encoder.layers.named_parameters() if p.ndim == 2}
+    rest = [p for p in theirs.parameters() if not any(p is q for q in named.values())]
+    stacked = {".qkv.weight": 3, ".up.weight": 2 if gated else 1}
+    parts = {n: p.chunk(next((k for end, k in stacked.items() if n.endswith(end)), 1)) for n, p in named.items()}
+    apart = {name: [nn.Parameter(part.detach().clone()) for part in of] for name, of in parts.items()}
     decayed = [{"params": [p for p in rest if p.ndim > 1]}]
     decayed += [{"params": [p for p in rest if p.ndim == 1], "weight_decay": 0.0}]
-    muon = torch.optim.Muon(layers, lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    matrices = [part for of in apart.values() for part in of]
+    muon = torch.optim.Muon(matrices, lr=0.01, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adamw = torch.optim.AdamW(decayed, lr=0.01, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.1)
     optimiser = build_optimiser(ours, MUON)
     assert isinstance(optimiser, Muon)
@@ -57,10 +64,16 @@ def test_it_is_torchs_muon_beside_adamw(monkeypatch):
             generator = torch.Generator().manual_seed(i)
             for parameter in network.parameters():
                 parameter.grad = torch.randn(parameter.shape, generator=generator)
+        for name, of in apart.items():
+            for part, gradient in zip(of, named[name].grad.chunk(len(of)), strict=True):
+                part.grad = gradient.clone()
         step(optimiser, ours.parameters(), clip=None)
         muon.step()
         adamw.step()
-    start = dict(Network().named_parameters())
+    with torch.no_grad():
+        for name, of in apart.items():
+            named[name].copy_(torch.cat(of))
+    start = dict(Network(gated).named_parameters())
     for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-3)
         assert not torch.equal(a, start[name]), name

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unmask.encoder.transformer import Layer
+from unmask.encoder.full import SelfAttention
+from unmask.encoder.local_global import LocalGlobalAttention
+from unmask.encoder.transformer import FeedForward, Layer
 from unmask.errors import UserError, option, setting
 from unmask.training.precision import bf16_pays
 from unmask.training.settings import TrainSettings
@@ -194,7 +196,8 @@ class StableAdamW(Prompt):
 
 
 def muon_groups(module: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`decay_groups` with the matrices of transformer layers in groups of their own, `orthogonal` true.
+    """`decay_groups` with the matrices of transformer layers in groups of their own, `orthogonal` true and `rows` the
+    rows of each matrix that one parameter holds (`stacked_rows`).
 
     Embeddings, projections to a vocabulary and heads stay with AdamW, as the method's authors have it.
 
@@ -202,18 +205,33 @@ def muon_groups(module: nn.Module, groups: list[dict[str, Any]]) -> list[dict[st
         UserError: there is no such matrix.
     """
     layers = [m for m in module.modules() if isinstance(m, Layer)]
-    matrices = {id(p) for layer in layers for p in layer.parameters() if p.ndim == 2}
-    parts = [
-        {**group, "orthogonal": orthogonal, "params": [p for p in group["params"] if (id(p) in matrices) == orthogonal]}
-        for group in groups
-        for orthogonal in (True, False)
-    ]
+    matrices = {id(p): [len(p)] for layer in layers for p in layer.parameters() if p.ndim == 2}
+    matrices |= {id(p): rows for layer in layers for p, rows in stacked_rows(layer)}
+    parts: list[dict[str, Any]] = []
+    for group in groups:
+        hidden = [p for p in group["params"] if id(p) in matrices]
+        rest = [p for p in group["params"] if id(p) not in matrices]
+        parts.append({**group, "params": hidden, "orthogonal": True, "rows": [matrices[id(p)] for p in hidden]})
+        parts.append({**group, "params": rest, "orthogonal": False})
     if not any(group["params"] for group in parts if group["orthogonal"]):
         raise UserError(
             "optimiser=muon: no matrix of a transformer layer is trained here",
             hint=f"Use {setting('optimiser', 'adamw')}.",
         )
     return [group for group in parts if group["params"]]
+
+
+def stacked_rows(layer: Layer) -> Iterator[tuple[Tensor, list[int]]]:
+    """Parameters of a layer that hold several matrices, one below the other, and the rows of each: queries, keys and
+    values (Jordan et al. 2024 train them as three matrices), the gate and the values of a gated network."""
+    for module in layer.modules():
+        if isinstance(module, SelfAttention):
+            config = module.config
+            yield module.qkv.weight, [config.width, config.kv_width, config.kv_width]
+        if isinstance(module, LocalGlobalAttention):
+            yield module.qkv_global.weight, [config.width] * 3
+        if isinstance(module, FeedForward) and module.gated:
+            yield module.up.weight, [len(module.up.weight) // 2] * 2
 
 
 class Muon(Prompt):
@@ -226,7 +244,8 @@ class Muon(Prompt):
     where that is faster (`precision.bf16_pays`), else in fp32.
 
     Args:
-        params: groups; those with `orthogonal` true hold matrices alone.
+        params: groups; those with `orthogonal` true hold matrices alone, and `rows`: for each parameter the rows of
+            the matrices that it holds, one below the other. The update of each is orthogonal by itself.
         lr: learning rate.
         betas: of AdamW.
         eps: of AdamW.
@@ -253,21 +272,22 @@ class Muon(Prompt):
         for group in self.param_groups:
             with_gradient = [p for p in group["params"] if p.grad is not None]
             if group.get("orthogonal"):
-                for parameter in with_gradient:
-                    self._orthogonal(parameter, group)
+                for parameter, rows in zip(group["params"], group["rows"], strict=True):
+                    if parameter.grad is not None:
+                        self._orthogonal(parameter, rows, group)
             elif with_gradient:
                 self._adamw(with_gradient, group)
         return loss
 
-    def _orthogonal(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _orthogonal(self, parameter: Tensor, rows: list[int], group: dict[str, Any]) -> None:
         gradient, state = parameter.grad, self.state[parameter]
         assert gradient is not None
         if not state:
             state["momentum"] = torch.zeros_like(parameter)
         average = state["momentum"].lerp_(gradient, 1 - group["momentum"])
-        update = orthogonal(gradient.lerp(average, group["momentum"]))
+        update = _of_whole(_muon_update, gradient.lerp(average, group["momentum"]), rows)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(update.to(parameter.dtype), alpha=-group["lr"] * 0.2 * math.sqrt(max(parameter.shape)))
+        parameter.add_(update.to(parameter.dtype), alpha=-group["lr"])
 
     def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         for parameter in parameters:
@@ -301,14 +321,24 @@ class Muon(Prompt):
         return steps
 
 
+def _of_whole(update: Callable[[Tensor, list[int]], Tensor], matrix: Tensor, rows: list[int]) -> Tensor:
+    """`update(matrix, rows)`; where the matrix is shared out (FSDP2) each process works on all of it."""
+    if not hasattr(matrix, "full_tensor"):
+        return update(matrix, rows)
+    from torch.distributed.tensor import distribute_tensor
+
+    whole = update(matrix.full_tensor(), rows)
+    return distribute_tensor(whole, matrix.device_mesh, matrix.placements, src_data_rank=None)  # type: ignore[attr-defined]
+
+
+def _muon_update(matrix: Tensor, rows: list[int]) -> Tensor:
+    """Each matrix made orthogonal, times .2 sqrt(its larger side): root mean square about .2."""
+    return torch.cat([orthogonal(part) * (0.2 * math.sqrt(max(part.shape))) for part in matrix.split(rows)])
+
+
 def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
     """The matrix with its singular values brought to about 1 (.7 to 1.2), by Newton-Schulz steps with the coefficients
     of Jordan et al. (2024)."""
-    if hasattr(matrix, "full_tensor"):  # shared out (FSDP2): every process works on all of it, and keeps its share
-        from torch.distributed.tensor import distribute_tensor
-
-        whole = orthogonal(matrix.full_tensor(), steps)
-        return distribute_tensor(whole, matrix.device_mesh, matrix.placements, src_data_rank=None)  # type: ignore[attr-defined]
     half = bf16_pays(matrix.device.type)
     x = matrix.to(torch.bfloat16 if half else torch.float32)
     x = x.t() if matrix.shape[0] > matrix.shape[1] else x
