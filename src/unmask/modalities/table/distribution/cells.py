@@ -123,15 +123,12 @@ class CellMasks:
         low, high: range of the share; 0 to 1 learns every conditional that any-order sampling needs.
         copied: share of rows that copy a missingness pattern; in a complete table they hide 5 to 50 %.
         patterns: (n, columns) cells missing in the training rows that lack any.
-        else_random: a row in which there is nothing of its copied pattern to hide hides a random share instead, or
-            nothing.
     """
 
     low: float = 0.0
     high: float = 1.0
     copied: float = 0.5
     patterns: np.ndarray | None = None
-    else_random: bool = True
 
     def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
         wide = Uniform(ratio=(self.low, self.high))(slots, key=key, progress=progress)
@@ -142,8 +139,6 @@ class CellMasks:
             return np.where(borrows, Uniform(ratio=(0.05, 0.5))(slots, key=key, progress=progress), wide)
         donor = (hash_keys(*key, slots.identity, Salt.CELL_DONOR) % np.uint64(len(self.patterns))).astype(np.int64)
         copied = self.patterns[donor, slots.slot]
-        if self.else_random:
-            borrows &= (np.bincount(slots.example, copied, minlength=slots.examples) > 0)[slots.example]
         return np.where(borrows, copied, wide)
 
 

@@ -37,7 +37,7 @@ def judged_cells(table: RowPasses, fit: Fit, columns: Sequence[np.ndarray]) -> d
         rows = rows[np.sort(order[:CALIBRATION_ROWS])]
     lacking = ~cells.seen[~cells.seen.all(1)]
     random = Corruption(select=CellMasks(low=0.05, high=0.5, copied=0.0), replace=ALL_MASK)
-    copied = Corruption(select=CellMasks(copied=1.0, patterns=lacking, else_random=False), replace=ALL_MASK)
+    copied = Corruption(select=CellMasks(copied=1.0, patterns=lacking), replace=ALL_MASK)
     # Which of the two a row gets is not a matter of its own cells: so the judged cells of a column are a random
     # sample of its observed ones. (Random masks for the rows alone that a pattern says nothing of would judge
     # columns without holes in those rows alone: where a cause is missing in survivors, age would be judged in

@@ -25,11 +25,12 @@ from unmask.modalities.table.rules.rules import Range, Rules
 from unmask.modalities.table.synthesis.survival_outcome import entries, outcome_design, pair_places, stored_outcome
 
 ATTEMPTS = 64
-"""Rows drawn at most for each that is wanted, and blocks drawn at most beside."""
+"""Rows drawn at most for each that is wanted, and for 1024 more."""
 FEWEST_EFFECTIVE = 20
 """Rows that the weights of all drawn rows must be worth for any to be handed out."""
-BLOCK = 1024
-"""Rows that share an order of columns: one pattern of visible cells, so the linear part is solved once for all."""
+BLOCK = 256
+"""Rows that share an order of columns (one pattern of visible cells, so the linear part is solved once for all) and a
+member: members take turns, so that 1 000 rows are of all four."""
 
 
 class RowSampler:
@@ -109,7 +110,7 @@ class RowSampler:
         """
         if len(self.bound) < 2:
             return self._drawn(0, rows, seed)[0]
-        blocks, most = -(-rows // BLOCK), ATTEMPTS * (1 + rows // BLOCK)
+        blocks, most = -(-rows // BLOCK), ATTEMPTS * (1024 + rows) // BLOCK
         values, log_weight = self._drawn(0, blocks * BLOCK, seed)
         while True:
             drawn = len(log_weight)
@@ -170,14 +171,17 @@ class RowSampler:
 
     def _block(self, rows: np.ndarray, block: int, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
         n, columns = len(rows), len(self.codings)
-        member = int(hash_keys(seed, block, Salt.SYNTHETIC_MEMBER) % np.uint64(self.network.codec.members))
+        turn = hash_keys(seed, Salt.SYNTHETIC_MEMBER) % np.uint64(self.network.codec.members)
+        member = (block + int(turn)) % self.network.codec.members
         state = self.network.column_by_column(n, member)
         values = [np.full(n, np.nan) for _ in range(columns)]
         log_weight = np.zeros(n)
-        # Columns under conditions and rules come first: what follows is then drawn given that they hold.
+        # Columns under conditions and rules come first: what follows is then drawn given that they hold. The others by
+        # how many holes they have: of a column given another, rows that lack the other tell nothing.
         key = hash_keys(seed, block, np.array(self.free), Salt.SYNTHETIC_COLUMN_ORDER)
         bound = [p in self.bound for p in self.free]
-        order = [self.free[k] for k in np.lexsort((key, ~np.array(bound)))]
+        holes = self.model.extra["holes"].mean(0)[self.free]
+        order = [self.free[k] for k in np.lexsort((key, holes, ~np.array(bound)))]
         for place in order:
             log_weight += self._draw(state, values, place, rows, seed)
         self._compute(values)  # computed columns are covariates of the outcome too
@@ -230,7 +234,7 @@ class RowSampler:
             left.allowed = None if left.allowed is None else left.allowed | dead[:, None]
         salts = (Salt.SYNTHETIC_CELL, Salt.SYNTHETIC_CELL_WITHIN)
         u = torch.tensor(np.stack([uniform(seed, rows, place, salt) for salt in salts], -1), dtype=torch.float32)
-        distribution = state.predict(place)
+        distribution = state.margin(place) if all(np.isnan(x).all() for x in values) else state.predict(place)
         if isinstance(distribution, Quantities):
             values[place], share = self._quantity(distribution, place, u, left)
         else:

@@ -1,7 +1,7 @@
 """New rows: any-order sampling from nothing, under conditions and constraints, with the outcome last.
 
-Every column is drawn given those drawn before it (the chain rule along a random order, one order a block of rows), so
-the joint structure is kept; filling all columns at once would lose it. Follow-up time and event come from proportional
+Every column is drawn given those drawn before it (the chain rule, columns with few holes first), so the joint structure
+is kept; filling all columns at once would lose it. Follow-up time and event come from proportional
 hazards given the covariates (`hazards.Outcome`), so that hazard ratios and Kaplan-Meier curves carry over.
 """
 
