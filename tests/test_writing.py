@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import pkgutil
+import signal
 import stat
 import subprocess
 import sys
@@ -141,6 +142,50 @@ def test_what_a_killed_process_left_of_a_folder_within_a_folder_is_removed_by_th
     with written_folder(tmp_path / "model"):
         pass
     assert not left.exists()
+
+
+KILLED = """
+import os
+import signal
+import sys
+from pathlib import Path
+from tiny_folders import folder, sentiment
+from unmask.modalities.text.tasks.finetune import finetune, seeds
+
+def hook(event, found):
+    if event == sys.argv[2] and str(found[int(sys.argv[3])]).endswith(sys.argv[4]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+home = Path(sys.argv[1])
+model = folder(home / "model")
+sys.addaudithook(hook)
+QUICK = {"steps": 1, "batch": 8, "precision": "fp32", "out": home / "out"}
+if sys.argv[5] == "seeds":
+    seeds("classify", model, sentiment(16), validation=sentiment(8), count=2, **QUICK)
+else:
+    finetune("classify", model, sentiment(16), checkpoints=True, checkpoint_seconds=1e-6, **QUICK)
+"""
+
+
+@pytest.mark.parametrize(
+    ("runs", "event", "argument", "path"),
+    [
+        ("one", "shutil.rmtree", 0, ".out.training"),
+        ("seeds", "os.rename", 1, ".new"),
+        ("seeds", "open", 0, "metrics.jsonl"),
+    ],
+)
+def test_what_a_killed_fine_tuning_left_is_removed_by_the_next(tmp_path, runs, event, argument, path):
+    """Killed at its last change it left its checkpoints beside the model; one of several seeds, a model."""
+    words = [sys.executable, "-c", KILLED, tmp_path, event, argument, path, runs]
+    search = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
+    found = subprocess.run([*map(str, words)], env=os.environ | search, capture_output=True, text=True)
+    assert found.returncode == -signal.SIGKILL, found.stderr
+    assert any(p.name.startswith(".out.") for p in tmp_path.iterdir())
+    words[4:] = ["none", 0, "none", runs]
+    found = subprocess.run([*map(str, words)], env=os.environ | search, capture_output=True, text=True)
+    assert found.returncode == 0 or "already holds a model" in found.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "out"]
 
 
 @pytest.mark.parametrize("ended", [True, False])

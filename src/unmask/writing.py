@@ -224,10 +224,37 @@ def new_model(folder: str | Path) -> Iterator[Path]:
     """`own_folder` of a folder that holds no model yet: around all the work whose result goes there.
 
     Raises:
-        UserError: it holds one, another process writes there, or it cannot be made.
+        UserError: it holds one, another process writes there, or it cannot be made. What a run that was killed once its
+            model stood there left beside it is removed.
     """
-    with own_folder(folder):
-        yield check_new_model(folder)
+    with own_folder(folder) as place:
+        try:
+            check_new_model(place)
+        except UserError:
+            with contextlib.suppress(OSError):
+                remove(training_folder(place))
+            raise
+        yield place
+
+
+def training_folder(out: Path) -> Path:
+    """Where a fine-tuning keeps its checkpoints until its model stands in `out`."""
+    return out.with_name(f".{out.name}.training")
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """A folder that is written whole takes the place of another, which stands beside it as NAME.replaced for the moment
+    between two renames."""
+    for path in (*new.iterdir(), new):
+        fsync(path)
+    replaced = folder.with_name(f"{folder.name}.replaced")
+    if folder.exists():  # a folder cannot be renamed onto another
+        remove(replaced)
+        folder.rename(replaced)
+    new.rename(folder)
+    fsync(folder.parent)
+    with contextlib.suppress(OSError):
+        remove(replaced)
 
 
 def replace_json(path: Path, content: Any) -> None:

@@ -35,7 +35,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.errors import UserError, option, setting
-from unmask.files import fingerprint, fsync, sealed, unsealed
+from unmask.files import fingerprint, sealed, unsealed
+from unmask.writing import replace_folder
 
 _NAME = re.compile(r"step-(\d+)(\.replaced)?")
 _TEMPORARY = ".writing-"
@@ -142,17 +143,9 @@ def temporary_place(folder: str | Path, step: int) -> Path:
 
 def end_writing(folder: str | Path, step: int, keep: int) -> None:
     """Make what stands in the temporary folder the checkpoint of a step, and remove older ones."""
-    temporary, final = temporary_place(folder, step), _final(folder, step)
-    root = final.parent
-    for path in (*temporary.iterdir(), temporary):
-        fsync(path)
-    replaced = root / f"{final.name}.replaced"
-    if final.exists():  # a folder cannot be renamed onto another; the loader also reads ".replaced"
-        shutil.rmtree(replaced, ignore_errors=True)
-        final.rename(replaced)
-    temporary.rename(final)
-    fsync(root)
-    _prune(root, step, keep)
+    final = _final(folder, step)
+    replace_folder(temporary_place(folder, step), final)  # the loader also reads ".replaced"
+    _prune(final.parent, step, keep)
 
 
 def not_written(folder: str | Path, step: int, error: BaseException) -> UserError:

@@ -14,6 +14,7 @@ from unmask.modalities.events.meds import Events, Labels
 from unmask.modalities.events.model import EventModel
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.training.finetune_checkpoints import Stages
+from unmask.writing import training_folder
 
 
 def stages_of(
@@ -43,8 +44,7 @@ def stages_of(
     found["the model"] = digest(loaded.folder.vocabulary.codes, *(t.cpu().numpy() for t in weights.values()))
     found["the events"] = digest([events.digest(), events.codes], events.subjects, events.offsets)
     found["the labels"] = digest([], points.subject, points.time, y, held)
-    folder = out.with_name(f".{out.name}.training")
-    return Stages(folder, seconds=settings.checkpoint_seconds, fingerprint=found, resume=resume)
+    return Stages(training_folder(out), seconds=settings.checkpoint_seconds, fingerprint=found, resume=resume)
 
 
 def digest(about: Any, *arrays: np.ndarray) -> str:

@@ -36,7 +36,7 @@ from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import resolve_precision
 from unmask.training.tracking import Tracker, console_logger
-from unmask.writing import writes_model, written_folder
+from unmask.writing import training_folder, writes_model, written_folder
 
 WATCHING = ("memory", "log_every", "checkpoint_seconds")
 """Settings that may change between a run and its resumption: they say how it is watched."""
@@ -263,7 +263,7 @@ def _keeper(out: Path, settings: ClassifierSettings, data: list[Any], *, resume:
     found: dict[str, Any] = {"settings": kept, "the training pictures": content_digest(train)}
     found["the labels"] = hashlib.sha256(targets.numpy().tobytes()).hexdigest()
     found["the validation pictures"] = None if held is None else content_digest(held)
-    folder, seconds = out.with_name(f".{out.name}.training"), settings.train.checkpoint_seconds
+    folder, seconds = training_folder(out), settings.train.checkpoint_seconds
     return Keeper(folder, seconds=seconds, fingerprint=found, resume=resume)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from unmask.core.hashing import Salt, hash_keys
 from unmask.engines.local import Ended
 from unmask.errors import UserError
-from unmask.files import check_files, fsync, sealed, unsealed
+from unmask.files import check_files, sealed, unsealed
 from unmask.modalities.text.building import FILES, MIN_TOKENS, PROGRESS, build_files, told
 from unmask.modalities.text.documents import opened
 from unmask.modalities.text.plain import Parting
@@ -35,7 +35,7 @@ from unmask.modalities.text.tokenising import cut, is_held_out
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.remote import Remote
 from unmask.training.settings import same_run_hint
-from unmask.writing import locked
+from unmask.writing import locked, replace_folder
 
 VERSION = 5
 READ_WHOLE = 1 << 30
@@ -265,10 +265,7 @@ class TokenCache:
                         f"{_other(folder.name, was, meta)}",
                         hint=same_run_hint(),
                     )
-            _sync(temporary)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(temporary, folder)
-            fsync(folder.parent)
+            replace_folder(temporary, folder)
         except Ended:
             raise  # it can be gone on with, as after a signal
         except OSError as error:
@@ -352,11 +349,6 @@ def _refuse_foreign(folder: Path) -> None:
             f"{folder}: not a token cache, it holds {', '.join(other[:3])}",
             hint="Choose a folder that is empty or does not exist yet.",
         )
-
-
-def _sync(folder: Path) -> None:
-    for path in (*folder.iterdir(), folder):
-        fsync(path)
 
 
 __all__ = ["TokenCache", "content_key", "cut", "is_held_out"]

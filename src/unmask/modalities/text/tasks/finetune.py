@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import shutil
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.settings import apply_overrides
-from unmask.writing import stands_for, writes_model, written_folder
+from unmask.writing import remove, stands_for, temporary_name, writes_model, written_folder
 
 
 @writes_model
@@ -277,17 +277,17 @@ def over_seeds(
     best = 0
     with contextlib.nullcontext() if out is None else written_folder(out) as kept:
         for number in range(count):
-            trial = None if kept is None else kept.with_name(f"{kept.name}.trial")
+            trial = None if kept is None else temporary_name(kept)
             try:
                 with contextlib.nullcontext() if trial is None or out is None else stands_for(trial, out):
                     runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
                 best = max(range(len(runs)), key=lambda i: merit(runs[i]["metric"], runs[i]["value"]))
                 if trial is not None and kept is not None and best == number:
-                    shutil.rmtree(kept)
-                    trial.rename(kept)
+                    remove(kept)
+                    os.rename(trial, kept)  # within what is not there yet
             finally:
                 if trial is not None:
-                    shutil.rmtree(trial, ignore_errors=True)
+                    remove(trial)
     if out is not None:
         runs[best]["out"] = str(out)
     return runs, best

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import zlib
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import Precision, resolve_device, resolve_precision
 from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
-from unmask.writing import written_folder
+from unmask.writing import final_place, temporary_name, training_folder, written_folder
 
 Say = Callable[[str], None]
 
@@ -123,7 +122,7 @@ class TaskTraining:
         assert self.out is not None
         chosen = {k: v for k, v in to_dict(self.settings).items() if k not in ("memory", "examples")}
         return Keeper(
-            self.out.with_name(f".{self.out.name}.training"),
+            training_folder(self.out),
             seconds=self.settings.checkpoint_seconds,
             resume=resume,
             fingerprint={
@@ -149,7 +148,7 @@ class TaskTraining:
         )
         run = self._run(rows)
         again = rows.chosen and settings.refit is not False and settings.minutes is None and out is not None
-        scratch = None if out is None else out.with_name(f".{out.name}.{os.getpid()}.training")
+        scratch = None if out is None else temporary_name(training_folder(final_place(out)))
         if keeper is not None:
             scratch, keeper.about["precision"], keeper.more = keeper.folder, self.precision.name, again
         done = False
