@@ -264,15 +264,17 @@ def replace_json(path: Path, content: Any) -> None:
     fsync(path.parent)
 
 
-def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> None:
-    """One JSON object per line, the file whole or not at all.
+def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> int:
+    """One JSON object per line, as they come, the file whole or not at all; how many.
 
     Raises:
         UserError: its folder is not there, or it cannot be written.
     """
+    count = 0
     with written(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for row in rows:
+        for count, row in enumerate(rows, start=1):  # noqa: B007 - the last one is the count
             file.write(json_text(row) + "\n")
+    return count
 
 
 _FINAL: ContextVar[Mapping[Path, Path]] = ContextVar("final places", default=MappingProxyType({}))

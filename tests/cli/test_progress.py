@@ -4,11 +4,14 @@ import json
 import sys
 
 import numpy as np
+import pytest
 
 import tiny_folders
 from commands import run
 from text_corpus import SENTENCES
 from unmask.cli import common, progress
+from unmask.modalities.text.tasks import finetune as tuning
+from unmask.modalities.text.tasks.finetune import finetune
 
 
 def terminal(monkeypatch):
@@ -38,6 +41,33 @@ def test_parts_give_what_the_whole_gives(tmp_path, capsys, monkeypatch):
     assert [r["text"] for r in found[0]] == [r["text"] for r in found[1]] == SENTENCES
     np.testing.assert_allclose(*[[r["score"] for r in rows] for rows in found], rtol=1e-5)
     np.testing.assert_allclose(np.load(tmp_path / "1024.npy"), np.load(tmp_path / "3.npy"), atol=1e-5)
+
+
+def test_predictions_are_made_and_written_in_parts(tmp_path, capsys, monkeypatch):
+    """All of them were held, and written at the end."""
+    model, texts = tiny_folders.folder(tmp_path / "m"), [f"{text} {i}" for i, text in enumerate(SENTENCES * 3)]
+    labelled = [(text, "ab"[i % 2]) for i, text in enumerate(texts)]
+    finetune("classify", model, labelled, out=tmp_path / "c", steps=2, precision="fp32")
+    (tmp_path / "t.txt").write_text("\n".join([*texts, " ", *texts]))
+    sizes, really = [], tuning._predict
+
+    def watched(folder, task, items, **options):
+        sizes.append(len(items))
+        return really(folder, task, items, **options)
+
+    monkeypatch.setattr(tuning, "_predict", watched)
+    found = []
+    for part in (1024, 7):
+        monkeypatch.setattr(common, "PART", part)
+        words = ["predict", tmp_path / "c", tmp_path / "t.txt", "--out", tmp_path / "p.jsonl", "--precision", "fp32"]
+        code, out, err = run(capsys, *words)
+        assert (code, f"{2 * len(texts) + 1} predictions" in out) == (0, True)
+        assert "1 of " in err, "rows without a text are counted once, over all"
+        found.append([json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()])
+    assert max(sizes[1:]) == 7
+    for a, b in zip(*found, strict=True):
+        assert (a["label"], a.get("input")) == (b["label"], b.get("input"))
+        assert (a["probability"] or 0) == pytest.approx(b["probability"] or 0, abs=1e-6)
 
 
 def test_a_text_that_is_too_long_is_counted_from_the_first(tmp_path, capsys, monkeypatch):

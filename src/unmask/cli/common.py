@@ -9,12 +9,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from unmask.errors import UserError, suggest
 from unmask.files import json_text
 from unmask.progress import counted
 
+T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -74,10 +75,10 @@ def on_stderr(text: str) -> None:
 
 
 PART = 1024
-"""Texts that are worked on at a time."""
+"""Texts, or rows of them, that are worked on at a time."""
 
 
-def in_parts(texts: Sequence[str], work: Callable[[Sequence[str]], Any]) -> Iterator[Any]:
+def in_parts(texts: Sequence[T], work: Callable[[Sequence[T]], Any]) -> Iterator[Any]:
     """What `work` makes of the texts, part by part; how far it is counts as progress."""
     parts = [texts[start : start + PART] for start in range(0, len(texts), PART)]
     yield from map(work, counted(parts, len(texts), len))

@@ -243,7 +243,10 @@ def test_streamed_embeddings_and_labels_are_those_from_memory(tmp_path, monkeypa
     net = classifier.ClassifierNet(made, 2)
     labelled = classifier.Classifier(model=model, net=net.eval(), classes=["cat", "dog"])
     monkeypatch.setattr(classifier, "PASSING", rooms.PASSING)
+    at_once, really = [], labelled.objective.rows
+    monkeypatch.setattr(labelled.objective, "rows", lambda names, p: at_once.append(len(names)) or really(names, p))
     rows = labelled.predict(str(tmp_path / "p"))
+    assert max(at_once) <= 7, "predictions are made batch by batch"
     assert [r["name"] for r in rows] == [
         str(Path(f).relative_to(tmp_path / "p")) for f in sorted(files) if f != files[8]
     ]

@@ -76,12 +76,11 @@ def predict(
     if not hasattr(loaded, "classes"):
         raise UserError(f"{model}: not a classifier", hint="Fine-tune it first: unmask finetune classify.")
     images = loaded.read(data, labelled=False, **reading(set_, table=True))
-    rows = loaded.predict(images)
-    write_json_lines(rows, out)
+    count = write_json_lines(loaded.predicted(images), out)
     described, lines = account(images)
-    lines = [*lines, f"{out}: {len(rows)} pictures"]
+    lines = [*lines, f"{out}: {count} pictures"]
     output.write(
-        {"out": out, "rows": len(rows), "pictures": len(rows), "data": described, **skipped(images)},
+        {"out": out, "rows": count, "pictures": count, "data": described, **skipped(images)},
         lines,
         device=str(loaded.device),
         precision=loaded.precision,

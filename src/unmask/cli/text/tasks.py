@@ -141,21 +141,24 @@ def predict(
     json_: options.Json = False,
 ) -> None:
     """Predict with a fine-tuned model of text: one JSON object per input, in order."""
-    from unmask.cli.common import Output, on_stderr
+    from itertools import chain
+
+    from unmask.cli.common import Output, in_parts, on_stderr
     from unmask.files import check_results
     from unmask.modalities.text.tasks import finetune as tuning
-    from unmask.modalities.text.tasks import model as models
     from unmask.modalities.text.tasks.data import Columns
     from unmask.writing import write_json_lines
 
     check_results([out], [data])
     output = Output(json_, seed)
-    folder = models.load(model, device=device, precision=precision)
     columns = Columns(text=text, text2=text2, header=header)
-    rows = tuning.predict(folder, data, columns=columns, say=on_stderr)
-    write_json_lines(rows, out)
-    found = {"out": out, "rows": len(rows), "task": folder.about["name"]}
-    output.write(found, [f"{out}: {len(rows)} predictions"], device=str(folder.device), precision=folder.precision)
+    folder, task, items = tuning.to_predict(
+        model, data, columns=columns, device=device, precision=precision, say=on_stderr
+    )
+    rows = in_parts(items, lambda some: tuning.predictions(folder, task, some))
+    write_json_lines(chain.from_iterable(rows), out)
+    found = {"out": out, "rows": len(items), "task": folder.about["name"]}
+    output.write(found, [f"{out}: {len(items)} predictions"], device=str(folder.device), precision=folder.precision)
 
 
 def evaluate(

@@ -244,10 +244,7 @@ class Classifier:
 
     def answers(self, images: Any) -> np.ndarray:
         """(pictures, classes) probabilities, or (pictures, 1) numbers in their own unit; order kept."""
-        found = self.read(images, labelled=False)
-        with torch.inference_mode(), self.model._context():
-            out = [self.net(batch).cpu().numpy() for _, batch in self.model.batches(found)]
-        return self.objective.answers(np.concatenate(out))
+        return np.concatenate([p for _, p in self._answered(self.read(images, labelled=False))])
 
     def probabilities(self, images: Any) -> np.ndarray:
         """(pictures, classes) float32, order kept.
@@ -263,13 +260,24 @@ class Classifier:
         """A prediction for each picture, in order; 'name' is its path where it came from a file. One class: 'label' and
         its 'probability'; several labels: 'labels' (from the threshold on) and 'probabilities' of all; a number:
         'value' in its own unit. Of a picture cut into tiles the mean over them."""
-        found = self.read(images, labelled=False)
-        p = self.answers(found)
-        whole = settled(found)
-        p, names = p[whole], [n for n, w in zip(found.names or map(str, range(len(found))), whole, strict=True) if w]
+        return list(self.predicted(self.read(images, labelled=False)))
+
+    def predicted(self, found: ImageSet) -> Iterator[dict[str, Any]]:
+        """`predict` of pictures that were read, a batch of them at a time."""
         if found.tiles is not None:
-            p, names = pooled(p, found), found.tiles.names
-        return self.objective.rows(names, p)
+            yield from self.objective.rows(found.tiles.names, pooled(self.answers(found), found))
+            return
+        names = found.names or [str(i) for i in range(len(found))]
+        for place, p in self._answered(found):
+            whole = settled(found)[place]
+            yield from self.objective.rows([n for n, w in zip(names[place], whole, strict=True) if w], p[whole])
+
+    def _answered(self, found: ImageSet) -> Iterator[tuple[slice, np.ndarray]]:
+        """Places and answers of each batch."""
+        for place, batch in self.model.batches(found):
+            with torch.inference_mode(), self.model._context():
+                logits = self.net(batch).cpu().numpy()
+            yield place, self.objective.answers(logits)
 
     def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
         """Figures on labelled pictures (of their test part, where they have one; tiles of one picture count once) with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,11 +66,11 @@ def rows_of(table: Any) -> list[dict[str, Any]]:
     return found
 
 
-def filled(rows: Rows, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def filled(rows: Rows, records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows with filled cells written in.
 
     Args:
-        records: of `interval_records`.
+        records: of `IntervalRecords`.
     """
     out = [dict(row) for row in rows]
     for record in records:

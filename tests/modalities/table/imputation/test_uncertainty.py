@@ -12,6 +12,7 @@ import pytest
 from tables import patients
 
 from unmask.cli.table.impute import impute_table
+from unmask.modalities.table.imputation import uncertainty
 from unmask.modalities.table.model import TableModel
 
 
@@ -97,3 +98,25 @@ def test_a_file_of_cells_counts_lines_and_gives_every_level(table, tmp_path):
             assert cell["low"] == ""
         if cell["column"] == "seen":
             assert cell["low"] <= cell["value"] <= cell["high"]
+
+
+@pytest.mark.parametrize("part", [4096, 7])
+def test_the_lines_of_filled_cells_are_made_as_they_are_written(table, model, tmp_path, monkeypatch, part):
+    """All were held until the last was made, with 142 of 350 MB for 200 000 rows."""
+    at_once, really = [], uncertainty.decode
+    monkeypatch.setattr(uncertainty, "PART", part, raising=False)
+    monkeypatch.setattr(uncertainty, "decode", lambda x, column: at_once.append(len(x)) or really(x, column))
+    model.save(tmp_path / "model")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    impute_table(
+        str(tmp_path / "model"), str(tmp_path / "t.csv"), str(tmp_path / "o.csv"), intervals=str(tmp_path / "c.csv")
+    )
+    assert max(at_once) <= part
+    with (tmp_path / "c.csv").open() as file:
+        cells = [(int(r["row"]), r["column"], r["value"], r["low"], r["high"]) for r in csv.DictReader(file)]
+    expected = model.intervals(pl.read_csv(tmp_path / "t.csv"))
+    assert [(line - 2, column) for line, column, *_ in cells] == expected.select("row", "column").rows()
+    known = dict(zip(expected.select("row", "column").rows(), expected["low"].to_list(), strict=True))
+    assert all(
+        float(low) == pytest.approx(known[line - 2, name], abs=1e-6) for line, name, _, low, _ in cells if name == "sbp"
+    )

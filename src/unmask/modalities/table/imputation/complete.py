@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.imputation.shift import held_back, parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.training_range import beyond_range
-from unmask.modalities.table.imputation.uncertainty import interval_records
+from unmask.modalities.table.imputation.uncertainty import IntervalRecords
 from unmask.modalities.table.imputation.under_rules import drawn_under, not_kept, points_under, recorded_breaches, unmet
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing
@@ -76,7 +76,7 @@ class Completed:
 
     Attributes:
         tables: one of point values, or the draws, each of the input's kind (a `Frame` for a CSV file).
-        records: one per filled cell, where an interval is asked.
+        records: one per filled cell, where an interval is asked, made anew each time they are gone through.
         cells: how many were filled.
         absent: columns of the model that the table lacks: hidden in every row.
         notes: what was done that the caller should know, for people.
@@ -84,7 +84,7 @@ class Completed:
     """
 
     tables: list[Any]
-    records: list[dict[str, Any]]
+    records: Iterable[dict[str, Any]]
     cells: int
     absent: list[str]
     notes: list[str]
@@ -262,9 +262,9 @@ def _completed(
         new = {i: _whole(changed.pop(i, None), len(frame)) for i in read.added}
         tables.append(with_added(filled_copy(read.given, changed, schema, read.order), schema, new))
         cells = int(sum(h.sum() for h in filling))
-    records = []
+    records: Iterable[dict[str, Any]] = ()
     if read.interval is not None and found is not None:
-        records = interval_records(schema, frame, filling, filled[0], found, read.rules.touched)
+        records = IntervalRecords(schema, frame, filling, filled[0], found, read.rules.touched)
     return Completed(
         tables=tables, records=records, cells=cells, absent=read.lacking, notes=said, warnings=read.said + beyond
     )
@@ -368,7 +368,7 @@ def impute_frame(model: FittedTable, data: Any, **options: Any) -> tuple[list[An
     found = complete(model, data, **options)
     for note in [*found.warnings, *found.notes]:
         warnings.warn(note, stacklevel=4)
-    return found.tables, found.records, found.cells
+    return found.tables, list(found.records), found.cells
 
 
 __all__ = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,39 +23,53 @@ from unmask.writing import written
 FIELDS = ("row", "column", "value", "low", "high", "probability", "probabilities")
 
 
-def interval_records(
-    schema: Schema,
-    frame: Frame,
-    holes: list[np.ndarray],
-    point: list[np.ndarray],
-    found: Imputed,
-    ruled: Collection[int] = (),
-) -> list[dict[str, Any]]:
-    """One record per filled cell, by row: its position and label, column and value; of quantities the ends of the
-    interval (`low`, `high`), of categories `probability` (of the value) and `probabilities` (level -> probability),
-    else None.
+PART = 4096
+"""Rows whose records are made at once."""
 
-    Args:
+
+@dataclass(frozen=True)
+class IntervalRecords:
+    """One record per filled cell, by row, made part by part as they are gone through: its position and label, column
+    and value; of quantities the ends of the interval (`low`, `high`), of categories `probability` (of the value) and
+    `probabilities` (level -> probability), else None.
+
+    Attributes:
         holes, point: per modelled column, which cells were filled, and the columns filled.
         found: intervals and shares of the levels.
         ruled: places of columns under rules, whose values are not cut off at the column's bounds.
     """
-    out = []
-    for place, i in enumerate(schema.modelled):
-        column, rows = schema.columns[i], np.flatnonzero(holes[place])
+
+    schema: Schema
+    frame: Frame
+    holes: Sequence[np.ndarray]
+    point: Sequence[np.ndarray]
+    found: Imputed
+    ruled: Collection[int] = ()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for first in range(0, len(self.frame), PART):
+            made = [
+                record
+                for place in range(len(self.holes))
+                for record in self._of_column(place, first + np.flatnonzero(self.holes[place][first : first + PART]))
+            ]
+            yield from sorted(made, key=lambda r: r["position"])
+
+    def _of_column(self, place: int, rows: np.ndarray) -> Iterator[dict[str, Any]]:
+        column, found = self.schema.columns[self.schema.modelled[place]], self.found
         if column.is_quantity:
             assert found.low is not None
             assert found.high is not None
-            low, high = (None, None) if place in ruled else (column.low, column.high)
-            ends = [decode(np.clip(v[place][rows], low, high), column) for v in (point, found.low, found.high)]
+            low, high = (None, None) if place in self.ruled else (column.low, column.high)
+            ends = [decode(np.clip(v[place][rows], low, high), column) for v in (self.point, found.low, found.high)]
             more = [
                 {"low": a, "high": b, "probability": None, "probabilities": None} for _, a, b in zip(*ends, strict=True)
             ]
             values = ends[0]
         else:
-            code = point[place][rows].astype(int)
-            shares = found.shares_of(place, rows)
-            values = [typed_levels(column)[c] for c in code]
+            code = self.point[place][rows].astype(int)
+            levels = typed_levels(column)
+            values = [levels[c] for c in code]
             more = [
                 {
                     "low": None,
@@ -62,11 +77,16 @@ def interval_records(
                     "probability": float(p[c]),
                     "probabilities": dict(zip(column.categories, p.tolist(), strict=True)),
                 }
-                for c, p in zip(code, shares, strict=True)
+                for c, p in zip(code, found.shares_of(place, rows), strict=True)
             ]
         for row, value, rest in zip(rows.tolist(), values, more, strict=True):
-            out.append({"position": row, "row": frame.label(row), "column": column.name, "value": value, **rest})
-    return sorted(out, key=lambda r: r["position"])
+            yield {
+                "position": row,
+                "row": self.frame.label(row),
+                "column": column.name,
+                "value": value,
+                **rest,
+            }
 
 
 def typed_levels(column: Column) -> list[Any]:
@@ -133,7 +153,7 @@ def _polars(records: list[dict[str, Any]]) -> Any:
     return pl.DataFrame(columns)
 
 
-def write_intervals(records: list[dict[str, Any]], schema: Schema, path: str | Path) -> None:
+def write_intervals(records: Iterable[dict[str, Any]], schema: Schema, path: str | Path) -> None:
     """The records as a CSV file; `probabilities` is a JSON object."""
     with written(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n", extrasaction="ignore")
@@ -150,4 +170,4 @@ def write_intervals(records: list[dict[str, Any]], schema: Schema, path: str | P
             writer.writerow({**r, **texts})
 
 
-__all__ = ["FIELDS", "interval_frame", "interval_records", "typed_levels", "write_intervals"]
+__all__ = ["FIELDS", "IntervalRecords", "interval_frame", "typed_levels", "write_intervals"]

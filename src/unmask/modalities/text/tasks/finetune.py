@@ -22,7 +22,7 @@ from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.finetuning import TaskTraining
 from unmask.modalities.text.tasks.held_out import interval, resamples
 from unmask.modalities.text.tasks.lenient import Trouble
-from unmask.modalities.text.tasks.missing import without_texts
+from unmask.modalities.text.tasks.missing import has_no_text
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
@@ -142,12 +142,37 @@ def predict(
         embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them stand
         under `input`, and an id under `id`.
     """
+    folder, task, items = to_predict(model, data, columns=columns, device=device, precision=precision, say=say)
+    return predictions(folder, task, items, watch=watch)
+
+
+def to_predict(
+    model: str | Path | TaskFolder,
+    data: Any,
+    *,
+    columns: Columns | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[TaskFolder, TextTask, list[Any]]:
+    """The first half of `predict`: a task folder, its task, and the items to predict, any part of which `predictions`
+    takes."""
     folder, task = opened(model, device=device, precision=precision)
     items = _read_for(task, data, columns, say, labelled=False, trouble=Trouble(say=say, offered=False))
-    found, said = without_texts(_predict(folder, task, items, watch=watch)[0], items)
-    for line in said:
-        say(line)
-    return [_carried(item) | row for item, row in zip(items, found, strict=True)]
+    if blank := sum(map(has_no_text, items)):
+        say(f"{blank:,} of {len(items):,} rows have no text: their predictions are null")
+    return folder, task, items
+
+
+def predictions(
+    folder: TaskFolder, task: TextTask, items: Sequence[Any], watch: Callable[[int, int], None] | None = None
+) -> list[dict[str, Any]]:
+    """The second half of `predict`, of all items or some."""
+    found = _predict(folder, task, items, watch=watch)[0]
+    return [
+        _carried(item) | (dict.fromkeys(row) if has_no_text(item) else row)
+        for item, row in zip(items, found, strict=True)
+    ]
 
 
 def _carried(item: Any) -> dict[str, Any]:

@@ -106,14 +106,3 @@ def _is_number(label: Any) -> bool:
 def has_no_text(item: Any) -> bool:
     """Whether a text, or one of a pair, is blank."""
     return isinstance(item, Item) and any(t is not None and not t.strip() for t in (item.text, item.text2))
-
-
-def without_texts(
-    predictions: Iterable[dict[str, Any]], items: Sequence[Any]
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The predictions, null where there is no text to predict from; and how many those are, in words."""
-    blank = [has_no_text(item) for item in items]
-    found = [dict.fromkeys(row) if no else row for row, no in zip(predictions, blank, strict=True)]
-    count = sum(blank)
-    said = f"{count:,} of {len(items):,} rows have no text: their predictions are null"
-    return found, [said] if count else []
