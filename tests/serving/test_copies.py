@@ -154,6 +154,26 @@ def test_a_process_that_is_stuck_is_replaced(dice, workers):
     assert server.end() == (0, "")
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_that_reads_nothing_holds_up_no_other_request(dice, workers):
+    server = dice(workers)
+    stopped = psutil.Process(all_of(server, workers)[0]["here"])
+    stopped.suspend()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            large = {"seconds": 0} | {" " * 8_000_000: 0}
+            sent = [pool.submit(server.post, "models/m/who", large) for _ in range(2 * workers)]
+            time.sleep(0.5)
+            began = time.monotonic()
+            assert server.get("health")[0] == 200
+            assert time.monotonic() - began < 2
+            stopped.resume()
+            assert [one.result()[0] for one in sent] == [400] * len(sent)  # no such key
+    finally:
+        stopped.resume()
+    assert server.end() == (0, "")
+
+
 def test_a_server_ends_though_a_model_is_stuck(dice):
     server = dice(0, "--seconds", 1)
     assert server.post("models/m/who", {"seconds": 600})[0] == 504

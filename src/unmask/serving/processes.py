@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -238,6 +239,7 @@ class Worker:
             self._pid = self.process.process.pid
             if self.process is not self.fleet._first:
                 self.process.hello()
+        self._write_to(self._pipe)
         self.alive = True
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -248,15 +250,27 @@ class Worker:
             if not self.alive:
                 return False
             self._number += 1
-            number = self._number
-            self.pending[number] = ask
-            left = ask.until - time.monotonic()
-            try:
-                self._pipe.send(("ask", number, ask.model, ask.action, ask.body, ask.content, left))
-            except OSError:
-                del self.pending[number]
-                return False
+            self.pending[self._number] = ask
+            self._out.put((self._number, ask))
         return True
+
+    def _write_to(self, pipe: Connection) -> None:
+        """Send what is handed over from now on, in a thread of its own: a process may be busy, and a body longer than
+        what a pipe holds, while others wait for other processes."""
+        self._out = out = queue.SimpleQueue[tuple[int, Ask | None] | None]()
+
+        def write() -> None:
+            with contextlib.suppress(OSError):  # the process is dead: `_read` hands over what it had
+                while (said := out.get()) is not None:
+                    number, ask = said
+                    if ask is None:
+                        pipe.send(("forget", number))
+                    elif not ask.gone:
+                        left = ask.until - time.monotonic()
+                        pipe.send(("ask", number, ask.model, ask.action, ask.body, ask.content, left))
+                pipe.send(None)
+
+        threading.Thread(target=write, daemon=True).start()
 
     def ask(self, ask: Ask) -> None:
         """Hand over a request for this process alone."""
@@ -275,8 +289,7 @@ class Worker:
             if ask.action != PROBE and time.monotonic() >= ask.until and self._answered.get(ask.model, 0.0) < began:
                 self._kill()
                 return
-            with contextlib.suppress(OSError):
-                self._pipe.send(("forget", number))
+            self._out.put((number, None))
 
     def _kill(self) -> None:
         with contextlib.suppress(OSError):
@@ -284,9 +297,9 @@ class Worker:
 
     def close(self) -> None:
         self._closing.set()
-        with self._lock, contextlib.suppress(OSError):
-            self._pipe.send(None)
         if hasattr(self, "_reader"):
+            with self._lock:
+                self._out.put(None)
             self._reader.join(self.fleet.gateway.limits.seconds)
             if self._reader.is_alive():
                 self._kill()
@@ -329,9 +342,11 @@ class Worker:
             pipe = self.process.pipe
         found = hello(pipe)
         with self._lock:
+            self._out.put(None)
             self._pipe, self._pid, self.alive = pipe, found["pid"], True
+            self._write_to(pipe)
             if self._closing.is_set():
-                pipe.send(None)
+                self._out.put(None)
 
     def _answers(self) -> None:
         gateway = self.fleet.gateway
