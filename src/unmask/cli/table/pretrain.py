@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import typer
 
 from unmask.cli import options
@@ -51,18 +53,20 @@ def pretrain(
     given = run_overrides(context)
     settings = settings_of(given.pop("recipe", recipe), **given)
     output = Output(json_, settings.train.seed)
-    finished = run(
-        read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet),
-        out,
-        schema=told_schema(schema, missing),
-        duration=duration,
-        event=event,
-        entry=entry,
-        event_level=event_level or None,
-        constraints=constraint,
-        settings=settings,
-        resume=resume,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # they are among the notes
+        finished = run(
+            read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet),
+            out,
+            schema=told_schema(schema, missing),
+            duration=duration,
+            event=event,
+            entry=entry,
+            event_level=event_level or None,
+            constraints=constraint,
+            settings=settings,
+            resume=resume,
+        )
     found = finished.to_dict()
     lines = [
         f"{found['rows']} rows x {found['columns']} columns, {found['steps']} steps, {found['fit_seconds']:.1f} s",

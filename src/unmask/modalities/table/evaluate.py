@@ -15,10 +15,10 @@ from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.table.evaluation import fidelity, privacy
 from unmask.modalities.table.evaluation.figures import add_figures, readings
+from unmask.modalities.table.imputation.training_range import encode_warned
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.absent_columns import widened
-from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.survival.estimators import cumulative_incidence
 from unmask.modalities.table.survival.hazards import MOST_LEVELS
 from unmask.modalities.table.synthesis.survival_outcome import covariates, entries, pair_places, regressors
@@ -89,7 +89,7 @@ def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:
     frame, lacking = widened(read_frame(data), model.schema)
     if lacking:
         raise UserError(f"{frame.source}: no column {', '.join(map(repr, lacking))}", hint="Give the same columns.")
-    return encode(frame, model.schema)
+    return encode_warned(model, frame)
 
 
 def _overlap(train: list[np.ndarray], held_out: list[np.ndarray]) -> str | None:
@@ -114,7 +114,7 @@ def _overlap(train: list[np.ndarray], held_out: list[np.ndarray]) -> str | None:
 def complete(model: TableModel, data: Any, seed: int) -> list[np.ndarray]:
     """The modelled columns of a table with missing cells drawn; cells empty by their meaning get a category
     of chance."""
-    return _filled(model, model.table.draw(encode(read_frame(data), model.schema), seed=seed))
+    return _filled(model, model.table.draw(encode_warned(model, read_frame(data)), seed=seed))
 
 
 def _filled(model: TableModel, columns: Sequence[np.ndarray]) -> list[np.ndarray]:

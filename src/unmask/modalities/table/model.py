@@ -27,6 +27,7 @@ from unmask.modalities.table.fitting.imputation_quality import columns_imputed
 from unmask.modalities.table.imputation.complete import changes, holes, impute_frame, recorded_breaches
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_frame
+from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
@@ -118,14 +119,16 @@ class TableModel(FittedTable):
         if len(columns[0]) < 2:
             raise UserError(f"{frame.source}: {len(columns[0])} rows", hint="At least two rows are needed to fit.")
         table = CellTable.fit(columns, found.sizes, settings=settings, weight=weight, watch=watch)
+        notes = [*left_out, *found.notes, *breaches]
         facts = {
             "rows": len(columns[0]),
             "columns": len(columns),
             "steps": table.fitted.steps,
             "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
             "history": table.fitted.history,
-            "notes": [*left_out, *found.notes, *breaches],
+            "notes": notes,
         }
+        warn_of(notes, stacklevel=4)  # `fit` runs within `one_core`
         model = cls(found, table, facts)
         model.like = frame
         # What rows lack, for synthetic ones that are to lack as much.

@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 from unmask.cli import main
+from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.imputer import MaskedImputer
 from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.synthesis.synthesize import augment, perturb
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
@@ -124,6 +126,19 @@ def test_the_transformer_warns_too():
     assert "no value: empty it" in text
     assert "'age': 1 of 50 cells" in text
     assert not said(fitted.transform, people(50, 1)[columns])
+
+
+@pytest.mark.parametrize("use", ["evaluate", "augment", "perturb"])
+def test_every_use_of_a_table_says_another_unit(model, use):
+    frame = people(60, 1).assign(height=lambda d: d.height * 100)
+    call = {
+        "evaluate": lambda d: evaluate_model(model, d, rows=60),
+        "augment": lambda d: augment(model, d, where="sex == 'F'", rows=5),
+        "perturb": lambda d: perturb(model, d),
+    }[use]
+    (text,) = said(call, frame)
+    assert text.startswith("'height': 60 of 60 cells lie beyond the training range 1.5")
+    assert not said(call, people(60, 1))
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

@@ -4,6 +4,7 @@ import datetime as dt
 import zipfile
 from xml.sax.saxutils import escape
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -75,6 +76,8 @@ def spreadsheet(path, sheets: dict[str, list[list]], merged: tuple[str, ...] = (
     """A minimal .xlsx file; `merged` ranges of cells in every sheet."""
 
     def cell(value, place: str) -> str:
+        if isinstance(value, str) and value.startswith("#"):
+            return f'<c r="{place}" t="e"><f>1/{place}</f><v>{escape(value)}</v></c>'
         if isinstance(value, str):
             return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
         return f'<c r="{place}"><v>{value}</v></c>' if value is not None else ""
@@ -165,3 +168,62 @@ def test_labels_and_missing_codes_of_statistics_programs(tmp_path, kind):
     path.write_bytes(b"nothing")
     with pytest.raises(UserError, match="cannot be read"):
         read_frame(path)
+
+
+ROWS = [["age", "sex", "ratio"], *([20 + k, "fm"[k % 2], k / 10] for k in range(60))]
+BROKEN = {
+    (5, 2): "#DIV/0!",
+    (9, 2): "#N/A",
+    (12, 1): "#NAME?",
+    (14, 0): "#VALUE!",
+    (15, 1): "#REF!",
+    (16, 2): "#NUM!",
+}
+
+
+def broken_file(path):
+    rows = [[BROKEN.get((i, j), v) for j, v in enumerate(row)] for i, row in enumerate(ROWS)]
+    if path.suffix == ".csv":
+        path.write_text("\n".join(",".join(map(str, row)) for row in rows))
+    else:
+        pytest.importorskip("python_calamine")
+        spreadsheet(path, {"other": ROWS, "data": rows})
+    return read_frame(path, sheet=None if path.suffix == ".csv" else "data")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.xlsx"])
+def test_formulas_without_a_result_are_bad_cells_of_every_column(tmp_path, name):
+    # A spreadsheet's were empty without a word, in a CSV file they were categories.
+    frame = broken_file(tmp_path / name)
+    with pytest.raises(UserError) as raised:
+        infer_schema(frame.names, frame.columns, row_name=frame.row_name, source="t")
+    for column, row, shown in (
+        ("age", 15, "#VALUE!"),
+        ("sex", 13, "#NAME?"),
+        ("sex", 16, "#REF!"),
+        ("ratio", 6, "#DIV/0!"),
+        ("ratio", 17, "#NUM!"),
+    ):
+        assert f"column {column!r}, row {row}: {shown!r}, a formula without a result" in str(raised.value)
+    assert "in all 5 cells: 1 in 'age', 2 in 'sex', 2 in 'ratio'" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.xlsx"])
+def test_formulas_without_a_result_may_be_declared_missing(tmp_path, name):
+    frame = broken_file(tmp_path / name)
+    told = {"missing": ["#DIV/0!", "#NAME?", "#VALUE!", "#REF!", "#NUM!"]}
+    schema = infer_schema(frame.names, frame.columns, override=told)
+    assert [c.kind for c in schema.columns] == ["integer", "binary", "numeric"]
+    assert [int((x != x).sum()) for x in encode(frame, schema)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("text", ["#BEZUG!", "#WERT!", "#ZAHL!", "#¡VALOR!", "#¿NOMBRE?", "#NOM?", "########"])
+def test_errors_of_spreadsheets_in_other_languages(text):
+    sex = np.array([*("fm" * 30), text], object)
+    with pytest.raises(UserError, match=r"row 61: .*, a formula without a result"):
+        infer_schema(["sex"], [sex])
+
+
+@pytest.mark.parametrize("text", ["#1", "#A", "a#!", "#2!"])
+def test_categories_with_a_hash_are_categories(text):
+    assert text in infer_schema(["arm"], [np.array([*("fm" * 30), text], object)]).columns[0].categories

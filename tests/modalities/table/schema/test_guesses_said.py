@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from unmask.errors import UserError
+from unmask.modalities.table.imputer import MaskedImputer
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.schema.describe import describe
 
@@ -37,6 +38,17 @@ def test_a_value_that_one_centre_lacks_is_warned_of_and_imputed_on_request():
     assert "[columns.bnp] structural = false" in found.add
     schema = {"columns": {"bnp": {"structural": False}}}
     assert TableModel.fit(table, schema=schema, **FAST).impute(table)["bnp"].notna().all()
+
+
+@pytest.mark.parametrize("fit", [lambda t: TableModel.fit(t, **FAST), lambda t: MaskedImputer(**FAST).fit(t)])
+def test_what_the_command_prints_as_a_warning_is_a_warning_in_python(fit):
+    # `facts["notes"]` alone had it.
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"crp": rng.gamma(2, 9, 200).round(1), "age": rng.normal(60, 9, 200).round()})
+    table.loc[[5, 9], "crp"] = -9
+    with pytest.warns(UserWarning, match=r"'crp' holds -9 \(2 cells\)") as caught:
+        fit(table)
+    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("lacking", ["Alive", "Dead"])

@@ -46,6 +46,7 @@ from unmask.modalities.table.imputation.scales import written
 from unmask.modalities.table.imputation.shift import parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.smcfcs import AgreeingChain, Substantive
 from unmask.modalities.table.imputation.under_rules import recorded_breaches, settled, unmet
+from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.rules.declared_schema import read_schema, schema_for
@@ -146,9 +147,7 @@ class MultipleImputation:
         # The notes of a schema that was given speak of the table that it was made of.
         self.schema_ = schema
         self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
-        for text in self.notes_:
-            if text.startswith("warning: "):
-                warnings.warn(text.removeprefix("warning: "), stacklevel=2)
+        warn_of(self.notes_)
         for text in measured:
             self._say(text, warn=True)
         self._rules, self._recorded = Rules.of(schema), columns

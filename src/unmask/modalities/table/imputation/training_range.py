@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from unmask.errors import either
 from unmask.modalities.table.distribution.codec import Coding
+from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import SENTINELS
-from unmask.modalities.table.schema.values import cell_texts, decode
+from unmask.modalities.table.schema.values import cell_texts, decode, encode
 
 FAR = 0.5
 """Of the training range's width: a cell further beyond its ends than this is said, be it the only one."""
@@ -46,6 +49,14 @@ def beyond_range(
         said += _beyond_training(column, x, known, ends, training_rows, row_name)
         said += _beyond_bounds(column, x, known, row_name)
     return said
+
+
+def encode_warned(model: FittedTable, frame: Frame) -> list[np.ndarray]:
+    """The modelled columns of a table; what `beyond_range` says of them is warned of."""
+    columns = encode(frame, model.schema)
+    for text in beyond_range(model.schema, model.table.codings, columns, frame.row_name):
+        warnings.warn(text, stacklevel=4)
+    return columns
 
 
 def _beyond_training(
@@ -132,4 +143,4 @@ def _rows(out: np.ndarray, row_name: Callable[[int], int]) -> str:
     return f", row{'s' if len(rows) > 1 else ''} " + ", ".join(str(row_name(int(r))) for r in rows)
 
 
-__all__ = ["beyond_range"]
+__all__ = ["beyond_range", "encode_warned"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,13 @@ class Finding:
             "cells": cells,
             "cell_count": len(self.cells),
         }
+
+
+def warn_of(notes: Iterable[str], stacklevel: int = 3) -> None:
+    """Warn of those notes that begin so; what a command prints as "warning: " is a warning in Python too."""
+    for text in notes:
+        if text.startswith("warning: "):
+            warnings.warn(text.removeprefix("warning: "), stacklevel=stacklevel)
 
 
 def refuse(findings: Iterable[Finding], source: str) -> None:

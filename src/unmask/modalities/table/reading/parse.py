@@ -13,7 +13,7 @@ from unmask.given import no_value
 from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN, Marks
 from unmask.modalities.table.reading.plain_numbers import plain_numbers
 
-MISSING_SPELLINGS = frozenset({"", "n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", "."})
+MISSING_SPELLINGS = frozenset({"", "n/a", "nan", "null", "#null!", "#n/a", "#nv", "#n/d", "<na>", "nat", "?", "."})
 """Texts that mean 'no value', whatever their case, spaces around them aside; `NA` in capitals is one too."""
 
 AMBIGUOUS = frozenset({"none", "na"})

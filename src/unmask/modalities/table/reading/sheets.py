@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import posixpath
 import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape, unescape
 
 import numpy as np
 
@@ -51,6 +53,8 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
     chosen = sheet if sheet is not None else next(iter(filled))
     rows = found[chosen]
     notes = _merged(path, chosen, rows, book.get_sheet_by_name(chosen))
+    for (row, column), text in _errors(path, chosen).items():
+        rows[row][column] = text
     while rows and all(v == "" for v in rows[-1]):
         rows = rows[:-1]
     if len(rows) < 2:
@@ -85,13 +89,22 @@ def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) ->
         with zipfile.ZipFile(path) as file:
             tables = file.read("content.xml").decode().split("<table:table ")[1:]
         own = next((t for t in tables if f'table:name="{escape(name)}"' in t.partition(">")[0]), "")
+        errors = set(re.findall(r'calcext:value-type="error"[^>]*>\s*<text:p>([^<]*)', own)) - {"#N/A"}
+        if errors:
+            raise UserError(
+                f"{path}, sheet {name!r}: formulas without a result: {', '.join(sorted(errors))}",
+                hint="Correct them, or empty the cells: they would be read as missing.",
+            )
         if re.search(r'<table:table-cell\b[^>]*-spanned="(?!1")[^>]*[^/]>', own):
             raise UserError(f"{path}, sheet {name!r}: cells are merged: only the first would hold a value", hint=hint)
         return ()
     ranges = getattr(sheet, "merged_cell_ranges", None)
     if ranges is None:
         kind = path.suffix.lower()
-        return (f"merged cells of {kind} files cannot be seen: all but the first of them would be read as empty",)
+        return (
+            f"merged cells and errors (#DIV/0!) of {kind} files cannot be seen: errors, and all but the first of "
+            "merged cells, would be read as empty",
+        )
     held = [r for r in sorted(ranges) if r[0] != r[1] and _value_at(rows, *r[0]) != ""]
     if not held:
         return ()
@@ -101,6 +114,39 @@ def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) ->
         "would be read as missing",
         hint=hint,
     )
+
+
+def _errors(path: Path, name: str) -> dict[tuple[int, int], str]:
+    """(row, column), from 0, of the cells of a sheet whose formula has no result, which the reader leaves empty, and
+    what they show: #DIV/0!, #N/A."""
+    if path.suffix.lower() not in (".xlsx", ".xlsm"):
+        return {}
+    with zipfile.ZipFile(path) as file:
+        book, links = (ElementTree.fromstring(file.read(f"xl/{part}")) for part in ("workbook.xml", _LINKS))
+        own = next(e for e in book.iter() if e.tag.endswith("}sheet") and e.get("name") == name)
+        link = next(value for key, value in own.items() if key.endswith("}id"))
+        target = next(e.get("Target", "") for e in links if e.get("Id") == link)
+        text = file.read(posixpath.join("/xl", target)[1:]).decode()
+    return {
+        (int(row) - 1, _column(letters)): unescape(shown)
+        for cell, shown in re.findall(r'<c\b([^>]*\bt="e"[^>]*)>(?:<f\b.*?</f>|<f\b[^>]*/>)?<v>(.*?)</v>', text, re.S)
+        for letters, row in re.findall(r'\br="([A-Z]+)(\d+)"', cell)
+    }
+
+
+_LINKS = "_rels/workbook.xml.rels"
+
+
+def _column(letters: str) -> int:
+    """The number of a column, from 0.
+
+    >>> _column("A"), _column("AB")
+    (0, 27)
+    """
+    number = 0
+    for letter in letters:
+        number = 26 * number + ord(letter) - 64
+    return number - 1
 
 
 def _value_at(rows: Sequence[Sequence[Any]], row: int, column: int) -> Any:

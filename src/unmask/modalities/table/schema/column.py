@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from unmask.errors import UserError, suggest
 from unmask.modalities.table.reading.dates import dates_of
 from unmask.modalities.table.reading.decimal_marks import CELL, Spelling, spelling_of
-from unmask.modalities.table.reading.findings import Finding
+from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, is_missing, measured, numbers, text_of
 from unmask.modalities.table.schema.column_cells import Cells
 from unmask.modalities.table.schema.date_columns import date_fields
@@ -28,6 +29,7 @@ from unmask.modalities.table.schema.roles import (
 from unmask.modalities.table.schema.schema import LEFT_OUT, QUANTITIES, Column, Kind
 from unmask.modalities.table.schema.spelling_variants import are_codes, spelt_alike, zeros_in_front
 from unmask.modalities.table.schema.suspicious_values import (
+    SHEET_ERROR,
     codes,
     dates_as_numbers,
     kept_words,
@@ -126,6 +128,13 @@ class _Reading:
         raw = self.raw = with_blanks(raw, self.blank, (*missing, *self.own), name)
         self.gone = is_missing(raw, (*missing, *self.own), () if given.get("kind") in QUANTITIES else keep)
         self.values, self.counts = _distinct(raw[~self.gone])
+        broken = {v for v in self.values if isinstance(v, str) and SHEET_ERROR.fullmatch(v.strip())}
+        if broken:
+            errors = np.array([isinstance(v, str) and v in broken for v in raw])
+            self.gone, self.raw = self.gone | errors, raw.copy()
+            self.raw[errors] = None
+            self.values, self.counts = _distinct(raw[~self.gone])
+        self.broken = broken
         self.cells = Cells(
             name=name,
             raw=raw,
@@ -143,6 +152,14 @@ class _Reading:
     def column(self) -> tuple[Column, list[Finding], dict[str, int]]:
         kind: Kind = self.given.get("kind") or self._kind()
         fields: dict[str, Any] = {"name": self.name, "kind": kind}
+        if self.broken and kind not in LEFT_OUT:
+            missing = f"missing = {json.dumps(sorted(self.broken), ensure_ascii=False)}"
+            self.cells.error(
+                "sheet_error",
+                ", a formula without a result",
+                f"Correct them in the spreadsheet, or if there is no value: {setting(self.name, missing)}",
+                self.broken,
+            )
         if kind in ("numeric", "integer"):
             numbers = NumberColumn(cells=self.cells, spelling=self.spelling, number=self.number, bad=self.bad)
             fields |= numbers.fields(whole=kind == "integer")

@@ -45,7 +45,7 @@ class Cells:
     ) -> None:
         """An error of all cells that hold one of some values."""
         values = set(values)
-        rows = [i for i in np.flatnonzero(~self.gone).tolist() if self.raw[i] in values]
+        rows = [i for i, v in enumerate(self.raw.tolist()) if v.__hash__ is not None and v in values]
         self.findings.append(
             Finding(
                 severity="error",

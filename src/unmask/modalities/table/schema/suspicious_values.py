@@ -39,9 +39,12 @@ NO_VALUE_WORDS = re.compile(
     r"indeterminate|invalid|error|unbekannt|fehlt|fehlend|"
     r"nicht (?:bekannt|erhoben|gemessen|durchgeführt)|keine angabe|k\.? ?a\.?|inconnue?|non (?:fait|connu|disponible)|"
     r"desconocid[oa]|no (?:consta|realizado)|"
-    r"sconosciut[oa]|non noto|-+|\.\.+|\*+|#ref!|#div/0!|#value!|#name\?|#num!|\(missing\)|<missing>|leer|vacío)",
+    r"sconosciut[oa]|non noto|-+|\.\.+|\*+|\(missing\)|<missing>|leer|vacío)",
     re.IGNORECASE,
 )
+
+SHEET_ERROR = re.compile(r"#[¡¿]?[^\W\d_]+(?:/0)?[!?]|#{2,}")
+"""What spreadsheets show for a formula without a result, in their languages, or where a column is too narrow."""
 
 _CODED = re.compile(
     r"(?:.* )?(?:grade|stage|type|code|class|group|category|cat|level|status|race|ethnicity|ethnic|site|cent(?:er|re)|"

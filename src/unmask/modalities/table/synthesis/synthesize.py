@@ -19,13 +19,14 @@ import numpy as np
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.imputation.training_range import encode_warned
 from unmask.modalities.table.imputation.under_rules import drawn_under
 from unmask.modalities.table.reading.decimal_marks import Spelling
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.conditions import Limit, parse_where
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.absent_columns import in_order, with_added
-from unmask.modalities.table.schema.values import decode, encode
+from unmask.modalities.table.schema.values import decode
 from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids, seen_shares
 from unmask.modalities.table.synthesis.sampling import RowSampler
 from unmask.modalities.table.writing.writers import as_polars, handed_out, rows_below
@@ -208,7 +209,7 @@ def augmented(
             f"{frame.source}: there is a column 'synthetic' already",
             hint="It is to mark the rows that are added: rename it.",
         )
-    encode(frame, schema)
+    encode_warned(model, frame)
     drawn = synthesize(model, rows, where=where, seed=seed, constraints=constraints, rare="keep", extremes="keep")
     if frame.native is not None:
         old, new = as_polars(frame), as_polars(drawn.table)
@@ -238,7 +239,7 @@ def perturb(
     if not 0 < share <= 1:
         raise UserError(f"share={share}", hint="Expected a share of cells to redraw, above 0 and at most 1.")
     frame = read_frame(data)
-    columns = encode(frame, model.schema)
+    columns = encode_warned(model, frame)
     rows = np.arange(len(columns[0]))
     holed = [np.where(uniform(seed, rows, c, Salt.REDRAWN_CELL) < share, np.nan, x) for c, x in enumerate(columns)]
     filled = drawn_under(Rules.of(model.schema, constraints), model.table, holed, seed=seed)
