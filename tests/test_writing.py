@@ -188,6 +188,43 @@ def test_what_a_killed_fine_tuning_left_is_removed_by_the_next(tmp_path, runs, e
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "out"]
 
 
+EVENTS = """
+import datetime as dt
+import os
+import signal
+import sys
+import polars as pl
+from unmask.modalities.events import columns, meds
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+table = pl.DataFrame({"subject_id": [1, 2], "time": [dt.datetime(2020, 1, 1)] * 2, "code": ["A", "B"]})
+if sys.argv[1] == "killed":
+    columns._build = meds.events_of = killed
+if sys.argv[2] == "memory":
+    meds.as_events(table)
+else:
+    os.makedirs("meds/data")
+    table.write_parquet("meds/data/0.parquet")
+    meds.read_meds("meds", store=columns.Store(most=0))
+"""
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_what_a_killed_process_left_among_temporary_files_is_removed_by_the_next(tmp_path, where):
+    """Patients' events stood in /tmp for good."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    for how in ("killed", "whole"):
+        work = tmp_path / how
+        work.mkdir()
+        words = [sys.executable, "-c", EVENTS, how, where]
+        found = subprocess.run(words, cwd=work, env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True)
+        assert found.returncode == (-signal.SIGKILL if how == "killed" else 0), found.stderr.decode()
+        assert bool(list(temporary.iterdir())) is (how == "killed")
+
+
 @pytest.mark.parametrize("ended", [True, False])
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path, ended):
     """A half of a table of patients stood there for good before."""

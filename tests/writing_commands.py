@@ -43,6 +43,8 @@ CASES = {
     "--template {{text}}[MASK]",
     "text surgery": "surgery {home}/bert --out {out} --positions 96",
     "text finetune classify": "finetune classify {home}/bert {home}/labelled.csv --out {out} --epochs 1",
+    "text finetune classify seeds": "finetune classify {home}/bert {home}/labelled.csv --validation "
+    "{home}/labelled.csv --out {out} --epochs 1 --seeds 2",
     "text finetune tag": "finetune tag {home}/bert {home}/tags.conll --out {out} --epochs 1",
     "text finetune answer": "finetune answer {home}/bert {home}/squad.json --out {out} --epochs 1",
     "text finetune similarity": "finetune similarity {home}/bert {home}/pairs.csv --out {out} --epochs 1",

@@ -13,6 +13,7 @@ import re
 import shutil
 import socket
 import stat
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -47,14 +48,25 @@ def replacing(path: Path) -> Iterator[Path]:
 def temporary_name(path: Path) -> Path:
     """A hidden name beside `path` for what is not whole yet. What processes of this machine that have ended left there
     is removed: a killed process leaves no half of a table of patients."""
+    return path.with_name(_own_name(path.parent, f".{path.stem.lstrip('.')}", f".new{path.suffix}"))
+
+
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder among the system's temporary files. What processes that have ended left there is removed, as by
+    `temporary_name`."""
+    return tempfile.TemporaryDirectory(prefix=_own_name(Path(tempfile.gettempdir()), "unmask", "."))
+
+
+def _own_name(folder: Path, begin: str, end: str) -> str:
+    """A name that no other process has; what others of this machine that have ended left under such is removed."""
     machine = re.sub(r"[^\w-]", "-", socket.gethostname())
-    begin, end = f".{path.stem.lstrip('.')}.{machine}-", f".new{path.suffix}"
-    for left in path.parent.glob(f"{glob.escape(begin)}*{glob.escape(end)}"):
+    begin = f"{begin}.{machine}-"
+    for left in folder.glob(f"{glob.escape(begin)}*{glob.escape(end)}*"):
         number = left.name[len(begin) :].partition(".")[0]  # more follows where a folder is written for a folder
         if number.isdigit() and not _runs(int(number)):
             with contextlib.suppress(OSError):
                 remove(left)
-    return path.with_name(f"{begin}{os.getpid()}{end}")
+    return f"{begin}{os.getpid()}{end}"
 
 
 def _runs(process: int) -> bool:

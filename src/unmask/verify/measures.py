@@ -7,7 +7,6 @@ figure -> value, ours first.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from unmask.writing import temporary_folder
+
 Found = dict[str, dict[str, float]]
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder that is gone afterwards, without a warning of what is well known of small runs."""
-    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings():
+    with temporary_folder() as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield Path(place)
 

@@ -19,7 +19,6 @@ import json
 import mmap
 import os
 import shutil
-import tempfile
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from unmask.errors import UserError, setting
 from unmask.files import check_room
 from unmask.modalities.events.parquet import batches, damaged, source_of
 from unmask.remote import Place, Remote
-from unmask.writing import locked, replace_json
+from unmask.writing import locked, replace_json, temporary_folder
 
 VERSION = 1
 STATIC = np.iinfo(np.int64).min
@@ -332,9 +331,9 @@ def _in_memory(shards: Sequence[Shard], names: Sequence[str]) -> Columns:
 
 def _on_disk(shards: Sequence[Shard], names: Sequence[str], store: Store) -> Columns:
     if store.folder is None:
-        root = Path(tempfile.mkdtemp(prefix="unmask-events-"))
-        made = _stored(root, shards, names, store)
-        weakref.finalize(made.pages, shutil.rmtree, root, ignore_errors=True)
+        root = temporary_folder()
+        made = _stored(Path(root.name), shards, names, store)
+        weakref.finalize(made.pages, root.cleanup)
         return made
     return _stored(store.folder, shards, names, store)
 

@@ -12,7 +12,6 @@ A subject stands in one shard, contiguous and in order of time. Anything else is
 from __future__ import annotations
 
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from unmask.modalities.events.columns import NO_VISIT as NO_VISIT
 from unmask.modalities.events.columns import STATIC as STATIC
 from unmask.modalities.events.parquet import as_frame, read, shards_of, source_of, typed
 from unmask.remote import Place, place
+from unmask.writing import temporary_folder
 
 HOUR = 3_600_000_000
 MEDS_VERSION = "0.4.1"
@@ -284,7 +284,7 @@ def as_events(data: Any, *, store: Store | None = None) -> Events:
     if isinstance(data, str | Path):
         return read_meds(data, store=store)
     table = as_frame(data)
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         path = Path(folder) / "table.parquet"
         table.write_parquet(path)
         try:

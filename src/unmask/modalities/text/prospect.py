@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from unmask.training.job import Job
 from unmask.training.run import run
 from unmask.training.settings import TrainSettings, without_endings
 from unmask.training.signals import SignalGuard
+from unmask.writing import temporary_folder
 
 PROBE_STEPS = 8
 """Steps of the short run."""
@@ -271,7 +271,7 @@ def probed(job: Job, train: TrainSettings, loss: float) -> float | None:
     kept = without_endings(dataclasses.asdict(train))
     short = TrainSettings(**kept | {"steps": PROBE_STEPS, "patience": None, "schedule": "constant", "warmup": 0.25})
     once = dataclasses.replace(job, stop_when=None, at_start=None, measure=None, extra_validation=None)
-    with tempfile.TemporaryDirectory() as folder, SignalGuard() as guard:
+    with temporary_folder() as folder, SignalGuard() as guard:
         result = run(once, Path(folder) / "probe", short, console=False)
     if guard.requested:
         raise KeyboardInterrupt  # nothing is trained yet that could be saved

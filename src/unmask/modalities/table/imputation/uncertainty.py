@@ -80,13 +80,7 @@ class IntervalRecords:
                 for c, p in zip(code, found.shares_of(place, rows), strict=True)
             ]
         for row, value, rest in zip(rows.tolist(), values, more, strict=True):
-            yield {
-                "position": row,
-                "row": self.frame.label(row),
-                "column": column.name,
-                "value": value,
-                **rest,
-            }
+            yield {"position": row, "row": self.frame.label(row), "column": column.name, "value": value, **rest}
 
 
 def typed_levels(column: Column) -> list[Any]:

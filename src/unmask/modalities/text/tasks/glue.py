@@ -19,7 +19,7 @@ from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.data import Item, read_rows
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.task import TextTask
-from unmask.writing import written
+from unmask.writing import temporary_folder, written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,6 @@ def evaluate_glue(
     Raises:
         UserError: no task's folder is there, or a file is not as published.
     """
-    import tempfile
 
     from unmask.modalities.text.tasks.finetune import finetune, opened
 
@@ -177,7 +176,7 @@ def evaluate_glue(
     for name, (train, dev) in present.items():
         glue = TASKS[name]
         held = read_glue(dev, glue, labelled=True, say=say)
-        with tempfile.TemporaryDirectory() as scratch:
+        with temporary_folder() as scratch:
             place = Path(scratch) / "model"
             run = finetune(
                 "classify",

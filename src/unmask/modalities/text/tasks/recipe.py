@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unmask.writing import stands_for, writes_model, written_folder
+from unmask.writing import stands_for, temporary_folder, writes_model, written_folder
 
 
 @writes_model
@@ -48,7 +47,7 @@ def adapt_then_finetune(
     from unmask.modalities.text.tasks.scorers import merit
 
     require_validation(options, "adapting")
-    with tempfile.TemporaryDirectory() as scratch:
+    with temporary_folder() as scratch:
         settings = adapt_settings(adaptation or {}, model)
         adapted = adapt(
             model,
