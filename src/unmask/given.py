@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 
 def no_value(value: Any) -> bool:
     """Whether a value is None or one of the many NaN: what does not equal itself, or cannot tell (pandas.NA).
@@ -26,3 +28,11 @@ def values_of(column: Any) -> list[Any]:
     if hasattr(column, "to_pylist"):
         return list(column.to_pylist())
     return list(column.toarray() if hasattr(column, "toarray") else column)
+
+
+def array_of(data: Any) -> np.ndarray:
+    """An array, column or tensor as an array; of bfloat16, which NumPy does not have, in 32 bits."""
+    if hasattr(data, "detach"):
+        data = data.detach().cpu()
+        data = data.float() if str(data.dtype) == "torch.bfloat16" else data
+    return np.asarray(data)

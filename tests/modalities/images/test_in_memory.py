@@ -103,3 +103,13 @@ def test_a_frame_is_refused_as_its_file_is(paths, tmp_path):
             read_images(source, problem="auto")
         said.append(str(error.value).partition(": ")[2].replace("line 5", "row 3").replace("line 4", "row 2"))
     assert said[0] == said[1]
+
+
+def test_tensors_are_what_their_numbers_are_in_any_precision_and_with_gradients():
+    floats = (PIXELS / 256).astype(np.float32)  # exact in 8 bits
+    expected = read_images((floats, NUMBERS.astype(np.float32)), problem="regression")
+    pixels, labels = torch.from_numpy(floats).bfloat16(), torch.from_numpy(NUMBERS).bfloat16().requires_grad_()
+    for source in ((pixels, labels), (list(pixels), labels)):
+        found = read_images(source, problem="regression")
+        np.testing.assert_array_equal(found.pixels, expected.pixels)
+        np.testing.assert_array_equal(found.targets.values, expected.targets.values)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, setting
+from unmask.given import array_of
 from unmask.modalities.images.decode import Form, View, examples, fitted, fitting, places
 from unmask.modalities.images.lazy import LazyArray
 from unmask.modalities.images.picture import Alpha, Choice, Picture, Slice
@@ -339,7 +340,7 @@ def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
 
 def as_array(data: Any) -> np.ndarray:
     """An array or tensor as an array; of booleans, black and white."""
-    array = np.asarray(data.detach().cpu() if hasattr(data, "detach") else data)
+    array = array_of(data)
     return array.astype(np.uint8) * 255 if array.dtype == bool else array
 
 
@@ -386,7 +387,7 @@ def _image_set(pixels: np.ndarray, labels: Any, name: str, how: Reading) -> Imag
     elif pixels.dtype.kind not in "iu":
         raise UserError(f"{name} holds {pixels.dtype}", hint="Expected whole numbers or floats.")
     if labels is not None:
-        labels = np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels).ravel()
+        labels = array_of(labels).ravel()
         if len(labels) != len(pixels):
             raise UserError(
                 f"{name}: {len(pixels)} pictures and {len(labels)} labels", hint="Give one label a picture."

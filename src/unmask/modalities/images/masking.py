@@ -21,6 +21,7 @@ from unmask.core.corruption import (
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.core.own_selector import own_selector
 from unmask.errors import UserError
+from unmask.given import array_of
 from unmask.modalities.images.codec import MISSING_SHARE, PatchCodecConfig
 
 _RECTANGLES = 24
@@ -167,7 +168,7 @@ def patches_in_mask(config: PatchCodecConfig, mask: np.ndarray) -> np.ndarray:
     Raises:
         UserError: the mask has neither shape.
     """
-    mask = np.asarray(mask) != 0
+    mask = array_of(mask) != 0
     if mask.shape == config.grid:
         return mask.ravel()
     if mask.shape != config.image:

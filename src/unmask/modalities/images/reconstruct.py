@@ -14,6 +14,7 @@ from unmask.core.corruption import Hidden
 from unmask.core.fill import fill
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError, setting
+from unmask.given import array_of
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig, PatchPrediction, standardise, unpatchify
@@ -122,7 +123,7 @@ def chosen_patches(
     if box is not None:
         return np.tile(patches_in_box(config, box), (count, 1))
     if mask is not None:
-        mask = np.asarray(mask)
+        mask = array_of(mask)
         if mask.ndim == 3 and len(mask) == count:
             return np.stack([patches_in_mask(config, m) for m in mask])
         return np.tile(patches_in_mask(config, mask), (count, 1))

@@ -16,6 +16,7 @@ from PIL import Image
 
 from unmask.errors import UserError, setting
 from unmask.files import files_below
+from unmask.given import array_of
 from unmask.modalities.images.array_files import part_of, read_idx, read_numpy
 from unmask.modalities.images.arrays import (
     ImageSet,
@@ -181,7 +182,7 @@ def _from_columns(columns: dict[str, list[Any]], how: Reading) -> ImageSet:
 
 
 def _from_pair(pixels: Any, labels: Any, how: Reading) -> ImageSet:
-    labels = np.asarray(labels.cpu() if hasattr(labels, "cpu") else labels)
+    labels = array_of(labels)
     row = None
     if isinstance(pixels, list) and pixels and all(isinstance(one, str | Path) for one in pixels):
         paths = [Path(one).expanduser() for one in pixels]

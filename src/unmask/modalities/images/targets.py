@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.errors import UserError, setting
+from unmask.given import array_of
 from unmask.natural import natural
 
 Problem = Literal["auto", "single", "multi", "regression", "none"]
@@ -106,7 +107,7 @@ def array_targets(labels: Any, problem: Problem | None) -> Targets | None:
     Raises:
         UserError: labels that are not what the problem asks for.
     """
-    found = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    found = array_of(labels)
     if problem in (None, "single", "none"):
         return None
     if found.ndim == 2 and found.shape[1] > 1 and problem in ("auto", "multi"):
