@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +196,7 @@ def test_options_that_a_source_does_not_read_are_refused(
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
 @pytest.mark.parametrize("bad", ["inf", "-Infinity", "1e200"])
-def test_values_that_are_infinite_or_overflow_are_refused_by_cell(tmp_path: Path, kind: str, bad: str):
+def test_rows_whose_value_is_infinite_or_overflows_are_left_out_by_name(tmp_path: Path, kind: str, bad: str):
     cells = {"subject_id": [1, 1, 2], "time": ["2020-01-01 08:00:00"] * 3, "code": ["a"] * 3}
     frame = pl.DataFrame(cells | {"numeric_value": [1.0, None, float(bad)]})
     path = tmp_path / f"t.{kind}"
@@ -208,8 +207,35 @@ def test_values_that_are_infinite_or_overflow_are_refused_by_cell(tmp_path: Path
         )
     elif kind == "parquet":
         frame.write_parquet(path)
-    with pytest.raises(UserError, match=re.escape(f"values: {float(bad)} in row 3: infinite, or beyond")):
-        convert(frame if kind == "frame" else path, tmp_path / "m")
+    found = convert(frame if kind == "frame" else path, tmp_path / "m")
+    reason = "a value that is infinite, or beyond 3.4e38"
+    assert found["rejected"] == {reason: 1}
+    assert found["first_rejected"][reason]["where"] == f"{'table' if kind == 'frame' else path.name}, row 3"
+    assert written(tmp_path / "m")["subject_id"].to_list() == [1, 1]
+
+
+UNITS = (
+    "subject_id,time,code,numeric_value,{}\n1,2020-01-01 08:00:00,GLUCOSE,5.1,mmol/L\n"
+    "2,2020-01-01 08:00:00,GLUCOSE,92,mg/dL\n3,2020-01-01 08:00:00,GLUCOSE,93,\n3,2020-01-01 08:00:00,SEX//F,,mg/dL\n"
+)
+
+
+@pytest.mark.parametrize("name", ["unit", "valueuom"])
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_code_in_another_unit_is_another_code(tmp_path: Path, name: str, in_memory: bool):
+    (tmp_path / "t.csv").write_text(UNITS.format(name))
+    source = pl.read_csv(tmp_path / "t.csv") if in_memory else tmp_path / "t.csv"
+    found = convert(source, tmp_path / "m", columns={"unit": name})
+    assert sorted(written(tmp_path / "m")["code"]) == ["GLUCOSE", "GLUCOSE//mg/dL", "GLUCOSE//mmol/L", "SEX//F"]
+    assert not found["unused"]
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_columns_that_are_not_read_are_named(tmp_path: Path, in_memory: bool):
+    (tmp_path / "t.csv").write_text(UNITS.format("valueuom"))
+    source = pl.read_csv(tmp_path / "t.csv") if in_memory else tmp_path / "t.csv"
+    found = convert(source, tmp_path / "m")
+    assert found["unused"] == {"table" if in_memory else "t.csv": "columns not read: valueuom"}
 
 
 def test_times_without_a_zone_beside_times_with_one_are_counted(tmp_path: Path):

@@ -22,6 +22,7 @@ def convert(
     value: str = typer.Option("numeric_value", help="Table: column of the value."),
     visit: str = typer.Option("visit_id", help="Table: column of the encounter."),
     text: str = typer.Option("text_value", help="Table: column of answers in words."),
+    unit: str = typer.Option("unit", help="Table: column of the value's unit, which becomes part of the code."),
     dates: str = typer.Option(None, help="month-first or day-first: how dates such as 01/02/2020 are meant."),
     onset: bool = typer.Option(
         False, "--onset", help="FHIR: conditions without a time of recording stand at their onset, not rejected."
@@ -43,7 +44,15 @@ def convert(
     from unmask.modalities.events.convert import convert as run
 
     output = Output(json_)
-    columns = {"subject": subject, "time": time, "code": code, "value": value, "visit": visit, "text": text}
+    columns = {
+        "subject": subject,
+        "time": time,
+        "code": code,
+        "value": value,
+        "visit": visit,
+        "text": text,
+        "unit": unit,
+    }
     found = run(
         source, out, columns=columns, dates=dates, onset=onset, static=static, decimal=decimal, missing=missing or None
     )

@@ -47,7 +47,7 @@ def convert(
         source: a table in memory (pandas, polars, Arrow, columns by name, or rows as dicts), a table's file (.csv,
             .csv.gz, .tsv, .parquet), a FHIR file, or a folder: with person it is OMOP, with patients and admissions
             MIMIC-IV, else FHIR.
-        columns: of a plain table: role (subject, time, code, value, visit, text) -> its name.
+        columns: of a plain table: role (subject, time, code, value, visit, text, unit) -> its name.
         dates: "month-first" or "day-first", how dates such as 01/02/2020 are meant; they are refused without.
         onset: FHIR conditions without a time of recording stand at their onset, which may lie before they were known;
             they are rejected without.

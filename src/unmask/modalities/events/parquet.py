@@ -155,7 +155,7 @@ def typed(
             out.append(whole_ids(column, path, first) if have.is_float() else column)
             continue
         if kind == "float":
-            refuse_infinite(column, f"{path}: {name}", first, start=0)
+            refuse_infinite(column, f"{path}: {name}", first)
         if isinstance(have, pl.Datetime) and have.time_zone:
             column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         try:
@@ -190,10 +190,10 @@ def whole_ids(column: pl.Series, path: Place | str, first: int) -> pl.Series:
     return column.cast(pl.Int64)
 
 
-def refuse_infinite(column: pl.Series, where: str, first: int, *, start: int = 1) -> None:
+def refuse_infinite(column: pl.Series, where: str, first: int) -> None:
     """
     Args:
-        first: rows before these; start: number of the first row.
+        first: rows before these.
 
     Raises:
         UserError: naming the cells that are infinite, or beyond the numbers of 32 bits, in which values are kept.
@@ -202,7 +202,7 @@ def refuse_infinite(column: pl.Series, where: str, first: int, *, start: int = 1
     wrong = (value.abs() > LARGEST).fill_null(False)
     if wrong.any():
         rows = wrong.arg_true()
-        shown = ", ".join(f"{column[row]} in row {first + row + start}" for row in rows.head(5).to_list())
+        shown = ", ".join(f"{column[row]} in row {first + row}" for row in rows.head(5).to_list())
         more = f" and {len(rows) - 5:,} more" if len(rows) > 5 else ""
         raise UserError(
             f"{where}: {shown}{more}: infinite, or beyond 3.4e38",

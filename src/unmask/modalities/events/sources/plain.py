@@ -21,6 +21,7 @@ COLUMNS = {
     "value": "numeric_value",
     "visit": "visit_id",
     "text": "text_value",
+    "unit": "unit",
 }
 
 ELSEWHERE = "no time, of a code that has one elsewhere (with static it is a fact)"
@@ -33,7 +34,7 @@ def read(
     """Events of a csv, tsv or parquet.
 
     Args:
-        columns: role (subject, time, code, value, visit, text) -> the table's name for it; see `COLUMNS`.
+        columns: role (subject, time, code, value, visit, text, unit) -> the table's name for it; see `COLUMNS`.
 
     Raises:
         UserError: a column is absent, stands there twice, or holds lists.
@@ -41,13 +42,10 @@ def read(
     have = columns_of(path)
     _check(columns, have, f"{path}: ")
     columns = {**COLUMNS, **columns}
-    wanted = [name for name in dict.fromkeys(columns.values()) if name in have]
-    unread = [name or "a column without a name" for name in have if name not in wanted]
+    wanted = _wanted(columns, have, path.name, ledger)
     twice = next((name for name in wanted if have.count(name) > 1), None)
     if twice is not None:
         raise UserError(f"{path}: column {twice!r} stands there twice", hint="Give each column a name of its own.")
-    if unread:
-        ledger.unused[path.name] = f"columns not read: {', '.join(unread)}"
     when, code = columns["time"], columns["code"]
     parts = () if reading.static else chunks(path, [when, code], Ledger())
     timed: set[str] = set().union(*(_timed(reading.filled(part), when, code) for part in parts))
@@ -66,11 +64,20 @@ def from_frame(
         UserError: a column is absent, or holds lists.
     """
     _check(columns, frame.columns, "")
-    refuse_nested(frame.select(name for name in {**COLUMNS, **columns}.values() if name in frame.columns), "table")
-    ledger.rows += len(frame)
     columns = {**COLUMNS, **columns}
+    refuse_nested(frame.select(_wanted(columns, frame.columns, "table", ledger)), "table")
+    ledger.rows += len(frame)
     timed = set() if reading.static else _timed(reading.filled(frame), columns["time"], columns["code"])
     yield _events(frame, columns, ledger, "table", subjects, reading, timed)
+
+
+def _wanted(columns: Mapping[str, str], have: Sequence[str], where: str, ledger: Ledger) -> list[str]:
+    """The columns that are read; the others are named in the ledger."""
+    wanted = [name for name in dict.fromkeys(columns.values()) if name in have]
+    unread = [name or "a column without a name" for name in have if name not in wanted]
+    if unread:
+        ledger.unused[where] = f"columns not read: {', '.join(unread)}"
+    return wanted
 
 
 def _timed(frame: pl.DataFrame, when: str, code: str) -> set[str]:
@@ -117,6 +124,7 @@ def _events(
         role("value").alias("raw"),
         role("text").alias("words"),
         role("visit").alias("visit"),
+        role("unit").alias("unit"),
         when.alias("when"),
         empty.alias("refused"),
     ).with_columns(times)
@@ -129,6 +137,9 @@ def _events(
         death = text("code").str.starts_with(DEATH)
         why = pl.when(death).then(pl.lit(NO_DEATH)).when(text("code").is_in(list(timed))).then(pl.lit(ELSEWHERE))
         raw = raw.with_columns(pl.coalesce("refused", pl.when(~pl.col("given")).then(why)).alias("refused"))
+    # Nothing is converted: a code in another unit is another code, as it is of FHIR, OMOP and MIMIC-IV.
+    behind = pl.when(pl.col("raw").is_not_null()).then(pl.lit("//") + text("unit"))
+    raw = raw.with_columns(pl.concat_str(text("code"), behind.fill_null("")).alias("code"))
     made, good = parsed(raw, ledger, where, subjects, reading, first=first)
     ledger.kept += int(good.sum())
     table = ledger.table(where)

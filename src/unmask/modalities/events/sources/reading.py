@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from unmask.errors import UserError, option, suggest
-from unmask.modalities.events.parquet import refuse_infinite
+from unmask.modalities.events.parquet import LARGEST
 from unmask.modalities.events.sources.times import MANY, ORDERS, Order
 
 MISSING = ("n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", ".")
@@ -79,18 +79,15 @@ class Reading:
             return text.str.to_lowercase().is_in([m.strip().lower() for m in self.missing])
         return (text == "NA") | text.str.to_lowercase().is_in(MISSING)
 
-    def numbers(self, raw: pl.Series, where: str, first: int = 0) -> tuple[pl.Series, int]:
+    def numbers(self, raw: pl.Series, where: str) -> tuple[pl.Series, int]:
         """Values as float32, null where they are none; and how many of these are numbers with marks that `decimal` does
-        not explain.
-
-        Args:
-            first: rows of the file before these.
+        not explain. Those that are infinite or too large for 32 bits are infinite.
 
         Raises:
-            UserError: nothing was said, and some values have commas; or values are infinite or too large.
+            UserError: nothing was said, and some values have commas.
         """
         if raw.dtype.is_numeric():
-            return _kept(raw.cast(pl.Float64), where, first), 0
+            return _kept(raw.cast(pl.Float64)), 0
         text = raw.cast(pl.String).rename("t").to_frame().select(pl.col("t").str.strip_chars())["t"]
         commas = text.str.contains(",", literal=True) & text.str.contains(MARKED)
         open_ = int(commas.sum() or 0)
@@ -111,14 +108,14 @@ class Reading:
             bare = text.str.replace_all(",", "", literal=True)
             grouped = text.str.contains(READ["."]).fill_null(False) & (self.decimal == ".")
             found = bare.zip_with(grouped, text).cast(pl.Float64, strict=False)
-        found = _kept(found, where, first)
+        found = _kept(found)
         odd = found.is_null() & text.str.contains(MARKED) & text.str.contains("[.,]")
         return found, int(odd.sum() or 0)
 
 
-def _kept(values: pl.Series, where: str, first: int) -> pl.Series:
-    refuse_infinite(values, where, first)
-    return values.fill_nan(None).cast(pl.Float32)
+def _kept(values: pl.Series) -> pl.Series:
+    values = values.fill_nan(None)
+    return values.set((values.abs() > LARGEST).fill_null(False), float("inf")).cast(pl.Float32)
 
 
 def _number(text: str) -> float | None:

@@ -222,9 +222,9 @@ def parsed(
             been, a race that is not known).
 
     Raises:
-        UserError: values have commas, and nobody said what they mean; or they are infinite or too large.
+        UserError: values have commas, and nobody said what they mean.
     """
-    number, odd = reading.numbers(frame["raw"], f"{where}, values", first)
+    number, odd = reading.numbers(frame["raw"], f"{where}, values")
     made = frame.with_columns(
         subjects.of(frame["subject"]).alias("subject_id"),
         encounters(frame["visit"]).alias("visit_id"),
@@ -246,18 +246,19 @@ def parsed(
         .then(pl.lit("no time"))
         .when(pl.col("time").is_null() & pl.col("given"))
         .then(pl.lit("time cannot be read"))
+        .when(pl.col("numeric_value").is_infinite())
+        .then(pl.lit("a value that is infinite, or beyond 3.4e38"))
         .when(stands_for_none(pl.col("time"), birth))
         .then(pl.format("time stands for none: {}", pl.col("time").dt.date().dt.strftime("%Y-%m-%d")))
     )
-    made = made.with_columns(
+    made = made.with_row_index("row", offset=first + 1).with_columns(
         reason.alias("reason"),
         ((pl.col("given") | pl.lit(static)) & pl.col("code").is_not_null() | pl.lit(not optional)).alias("asked"),
     )
     bad = made.filter(pl.col("reason").is_not_null() & pl.col("asked"))
     for (name,), part in bad.group_by("reason", maintain_order=True):
-        rows = part.head(SAMPLES).select("subject", "when", "code", "raw").to_dicts()
-        for row in rows:
-            ledger.add(str(name), {"file": where, **row}, 0)
+        for row in part.head(SAMPLES).select("row", "subject", "when", "code", "raw").to_dicts():
+            ledger.add(str(name), {"where": f"{where}, row {row['row']}", "file": where, **row}, 0)
         ledger.counts[str(name)] += len(part)
     good = made.select(pl.col("reason").is_null() & pl.col("asked")).to_series()
     kept = made.filter(good)
