@@ -196,6 +196,18 @@ def test_codes_with_absurd_values_are_named(tmp_path: Path, value: float, hit: b
         assert value in seen.rows[0]
 
 
+@pytest.mark.parametrize("days", [0, 3])
+def test_who_dies_at_two_times_is_named(tmp_path: Path, days: int):
+    rows, asked = clean(0)
+    last = max(t for s, t, *_ in rows if s == 3 and t is not None) + timedelta(days=1)
+    deaths = [(3, last + timedelta(days=d, hours=1), "MEDS_DEATH", None, 3) for d in (0, days)]
+    checks = found(tmp_path, [*rows, *deaths], asked)
+    assert checks.get("several deaths") == ("warning" if days else None)
+    if days:
+        (seen,) = (f for f in audit(tmp_path / "m")[0] if f.check == "several deaths")
+        assert [row[:2] for row in seen.rows] == [(3, 2)]
+
+
 def test_copies_of_patients_and_of_events_are_found(tmp_path: Path):
     rows, asked = clean(0)
     rows += [(500, *row[1:]) for row in rows if row[0] == 5] + rows[:60]

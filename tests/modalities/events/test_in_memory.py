@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -219,3 +220,24 @@ def test_rows_of_an_array_are_those_of_the_labels(outcome, of_files):
     more = pl.concat([labels, labels.head(1).with_columns(subject_id=pl.lit(10**9, pl.Int64))])
     with pytest.raises(UserError, match=f"1 of {len(more)} labels"):
         of_files[1].embed(meds, more)
+
+
+@pytest.mark.parametrize("factor", [1.0, 18.0, 1 / 18])
+def test_values_in_another_unit_than_training_are_said(outcome, of_files, factor):
+    _, table, task, _, _ = outcome
+    model, given = of_files[1], pl.col("numeric_value")
+    other = table.with_columns(
+        pl.when(pl.col("code") == "GLUCOSE").then(given * factor).otherwise(given).cast(pl.Float32)
+    )
+    verbs = {
+        "predict": lambda: model.predict(other, task),
+        "evaluate": lambda: model.evaluate(other, task),
+        "ask": lambda: model.ask(other, "GLUCOSE within 10 days"),
+        "fill": lambda: model.fill(other),
+    }
+    for name, verb in verbs.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            verb()
+        assert any("another unit?): GLUCOSE" in str(w.message) for w in caught) == (factor != 1), name
+        assert list(model.unknown["beyond_codes"]) == ([] if factor == 1 else ["GLUCOSE"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +33,7 @@ from unmask.modalities.events.splits import Met, met
 from unmask.modalities.events.surprise import By, surprise
 from unmask.modalities.events.targets import Target, from_dict
 from unmask.modalities.events.tune import Tuner, mean_and_maximum
-from unmask.modalities.events.unknown import unknown_line, unknown_of
+from unmask.modalities.events.unknown import beyond_line, unknown_line, unknown_of
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.writing import written
 
@@ -46,7 +47,8 @@ class EventModel:
 
     Attributes:
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
-        unknown: of the data read last: share of such events, their number and the most frequent of their codes.
+        unknown: of the data read last: share of such events, their number and the most frequent of their codes, and
+            known codes whose values lie beyond those it was trained on.
         dead: of the data filled last: patients who died, who have no next events.
         met: of the data predicted last: who of the subjects trained the head.
     """
@@ -100,6 +102,8 @@ class EventModel:
                 hint=f"Convert the data as the model's was, or pretrain on it; {option('most_unknown')} raises the "
                 "limit.",
             )
+        if (line := beyond_line(self.unknown)) is not None:
+            warnings.warn(line, stacklevel=3)
         return made
 
     def _histories(self, events: Events) -> Histories:
