@@ -68,7 +68,9 @@ class Report:
             return self
         if card.figures and card.shown:
             head, *rows = card.figure_rows()
-            self.section("Beside rules without a model", table(head, rows), note=card.judged_on)
+            several = len({f.of for f in card.figures}) > 1
+            heading = "Beside rules without a model" if several else "Figures"
+            self.section(heading, table(head, rows), note=card.judged_on)
         return self.use(card.use.html())
 
     def html(self) -> str:
@@ -195,7 +197,9 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
     return table(("sentence", "surprise", "nats per slot", "score", "slots"), drawn)
 
 
-def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden slot") -> Markup:
+def training_curves(
+    metrics_path: str | Path, *, loss: str = "nats per hidden slot", where: str = " on hidden slots"
+) -> Markup:
     """The curves of a run from its `metrics.jsonl`: loss, accuracy, learning rate, speed and padding waste.
 
     Reads what is there: absent keys give no curve, lines that are not JSON objects (half a last line of a run
@@ -205,6 +209,7 @@ def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden sl
 
     Args:
         loss: unit of the loss.
+        where: what loss and accuracy are said to be of; "" where nothing is hidden.
         metrics_path: the file; lines hold `step` and any of `loss`, `accuracy`, `slots_per_second`,
             `padding_waste`, `validation_loss`, `validation_accuracy`, `learning_rate`.
     """
@@ -223,12 +228,12 @@ def training_curves(metrics_path: str | Path, *, loss: str = "nats per hidden sl
         return (found[name][:, 0], found[name][:, 1]) if name in found else None
 
     add(
-        "Loss on hidden slots",
+        f"Loss{where}",
         loss,
         {"training": smooth("loss"), "validation": exact(validation, "loss")},
     )
     accuracy = {"training": smooth("accuracy"), "validation": exact(validation, "accuracy")}
-    add("Accuracy on hidden slots", "right at first guess", accuracy, percent=True, from_zero=True)
+    add(f"Accuracy{where}", "right at first guess", accuracy, percent=True, from_zero=True)
     add("Learning rate", "", {"learning rate": exact(train, "learning_rate")}, from_zero=True)
     add("Speed", "real slots per second", {"slots/s": smooth("slots_per_second")}, from_zero=True)
     add(

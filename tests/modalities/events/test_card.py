@@ -56,6 +56,12 @@ def test_an_outcome_stands_beside_rules_with_intervals(home: Path, tmp_path: Pat
     assert "Beside rules without a model" not in page  # the page has a table of its own
 
 
+def test_a_caption_names_rules_only_where_there_are_some(home: Path):
+    page = (home / "model" / "report.html").read_text()
+    assert ">Figures</h2>" in page
+    assert "Beside rules without a model" not in page
+
+
 def test_the_next_visit(home: Path, tmp_path: Path):
     words = ["finetune", "next-visit", str(home / "model"), str(home / "meds"), "--out", str(tmp_path / "next")]
     main_ok(

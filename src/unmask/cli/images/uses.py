@@ -11,6 +11,9 @@ from unmask.cli import options
 from unmask.cli.images.reading import account, reading, skipped
 from unmask.errors import UserError
 
+DRAWN = 64
+"""Pictures side by side in a .png of `fill`."""
+
 
 def _numbers(text: str, count: int, name: str) -> tuple[int, ...]:
     try:
@@ -89,7 +92,7 @@ def fill(
             for r in done
             for i in range(len(r.original))
         ]
-        write_png(target, sheet(drawn[:64]))
+        write_png(target, sheet(drawn[:DRAWN]))
     squares, count, share, pictures, pixels = 0.0, 0, [], 0, 0
     for r in done:
         known = r.hidden if r.unknown is None else r.hidden & ~r.unknown
@@ -113,7 +116,8 @@ def fill(
         "data": described,
         **skipped(images),
     }
-    lines.append(f"{out}: {pictures} pictures, {np.mean(share):.0%} hidden, rmse of hidden pixels {error:.4g}")
+    kept = f"the first {DRAWN} of " if target.suffix != ".npy" and pictures > DRAWN else ""
+    lines.append(f"{out}: {kept}{pictures} pictures, {np.mean(share):.0%} hidden, rmse of hidden pixels {error:.4g}")
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 

@@ -42,7 +42,8 @@ def finetuned_report(new: Path, out: Path, figures: Mapping[str, Any], settings:
     if found is not None:
         chosen = " The best epoch was chosen on these pictures: on new ones expect a little less."
         _scores(page, found, chosen if settings.keep_best else "")
-    page.section("Training", training_curves(out / "metrics.jsonl", loss=LOSSES[problem]), note="; ".join(notes))
+    curves = training_curves(out / "metrics.jsonl", loss=LOSSES[problem], where="")
+    page.section("Training", curves, note="; ".join(notes))
     page.section("Settings", json.dumps(dataclasses.asdict(settings), indent=1))
     page.write(new / "report.html")
 

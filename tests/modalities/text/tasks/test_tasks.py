@@ -29,6 +29,7 @@ def test_classify_learns_and_transformers_agrees(model, tmp_path):
     data, out = sentiment(), tmp_path / "out"
     result = finetune("classify", model, data, validation=data[:16], out=out, **FAST)
     assert result["value"] == 1.0
+    assert "hidden slot" not in (out / "report.html").read_text()
     for name in ("config.json", "model.safetensors", "metrics.jsonl", "report.html", "unmask.json"):
         assert (out / name).exists()
     texts = [t for t, _ in data[:6]]

@@ -43,7 +43,7 @@ def write_report(
     shown = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     report.facts(dict(list(shown.items())[:6]))
     report.facts({"steps": result["steps"], "seconds": result["train_seconds"], "precision": result["precision"]})
-    report.section("Training", training_curves(out / "metrics.jsonl"))
+    report.section("Training", training_curves(out / "metrics.jsonl", loss="", where=""))
     if checked is None or predictions is None:
         return report.write(out / "report.html")
     if result.get("comparison"):
