@@ -52,7 +52,8 @@ def test_top_k_sampling_and_temperature_zero(categorical: Categorical, seed: int
 
 def test_top_is_sorted_true_to_the_probabilities_and_never_forbidden(categorical: Categorical):
     values, log_probs = categorical.top(50)
-    assert values.shape == (3, 12)
+    assert values.shape == (3, 12 - len(categorical.forbidden))
+    assert not torch.isin(values, categorical.forbidden).any()
     values, log_probs = categorical.top(5)
     assert (log_probs.diff() <= 0).all()
     torch.testing.assert_close(log_probs, categorical.logits.log_softmax(-1).gather(1, values))

@@ -189,14 +189,16 @@ class Categorical:
         return self.log_probs.exp()
 
     def top(self, k: int) -> tuple[Int[Tensor, "hidden k"], Float[Tensor, "hidden k"]]:
-        """The k likeliest values and their log-probabilities.
+        """The k likeliest values of those that may be proposed (all of them, where they are fewer), and their
+        log-probabilities.
 
         Raises:
             UserError: k is below 1.
         """
         if k < 1:
             raise UserError(f"top={k}", hint="Expected 1 or more.")
-        found = self._proposals().topk(min(k, len(self.weight)), -1)
+        allowed = len(self.weight) - (0 if self.forbidden is None else len(self.forbidden))
+        found = self._proposals().topk(min(k, allowed), -1)
         return found.indices, self.log_probs.gather(1, found.indices)
 
     def sample(

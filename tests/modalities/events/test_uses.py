@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from event_data import DAY, labels, main_fails, main_ok, shard, table
 
 import unmask
+from unmask.cli import main
 from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.fill import later_than, next_events, timeline
@@ -450,3 +452,11 @@ def test_predictions_say_who_trained_the_head(home: Path, tmp_path: Path, capsys
     assert model.predict(other, points)[0]["split"].to_list() == ["unseen"]
     model.folder.outcome.pop("patients")
     assert model.predict(other, points)[0]["split"].to_list() == [None]
+
+
+def test_passes_of_an_outcome_head_are_whole_numbers(home: Path, tmp_path: Path, capsys):
+    words = ["finetune", "outcome", str(home / "model"), str(home / "meds"), "--labels", str(home / "task")]
+    assert "--epochs" in main_fails([*words, "--out", str(tmp_path / "o"), "--epochs", "1.5"], capsys)
+    with pytest.raises(SystemExit):
+        main(["finetune", "outcome", "--help"])
+    assert re.search(r"--epochs\s+<int>", capsys.readouterr().out)

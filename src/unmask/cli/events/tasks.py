@@ -31,7 +31,7 @@ def finetune(
     labels: str = typer.Option(None, help="MEDS task folder with the labels."),
     config: options.Config = None,
     set_: options.Set = [],
-    epochs: options.Epochs = None,
+    epochs: int = typer.Option(None, help="Passes over the training points at most, of each network."),
     seed: options.RunSeed = None,
     resume: options.Resume = False,
     examples: options.Examples = False,

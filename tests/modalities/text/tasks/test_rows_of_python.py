@@ -229,8 +229,26 @@ def test_entities_that_are_null_or_there_twice(tmp_path):
         as_sentences([{"text": "the fox", "entities": [entity, {"start": 0, "end": 3}]}], labelled=True)
     with pytest.raises(UserError, match="row 1: no 'entities'"):
         as_sentences([{"text": "the fox"}], labelled=True)
-    assert len(predict(tmp_path / "t", ["the fox", None])) == 2
-    assert len(predict(tmp_path / "t", [{"text": "the fox"}, {"text": None}])) == 2
+    for nothing in (None, float("nan"), pd.NA):
+        for data in (["the fox", nothing], [{"text": "the fox"}, {"text": nothing}]):
+            found, said = predict(tmp_path / "t", data, say=said.append), said
+            assert [row["entities"] is None for row in found] == [False, True]
+            assert said.pop() == "1 of 2 rows have no text: their predictions are null"
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
+def test_questions_without_a_text_have_null_answers(tmp_path, nothing):
+    answer = {"text": "fox", "answer_start": 4}
+    rows = [{"question": "who?", "context": "the fox jumps", "answers": [answer]}] * 4
+    finetune("answer", folder(tmp_path / "m"), rows, out=tmp_path / "a", **QUICK)
+    texts = [("who?", "the fox"), ("who?", nothing), (nothing, "the fox")]
+    asked = [{"question": q, "context": c} for q, c in texts]
+    for data in (asked, pd.DataFrame(asked)):
+        found = predict(tmp_path / "a", data)
+        assert [row["answer"] is None for row in found] == [False, True, True]
+        assert found[1]["nbest"] is None
+    with pytest.raises(UserError, match="row 2: context"):
+        finetune("answer", tmp_path / "m", [rows[0], rows[0] | {"context": nothing}], **QUICK)
 
 
 def test_arrow_arrays_are_texts_and_labels(models):

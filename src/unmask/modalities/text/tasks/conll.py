@@ -93,8 +93,8 @@ def as_sentences(
     if rows and isinstance(rows[0], Sentence):
         return rows
     made = [
-        Sentence(text=row or "", where=f"row {i}")
-        if isinstance(row, str) or (row is None and not labelled)
+        Sentence(text=row if isinstance(row, str) else "", where=f"row {i}")
+        if isinstance(row, str) or (not labelled and no_value(row))
         else grouped(f"row {i}", dict(row))
         for i, row in enumerate(rows, 1)
     ]

@@ -104,5 +104,6 @@ def _is_number(label: Any) -> bool:
 
 
 def has_no_text(item: Any) -> bool:
-    """Whether a text, or one of a pair, is blank."""
-    return isinstance(item, Item) and any(t is not None and not t.strip() for t in (item.text, item.text2))
+    """Whether a text, one of a pair, a question or its context is blank."""
+    texts = (getattr(item, part, None) for part in ("text", "text2", "question", "context"))
+    return any(isinstance(t, str) and not t.strip() for t in texts)

@@ -11,6 +11,7 @@ from typing import Any
 
 from unmask.errors import UserError
 from unmask.files import read_text
+from unmask.given import no_value
 from unmask.modalities.text.given import table_rows
 from unmask.modalities.text.sources import suffix_of
 from unmask.modalities.text.tasks.data import Columns, read_rows
@@ -128,13 +129,14 @@ def _impossible(where: str, name: str, said: Any) -> bool:
     return known[word]
 
 
-def _question(where: str, row: Mapping[str, Any], *, keep: bool = False) -> SquadQuestion:
+def _question(where: str, row: dict[str, Any], *, keep: bool = False) -> SquadQuestion:
     """A question from its fields, whichever file they came from.
 
     Raises:
         UserError: naming the question and the field that is missing or no text or no number.
     """
     name = str(row.get("id", where))
+    row = row | {f: "" for f in ("question", "context") if keep and f in row and no_value(row[f])}
     for field in ("question", "context"):
         if not isinstance(row.get(field), str):
             raise UserError(f"{where}: {field} of {name!r} is {row.get(field)!r}", hint="Expected a text.")
