@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import sys
 import threading
 import time
 
@@ -247,6 +248,15 @@ def test_a_request_that_is_long_to_read_holds_up_no_other_model():
     go.set()
     engine.close()
     assert found["long"] == 200
+
+
+def test_threads_of_one_model_give_way_to_those_of_others():
+    before = sys.getswitchinterval()
+    Waiting().engine.close()
+    try:
+        assert sys.getswitchinterval() <= 0.001
+    finally:
+        sys.setswitchinterval(before)
 
 
 @pytest.mark.parametrize(

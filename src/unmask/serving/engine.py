@@ -41,6 +41,9 @@ PROBE = ""
 """In place of a verb: the model's own example, ahead of what waits, to see that it answers."""
 PIECE = 1 << 18
 """Bytes of a body that are counted at a time; between two pieces other threads go on."""
+TURN = 5e-4
+"""Seconds after which a thread that runs Python gives way to one that waits: one that reads a large request else makes
+every step of another model's answer wait 5 ms."""
 UNCOUNTED = bytes(set(range(256)) - set(b'",:[{'))
 
 
@@ -100,6 +103,7 @@ class Engine:
         self, served: Mapping[str, Served], deliver: Deliver, limits: Limits, metrics: Metrics, *, threads: int = 1
     ) -> None:
         self.served, self.deliver, self.limits, self.metrics = served, deliver, limits, metrics
+        sys.setswitchinterval(TURN)
         self._lanes = {name: Lane(name, one, self, threads) for name, one in served.items()}
         self._arrived: dict[str, queue.SimpleQueue[Ask | None]] = {
             name: queue.SimpleQueue() for name in (NAMED_IN_BODY, *served)
