@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from unmask.engines.folder import preparing
 from unmask.errors import UserError
 from unmask.export.folders import whole_folder
 from unmask.files import check_place, check_weights, read_object
@@ -223,6 +224,16 @@ def test_what_a_killed_process_left_among_temporary_files_is_removed_by_the_next
         found = subprocess.run(words, cwd=work, env=os.environ | {"TMPDIR": str(temporary)}, capture_output=True)
         assert found.returncode == (-signal.SIGKILL if how == "killed" else 0), found.stderr.decode()
         assert bool(list(temporary.iterdir())) is (how == "killed")
+
+
+def test_a_preparation_goes_on_where_a_killed_one_was_writing_a_file(tmp_path):
+    """What was on its way made it "not the folder of a preparation"."""
+    mine = temporary_name(tmp_path / "special_tokens_map.json")
+    left = mine.with_name(mine.name.replace(str(os.getpid()), str(ended_process())))
+    left.write_text("{")
+    with preparing(tmp_path, []):
+        pass
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -58,15 +58,26 @@ def temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _own_name(folder: Path, begin: str, end: str) -> str:
-    """A name that no other process has; what others of this machine that have ended left under such is removed."""
-    machine = re.sub(r"[^\w-]", "-", socket.gethostname())
-    begin = f"{begin}.{machine}-"
-    for left in folder.glob(f"{glob.escape(begin)}*{glob.escape(end)}*"):
-        number = left.name[len(begin) :].partition(".")[0]  # more follows where a folder is written for a folder
+    """A name that no other process has; what others that have ended left under such is removed."""
+    remove_left(folder, glob.escape(begin), glob.escape(end))
+    return f"{begin}.{_machine()}-{os.getpid()}{end}"
+
+
+def remove_left(folder: Path, begin: str = ".*", end: str = ".new") -> None:
+    """Remove what was on its way in a folder when the process of this machine that wrote it ended.
+
+    Args:
+        begin, end: of its name, around machine and process, as patterns; default any file or folder on its way.
+    """
+    for left in folder.glob(f"{begin}.{_machine()}-*{end}*"):
+        number = left.name.partition(f".{_machine()}-")[2].partition(".")[0]
         if number.isdigit() and not _runs(int(number)):
             with contextlib.suppress(OSError):
                 remove(left)
-    return f"{begin}{os.getpid()}{end}"
+
+
+def _machine() -> str:
+    return re.sub(r"[^\w-]", "-", socket.gethostname())
 
 
 def _runs(process: int) -> bool:

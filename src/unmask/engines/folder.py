@@ -17,7 +17,7 @@ from typing import Any
 
 from unmask.errors import UserError, option, setting
 from unmask.files import check_files, check_folder, read_json, unsealed
-from unmask.writing import LOCK, locked, remove
+from unmask.writing import LOCK, locked, remove, remove_left
 
 ABOUT, PLAN = "prepared.json", "plan.json"
 DAMAGED = "Prepare it again, or copy the folder again."
@@ -84,6 +84,7 @@ def preparing(out: Path, own: Sequence[str]) -> Iterator[None]:
         UserError: it cannot be written to, holds something else, or another process prepares data in it.
     """
     check_folder(out)
+    remove_left(out)
     other = sorted(p.name for p in out.iterdir() if p.name not in (*own, ABOUT, PLAN, LOCK)) if out.is_dir() else []
     if other:
         raise UserError(
