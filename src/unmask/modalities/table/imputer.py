@@ -179,7 +179,12 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.model_, self._only = None, [c[~g][:1] for c, g in zip(frame.columns, self._gone(frame).T, strict=True)]
         if not self.schema_.modelled or len(frame) < 2:
             return
-        schema = dataclasses.replace(self.schema_, columns=(*self.schema_.columns, *outcome[0]))
+        # Of cells that are empty by their meaning `structural` decides.
+        decided = tuple(
+            f"warning: {c.name!r} is empty where " for c in self.schema_.columns if c.structural is not None
+        )
+        notes = tuple(note for note in self.schema_.notes if not note.startswith(decided))
+        schema = dataclasses.replace(self.schema_, columns=(*self.schema_.columns, *outcome[0]), notes=notes)
         whole = dataclasses.replace(
             frame, names=schema.names, columns=[*frame.columns, *outcome[1]], native=None, lines=None
         )
