@@ -111,3 +111,18 @@ def read_idx(path: str | Path) -> np.ndarray:
         f"{path}: not the {expected:,} bytes of numbers that its header says, of shape {shape}",
         hint="Copy the file again.",
     )
+
+
+def idx_part(path: Path) -> Part:
+    """An idx file of pictures, with the labels file that stands beside it."""
+    labels = _beside(path)
+    return Part(str(path), part_of(path.name), read_idx(path), None if labels is None else read_idx(labels))
+
+
+def _beside(path: Path) -> Path | None:
+    """The labels file that belongs to an idx file of pictures."""
+    for theirs, ours in (("images-idx3", "labels-idx1"), ("images", "labels")):
+        other = path.with_name(path.name.replace(theirs, ours))
+        if other != path and other.exists():
+            return other
+    return None

@@ -18,11 +18,11 @@ from PIL import Image
 from unmask.errors import UserError
 from unmask.modalities.images.arrays import ImageSet, Reading
 from unmask.modalities.images.formats.tiff import MAGIC
+from unmask.modalities.images.from_files import decode_files
 from unmask.modalities.images.listing import File
 from unmask.modalities.images.model import ImageModel
 from unmask.modalities.images.picture import Asked, Broken, Choice
 from unmask.modalities.images.reader import survey
-from unmask.modalities.images.sources import decode_files
 from unmask.serving.limits import Limits
 
 STARTS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"P5", b"P6", b"\x93NUMPY", b"\x00\x00\x00\x0cjP  ", *MAGIC)
