@@ -554,3 +554,11 @@ def test_a_tiff_of_4_bits_in_planes_of_their_own_is_read(tmp_path, planar):
     (tmp_path / "a.tif").write_bytes(head + body + struct.pack("<H", len(tags)) + entries + bytes(4))
     _, (found,) = read(tmp_path / "a.tif")
     np.testing.assert_array_equal(found.pixels[..., 0], stored * 17)
+
+
+def test_uncompressed_ycbcr_of_a_tiff_is_refused(tmp_path):
+    """Its coefficients are the file's own (here BT.709); Pillow takes JPEG's whatever they are."""
+    stored = np.stack([ramp(16, 20, seed=k) for k in range(3)], -1)
+    weights = [(529, "2I", 3, (2126, 10000, 7152, 10000, 722, 10000), True), (530, "H", 2, (1, 1), True)]
+    tifffile.imwrite(tmp_path / "a.tif", stored, photometric="ycbcr", extratags=weights, metadata=None)
+    assert "YCBCR" in refused(tmp_path / "a.tif")

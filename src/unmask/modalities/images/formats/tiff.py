@@ -87,6 +87,9 @@ def _plain(source: Source, choice: Choice) -> bool:
             # Pillow 13 mixes up the pixels of uncompressed pictures that lie on their side.
             if tags.get(_DEPTH_TAG, 1) > 1 or tags.get(259) == _WEBP or tags.get(274, 1) >= LYING:
                 return False
+            # Nor does it read the coefficients that uncompressed YCbCr has.
+            if image.mode == "YCbCr" and tags.get(259) == 1:
+                return False
             if 42113 in tags or (choice.alpha and samples in (2, 4)) or (samples == 4 and 33550 in tags):
                 return False
             # Pillow swaps the bytes of some floats, and refuses some planes and tiles of more than 8 bits.
