@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tiny_images import TINY, bars
+from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.modalities.images.arrays import ImageSet
@@ -22,9 +22,9 @@ TARGETS = ("views", "contrast", "latents")
 
 def latent_settings(target: str, **more: Any) -> ImageSettings:
     """Of a run of six steps."""
-    return with_overrides(
-        ImageSettings(), TINY | {"target": target, "patch": 2, "projector": 32, "projection": 8} | more
-    )
+    decoder = {} if target == "latents" or more.get("pixel_weight") else NO_DECODER
+    given = TINY | decoder | {"target": target, "patch": 2, "projector": 32, "projection": 8} | more
+    return with_overrides(ImageSettings(), given)
 
 
 def learner(target: str, seed: int, **more: Any) -> LatentLearner:

@@ -48,3 +48,6 @@ TINY = {
     "precision": "fp32",
     "holdout": 0.2,
 }
+
+NO_DECODER = {"decoder_width": 64, "decoder_layers": 2, "decoder_heads": 2}
+"""For models without a decoder, beside `TINY`: the usual sizes; nothing would read others."""

@@ -23,7 +23,7 @@ import stand_in
 import unmask
 from text_corpus import write_corpus
 from tiny_folders import folder, sentiment
-from tiny_images import TINY, bars
+from tiny_images import NO_DECODER, TINY, bars
 from tiny_kinds import hospital
 from tiny_run import job
 from unmask.core.batch import Example, pack
@@ -92,6 +92,7 @@ def test_pictures_are_learnt_reconstructed_and_embedded_the_same(
 ):
     def work(device: str) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
         more = {"architecture": architecture, "device": device, "precision": precision, "patch": 2}
+        more |= NO_DECODER if architecture == "in_place" else {}
         settings = image_settings(ImageSettings(), TINY | more)
         learnt = pretrain_images(bars(), tmp_path / device, settings=settings, console=False).result.validation
         model = unmask.load(tmp_path / device, device=device, precision=precision)

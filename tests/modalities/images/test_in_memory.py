@@ -113,3 +113,38 @@ def test_tensors_are_what_their_numbers_are_in_any_precision_and_with_gradients(
         found = read_images(source, problem="regression")
         np.testing.assert_array_equal(found.pixels, expected.pixels)
         np.testing.assert_array_equal(found.targets.values, expected.targets.values)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_three_planes_for_a_model_of_colours_may_be_one_picture(kind):
+    """torchvision's order is (3, height, width): it was read as three grey pictures."""
+    with pytest.raises(UserError, match=r"\(3, 12, 12\): one picture in colour, or 3 grey ones"):
+        read_images(kind(PIXELS[:3]), channels=3)
+    one = read_images(kind(PIXELS[:3])[None], channels=3)
+    np.testing.assert_array_equal(one.pixels[0], PIXELS[:3].transpose(1, 2, 0))
+    assert len(read_images(kind(PIXELS[:3]), channels=1)) == len(read_images(kind(PIXELS[:3])[..., None])) == 3
+
+
+def test_grey_made_coloured_and_back_is_said_alike_of_files_and_arrays(paths):
+    colour = np.stack([PIXELS[0], PIXELS[1], PIXELS[2]], -1)
+    Image.fromarray(colour).save(paths[0])
+    for grey in (paths[1:], PIXELS[1:], list(PIXELS[1:])):
+        found = read_images(grey, channels=3)
+        assert "11 pictures: grey repeated into 3 channels" in found.notes
+        np.testing.assert_array_equal(found.pixels, np.repeat(PIXELS[1:, ..., None], 3, -1))
+    for mixed in (paths, [colour, *PIXELS[1:]]):
+        assert "11 pictures: grey repeated into 3 channels" in read_images(mixed).notes
+    both = [read_images(one, channels=1) for one in (paths[:1], colour[None])]
+    assert all("1 pictures: colours weighed to grey" in found.notes for found in both)
+    np.testing.assert_array_equal(both[0].pixels, both[1].pixels)
+
+
+def test_colours_weighed_to_grey_are_as_pillow_rounds_them():
+    every = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    grey = np.asarray(Image.fromarray(every).convert("L"))
+    np.testing.assert_array_equal(read_images(every[None], channels=1).pixels[0, ..., 0], grey)
+
+
+def test_grey_is_not_repeated_into_five_channels():
+    with pytest.raises(UserError, match="1 channels, 5 expected"):
+        read_images(PIXELS, channels=5)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unmask
-from tiny_images import TINY, bars
+from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
 from unmask.modalities.images.arrays import ImageSet
@@ -31,7 +31,8 @@ ARCHITECTURES = ("visible_only", "in_place")
 
 
 def settings(**more):
-    return with_overrides(ImageSettings(), TINY | more)
+    decoder = NO_DECODER if more.get("architecture") == "in_place" else {}
+    return with_overrides(ImageSettings(), TINY | decoder | more)
 
 
 def holed(count=24, seed=0):

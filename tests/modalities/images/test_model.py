@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from tiny_images import TINY, bars
+from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
 from unmask.modalities.images.arrays import ImageSet
@@ -35,7 +35,8 @@ from unmask.training.settings import TrainSettings
 
 
 def settings(**more):
-    return with_overrides(ImageSettings(), TINY | more)
+    decoder = NO_DECODER if more.get("architecture") == "in_place" else {}
+    return with_overrides(ImageSettings(), TINY | decoder | more)
 
 
 @pytest.fixture(scope="module", params=["visible_only", "in_place"])

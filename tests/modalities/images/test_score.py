@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from commands import run
-from tiny_images import TINY, bars
+from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.batch import Example
 from unmask.core.corruption import hide
 from unmask.core.score import score
@@ -37,7 +37,9 @@ def holed() -> np.ndarray:
     return pixels
 
 
-@pytest.mark.parametrize("more", [{}, {"architecture": "in_place"}, {"statistics": 0.0, "norm_targets": False}])
+@pytest.mark.parametrize(
+    "more", [{}, {"architecture": "in_place", **NO_DECODER}, {"statistics": 0.0, "norm_targets": False}]
+)
 def test_scores_are_those_of_the_core(more):
     """With each patch hidden in a copy of its picture."""
     ours = model(**more)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-READING = ("planes", "alpha", "nodata", "slice", "view", "overlap", "group", "rescale")
+READING = ("planes", "alpha", "nodata", "slice", "view", "overlap", "rescale")
 TABLE = ("pictures", "column", "label_column")
 """Of a table of files and labels: the folder its paths are relative to, its columns."""
 
 
-def reading(pairs: Sequence[str], *, table: bool = False, size: bool = False) -> dict[str, Any]:
-    """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE`; `image_size`
-    where there is no model that says it.
+def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False, size: bool = False) -> dict[str, Any]:
+    """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE` (the labels where
+    they are read); `group` where pictures are split or counted; `image_size` where there is no model that says it.
 
     Raises:
         UserError: another key, or a value that does not fit.
@@ -22,7 +22,8 @@ def reading(pairs: Sequence[str], *, table: bool = False, size: bool = False) ->
     from unmask.training.settings import apply_overrides, parse_set
 
     given = dict(parse_set(pairs))
-    known = (*READING[:-1], "image_size") if size else READING + (TABLE if table else ())
+    known = (*READING[:-1], "group", "image_size") if size else READING + (TABLE[:2] if table else ())
+    known += ("label_column", "group") if labelled else ()
     for key in given:
         if key not in known:
             raise UserError(f"--set {key}=", hint=suggest(key, known))

@@ -195,7 +195,7 @@ def evaluate(
     data: list[str] = typer.Argument(..., help="Pictures in class folders; for a fine-tuned model labelled pictures."),
     most: int = typer.Option(None, help="At most this many training pictures (default all)."),
     set_: options.ReadSettings = [],
-    pooling: str = typer.Option("mean", help="Of frozen features: mean, first, max or grid."),
+    pooling: str = typer.Option(None, help="Of frozen features: mean (default), first, max or grid."),
     report: str = typer.Option(None, help="Fine-tuned models: where to write the HTML report."),
     seed: options.Seed = 0,
     precision: options.Precision = "auto",
@@ -220,10 +220,15 @@ def evaluate(
             f"--report {report}: {model} is not fine-tuned",
             hint="Its figures are few: they are printed, and in --json. A page is made of a fine-tuned model's.",
         )
-    chosen = {"problem": "auto", "store": PASSING} | reading(set_, table=True)
+    if pooling is not None and tuned:
+        raise UserError(
+            f"--pooling {pooling}: {model} is fine-tuned, and its head reads what it was trained on",
+            hint="Leave it out; evaluate the model that it was made from.",
+        )
+    chosen = {"problem": "auto", "store": PASSING} | reading(set_, table=True, labelled=True)
     source = data[0] if len(data) == 1 else data
     images = loaded.read(source, **chosen | {"problem": loaded.problem}) if tuned else loaded.read(source, **chosen)
-    how: dict[str, Any] = {} if tuned else {"pooling": pooling}
+    how: dict[str, Any] = {} if tuned else {"pooling": pooling or "mean"}
     found = loaded.evaluate(images, seed=seed, most=most, **how)
     found["data"], notes = account(images)
     shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")

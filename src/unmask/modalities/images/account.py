@@ -128,7 +128,7 @@ def check_fit(
 
     Args:
         depth: of the pictures it was trained on.
-        trained: their least and greatest pixel, None where that is not known.
+        trained: their least and greatest pixel, None where that is not known: of 8 bits then 0 and 255.
         typical: the same of a typical picture of them; default `trained`.
 
     Returns:
@@ -148,6 +148,7 @@ def check_fit(
             )
     elif depth != "float32" and images.depth != depth:
         raise UserError(f"pictures of {images.depth}, for a model of {depth} pictures", hint=hint)
+    trained = (0.0, 255.0) if trained is None and depth == "uint8" else trained
     if trained is None or not len(ends):
         return []
     if images.depth != "float32" and depth == "float32" and (trained[0] < -_SLACK or trained[1] > 1 + _SLACK):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.given import array_of
-from unmask.modalities.images.decode import Form, View, examples, fitted, fitting, places
+from unmask.modalities.images.decode import Form, View, examples, fitted, fitting, places, recoloured, with_channels
 from unmask.modalities.images.lazy import LazyArray
 from unmask.modalities.images.picture import Alpha, Choice, Picture, Slice
 from unmask.modalities.images.recipes import sides
@@ -137,7 +137,10 @@ class ImageSet:
 
     def with_channels(self, channels: int | None) -> ImageSet:
         """Grey repeated into colours, or colours weighed to grey; None leaves them."""
-        return self if channels is None else replace(self, pixels=to_channels(self.pixels, channels))
+        if channels is None or channels == self.channels:
+            return self
+        notes = [*self.notes, *recoloured([self.channels] * len(self), channels)]
+        return replace(self, pixels=to_channels(self.pixels, channels), notes=notes)
 
 
 def _part(array: Any, which: np.ndarray) -> Any:
@@ -181,6 +184,7 @@ class Reading:
     store: Store | None = None
     problem: Problem | None = None
     pictures: str | None = None
+    usual: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def choice(self) -> Choice:
@@ -191,6 +195,19 @@ class Reading:
 
 
 PLAIN = Reading()
+OF_FILES = ("group", "column", "label_column", "pictures")
+"""What is said of files, of tables of them, and of nothing else."""
+
+
+def refuse_unread(how: Reading, what: str, *names: str) -> None:
+    """Refuse what was said of pictures of a kind for which nothing reads it.
+
+    Raises:
+        UserError: naming the first of `names` that is neither as it is by default nor in `how.usual`.
+    """
+    for name in names:
+        if (value := getattr(how, name)) not in (getattr(PLAIN, name), how.usual.get(name)):
+            raise UserError(f"{setting(name, value)} of {what}: nothing reads it", hint="Leave it out.")
 
 
 def tiled(images: ImageSet, how: Reading) -> ImageSet:
@@ -242,11 +259,16 @@ def tiled(images: ImageSet, how: Reading) -> ImageSet:
 def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Reading = PLAIN) -> ImageSet:
     """Pictures of an array or tensor: (n, height, width), (n, height, width, channels) or (n, channels, height, width).
 
+    (3, height, width) for three channels may be one picture or three, and is refused without labels.
+
     Raises:
         UserError: another shape, one that can be read in two ways, NaN, or numbers that are no pixels.
     """
     pixels = as_array(pixels)
-    if pixels.ndim == 3 and pixels.shape[-1] in (3, 4):
+    refuse_unread(how, f"{name}, an array", "alpha")
+    # For a model of colours three grey pictures may be one in torchvision's order; labels would say how many there are.
+    leading = labels is None and len(pixels) == how.channels != 1
+    if pixels.ndim == 3 and (pixels.shape[-1] in (3, 4) or leading):
         raise UserError(
             f"{name} has shape {pixels.shape}: one picture in colour, or {len(pixels)} grey ones?",
             hint="Give one picture as array[None], grey ones as array[..., None].",
@@ -294,7 +316,7 @@ def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
     missing = None
     if any(g is not None for g in gone):
         missing = np.concatenate([np.zeros((1, *size), bool) if g is None else g for g in gone])
-    notes = fitting([p.shape[:2] for p in planes], size)
+    notes = fitting([p.shape[:2] for p in planes], size) + recoloured([p.shape[-1] for p in planes], most)
     return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing, notes=notes)
 
 
@@ -367,6 +389,7 @@ def _channels_last(pixels: np.ndarray, name: str, channels: int | None) -> np.nd
 
 def _image_set(pixels: np.ndarray, labels: Any, name: str, how: Reading) -> ImageSet:
     """(n, height, width, channels) of any numbers, in 8 or 16 bits or float32; NaN and `how.nodata` are missing."""
+    refuse_unread(how, f"{name}, an array", "planes", "slice", *OF_FILES)
     depth, missing = how.depth, None
     if how.nodata is not None:
         missing = (pixels == how.nodata).any(-1)
@@ -426,16 +449,15 @@ def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
 
 
 def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
-    """Grey repeated into colours, or colours weighed to grey (ITU-R 601)."""
-    have = pixels.shape[-1]
-    if have == channels:
-        return pixels
-    if have == 1:
-        return np.repeat(pixels, channels, -1)
-    if have == 3 and channels == 1:
-        grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
-        return (np.round(grey) if pixels.dtype.kind in "iu" else grey).astype(pixels.dtype)[..., None]
-    raise UserError(f"pictures with {have} channels, {channels} expected", hint="Give pictures with as many channels.")
+    """`decode.with_channels`.
+
+    Raises:
+        UserError: any change but grey to colours and back.
+    """
+    try:
+        return with_channels(pixels, channels)
+    except ValueError as error:
+        raise UserError(f"pictures with {error}", hint="Give pictures with as many channels.") from None
 
 
 class MixedSizes(UserError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError, setting
+from unmask.modalities.images.recipes import refuse_idle
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -112,14 +113,15 @@ class ClassifierSettings:
                 f"batch={self.batch}, mixup={self.mixup}, cutmix={self.cutmix}",
                 hint="Expected batch >= 1, the others >= 0.",
             )
-        if not 0 < self.crop[0] <= self.crop[1] <= 1:
-            raise UserError(f"crop={self.crop[0]},{self.crop[1]}", hint="Expected low,high with 0 < low <= high <= 1.")
+        refuse_idle(self, {"store_folder": self.store != "memory"})
+        require(self, lambda v: 0 < v[0] <= v[1] <= 1, "low,high with 0 < low <= high <= 1", "crop")
 
 
 UNREAD = (
     "batch_slots",
     "accumulate",
     "optimiser",
+    "matrix_rate",
     "shard",
     "compile",
     "validate_every",

@@ -160,23 +160,35 @@ def _of_depth(picture: Picture, depth: str) -> Picture:
     return Picture(pixels=array, missing=picture.missing)
 
 
-def with_channels(array: np.ndarray, channels: int) -> np.ndarray:
-    """Grey repeated into colours, or colours weighed to grey (ITU-R 601), of one picture.
+def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """Grey repeated into three colours, or colours weighed to grey (ITU-R 601; of 8 bits as Pillow rounds), of one
+    picture or several, channels last.
 
     Raises:
         ValueError: any other change.
     """
-    have = array.shape[-1]
+    have = pixels.shape[-1]
     if have == channels:
-        return array
-    if have == 1:
-        return np.repeat(array, channels, -1)
-    if have != 3 or channels != 1:
+        return pixels
+    if (have, channels) == (1, 3):
+        return np.repeat(pixels, 3, -1)
+    if (have, channels) != (3, 1):
         raise ValueError(f"{have} channels, {channels} expected")
-    if array.dtype == np.uint8:
-        return np.asarray(Image.fromarray(array).convert("L"))[..., None]
-    grey = array.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
-    return (np.round(grey) if array.dtype.kind in "iu" else grey).astype(array.dtype)[..., None]
+    if pixels.dtype == np.uint8:
+        return ((pixels @ np.array([19595, 38470, 7471], np.int32) + 2**15) >> 16).astype(np.uint8)[..., None]
+    grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
+    return (np.round(grey) if pixels.dtype.kind in "iu" else grey).astype(pixels.dtype)[..., None]
+
+
+def recoloured(found: Iterable[int], channels: int) -> list[str]:
+    """A line on what `with_channels` does to pictures of so many channels each; none where all have as many.
+
+    >>> recoloured([1, 3, 1], 3), recoloured([3], 1)
+    (['2 pictures: grey repeated into 3 channels'], ['1 pictures: colours weighed to grey'])
+    """
+    count = sum(have != channels for have in found)
+    told = "colours weighed to grey" if channels == 1 else "grey repeated into 3 channels"
+    return [f"{count} pictures: {told}"] if count else []
 
 
 def resize(array: np.ndarray, height: int, width: int) -> np.ndarray:

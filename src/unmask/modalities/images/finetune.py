@@ -29,6 +29,7 @@ from unmask.modalities.images.model import ImageModel, load
 from unmask.modalities.images.objectives import objective_of, strata
 from unmask.modalities.images.pretrain import store_of
 from unmask.modalities.images.probe_start import Reading, choose_reading, readings, start_as_probe
+from unmask.modalities.images.recipes import refuse_idle
 from unmask.modalities.images.scored_report import finetuned_report
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.split import copies, copies_said, held_out_by_class
@@ -75,7 +76,8 @@ def finetune_classify(
         resume: go on from the checkpoint of an interrupted run to `out`, on the same pictures with the same settings.
 
     Raises:
-        UserError: no classes, one class only, an unknown class in the validation pictures, or `out` holds a model.
+        UserError: no classes, one class only, an unknown class in the validation pictures, a setting that nothing reads
+            for such labels, or `out` holds a model.
     """
     settings, out = settings or ClassifierSettings(), Path(out)
     train_settings = settings.train
@@ -91,6 +93,8 @@ def finetune_classify(
     objective = objective_of(train, settings.problem, settings.threshold)
     smoothing = _smoothing(settings, objective.problem)
     start = _start(settings, objective.problem)
+    read = {"threshold": objective.problem == "multi", "holdout": validation is None}
+    refuse_idle(settings, read | dict.fromkeys(("probe_rate", "average"), start == "probe"))
     truth = objective.truth(train)
     account = describe(train)
     if objective.problem == "single":

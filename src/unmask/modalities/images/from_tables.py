@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.modalities.images.arrays import ImageSet, Reading, number_classes
+from unmask.modalities.images.arrays import ImageSet, Reading, number_classes, refuse_unread
 from unmask.modalities.images.from_files import decode_files, folder_group
 from unmask.modalities.images.label_table import read_label_table
 from unmask.modalities.images.listing import File
@@ -24,6 +24,8 @@ def from_table(path: Path, how: Reading, columns: dict[str, list[Any]] | None = 
             f"{path}: a table of pictures and labels",
             hint="Tables are for fine-tuning and what follows it; give the folder of the pictures.",
         )
+    if how.problem == "none":
+        refuse_unread(how, f"{path}, of which labels are not read", "label_column")
     table = read_label_table(path, how, lambda file, root: folder_group(file, root, how.group), columns)
     found = decode_files(table.files, how)
     return replace(_labelled(found, table.parsed), notes=[*found.notes, *table.notes])
@@ -49,6 +51,7 @@ def from_parquet(path: Path, how: Reading) -> ImageSet:
 
 def from_encoded(columns: dict[str, list[Any]], name: str, how: Reading) -> ImageSet:
     """Pictures that a column of a table holds."""
+    refuse_unread(how, f"{name}, which holds its pictures", "pictures")
     column = how.column or next((n for n in ("image", "img", "picture", "bytes") if n in columns), None)
     if column is None or column not in columns:
         raise UserError(

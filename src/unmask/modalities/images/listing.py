@@ -13,7 +13,7 @@ import numpy as np
 
 from unmask.errors import UserError, option, setting
 from unmask.modalities.images.arrays import Reading, Tiles, mixed_sizes, number_classes
-from unmask.modalities.images.decode import Form, Place, fitting, places, survey_all
+from unmask.modalities.images.decode import Form, Place, fitting, places, recoloured, survey_all
 from unmask.modalities.images.picture import Asked, Broken, Header, Source
 from unmask.modalities.images.reader import described, name_of
 from unmask.modalities.images.recipes import sides
@@ -216,6 +216,7 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
     notes = described([h for _, headers in good for h in headers])
     if form.view == "shrink":
         notes += fitting(sizes, (form.height, form.width))
+    notes += recoloured([h.channels for _, headers in good for h in headers], form.channels)
     if depths == {"uint8", "uint16"}:
         notes.append("8 and 16 bits together: each divided by its own full range")
     return Listing(

@@ -71,9 +71,12 @@ class ImageModel:
         if isinstance(images, ImageSet) and images.tiles is not None and chosen.get("view") == "tile":
             # Pieces that random crops were taken from: their middle, not the whole shrunk.
             images = images if images.size == self.config.image else images.centred(self.config.image)
-        found = read_images(
-            images, size=self.config.image, channels=self.config.channels, depth=self.folder.depth, **chosen
-        )
+        given: dict[str, Any] = {
+            "size": self.config.image,
+            "channels": self.config.channels,
+            "depth": self.folder.depth,
+        }
+        found = read_images(images, usual=self.folder.reading, **given, **chosen)
         if not rescale and not found.fits:
             for line in check_fit(found, self.folder.depth, self.folder.range, self.folder.typical):
                 warnings.warn(line, stacklevel=2)

@@ -253,6 +253,31 @@ def on_white(pixels: np.ndarray, share: np.ndarray, full: float, multiplied: boo
     return (np.round(laid) if pixels.dtype.kind in "iu" else laid).astype(pixels.dtype)
 
 
+ALPHA_NOTES: dict[Alpha, str] = {
+    "white": "transparency laid on white",
+    "band": "the band marked as transparency as a channel",
+    "missing": "missing where the alpha band is 0",
+}
+
+
+def with_alpha(
+    pixels: np.ndarray, share: np.ndarray, full: float, alpha: Alpha, multiplied: bool = False
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """(partly transparent pixels as `Choice.alpha` says, (height, width) of those that were not measured); arguments
+    as `on_white` has them."""
+    if alpha == "band":
+        return np.concatenate([pixels, share.astype(pixels.dtype)], -1), None
+    if alpha == "missing":
+        return pixels, share[..., 0] == 0
+    return on_white(pixels, share, full, multiplied), None
+
+
+def either(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
+    """Two masks as one; None where nothing is marked."""
+    both = first if second is None else second if first is None else first | second
+    return both if both is not None and both.any() else None
+
+
 def lattice(height: float, width: float) -> tuple[str, ...]:
     """What is said of pixels (height, width apart) that are no squares.
 

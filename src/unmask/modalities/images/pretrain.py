@@ -32,7 +32,7 @@ from unmask.modalities.images.floats import channel_statistics, evenly
 from unmask.modalities.images.folder import save_folder
 from unmask.modalities.images.masking import image_corruption, unit_block
 from unmask.modalities.images.probe import fit_linear, knn_predict, linear_predict
-from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
+from unmask.modalities.images.recipes import ImageSettings, as_dict, refuse_idle, sides
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.split import copies_said, held_out_pictures, split_groups
@@ -228,7 +228,8 @@ def make_job(
         lengths=np.full(len(images), slots), examples=train, slots=slots, rows=batch, seed=settings.train.seed, pool=4
     )
     changes: dict[str, Any] = {"batch_slots": batch * slots}
-    if settings.probe_every is not None and settings.train.validate_every is None:
+    refuse_idle(settings, {"probe_every": settings.train.validate_every is None})
+    if settings.probe_every is not None:
         changes["validate_every"] = max(1, round(plan.steps_per_epoch() * settings.probe_every))
     settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **changes))
     block = unit_block(config, settings.unit) if settings.hide == "unit" else 1

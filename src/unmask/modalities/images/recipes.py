@@ -187,8 +187,7 @@ class ImageSettings:
                 )
         require(self, lambda v: 0 < v < 1, "a share between 0 and 1", "ratio")
         require_shares(self, "holdout")
-        if self.crop is not None and not 0 < self.crop[0] <= self.crop[1] <= 1:
-            raise UserError(f"crop={self.crop[0]},{self.crop[1]}", hint="Expected low,high with 0 < low <= high <= 1.")
+        require(self, lambda v: 0 < v[0] <= v[1] <= 1, "low,high with 0 < low <= high <= 1", "crop")
         self._check_views()
         if self.statistics < 0:
             raise UserError(f"statistics={self.statistics}", hint="Expected a number, 0 or more.")
@@ -198,6 +197,21 @@ class ImageSettings:
             value = getattr(self, name)
             if value is not None and min(sides(value)) < 1:
                 raise UserError(f"{name}={value}", hint="Expected pixels: a side, or height,width.")
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        decodes = self.architecture == "visible_only" and (self.predicts_pixels or self.target == "latents")
+        decoder = dict.fromkeys(("decoder_width", "decoder_layers", "decoder_heads"), decodes)
+        projector = dict.fromkeys(("projector", "projection"), self.target != "pixels")
+        read = decoder | projector
+        read |= dict.fromkeys(("loss", "norm_targets"), self.predicts_pixels)
+        read["statistics"] = not self.statistics or (self.predicts_pixels and self.norm_targets)
+        read["regulariser"] = self.target in ("views", "latents")
+        read["temperature"] = self.target == "contrast"
+        read["hide"] = self.select is None
+        read["unit"] = self.hide == "unit" and self.select is None
+        read["store_folder"] = self.store != "memory"
+        refuse_idle(self, read)
 
     def _check_target(self) -> None:
         require(self, lambda v: v >= 0, "a number, 0 or more", "pixel_weight", "jitter")
@@ -299,6 +313,24 @@ class ImageSettings:
     def size(self) -> str:
         """Name of the encoder's size, 'own' where it has none."""
         return next((k for k, v in SIZES.items() if v == (self.width, self.layers, self.heads)), "own")
+
+
+def refuse_idle(settings: Any, read: Mapping[str, bool]) -> None:
+    """Refuse settings that are not as they usually are, where nothing reads them.
+
+    Args:
+        read: of a setting, whether something does.
+
+    Raises:
+        UserError: naming them.
+    """
+    usual = {n: getattr(type(settings), n) for n in read if not read[n]}
+    idle = [n for n, value in usual.items() if getattr(settings, n) != value]
+    if idle:
+        raise UserError(
+            f"{', '.join(setting(n, getattr(settings, n)) for n in idle)}: with the other settings nothing reads this",
+            hint=f"Leave it out; where a recipe has it, say {', '.join(setting(n, usual[n]) for n in idle)}.",
+        )
 
 
 def sides(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from unmask.errors import UserError, setting
 from unmask.given import array_of
 from unmask.modalities.images.array_files import idx_part, read_numpy
 from unmask.modalities.images.arrays import (
+    OF_FILES,
     ImageSet,
     Reading,
     as_array,
@@ -24,15 +25,16 @@ from unmask.modalities.images.arrays import (
     from_list,
     joined,
     number_classes,
+    refuse_unread,
     tiled,
 )
 from unmask.modalities.images.decode import View
 from unmask.modalities.images.formats import everyday
 from unmask.modalities.images.from_files import decode_files, folder_group, from_folder, pictures_below
 from unmask.modalities.images.from_tables import from_cells, from_dataset, from_encoded, from_parquet, from_table
-from unmask.modalities.images.label_table import FILES, is_label_table
+from unmask.modalities.images.label_table import FILES, LABELS, is_label_table
 from unmask.modalities.images.listing import File
-from unmask.modalities.images.picture import Alpha, Slice
+from unmask.modalities.images.picture import Alpha, Choice, Slice
 from unmask.modalities.images.reader import is_picture
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.targets import Problem, array_targets
@@ -58,6 +60,7 @@ def read_images(
     store: Store | None = None,
     problem: Problem | None = None,
     pictures: str | None = None,
+    usual: Mapping[str, Any] = {},
 ) -> ImageSet:
     """Read pictures, all brought to one size.
 
@@ -80,9 +83,11 @@ def read_images(
         problem: what the labels of a table (.csv, .tsv, .parquet of paths) or of a pair are; see `targets.Problem`.
             None refuses tables of paths, and takes labels of a pair as classes.
         pictures: the folder that the paths of a table are relative to; None: the table's own.
+        usual: values of planes, alpha, nodata and slice that are no error where nothing reads them: those of a model's
+            training.
 
     Raises:
-        UserError: naming the file or picture at fault.
+        UserError: naming the file or picture at fault, or an argument that nothing reads for pictures of this kind.
     """
     how = Reading(
         size=size,
@@ -102,12 +107,13 @@ def read_images(
         store=store,
         problem=problem,
         pictures=pictures,
+        usual=usual,
     )
     if overlap and view != "tile":
         raise UserError(
             f"overlap={overlap} of pictures that are read whole", hint=f"Tiles overlap: say {setting('view', 'tile')}."
         )
-    found = _read(_plain(data), how)
+    found = _read(_plain(data, how.choice), how)
     if not len(found):
         told = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
         raise UserError(f"{_named(data)}: no picture could be read{told}", hint="Give pictures that can be opened.")
@@ -116,7 +122,7 @@ def read_images(
     return found.resized(size).with_channels(channels)
 
 
-def _plain(data: Any) -> Any:
+def _plain(data: Any, choice: Choice) -> Any:
     """Data in memory as what its file would be: columns of a frame as a dict, series and iterators as lists, Pillow's
     pictures as arrays."""
     import narwhals as nw
@@ -124,20 +130,20 @@ def _plain(data: Any) -> Any:
     if isinstance(data, str | Path | ImageSet | dict) or hasattr(data, "detach"):
         return data
     if isinstance(data, Image.Image):
-        return [everyday.pixels_of(data)]
+        return [everyday.pixels_of(data, choice)]
     native = nw.from_native(data, allow_series=True, pass_through=True)
     if isinstance(native, nw.DataFrame):
         return {name: native[name].to_list() for name in native.columns}
     if isinstance(native, nw.Series):
-        return _plain(native.to_list())
+        return _plain(native.to_list(), choice)
     if isinstance(data, np.ndarray):
-        return _plain(data.ravel().tolist()) if data.dtype.kind in "OSU" else data
+        return _plain(data.ravel().tolist(), choice) if data.dtype.kind in "OSU" else data
     if isinstance(data, Iterator):
         data = list(data)
     if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], str | Path):
-        return (_plain(data[0]), data[1])
+        return (_plain(data[0], choice), data[1])
     if isinstance(data, list | tuple):
-        return [everyday.pixels_of(one) if isinstance(one, Image.Image) else one for one in data]
+        return [everyday.pixels_of(one, choice) if isinstance(one, Image.Image) else one for one in data]
     return data
 
 
@@ -148,6 +154,7 @@ def _read(data: Any, how: Reading) -> ImageSet:
         UserError: it is none of the kinds that hold pictures.
     """
     if isinstance(data, ImageSet):
+        refuse_unread(how, "pictures that were read", "planes", "alpha", "nodata", "slice", *OF_FILES)
         return data
     if isinstance(data, tuple):
         return _from_pair(data[0], data[1], how)
@@ -159,6 +166,7 @@ def _read(data: Any, how: Reading) -> ImageSet:
     if isinstance(data, list) and data and all(hasattr(one, "shape") for one in data):
         return from_list(data, how)
     if kinds and kinds <= {bytes}:
+        refuse_unread(how, "encoded pictures", *OF_FILES)
         return from_cells(data, None, None, "data", how)
     if all(issubclass(kind, str | Path) for kind in kinds):
         return _from_paths(data, how)
@@ -170,19 +178,34 @@ def _read(data: Any, how: Reading) -> ImageSet:
 
 def _from_columns(columns: dict[str, list[Any]], how: Reading) -> ImageSet:
     """The table that a frame holds, as its file would be read."""
+    if how.column is not None and how.column not in columns:
+        raise UserError(f"the table: no column {how.column!r}", hint=f"There are {', '.join(columns)}.")
     name = next((n for n in columns if n == how.column or (how.column is None and n.lower() in FILES)), None)
     first = None if name is None else next((c for c in columns[name] if c is not None), None)
     if name is None or isinstance(first, str | Path):
         return from_table(Path("the table"), how, columns)
     if not isinstance(first, bytes | dict):
-        return _read(_plain([None if c is None else as_array(c) for c in columns[name]]), how)
+        return _from_arrays(columns, name, how)
     return from_encoded(columns, "the table", how)
+
+
+def _from_arrays(columns: dict[str, list[Any]], name: str, how: Reading) -> ImageSet:
+    """A frame whose column `name` holds arrays, or Pillow's pictures."""
+    label = how.label_column or next((n for n in columns if n.lower() in LABELS), None)
+    for column in (label, how.group):
+        if column is not None and column not in columns:
+            raise UserError(f"the table: no column {column!r}", hint=f"There are {', '.join(columns)}.")
+    pixels = _plain([c if isinstance(c, Image.Image) or c is None else as_array(c) for c in columns[name]], how.choice)
+    inner = replace(how, column=None, label_column=None, group=None)
+    found = _read(pixels, inner) if label is None else _from_pair(pixels, columns[label], inner)
+    return found if how.group is None else replace(found, groups=np.unique(columns[how.group], return_inverse=True)[1])
 
 
 def _from_pair(pixels: Any, labels: Any, how: Reading) -> ImageSet:
     labels = array_of(labels)
     row = None
     if isinstance(pixels, list) and pixels and all(isinstance(one, str | Path) for one in pixels):
+        refuse_unread(how, "paths", *OF_FILES[1:])
         paths = [Path(one).expanduser() for one in pixels]
         files = [
             File(source=str(p), name=str(p), label=n, group=folder_group(p, p.parent, how.group))
@@ -227,6 +250,7 @@ def _from_paths(data: Any, how: Reading) -> ImageSet:
             )
     if len(paths) == 1 and paths[0].is_file() and not is_picture(paths[0]):
         return _from_file(paths[0], how)
+    refuse_unread(how, f"{_named(data)}, pictures and folders", *OF_FILES[1:])
     if len(paths) == 1 and paths[0].is_dir():
         return from_folder(paths[0], how)
     below = [(f, p) for p in paths for f in (pictures_below(p)[0] if p.is_dir() else [p])]

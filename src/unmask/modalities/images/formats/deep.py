@@ -10,6 +10,7 @@ import numpy as np
 
 from unmask.modalities.images.formats import everyday
 from unmask.modalities.images.picture import (
+    ALPHA_NOTES,
     DEFLATE,
     Choice,
     Header,
@@ -18,10 +19,11 @@ from unmask.modalities.images.picture import (
     Source,
     check_claim,
     depth_of,
+    either,
     not_measured,
     numbers,
-    on_white,
     optional,
+    with_alpha,
 )
 
 PNG, JP2, CODESTREAM = b"\x89PNG\r\n\x1a\n", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"
@@ -51,7 +53,7 @@ def is_jpeg2000(start: bytes) -> bool:
 
 
 def read_png(source: Source, choice: Choice) -> Opened:
-    """The picture of a PNG of 16 bits; what is transparent lies on white.
+    """The picture of a PNG of 16 bits; what is transparent lies on white unless `alpha` says otherwise.
 
     Raises:
         Undecided: imagecodecs is not installed.
@@ -65,15 +67,19 @@ def read_png(source: Source, choice: Choice) -> Opened:
     width, height = (int.from_bytes(content[i : i + 4]) for i in (16, 20))
     wide = width * height * (channels + alpha) * 2.0
     check_claim(source, f"{width:,} x {height:,} pixels of 16 bits", wide, stored=wide / 2, packing=DEFLATE)
-    notes = ("transparency laid on white",) if alpha else ()
-    header = Header(height=height, width=width, channels=channels, depth="uint16", notes=notes)
+    how = choice.alpha or "white"
+    band = alpha and how == "band"
+    notes = (ALPHA_NOTES[how],) if alpha else ()
+    header = Header(height=height, width=width, channels=channels + band, depth="uint16", notes=notes, colour=not band)
 
     def decode() -> list[Picture]:
         found = codecs.png_decode(content)
         found = found[..., None] if found.ndim == 2 else found
+        gone = None
         if found.shape[-1] > channels:
-            found = on_white(found[..., :channels], found[..., channels:], 65535)
-        return [Picture(pixels=np.ascontiguousarray(found), missing=not_measured(found, choice.nodata))]
+            found, gone = with_alpha(found[..., :channels], found[..., channels:], 65535, how)
+        missing = either(not_measured(found[..., :channels], choice.nodata), gone)
+        return [Picture(pixels=np.ascontiguousarray(found), missing=missing)]
 
     return Opened(headers=[header], decode=decode)
 

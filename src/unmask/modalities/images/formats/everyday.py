@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image, ImageOps
 
 from unmask.errors import UserError, setting
 from unmask.modalities.images.picture import (
+    ALPHA_NOTES,
     DEFLATE,
     LYING,
     Choice,
@@ -21,8 +23,10 @@ from unmask.modalities.images.picture import (
     Source,
     check_claim,
     chosen_planes,
+    either,
     not_measured,
     reduce_planes,
+    with_alpha,
 )
 
 # What Pillow cannot decode is read by others or refused with a reason; its own remarks would stand on the user's screen
@@ -69,7 +73,8 @@ def read(source: Source, choice: Choice) -> Opened:
         )
         if image.getexif().get(_ORIENTATION_TAG, 1) >= LYING:
             width, height = height, width
-        notes = _notes(image)
+        notes = _notes(image, choice)
+        band = choice.alpha == "band" and _transparent(image)
     planes: Any = 0 if choice.planes is None else choice.planes
     if planes == "channels" and frames > 1:
         raise ValueError("planes=channels, but its planes are the frames of an animation")
@@ -82,11 +87,12 @@ def read(source: Source, choice: Choice) -> Opened:
         Header(
             height=height,
             width=width,
-            channels=channels,
+            channels=channels + band,
             depth=depth,
             part=part,
             notes=notes,
             axes=f"frames={frames}" if frames > 1 else "",
+            colour=not band,
         )
         for part in parts
     ]
@@ -96,23 +102,29 @@ def read(source: Source, choice: Choice) -> Opened:
             found = []
             for k in kept:
                 image.seek(k)
-                found.append(_picture(image, choice.nodata))
+                found.append(_picture(image, choice))
         return [reduce_planes(found, str(planes))] if folded else found
 
     return Opened(headers=headers, decode=decode)
 
 
-def pixels_of(image: Image.Image) -> np.ndarray:
-    """A picture that Pillow holds as the array that its file would give.
+def pixels_of(image: Image.Image, choice: Choice) -> np.ndarray:
+    """A picture that Pillow holds as the array that its file would give; `nodata` is looked for in the array.
 
     Raises:
-        UserError: of a kind that Pillow reads as something else.
+        UserError: of a kind that Pillow reads as something else, or missing where it is transparent.
     """
     try:
         _check(image)
-        return _picture(image, None).pixels
+        found = _picture(image, replace(choice, nodata=None))
     except ValueError as error:
         raise UserError(str(error), hint="Give its file, or an array.") from None
+    if found.missing is not None:
+        raise UserError(
+            f"{setting('alpha', 'missing')} of a picture in memory that is transparent in places",
+            hint="Give its file, or an array of floats with NaN where nothing was measured.",
+        )
+    return found.pixels
 
 
 def _told(frames: int, planes: str | int | None) -> str:
@@ -150,26 +162,32 @@ def _maximum(image: Image.Image) -> int:
     return max((int(part) for part in _raw(image) if part.isdigit()), default=255)
 
 
-def _notes(image: Image.Image) -> tuple[str, ...]:
+def _transparent(image: Image.Image) -> bool:
+    return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+
+
+def _notes(image: Image.Image, choice: Choice) -> tuple[str, ...]:
     """What `_picture` does to a picture of this kind."""
     bits = _flat(getattr(image, "tag_v2", {}).get(_BITS_TAG, 8))[0]
     if image.mode == "L" and bits < 8:
         return (f"{bits} bits spread over 0 to 255",)
     if image.format == "PPM" and _maximum(image) not in (1, 255, 65535):
         return (f"0 to {_maximum(image)} spread over the full range",)
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        return ("transparency laid on white",)
+    if _transparent(image):
+        return (ALPHA_NOTES[choice.alpha or "white"],)
     return {"P": ("palette as RGB",), "CMYK": ("CMYK as RGB",), "YCbCr": (), "LAB": ("Lab as RGB",)}.get(image.mode, ())
 
 
-def _picture(image: Image.Image, nodata: float | None) -> Picture:
-    """A picture turned upright by its EXIF tag; palettes and CMYK become RGB, what is transparent lies on white.
+def _picture(image: Image.Image, choice: Choice) -> Picture:
+    """A picture turned upright by its EXIF tag; palettes and CMYK become RGB, what is transparent lies on white unless
+    `alpha` says otherwise.
 
     Raises:
         ValueError: numbers that cannot be pixels.
     """
-    grey = image.mode in _GREY
+    grey, alpha = image.mode in _GREY, choice.alpha or "white"
     pixels: np.ndarray
+    share: np.ndarray | None = None
     clear = image.info.get("transparency")
     for bits in (2, 4):
         if clear is not None and f"L;{bits}" in _raw(image):  # Pillow spreads the pixels, not this number
@@ -179,15 +197,21 @@ def _picture(image: Image.Image, nodata: float | None) -> Picture:
         wide = np.asarray(image).astype(np.int64)
         if wide.min() < 0 or wide.max() > 65535:
             raise ValueError("32-bit whole numbers beyond 16 bits")
-        if clear is not None:
-            wide[wide == clear] = 65535
         pixels = wide.astype(np.uint16)[..., None]
+        if clear is not None:
+            share = (pixels != clear) * np.uint16(65535)
     elif image.mode == "F":
         pixels = np.asarray(image, dtype=np.float32)[..., None]
     else:
-        if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        if _transparent(image):
             image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
+            if alpha == "white":  # with Pillow's own rounding
+                image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
+            else:
+                share = np.asarray(image)[..., 3:]
         pixels = np.asarray(image.convert("L" if grey else "RGB"))
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    return Picture(pixels=pixels, missing=not_measured(pixels, nodata))
+    missing, gone = not_measured(pixels, choice.nodata), None
+    if share is not None:
+        pixels, gone = with_alpha(pixels, share, 65535, alpha)
+    return Picture(pixels=pixels, missing=either(missing, gone))

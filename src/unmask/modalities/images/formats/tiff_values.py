@@ -9,14 +9,16 @@ import numpy as np
 
 from unmask.errors import setting
 from unmask.modalities.images.picture import (
+    ALPHA_NOTES,
     Alpha,
     Choice,
     Picture,
     Undecided,
     depth_of,
+    either,
     not_measured,
     numbers,
-    on_white,
+    with_alpha,
 )
 
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _INKS, _YCBCR = 0, 1, 2, 3, 5, 6
@@ -81,12 +83,8 @@ class Values:
 
     def _notes(self) -> tuple[str, ...]:
         notes = []
-        if self.alpha == "white":
-            notes.append("transparency laid on white")
-        if self.alpha == "band":
-            notes.append("the band marked as transparency as a channel")
-        if self.alpha == "missing":
-            notes.append("missing where the alpha band is 0")
+        if self.alpha is not None:
+            notes.append(ALPHA_NOTES[self.alpha])
         if self.table is not None:
             notes.append("palette as RGB")
         if self.page.photometric == _INKS:
@@ -119,10 +117,9 @@ class Values:
         stored = stored.astype(np.uint8) if stored.dtype.kind == "b" else stored
         laid = self.alpha in ("white", "missing")
         missing = not_measured(np.delete(stored, self.alpha_at, -1) if laid else stored, self.nodata)
-        if outside is not None:
-            missing = outside if missing is None else missing | outside
+        missing = either(missing, outside)
         if self.table is not None:
-            return Picture(pixels=self.table[stored[..., 0]], missing=_any(missing))
+            return Picture(pixels=self.table[stored[..., 0]], missing=missing)
         if self.inverted:
             stored = (self.top - stored.astype(np.int64)).astype(stored.dtype)
         if self.spread:
@@ -133,13 +130,10 @@ class Values:
             pixels = (pixels * slope + intercept).astype(np.float32)
         if laid:
             share, pixels = pixels[..., [self.alpha_at]], np.delete(pixels, self.alpha_at, -1)
-            if self.alpha == "missing":
-                gone = share[..., 0] == 0
-                missing = gone if missing is None else missing | gone
-            else:
-                multiplied = int(self.page.extrasamples[0]) == _MULTIPLIED
-                pixels = on_white(pixels, share, self._full(), multiplied)
-        return Picture(pixels=np.ascontiguousarray(pixels), missing=_any(missing))
+            multiplied = int(self.page.extrasamples[0]) == _MULTIPLIED
+            pixels, gone = with_alpha(pixels, share, self._full(), self.alpha or "white", multiplied)
+            missing = either(missing, gone)
+        return Picture(pixels=np.ascontiguousarray(pixels), missing=missing)
 
     def _full(self) -> float:
         """The value of what is not transparent at all."""
@@ -148,10 +142,6 @@ class Values:
         if self.unsigned:
             return float(self.top)
         return float(np.iinfo(self.dtype).max) if self.dtype.kind == "i" else 1.0
-
-
-def _any(missing: np.ndarray | None) -> np.ndarray | None:
-    return missing if missing is not None and missing.any() else None
 
 
 def _marked(page: Any) -> int | None:
