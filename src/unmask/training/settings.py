@@ -162,6 +162,21 @@ def require(settings: object, holds: Callable[[Any], bool], expected: str, *name
             raise UserError(f"{name}={value}", hint=f"Expected {expected}.")
 
 
+def refuse_unread(settings: Any, idle: Mapping[str, str]) -> None:
+    """Refuse settings that have another value than their default where nothing reads them.
+
+    Args:
+        idle: name -> where it is not read, such as "without a window".
+
+    Raises:
+        UserError: naming the first of them.
+    """
+    usual = type(settings)()
+    for name, where in idle.items():
+        if (value := getattr(settings, name)) != getattr(usual, name):
+            raise UserError(f"{setting(name, value)} {where}: nothing reads it", hint="Leave it out.")
+
+
 def require_counts(settings: object, *names: str) -> None:
     """`require` whole numbers, 1 or more."""
     require(settings, lambda v: v >= 1, "a whole number, 1 or more", *names)

@@ -20,7 +20,7 @@ from unmask.modalities.events.meds import as_events, read_labels, read_meds
 from unmask.modalities.events.pretrain import pretrain
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 
-SMALL = {"slots": 64, "batch_slots": 1024, "width": 32, "steps": 2, "precision": "fp32", "until": "last"}
+SMALL = {"slots": 64, "batch_slots": 1024, "width": 32, "steps": 2, "precision": "fp32"}
 QUICK = OutcomeSettings(members=1, trees=3, epochs=1, baselines=False, curve=False)
 
 
@@ -97,7 +97,7 @@ def outcome(made, tmp_path_factory):
     head)."""
     meds, table, _ = made
     root, task = tmp_path_factory.mktemp("outcome"), meds.parent / "task"
-    more = SMALL | {"questions": 4, "holdout": 0.2}
+    more = SMALL | {"questions": 4, "holdout": 0.2, "until": "last"}
     pretrain(meds, root / "asking", settings=with_overrides(EventSettings(), more), console=False)
     finetune_outcome(root / "asking", meds, task, root / "head", settings=QUICK)
     labels = pl.concat([pl.read_parquet(p) for p in sorted(task.rglob("*.parquet"))])

@@ -34,7 +34,7 @@ from unmask.modalities.events.prepared import open_prepared, prepared_settings
 from unmask.modalities.events.queries import QueryDraws
 from unmask.modalities.events.query_batches import with_questions
 from unmask.modalities.events.query_fit import ANSWERS, answer_rows, calibrate, start_asking
-from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
+from unmask.modalities.events.recipes import EventSettings, check_read, structure_of, with_overrides
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
@@ -178,6 +178,7 @@ def pretrain(
     if settings is None:
         known = {} if isinstance(data, Events) else prepared_settings(data)
         settings = with_overrides(EventSettings(), known)
+    check_read(settings)
     kind = EventPretraining(data, settings, subjects)
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 

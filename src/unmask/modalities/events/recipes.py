@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.modalities.events.ties import Ties
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
     check_types,
+    refuse_unread,
     require,
     require_counts,
     require_shares,
@@ -193,6 +194,19 @@ class EventSettings:
                     hint=f"What this structure shows of hidden events is no target: {name}=0.",
                 )
         require_whole_rows(self)
+
+
+def check_read(settings: EventSettings) -> None:
+    """
+    Raises:
+        UserError: a setting that has no say beside the others. Folders of before may hold such.
+    """
+    of_questions = ("question_weight", "horizon_from", "horizon", "until")
+    idle = {} if settings.questions else dict.fromkeys(of_questions, f"without {setting('questions', 16)}")
+    idle |= {} if settings.window else {"global_every": "without a window"}
+    dropped = setting("architecture", "visible_only")
+    shares = ("mask", "random", "keep") if settings.architecture == "visible_only" else ()
+    refuse_unread(settings, idle | dict.fromkeys(shares, f"with {dropped}, which drops hidden slots"))
 
 
 @dataclass(frozen=True, kw_only=True)
