@@ -70,10 +70,6 @@ def impute_properly(
             )
         table = model
         known: Any = told_schema(schema, missing)
-        if entry:
-            known["entry"] = entry
-        if event_level:
-            known["event_level"] = list(event_level)
     elif schema or duration or event or entry or event_level:
         raise UserError(
             "--schema, --duration, --event, --event-level or --entry with a model",
@@ -88,6 +84,8 @@ def impute_properly(
         schema=known,
         duration=duration,
         event=event,
+        entry=entry,
+        event_level=event_level,
         formula=formula,
         method=_methods(method),
         rounds=10 if rounds is None else rounds,

@@ -1,10 +1,13 @@
 """Covariates drawn to agree with a Cox regression with late entry: risk sets begin at entry."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from unmask import MultipleImputation
+from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.survival.drawn_cox import draw_hazard
 from unmask.modalities.table.survival.estimators import fit_cox
 
@@ -67,3 +70,19 @@ def test_follow_up_is_drawn_after_entry():
     done = MultipleImputation(3, duration="time", event="event", schema={"entry": "entry"}, rounds=2).fit(holed)
     for table in done.completed:
         assert (table.time > table.entry).all()
+
+
+def test_a_column_of_entries_that_nobody_named_is_warned_of_where_the_pair_is_named():
+    holed = cohort(0, 60)[1]
+    known = {"duration": "time", "event": "event"}
+    says = "'entry' may be the time from which a row is at risk"
+    with pytest.warns(UserWarning, match=says):
+        MultipleImputation(2, rounds=1, **known).fit(holed)
+    with pytest.warns(UserWarning, match=says):
+        MultipleImputation(2, rounds=1, formula="Surv(time, event) ~ x + w").fit(holed)
+    with pytest.warns(UserWarning, match=says):
+        TableModel.fit(holed, steps=0, members=1, **known)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*from which a row is at risk")
+        done = MultipleImputation(2, rounds=1, entry="entry", event_level="1", **known).fit(holed)
+    assert done.schema_.entry == "entry"

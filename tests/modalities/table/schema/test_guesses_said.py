@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from unmask.errors import UserError
+from unmask.modalities.table.imputation.multiple import MultipleImputation
 from unmask.modalities.table.imputer import MaskedImputer
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.schema.describe import describe
@@ -63,3 +64,38 @@ def test_follow_up_that_is_empty_by_the_event_is_refused(lacking):
     found = describe(by_name)
     assert found.schema.duration is None
     assert any("NO survival pair" in f.text for f in found.findings if f.severity == "warning")
+
+
+def copied(table):
+    return [f.text for f in describe(table).findings if f.code == "duplicate_rows"]
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_file_that_stands_there_several_times_is_said_by_describe_and_by_imputation(times):
+    rng = np.random.default_rng(0)
+    once = pd.DataFrame({"age": rng.integers(20, 90, 120), "sbp": rng.normal(130, 9, 120), "crp": rng.random(120)})
+    once.loc[::9, "sbp"] = np.nan
+    table = pd.concat([once] * times, ignore_index=True)
+    extra = 120 * (times - 1)
+    for data, copies in ((table, extra), (table[1:], extra - 1), (pd.concat([table, once[:5] + 0.123]), extra)):
+        (said,) = copied(data)
+        assert said.startswith(f"{copies} rows are copies of others")
+        assert f"{times} times" in said
+    assert copied(once) == []
+    with pytest.warns(UserWarning, match="rows are copies of others"):
+        MultipleImputation(2, rounds=1).fit(table)
+
+
+def test_a_few_copies_are_a_warning_of_describe_and_a_note_of_a_fit():
+    rng = np.random.default_rng(0)
+    once = pd.DataFrame(rng.normal(size=(60, 3)).round(3), columns=list("abc"))
+    table = pd.concat([once, once[:10]], ignore_index=True)
+    (found,) = [f for f in describe(table).findings if f.code == "duplicate_rows"]
+    assert (found.severity, found.text) == ("warning", "10 rows are copies of others, in every column")
+    table.loc[30:35, "a"] = np.nan
+    assert found.text in MultipleImputation(2, rounds=1).fit(table).notes_
+
+
+def test_rows_of_a_few_categories_repeat_of_themselves():
+    rng = np.random.default_rng(0)
+    assert copied(pd.DataFrame({c: rng.choice(list("abcd"), 400) for c in "xyz"})) == []

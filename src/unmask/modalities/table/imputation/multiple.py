@@ -66,8 +66,8 @@ class MultipleImputation:
 
     Args:
         draws: completed tables, m; at least the percentage of incomplete rows is the usual advice.
-        schema, duration, event: as in `TableModel.fit`. With a survival pair, covariates are drawn to agree with a Cox
-            regression of the pair on them.
+        schema, duration, event, entry, event_level: as in `TableModel.fit`. With a survival pair, covariates are drawn
+            to agree with a Cox regression of the pair on them.
         method: column -> "norm" (normal linear regression), "pmm" (predictive mean matching), "logreg", "polyreg",
             "polr" or "sample" (any observed value), or one name for all columns it suits. By default categories have
             the logistic regression of their kind, and quantities "norm" where the data do not speak against it, else
@@ -105,6 +105,8 @@ class MultipleImputation:
         schema: Any = None,
         duration: str | None = None,
         event: str | None = None,
+        entry: str | None = None,
+        event_level: str | Sequence[str] | None = None,
         method: Mapping[str, str] | str | None = None,
         formula: str | None = None,
         rounds: int = 10,
@@ -118,6 +120,7 @@ class MultipleImputation:
             raise UserError(f"rounds={rounds}", hint="Expected 1 or more; 10 suffice as a rule.")
         self.draws, self.schema, self.shift, self.seed = draws, schema, dict(shift or {}), seed
         self.duration, self.event, self.method = duration, event, method
+        self.entry, self.event_level = entry, event_level
         self.formula, self.rounds, self.overrides = formula, rounds, dict(overrides)
         self.completed: list[Any] = []
 
@@ -136,7 +139,9 @@ class MultipleImputation:
         """
         frame = read_frame(data)
         duration, event = self._pair(frame.names)
-        schema = schema_for(frame, self.schema, duration=duration, event=event)
+        schema = schema_for(
+            frame, self.schema, duration=duration, event=event, entry=self.entry, event_level=self.event_level
+        )
         if not schema.modelled:
             raise UserError(f"{frame.source}: no column to impute", hint="All columns are identifiers or empty.")
         schema, measured = self._terms_measured(schema)

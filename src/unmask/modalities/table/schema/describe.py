@@ -316,7 +316,7 @@ def _described(
 
 
 def _of_the_table(frame: Frame, schema: Schema, columns: list[Described], findings: Sequence[Finding]) -> list[Finding]:
-    """Columns and rows that stand there twice, and columns of one value."""
+    """Columns that stand there twice, and columns of one value."""
     out: list[Finding] = []
 
     def warn(column: str | None, code: str, text: str, add: str = "") -> None:
@@ -354,15 +354,4 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described], findin
         one = f"one column alone, {frame.names[0]!r}"
         text = f"{one}: cells seem to be parted by something other than a comma, semicolon or tab"
         warn(None, "one_column", text, "Save it as CSV (in R, write.csv).")
-    rows = Counter(zip(*texts, strict=True)) if texts else Counter()
-    twice = {row: n for row, n in rows.items() if n > 1}
-    if twice and len(texts) > 1:
-        surplus = sum(twice.values()) - len(twice)
-        if surplus < 0.5 * len(frame):
-            warn(
-                None,
-                "duplicate_rows",
-                f"{surplus} {'row is a copy of another' if surplus == 1 else 'rows are copies of others'}, in every "
-                f"column",
-            )
     return out

@@ -163,10 +163,19 @@ def with_pair(
         if n in (d, e):
             raise UserError(f"entry={named.entry!r} is the column of the pair", hint="Give a column of its own.")
         changed[n] = _quantity(changed[n], place.entries(named.entry, n, time))
+    elif late := _late(place):
+        findings.append(_finding("warning", late))
     schema = dataclasses.replace(
         schema, columns=tuple(changed), duration=named.duration, event=named.event, entry=named.entry
     )
     return schema, findings
+
+
+def _late(place: Place) -> str:
+    """What is to be said of a column whose name is that of late entry; "" where there is none."""
+    numbers = (c.name for c in place.schema.columns if c.kind in ("numeric", "integer"))
+    name = next((n for n in numbers if _LIKE_ENTRY.fullmatch(n.strip().lower())), None)
+    return f"{name!r} may be the time from which a row is at risk: {option('entry', name)} if so" if name else ""
 
 
 def _finding(severity: Literal["warning", "note"], text: str) -> Finding:
@@ -412,15 +421,12 @@ def _by_name(place: Place) -> tuple[Named | None, str]:
         why = f"{event!r} is coded {', '.join(map(repr, levels)) or 'nothing'}, not 0 and 1"
     elif None in exact:
         why = "the names are not certain"
-    entry = next((n for n in schema.names if _LIKE_ENTRY.fullmatch(n.strip().lower())), None)
-    late = f"; {entry!r} may be the time from which a row is at risk: {option('entry', entry)} if so" if entry else ""
     if not why:
-        return (
-            Named(duration=duration, event=event),
-            f"{duration!r} and {event!r} are taken for follow-up time and event{late}",
-        )
+        found = Named(duration=duration, event=event)
+        return found, f"{duration!r} and {event!r} are taken for follow-up time and event"
+    late = _late(place)
     return None, (
         f"{duration!r} and {event!r} look like follow-up time and event, but NO survival pair is taken: {why}. If "
         f"they are one, say {option('duration', duration)} {option('event', event)} (and "
-        f"{option('event_level', 'LEVEL')} where the coding is not plain){late}"
+        f"{option('event_level', 'LEVEL')} where the coding is not plain){late and f'; {late}'}"
     )

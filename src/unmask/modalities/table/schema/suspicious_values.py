@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -336,9 +337,7 @@ def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> lis
 
     A column that rises or falls with it (an age group of rows sorted by age) says nothing.
     """
-    # Of objects their texts: a pd.NA or a list equals nothing.
-    texts = (v if isinstance(v, str) else repr(v) for x in cells if x.dtype == object for v in x)
-    cells = [x if x.dtype != object else np.fromiter(texts, object, len(x)) for x in cells]
+    cells = [_comparable(x) for x in cells]
     changes = [x[1:] != x[:-1] for x in cells]
     best: tuple[int, str, list[str]] | None = None
     for column, x, change in zip(columns, cells, changes, strict=True):
@@ -375,6 +374,42 @@ def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> lis
             add=setting(name, 'kind = "id"'),
         )
     ]
+
+
+def _comparable(cells: np.ndarray) -> np.ndarray:
+    """Of objects their texts: a pd.NA or a list equals nothing."""
+    texts = (v if isinstance(v, str) else repr(v) for v in cells)
+    return cells if cells.dtype != object else np.fromiter(texts, object, len(cells))
+
+
+def copied_rows(columns: Sequence[np.ndarray], few: Literal["warning", "note"]) -> list[Finding]:
+    """Rows that are copies of others: a few, or a file that stands there several times, most rows equally often.
+
+    Rows of a few categories, which repeat of themselves, do so unequally often.
+
+    Args:
+        few: severity of a few, which rounded values give by chance; a repeated file is a warning.
+    """
+    if len(columns) < 2 or not len(columns[0]):
+        return []
+    row = np.zeros(len(columns[0]), np.int64)
+    for cells in map(_comparable, columns):
+        seen: dict[str, int] = {}
+        numbers = (
+            np.fromiter((seen.setdefault(v, len(seen)) for v in cells), np.int64, len(cells))
+            if cells.dtype == object
+            else np.unique(cells, return_inverse=True)[1]
+        )
+        row = np.unique(row * (numbers.max() + 1) + numbers, return_inverse=True)[1]
+    count = np.bincount(row)
+    copies, often = len(row) - len(count), np.bincount(count)
+    whole = len(count) >= FEWEST_INDIVIDUALS and 2 * often[2:].max(initial=0) > len(count)
+    if not copies or (2 * copies >= len(row) and not whole):
+        return []
+    text = f"{copies} {'row is a copy of another' if copies == 1 else 'rows are copies of others'}, in every column"
+    if whole:
+        text += f": most stand there {often.argmax()} times, as if a file was appended to itself"
+    return [Finding(severity="warning" if whole else few, column=None, code="duplicate_rows", text=text)]
 
 
 LEAST_CHANGES = 10
@@ -433,6 +468,7 @@ def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
 
 __all__ = [
     "codes",
+    "copied_rows",
     "dates_as_numbers",
     "extremes",
     "far_off",
