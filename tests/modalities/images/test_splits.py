@@ -75,7 +75,29 @@ def test_copies_and_what_they_join_stay_on_one_side(seed):
         assert 0 < held.sum() < 40
         for number in np.unique(together):
             assert len(set(held[together == number])) == 1
-    assert copies_said(found) == ["3 pictures are exact copies of others: kept on one side of every split"]
+    assert copies_said(found)[0] == "3 pictures are exact copies of others: kept on one side of every split"
+
+
+def test_pictures_of_several_classes_are_named_by_every_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pixels, labels = bars(24)
+    for number, picture in enumerate(pixels):
+        for place in (f"photos/{labels[number]}", *([f"photos/{labels[number - 1]}"] if number in (4, 7) else [])):
+            (tmp_path / place).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(picture).save(tmp_path / place / f"{number:02d}.png")
+    settings = recipes.with_overrides(recipes.ImageSettings(), TINY | {"patch": 2, "steps": 1})
+    unmask.images.pretrain(pixels, tmp_path / "m", settings=settings, console=False)
+    line = "2 pictures stand under several labels: 0/04.png and 1/04.png; 0/07.png and 1/07.png"
+    for command in (("describe", "photos"), ("evaluate", "m", "photos"), ("finetune", "classify", "m", "photos")):
+        code, said, err = run(
+            capsys, *command, *(["--out", "c", "--set", "steps=1"] if command[0] == "finetune" else [])
+        )
+        assert code == 0, err
+        assert line in said + err, command
+    code, said, _ = run(capsys, "evaluate", "c", "photos")
+    assert line in said
+    several = dataclasses.replace(read_images(tmp_path / "photos"), labels=np.zeros(26, int))
+    assert len(copies_said(several)) == 1
 
 
 def test_splits_without_copies_are_as_before():
@@ -195,7 +217,8 @@ def test_pictures_are_described_before_there_is_a_model(tmp_path, capsys, monkey
     assert code == 0
     for line in ("pictures of 4 sizes", "classes: cat (4), dog (4)", "held apart from training: test (4)"):
         assert line in said
-    assert "4 pictures are exact copies of others" in said
+    assert "4 of 4 pictures to judge on are exact copies of training ones" in said
+    assert "one side" not in said
     assert "of each cut off" in said
     _, said, _ = run(capsys, "describe", "photos", "--set", "image_size=12", "--json")
     assert json.loads(said)["shape"] == [12, 12, 1]

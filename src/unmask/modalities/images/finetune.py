@@ -32,7 +32,7 @@ from unmask.modalities.images.probe_start import Reading, choose_reading, readin
 from unmask.modalities.images.recipes import refuse_idle
 from unmask.modalities.images.scored_report import finetuned_report
 from unmask.modalities.images.shards import Store
-from unmask.modalities.images.split import copies, copies_said, held_out_by_class
+from unmask.modalities.images.split import copies_across, copies_said, held_out_by_class
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import resolve_precision
@@ -99,7 +99,7 @@ def finetune_classify(
     account = describe(train)
     if objective.problem == "single":
         account["notes"] = [class_counts(objective.classes, truth), *account["notes"]]
-    account["notes"] += copies_said(train) if held is None else _copies_across(train, held)
+    account["notes"] += copies_said(train) if held is None else copies_across(train, held)
     for line in told(account):
         console_logger(console)(line)
     torch.manual_seed(train_settings.seed)
@@ -163,7 +163,7 @@ def _pictures(
     train = base.read(data, group=settings.group, **table)
     if (test := train.test) is not None:
         train, apart = train.take(np.flatnonzero(~test)), train.take(np.flatnonzero(test))
-        train = dataclasses.replace(train, notes=[*train.notes, *_copies_across(train, apart)])
+        train = dataclasses.replace(train, notes=[*train.notes, *copies_across(train, apart)])
     objective = objective_of(train, settings.problem, settings.threshold)
     _smoothing(settings, objective.problem)
     if validation is not None:
@@ -184,21 +184,6 @@ def _pictures(
             stacklevel=3,
         )
     return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out)) if out.any() else None
-
-
-def _copies_across(train: ImageSet, held: ImageSet) -> list[str]:
-    """A line on pictures to judge on that are exact copies of training ones, if there are any."""
-    if not isinstance(train.pixels, np.ndarray) or not isinstance(held.pixels, np.ndarray):
-        return []
-    if train.pixels.shape[1:] != held.pixels.shape[1:]:
-        return []
-    same = copies(dataclasses.replace(train, pixels=np.concatenate([train.pixels, held.pixels])))
-    assert same is not None
-    count = int(np.isin(same[len(train) :], same[: len(train)]).sum())
-    said = (
-        f"{count:,} of {len(held):,} pictures to judge on are exact copies of training ones: figures flatter the model"
-    )
-    return [said] if count else []
 
 
 def _start(settings: ClassifierSettings, problem: str) -> str:

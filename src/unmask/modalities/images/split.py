@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from unmask.core.hashing import Salt, uniform
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, first_of, setting
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.probe import stratified
 
@@ -45,10 +45,53 @@ def kept_together(images: ImageSet) -> np.ndarray | None:
 
 
 def copies_said(images: ImageSet) -> list[str]:
-    """A line on exact copies, if there are any."""
+    """Lines on exact copies: how many there are, or how many of the test part are in training too; which have several
+    labels."""
     same = copies(images)
     count = 0 if same is None else len(same) - int(same.max(initial=-1)) - 1
-    return [f"{count:,} pictures are exact copies of others: kept on one side of every split"] if count else []
+    if same is None or not count:
+        return []
+    across = np.zeros(0, bool) if images.test is None else np.isin(same[images.test], same[~images.test])
+    if across.any():
+        judged = f"{across.sum():,} of {len(across):,} pictures to judge on"
+        lines = [f"{judged} are exact copies of training ones: figures flatter the model"]
+    else:
+        lines = [f"{count:,} pictures are exact copies of others: kept on one side of every split"]
+    return lines + several_labels(images)
+
+
+def several_labels(images: ImageSet) -> list[str]:
+    """A line on pictures whose exact copies have other labels, if there are any."""
+    same, label = copies(images), images.labels
+    if images.targets is not None:
+        label = np.unique(images.targets.values, axis=0, return_inverse=True)[1]
+    if same is None or label is None:
+        return []
+    (content, _), first = np.unique(np.stack([same, label]), axis=1, return_index=True)
+    several = [sorted(first[content == number]) for number in np.flatnonzero(np.bincount(content) > 1)]
+    names = sorted(" and ".join(images.names[i] if images.names else str(i) for i in where) for where in several)
+    return [f"{len(names):,} pictures stand under several labels: {first_of(names, 3, between='; ')}"] if names else []
+
+
+def copies_across(train: ImageSet, held: ImageSet) -> list[str]:
+    """`copies_said` of both as one set whose test part is `held`; none where they are not in memory, or of several
+    sizes."""
+    if not isinstance(train.pixels, np.ndarray) or not isinstance(held.pixels, np.ndarray):
+        return []
+    if train.pixels.shape[1:] != held.pixels.shape[1:]:
+        return []
+    labels = None
+    if train.labels is not None and held.labels is not None:
+        labels = np.concatenate([np.array(part.classes)[part.labels] for part in (train, held)])
+        labels = np.unique(labels, return_inverse=True)[1]
+    return copies_said(
+        ImageSet(
+            pixels=np.concatenate([train.pixels, held.pixels]),
+            names=[*train.names, *held.names],
+            labels=labels,
+            test=np.arange(len(train) + len(held)) >= len(train),
+        )
+    )
 
 
 def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:
