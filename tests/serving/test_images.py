@@ -110,6 +110,17 @@ def test_paths_are_never_opened(server, tmp_path):
         assert "base64" in found["error"]["what"] or "picture" in found["error"]["what"]
 
 
+def test_a_box_changes_nothing_outside_it(server):
+    body = {"images": [png(PICTURES[0])], "box": [4, 4, 3, 2], "pixels": True}
+    (row,) = server.post("/models/m/reconstruct", body)[1]["results"]
+    filled = np.frombuffer(base64.b64decode(row["pixels"]["data"]), row["pixels"]["dtype"]).reshape(12, 12)
+    changed = np.argwhere(filled != PICTURES[0])
+    assert len(changed)
+    assert (changed >= (4, 4)).all()
+    assert (changed < (6, 7)).all()
+    assert row["share_hidden"] == pytest.approx(6 / 144)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

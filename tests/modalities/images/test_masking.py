@@ -12,8 +12,9 @@ from unmask.modalities.images.masking import (
     Rectangles,
     hidden_count,
     image_corruption,
-    patches_in_box,
     patches_in_mask,
+    pixels_in_box,
+    pixels_in_mask,
     random_patches,
 )
 
@@ -95,18 +96,18 @@ def test_rectangles_hide_every_place_about_equally_often():
 
 def test_boxes_and_masks():
     c = config()
-    box = patches_in_box(c, (3, 0, 6, 4)).reshape(7, 7)
+    box = patches_in_mask(c, pixels_in_box(c, (3, 0, 6, 4))).reshape(7, 7)
     assert box[0, :3].all()
     assert box.sum() == 3
     mask = np.zeros((28, 28))
     mask[27, 27] = 1
     assert patches_in_mask(c, mask).nonzero()[0].tolist() == [48]
-    assert patches_in_mask(c, np.eye(7)).sum() == 7
+    assert pixels_in_mask(c, np.eye(7)).sum() == 7 * 16
     for bad in ((0, 0, 0, 3), (20, 0, 10, 3), (-1, 0, 3, 3)):
         with pytest.raises(UserError, match="does not lie within"):
-            patches_in_box(c, bad)
+            pixels_in_box(c, bad)
     with pytest.raises(UserError, match="shape"):
-        patches_in_mask(c, np.ones((5, 5)))
+        pixels_in_mask(c, np.ones((5, 5)))
 
 
 def test_random_patches_are_exact_and_repeatable():

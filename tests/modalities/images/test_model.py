@@ -116,6 +116,18 @@ def test_fill_changes_hidden_pixels_only_and_keeps_the_units(trained, options):
     assert np.array_equal(model.reconstruct(other, **options).filled[r.hidden], r.filled[r.hidden])
 
 
+@pytest.mark.parametrize("box", [(3, 3, 5, 5), (1, 2, 1, 1), (0, 0, 12, 12)])
+def test_a_box_or_mask_of_pixels_changes_nothing_outside_it(trained, box):
+    model, pixels = unmask.load(trained.folder), bars(4)[0]
+    left, top, wide, high = box
+    inside = np.zeros((12, 12), bool)
+    inside[top : top + high, left : left + wide] = True
+    for chosen in ({"box": box}, {"mask": inside}, {"mask": np.stack([inside] * 4)}):
+        found = model.reconstruct(pixels, **chosen)
+        assert (found.hidden == inside).all()
+        assert np.array_equal(found.filled[:, ~inside], found.original[:, ~inside])
+
+
 def test_as_many_patches_are_hidden_as_in_training_unless_told_otherwise(tmp_path):
     """A model that always saw most of a picture is not asked, and judged, with most of it gone."""
     run = pretrain(bars(40), tmp_path / "run", settings=settings(steps=2, ratio=0.4), console=False)

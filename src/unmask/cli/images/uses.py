@@ -93,7 +93,7 @@ def fill(
             for i in range(len(r.original))
         ]
         write_png(target, sheet(drawn[:DRAWN]))
-    squares, count, share, pictures, pixels = 0.0, 0, [], 0, 0
+    squares, count, share, pictures, slots = 0.0, 0, [], 0, 0
     for r in done:
         known = r.hidden if r.unknown is None else r.hidden & ~r.unknown
         difference = (r.filled.astype(np.float64) - r.original)[known]
@@ -103,14 +103,15 @@ def fill(
             pictures + len(r.original),
         )
         share += [float(h.mean()) for h in r.hidden]
-        pixels += int(r.hidden.sum())
+        rows, columns = (range(0, n, loaded.config.patch) for n in r.hidden.shape[1:])
+        slots += int(np.logical_or.reduceat(np.logical_or.reduceat(r.hidden, rows, 1), columns, 2).sum())
     error = float(np.sqrt(squares / count)) if count else 0.0
     described, lines = account(images)
     found = {
         "out": out,
         "rows": pictures,
         "pictures": pictures,
-        "filled_slots": round(pixels / loaded.config.patch**2),
+        "filled_slots": slots,
         "hidden_share": float(np.mean(share)),
         "rmse": error,
         "data": described,

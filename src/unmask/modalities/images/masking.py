@@ -144,8 +144,8 @@ def unit_block(config: PatchCodecConfig, unit: int | None) -> int:
     return unit // config.patch
 
 
-def patches_in_box(config: PatchCodecConfig, box: tuple[int, int, int, int]) -> np.ndarray:
-    """Booleans over the patches: those that a box of pixels (left, top, width, height) touches.
+def pixels_in_box(config: PatchCodecConfig, box: tuple[int, int, int, int]) -> np.ndarray:
+    """(height, width) booleans: the pixels of a box (left, top, width, height).
 
     Raises:
         UserError: the box lies outside the picture or is empty.
@@ -159,22 +159,27 @@ def patches_in_box(config: PatchCodecConfig, box: tuple[int, int, int, int]) -> 
         )
     touched = np.zeros(config.image, bool)
     touched[top : top + high, left : left + wide] = True
-    return patches_in_mask(config, touched)
+    return touched
 
 
-def patches_in_mask(config: PatchCodecConfig, mask: np.ndarray) -> np.ndarray:
-    """Booleans over the patches: those with any marked pixel; the mask may be over pixels or over the patch grid.
+def pixels_in_mask(config: PatchCodecConfig, mask: np.ndarray) -> np.ndarray:
+    """(height, width) booleans: the marked pixels; the mask may be over pixels or over the patch grid.
 
     Raises:
         UserError: the mask has neither shape.
     """
     mask = array_of(mask) != 0
     if mask.shape == config.grid:
-        return mask.ravel()
+        return mask.repeat(config.patch, 0).repeat(config.patch, 1)
     if mask.shape != config.image:
         raise UserError(
             f"the mask has shape {mask.shape}", hint=f"Expected pixels {config.image} or patches {config.grid}."
         )
+    return mask
+
+
+def patches_in_mask(config: PatchCodecConfig, mask: np.ndarray) -> np.ndarray:
+    """Booleans over the patches: those with any marked pixel of (height, width)."""
     (rows, columns), p = config.grid, config.patch
     return mask.reshape(rows, p, columns, p).any((1, 3)).ravel()
 

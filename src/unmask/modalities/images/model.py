@@ -30,7 +30,7 @@ from unmask.modalities.images.folder import ImageFolder, load_folder, save_folde
 from unmask.modalities.images.latents import no_pixels
 from unmask.modalities.images.masking import image_corruption
 from unmask.modalities.images.recipes import sides
-from unmask.modalities.images.reconstruct import Reconstruction, Statistics, chosen_patches, reconstructed
+from unmask.modalities.images.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
 from unmask.modalities.images.score import Scored, score_pictures, scored_of
 from unmask.modalities.images.sources import read_images
 from unmask.training.precision import computing, precision_of, resolve_device
@@ -116,8 +116,9 @@ class ImageModel:
             ratio: share of the patches to hide at random (default `hidden_ratio` where neither box, mask nor gaps is
                 given); missing ones are not among them.
             gaps: hide every patch with a missing pixel, so that what was not measured is predicted.
-            box: left, top, width, height in pixels of the model's picture size; patches it touches are hidden.
-            mask: over pixels or patches, for all pictures or one per picture; non-zero is hidden.
+            box: left, top, width, height in pixels of the model's picture size. The model sees no patch it touches;
+                pixels outside of it stay as they are.
+            mask: over pixels or patches, for all pictures or one per picture; non-zero is hidden, as a box is.
             steps, order, temperature, sweeps: see `core.fill.fill`; more steps let patches agree with each other.
             statistics: where a normalised patch's mean and deviation come from: 'predicted' by the model, its visible
                 'neighbours', or the 'truth' (as published figures of MAE are drawn: it knows two numbers of every
@@ -131,7 +132,7 @@ class ImageModel:
         found = self.read(images)
         if ratio is None and box is None and mask is None and not gaps:
             ratio = self.hidden_ratio
-        hidden = chosen_patches(self.config, found, ratio=ratio, box=box, mask=mask, gaps=gaps, seed=seed)
+        hidden = chosen_pixels(self.config, found, ratio=ratio, box=box, mask=mask, gaps=gaps, seed=seed)
         with self._context():
             return reconstructed(
                 self.model,

@@ -20,7 +20,13 @@ from unmask.modalities.images.batches import image_batches
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig, PatchPrediction, standardise, unpatchify
 from unmask.modalities.images.decode import scale_of
 from unmask.modalities.images.features import inference_rows
-from unmask.modalities.images.masking import observed_patches, patches_in_box, patches_in_mask, random_patches
+from unmask.modalities.images.masking import (
+    observed_patches,
+    patches_in_mask,
+    pixels_in_box,
+    pixels_in_mask,
+    random_patches,
+)
 
 Statistics = Literal["predicted", "neighbours", "truth"]
 
@@ -31,7 +37,7 @@ class Reconstruction:
 
     Attributes:
         original: (n, height, width, channels), at the model's size.
-        hidden: (n, height, width) booleans over pixels.
+        hidden: (n, height, width) booleans: the pixels that are predicted.
         filled: the original where visible, the model's prediction where hidden; floats are NaN where still missing.
         unknown: (n, height, width), True where the original was not measured; None where all was.
     """
@@ -51,10 +57,10 @@ def reconstructed(
     seed: int = 0,
     **options: Any,
 ) -> Reconstruction:
-    """Predict hidden patches of pictures of the model's size.
+    """Predict pixels of pictures of the model's size; it sees none of the patches that they are in.
 
     Args:
-        hidden: (pictures, patches) booleans.
+        hidden: (pictures, height, width) booleans.
         statistics: see `ImageModel.reconstruct`.
         options: of `core.fill.fill`.
 
@@ -72,12 +78,13 @@ def reconstructed(
         )
     generator = torch.Generator(device=device).manual_seed(seed)
     first = int(config.class_token)
+    patches = np.stack([patches_in_mask(config, one) for one in hidden])
     out = []
     with torch.inference_mode():
         for batch, numbers in image_batches(model.codec, images, inference_rows(model)):
             batch = batch.to(device)
             grid = torch.zeros(batch.shape, dtype=torch.bool, device=device)
-            grid[:, first:] = torch.from_numpy(hidden[numbers]).to(device)
+            grid[:, first:] = torch.from_numpy(patches[numbers]).to(device)
             filling = model
             if config.normalised and statistics != "predicted":
                 filling = _GivenStatistics(model, borrowed_statistics(batch, grid, config, statistics))
@@ -90,15 +97,14 @@ def reconstructed(
             )
             seen = unpatchify(filled.values["patch"][:, first:].float(), config.patch, config.grid)
             out.append(model.codec.to_pixels(seen).cpu().numpy())
-    pixels = hidden.reshape(-1, *config.grid).repeat(config.patch, 1).repeat(config.patch, 2)
     predicted = as_depth(np.concatenate(out).transpose(0, 2, 3, 1), images.depth)
-    made = np.where(pixels[..., None], predicted, images.pixels)
+    made = np.where(hidden[..., None], predicted, images.pixels)
     if images.missing is not None and images.depth == "float32":
-        made[images.missing & ~pixels] = np.nan
-    return Reconstruction(original=images.pixels, hidden=pixels, filled=made, unknown=images.missing)
+        made[images.missing & ~hidden] = np.nan
+    return Reconstruction(original=images.pixels, hidden=hidden, filled=made, unknown=images.missing)
 
 
-def chosen_patches(
+def chosen_pixels(
     config: PatchCodecConfig,
     images: ImageSet,
     *,
@@ -108,7 +114,7 @@ def chosen_patches(
     gaps: bool,
     seed: int,
 ) -> np.ndarray:
-    """(pictures, patches) booleans: what is hidden; arguments as `ImageModel.reconstruct` has them.
+    """(pictures, height, width) booleans: what is predicted; arguments as `ImageModel.reconstruct` has them.
 
     Raises:
         UserError: more than one of ratio, box, mask and gaps, or one that does not fit the pictures.
@@ -119,18 +125,20 @@ def chosen_patches(
     if gaps:
         if images.missing is None:
             raise UserError("gaps, but no pixel is missing", hint=f"Say what marks them: {setting('nodata')}.")
-        return np.stack([patches_in_mask(config, m) for m in images.missing])
+        touched = (patches_in_mask(config, m) for m in images.missing)
+        return np.stack([pixels_in_mask(config, patches.reshape(config.grid)) for patches in touched])
     if box is not None:
-        return np.tile(patches_in_box(config, box), (count, 1))
+        return np.tile(pixels_in_box(config, box), (count, 1, 1))
     if mask is not None:
         mask = array_of(mask)
         if mask.ndim == 3 and len(mask) == count:
-            return np.stack([patches_in_mask(config, m) for m in mask])
-        return np.tile(patches_in_mask(config, mask), (count, 1))
+            return np.stack([pixels_in_mask(config, m) for m in mask])
+        return np.tile(pixels_in_mask(config, mask), (count, 1, 1))
     ratio = 0.75 if ratio is None else ratio
     if not 0 < ratio < 1:
         raise UserError(f"ratio={ratio}", hint="Expected a share between 0 and 1.")
-    return random_patches(config, count, ratio, seed) & observed_patches(config, images.missing)
+    drawn = random_patches(config, count, ratio, seed) & observed_patches(config, images.missing)
+    return np.stack([pixels_in_mask(config, patches.reshape(config.grid)) for patches in drawn])
 
 
 def as_depth(pixels: np.ndarray, depth: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.classifier import Classifier
 from unmask.modalities.images.features import pooled
 from unmask.modalities.images.model import ImageModel, load
-from unmask.modalities.images.reconstruct import chosen_patches
+from unmask.modalities.images.reconstruct import chosen_pixels
 from unmask.serving.images.uploads import decoded, numbers, png, read
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Field, Flag, ListOf, Number, Open, Record, Text
@@ -189,9 +189,7 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
         box = tuple(body["box"]) if body["box"] is not None else None
         seed, steps, temperature = body["seed"], body["steps"], body["temperature"]
         ratio = model.hidden_ratio if body["ratio"] is None and mask is None and box is None else body["ratio"]
-        hidden = chosen_patches(model.config, images, ratio=ratio, box=box, mask=mask, gaps=False, seed=seed).reshape(
-            -1, *model.config.grid
-        )
+        hidden = chosen_pixels(model.config, images, ratio=ratio, box=box, mask=mask, gaps=False, seed=seed)
 
         def run(found: ImageSet, hidden: np.ndarray) -> list[dict[str, Any]]:
             made = model.reconstruct(found, mask=hidden, steps=steps, temperature=temperature, seed=seed)
