@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 from sklearn.metrics import average_precision_score, f1_score, r2_score, roc_auc_score
@@ -13,6 +14,7 @@ from tiny_images import TINY
 from unmask.errors import UserError
 from unmask.evaluation.labels import label_figures, label_table
 from unmask.evaluation.values import value_chart, value_figures
+from unmask.modalities.images.account import contents
 from unmask.modalities.images.build import codec_config, new_model
 from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
 from unmask.modalities.images.folder import save_folder
@@ -421,3 +423,46 @@ def test_groups_of_a_table_stay_on_one_side_and_are_no_labels_of_the_validation_
     drawn = finetune_classify(where, tmp_path / "a.csv", tmp_path / "n", settings=settings, console=False)
     assert drawn.figures["validation"]["n"] % 3 == 0
     assert drawn.figures["pictures"] + drawn.figures["validation"]["n"] == 18
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (["a", None, "b", "a"], "1 of 4 pictures have no label: row 1"),
+        (["a", "", "  ", "b"], "2 of 4 pictures have no label: row 1, row 2"),
+        ([None] * 4, "4 of 4 pictures have no label"),
+        (pd.Series(["a", np.nan, "b", "a"]), "no label: row 1"),
+        (pd.Categorical(["a", None, "b", "a"]), "no label: row 1"),
+        (np.array([0, 1, np.nan, 1]), "no label: row 2"),
+        ([["a"], ["a", "b"], ["b"], []], "lists of several lengths"),
+        (pd.Series([["a"], ["a", "b"], ["b"], []]), r"row 0 has the label \['a'\]"),
+    ],
+)
+@pytest.mark.parametrize("problem", [None, "single"])
+def test_labels_in_memory_that_are_none_are_named(labels, said, problem):
+    with pytest.raises(UserError, match=said):
+        read_images((planted(4)[0], labels), problem=problem)
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.0, 1.0, 0.0], ["0 ", "1", "1", "0"], np.array([0, 1, 1, 0.0], object)])
+def test_classes_are_spelled_alike(labels):
+    assert read_images((planted(4)[0], labels)).classes == ["0", "1"]
+
+
+def test_classes_that_may_be_none_or_the_same_are_said(tmp_path):
+    names = ["left", "Left", "NA", "top", "TOP", "NA", "top", "left"]
+    found = contents(read_images((planted(8)[0], names)))
+    assert "2 of 8 labels are 'NA', as missing values are written" in found[1]
+    assert "count as classes apart: 'Left' and 'left'; 'TOP' and 'top'" in found[2]
+    with pytest.raises(UserError, match=r"row 2: '3,1', a number with a decimal comma"):
+        parse_cells(["2", "3,1", "4", "2"], "x", "auto")
+    assert parse_cells(["2", "3,1", "4", "2"], "x", "single").classes == ["2", "3,1", "4", "2"]
+
+
+def test_a_column_of_parts_says_what_is_held_apart(tmp_path):
+    names = written(tmp_path, planted(8)[0])
+    parts = ["Train", "Train", "Train", "Train", "TEST", "TEST", "Validation", "Validation"]
+    lines = [f"{n},{'ab'[k % 2]},{part}" for k, (n, part) in enumerate(zip(names, parts, strict=True))]
+    found = read_images(rows(tmp_path / "t.csv", "file,label,split", lines), problem="auto")
+    assert found.test.tolist() == [False] * 4 + [True] * 4
+    assert "held apart from it: TEST (2), Validation (2)" in "; ".join(found.notes)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, setting
+from unmask.evaluation.label_names import labels_said
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.decode import scale_of
 from unmask.modalities.images.listing import reasons
@@ -78,16 +79,17 @@ def typical_ends(ends: np.ndarray) -> list[float]:
 
 def contents(images: ImageSet) -> list[str]:
     """Lines on what a set is made of: its classes, groups and copies, as far as it has any."""
-    lines = [] if images.labels is None else [class_counts(images.classes, images.labels)]
+    lines = [] if images.labels is None else class_counts(images.classes, images.labels)
     if images.groups is not None:
         lines.append(f"{len(np.unique(images.groups)):,} groups (patients, files, folders), kept whole in every split")
     return lines + copies_said(images)
 
 
-def class_counts(classes: Sequence[str], labels: np.ndarray) -> str:
-    """A line with the number of pictures of each class."""
+def class_counts(classes: Sequence[str], labels: np.ndarray) -> list[str]:
+    """Lines with the number of pictures of each class, and classes that may be none or the same."""
     counted = np.bincount(labels, minlength=len(classes))
-    return f"classes: {', '.join(f'{c} ({n:,})' for c, n in zip(classes, counted, strict=True))}"
+    line = f"classes: {', '.join(f'{c} ({n:,})' for c, n in zip(classes, counted, strict=True))}"
+    return [line, *labels_said(classes[n] for n in labels)]
 
 
 def told(account: Mapping[str, Any]) -> list[str]:

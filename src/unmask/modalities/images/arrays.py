@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unmask.errors import UserError, setting
-from unmask.given import array_of
+from unmask.errors import UserError, first_of, setting
+from unmask.given import array_of, no_value
 from unmask.modalities.images.decode import Form, View, examples, fitted, fitting, places, recoloured, with_channels
 from unmask.modalities.images.lazy import LazyArray
 from unmask.modalities.images.picture import Alpha, Choice, Picture, Slice
@@ -441,9 +441,30 @@ def _no_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
 
 
 def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
-    """Labels of any kind -> numbers 0.. and names, in sorted order."""
+    """Labels of any kind -> numbers 0.. and names, in sorted order; whole numbers in floats without their '.0'.
+
+    Raises:
+        UserError: naming the rows without a label, or with several.
+    """
     if labels is None:
         return None, []
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "iub":
+        values = [v.strip() if isinstance(v, str) else v for v in labels.tolist()]
+        empty = [f"row {n}" for n, v in enumerate(values) if no_value(v) or v == ""]
+        if empty:
+            raise UserError(
+                f"{len(empty)} of {len(values)} pictures have no label: {first_of(empty)}",
+                hint="Leave them out, or give each its label.",
+            )
+        listed = next((n for n, v in enumerate(values) if isinstance(v, list | tuple | set | dict | np.ndarray)), None)
+        if listed is not None:
+            raise UserError(
+                f"row {listed} has the label {values[listed]!r:.60}",
+                hint="Give a name or a number each; of several labels an array (pictures, labels) of 0 and 1.",
+            )
+        values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+        labels = np.array(values if all(isinstance(v, int | float) for v in values) else [str(v) for v in values])
     names, numbers = np.unique(labels, return_inverse=True)
     return numbers.astype(np.int64), [str(n) for n in names]
 

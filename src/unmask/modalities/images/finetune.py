@@ -98,7 +98,7 @@ def finetune_classify(
     truth = objective.truth(train)
     account = describe(train)
     if objective.problem == "single":
-        account["notes"] = [class_counts(objective.classes, truth), *account["notes"]]
+        account["notes"] = [*class_counts(objective.classes, truth), *account["notes"]]
     account["notes"] += copies_said(train) if held is None else copies_across(train, held)
     for line in told(account):
         console_logger(console)(line)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +132,9 @@ def read_label_table(
     ]
     notes = list(parsed.notes)
     if part_column is not None:
-        notes.append(f"column {part_column!r} says which rows are of the training and of the test part")
+        apart = Counter(cell_text(c) for c, part in zip(rows.columns[part_column], parts or [], strict=True) if part)
+        told = ", ".join(f"{name} ({count:,})" for name, count in sorted(apart.items()))
+        notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {told}")
     return LabelTable(files=files, parsed=parsed, notes=notes + _without_row(places, path))
 
 

@@ -201,7 +201,7 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
         counts.append(len(names) - before)
         of_file += [number] * counts[-1]
     files = [good[n][0] for n in of_file]
-    labels, classes = number_classes(None if files[0].label is None else np.array([f.label for f in files]))
+    labels, classes = number_classes(None if files[0].label is None else np.array([f.label for f in files], object))
     tiles = None
     if form.view == "tile":
         tiles = Tiles(

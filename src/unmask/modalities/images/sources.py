@@ -202,7 +202,13 @@ def _from_arrays(columns: dict[str, list[Any]], name: str, how: Reading) -> Imag
 
 
 def _from_pair(pixels: Any, labels: Any, how: Reading) -> ImageSet:
-    labels = array_of(labels)
+    try:
+        labels = array_of(labels)
+    except ValueError:
+        raise UserError(
+            "labels are lists of several lengths",
+            hint="Give a name or a number each; of several labels an array (pictures, labels) of 0 and 1.",
+        ) from None
     row = None
     if isinstance(pixels, list) and pixels and all(isinstance(one, str | Path) for one in pixels):
         refuse_unread(how, "paths", *OF_FILES[1:])

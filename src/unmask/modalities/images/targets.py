@@ -4,6 +4,7 @@ pure functions."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,6 +17,9 @@ from unmask.natural import natural
 
 Problem = Literal["auto", "single", "multi", "regression", "none"]
 """What labels are: one class per picture, several labels, a number; 'auto' looks at them, 'none' reads no labels."""
+
+
+_NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,12 @@ def parse_cells(cells: Sequence[Any], column: str, problem: Problem) -> Parsed:
         return Parsed()
     if problem == "auto":
         numbers = [n for n in map(number_of, texts) if n is not None]
+        comma = next((n for n, text in enumerate(texts) if "," in text), None)
+        if comma is not None and all(_NUMBER.fullmatch(text) for text in texts):
+            raise UserError(
+                f"column {column!r}, row {comma + 1}: {texts[comma]!r}, a number with a decimal comma",
+                hint=f"Write it with a point; {setting('problem', 'single')} takes it for a class.",
+            )
         if any(isinstance(c, list | tuple | np.ndarray) for c in cells) or any("|" in t for t in texts):
             problem = "multi"
         elif any(n != round(n) for n in numbers):
