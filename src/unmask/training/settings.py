@@ -162,19 +162,23 @@ def require(settings: object, holds: Callable[[Any], bool], expected: str, *name
             raise UserError(f"{name}={value}", hint=f"Expected {expected}.")
 
 
-def refuse_unread(settings: Any, idle: Mapping[str, str]) -> None:
+def refuse_unread(settings: Any, names: Iterable[str], where: str = "with the other settings") -> None:
     """Refuse settings that have another value than their default where nothing reads them.
 
     Args:
-        idle: name -> where it is not read, such as "without a window".
+        names: settings that nothing reads.
+        where: why not, such as "without a window".
 
     Raises:
-        UserError: naming the first of them.
+        UserError: naming all of them.
     """
-    usual = type(settings)()
-    for name, where in idle.items():
-        if (value := getattr(settings, name)) != getattr(usual, name):
-            raise UserError(f"{setting(name, value)} {where}: nothing reads it", hint="Leave it out.")
+    usual = {name: getattr(type(settings), name) for name in names}
+    changed = [name for name, value in usual.items() if getattr(settings, name) != value]
+    if changed:
+        raise UserError(
+            f"{', '.join(setting(n, getattr(settings, n)) for n in changed)} {where}: nothing reads this",
+            hint=f"Leave it out; where a recipe has it, say {', '.join(setting(n, usual[n]) for n in changed)}.",
+        )
 
 
 def require_counts(settings: object, *names: str) -> None:

@@ -1,4 +1,4 @@
-"""Every setting of pretraining on patient events does something, or is refused by name where nothing reads it."""
+"""Every setting of pretraining on patient events does something, or is refused by name where nothing reads this."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_setting_of_pretraining_changes_the_model_or_is_refused(name, home, tm
         usual = hashlib.sha256((home / "model" / "model.safetensors").read_bytes()).hexdigest()
         assert trained(home, tmp_path / "run", **given) != usual
         return
-    with pytest.raises(UserError, match="nothing reads it"):
+    with pytest.raises(UserError, match="nothing reads this"):
         trained(home, tmp_path / "run", **given)
     beside = ALONE[name]
     usual = trained(home, tmp_path / "usual", **beside, **({"until": "last"} if name == "until" else {}))

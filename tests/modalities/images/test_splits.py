@@ -183,6 +183,15 @@ def test_dark_blank_and_odd_pictures_are_of_the_same_scale():
         fit_of(odd, scaled("0 to 255 as floats"))
 
 
+def test_a_published_model_of_8_bits_takes_their_whole_range_as_its_own():
+    """Such a folder does not say what range it was trained on."""
+    assert check_fit(scaled("8 bits"), "uint8", None) == []
+    assert check_fit(scaled("0 to 1"), "uint8", None) == []
+    for wrong in (scaled("0 to 1").pixels / 255, scaled("labels in 8 bits").pixels):
+        with pytest.raises(UserError, match="for a model trained on 0 to 255"):
+            check_fit(from_array(wrong, None), "uint8", None)
+
+
 def test_floats_elsewhere_on_the_scale_are_warned_of(tmp_path):
     pixels = scaled("Hounsfield units", 20).pixels
     settings = recipes.with_overrides(recipes.ImageSettings(), TINY | {"patch": 2, "steps": 1})

@@ -201,12 +201,14 @@ def check_read(settings: EventSettings) -> None:
     Raises:
         UserError: a setting that has no say beside the others. Folders of before may hold such.
     """
-    of_questions = ("question_weight", "horizon_from", "horizon", "until")
-    idle = {} if settings.questions else dict.fromkeys(of_questions, f"without {setting('questions', 16)}")
-    idle |= {} if settings.window else {"global_every": "without a window"}
-    dropped = setting("architecture", "visible_only")
-    shares = ("mask", "random", "keep") if settings.architecture == "visible_only" else ()
-    refuse_unread(settings, idle | dict.fromkeys(shares, f"with {dropped}, which drops hidden slots"))
+    if not settings.questions:
+        of_questions = ("question_weight", "horizon_from", "horizon", "until")
+        refuse_unread(settings, of_questions, f"without {setting('questions', 16)}")
+    if not settings.window:
+        refuse_unread(settings, ["global_every"], "without a window")
+    if settings.architecture == "visible_only":
+        dropped = setting("architecture", "visible_only")
+        refuse_unread(settings, ("mask", "random", "keep"), f"with {dropped}, which drops hidden slots")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError, setting
-from unmask.modalities.images.recipes import refuse_idle
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
     check_types,
+    refuse_unread,
     require,
     require_shares,
 )
@@ -113,7 +113,8 @@ class ClassifierSettings:
                 f"batch={self.batch}, mixup={self.mixup}, cutmix={self.cutmix}",
                 hint="Expected batch >= 1, the others >= 0.",
             )
-        refuse_idle(self, {"store_folder": self.store != "memory"})
+        if self.store == "memory":
+            refuse_unread(self, ["store_folder"])
         require(self, lambda v: 0 < v[0] <= v[1] <= 1, "low,high with 0 < low <= high <= 1", "crop")
 
 

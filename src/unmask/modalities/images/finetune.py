@@ -29,13 +29,13 @@ from unmask.modalities.images.model import ImageModel, load
 from unmask.modalities.images.objectives import objective_of, strata
 from unmask.modalities.images.pretrain import store_of
 from unmask.modalities.images.probe_start import Reading, choose_reading, readings, start_as_probe
-from unmask.modalities.images.recipes import refuse_idle
 from unmask.modalities.images.scored_report import finetuned_report
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.split import copies_across, copies_said, held_out_by_class
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import resolve_precision
+from unmask.training.settings import refuse_unread
 from unmask.training.tracking import Tracker, console_logger
 from unmask.writing import training_folder, writes_model, written_folder
 
@@ -94,7 +94,8 @@ def finetune_classify(
     smoothing = _smoothing(settings, objective.problem)
     start = _start(settings, objective.problem)
     read = {"threshold": objective.problem == "multi", "holdout": validation is None}
-    refuse_idle(settings, read | dict.fromkeys(("probe_rate", "average"), start == "probe"))
+    read |= dict.fromkeys(("probe_rate", "average"), start == "probe")
+    refuse_unread(settings, [name for name, does in read.items() if not does])
     truth = objective.truth(train)
     account = describe(train)
     if objective.problem == "single":

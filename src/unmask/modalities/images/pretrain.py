@@ -32,14 +32,14 @@ from unmask.modalities.images.floats import channel_statistics, evenly
 from unmask.modalities.images.folder import save_folder
 from unmask.modalities.images.masking import image_corruption, unit_block
 from unmask.modalities.images.probe import fit_linear, knn_predict, linear_predict
-from unmask.modalities.images.recipes import ImageSettings, as_dict, refuse_idle, sides
+from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
 from unmask.modalities.images.shards import Store
 from unmask.modalities.images.sources import read_images
 from unmask.modalities.images.split import copies_said, held_out_pictures, split_groups
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
-from unmask.training.settings import TrainSettings, lasting
+from unmask.training.settings import TrainSettings, lasting, refuse_unread
 
 if TYPE_CHECKING:
     from unmask.evaluation.report import Report
@@ -228,7 +228,8 @@ def make_job(
         lengths=np.full(len(images), slots), examples=train, slots=slots, rows=batch, seed=settings.train.seed, pool=4
     )
     changes: dict[str, Any] = {"batch_slots": batch * slots}
-    refuse_idle(settings, {"probe_every": settings.train.validate_every is None})
+    if settings.train.validate_every is not None:
+        refuse_unread(settings, ["probe_every"], "with validate_every")
     if settings.probe_every is not None:
         changes["validate_every"] = max(1, round(plan.steps_per_epoch() * settings.probe_every))
     settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **changes))

@@ -15,6 +15,7 @@ from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
     check_types,
+    refuse_unread,
     require,
     require_counts,
     require_shares,
@@ -211,7 +212,7 @@ class ImageSettings:
         read["hide"] = self.select is None
         read["unit"] = self.hide == "unit" and self.select is None
         read["store_folder"] = self.store != "memory"
-        refuse_idle(self, read)
+        refuse_unread(self, [name for name, does in read.items() if not does])
 
     def _check_target(self) -> None:
         require(self, lambda v: v >= 0, "a number, 0 or more", "pixel_weight", "jitter")
@@ -313,24 +314,6 @@ class ImageSettings:
     def size(self) -> str:
         """Name of the encoder's size, 'own' where it has none."""
         return next((k for k, v in SIZES.items() if v == (self.width, self.layers, self.heads)), "own")
-
-
-def refuse_idle(settings: Any, read: Mapping[str, bool]) -> None:
-    """Refuse settings that are not as they usually are, where nothing reads them.
-
-    Args:
-        read: of a setting, whether something does.
-
-    Raises:
-        UserError: naming them.
-    """
-    usual = {n: getattr(type(settings), n) for n in read if not read[n]}
-    idle = [n for n, value in usual.items() if getattr(settings, n) != value]
-    if idle:
-        raise UserError(
-            f"{', '.join(setting(n, getattr(settings, n)) for n in idle)}: with the other settings nothing reads this",
-            hint=f"Leave it out; where a recipe has it, say {', '.join(setting(n, usual[n]) for n in idle)}.",
-        )
 
 
 def sides(size: int | tuple[int, int]) -> tuple[int, int]:
