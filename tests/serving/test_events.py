@@ -139,6 +139,8 @@ def test_questions_that_cannot_be_answered_are_named(server, event_home, questio
         ({"time": "2020-01-01", "code": ""}, "code: empty"),
         ({"time": "2020-01-01", "code": "NOTHING//KNOWN"}, "codes that the model does not know"),
         ({"time": "2020-01-01"}, "code: not there"),
+        ({"time": "2020-01-01", "code": "GLUCOSE", "numeric_value": 3.5e38}, "numeric_value: 3.5e+38"),
+        ({"time": "2020-01-01", "code": "GLUCOSE", "numeric_value": -(10**60)}, "beyond 3.4e38"),
     ],
 )
 def test_events_that_cannot_be_read_are_named(server, event, said):

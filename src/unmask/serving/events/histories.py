@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -13,6 +12,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.modalities.events.meds import STATIC, Events
+from unmask.modalities.events.parquet import LARGEST
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, ListOf, Nothing, Number, Record, Text
 
@@ -52,8 +52,9 @@ def events_of(patients: Sequence[Mapping[str, Any]]) -> Events:
             if not event["code"]:
                 raise UserError(f"{at}.code: empty", hint="Give a code.")
             amount = event["numeric_value"]
-            if amount is not None and not math.isfinite(amount):
-                raise UserError(f"{at}.numeric_value: {amount}", hint="Give a finite number, or null.")
+            if amount is not None and not abs(amount) <= LARGEST:
+                hint = "Values are 32-bit floats: give a smaller number, or null."
+                raise UserError(f"{at}.numeric_value: {amount}: infinite, or beyond 3.4e38", hint=hint)
             rows.append((microseconds(event["time"], f"{at}.time"), event["code"], amount))
         rows.sort(key=lambda row: row[0])
         counts.append(len(rows))
