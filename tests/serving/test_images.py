@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 import unmask
 from running_server import running
@@ -87,7 +87,7 @@ def bomb(side: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (bomb(30_000), "30,000 x 30,000 pixels"),
+        (bomb(30_000), "900,000,000 pixels"),
         (bomb(9_000), "81,000,000 pixels"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n(/etc/passwd)", "not a picture in a known format"),
         (b"/etc/passwd", "not a picture in a known format"),
@@ -100,6 +100,14 @@ def test_what_is_no_picture_is_refused_before_it_is_decoded(server, content, sai
     status, found = server.post("/models/m/embed", {"images": [base64.b64encode(content).decode()]})
     assert status == 400
     assert said in found["error"]["what"]
+
+
+def test_a_png_that_is_too_large_is_not_decoded_for_what_stands_behind_its_pixels(server, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda image: loaded.append(image.size))
+    status, found = server.post("/models/m/embed", {"images": [base64.b64encode(bomb(9_000)).decode()]})
+    assert (status, loaded) == (400, [])
+    assert "81,000,000 pixels" in found["error"]["what"]
 
 
 def test_paths_are_never_opened(server, tmp_path):

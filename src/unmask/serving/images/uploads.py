@@ -53,7 +53,8 @@ def read(model: ImageModel, files: Sequence[bytes], limits: Limits) -> ImageSet:
     how = Reading(size=model.config.image, channels=model.config.channels, strict=True, workers=1, **reading)
     pixels = 0
     for number, content in enumerate(files):
-        pixels += _pixels(content, f"images[{number}]", how.choice)
+        claimed = _claimed(content)
+        pixels += claimed if claimed > limits.pixels else _pixels(content, f"images[{number}]", how.choice)
         if pixels > limits.pixels:
             raise UserError(
                 f"images[{number}]: {pixels:,} pixels so far, at most {limits.pixels:,} per request",
@@ -61,6 +62,12 @@ def read(model: ImageModel, files: Sequence[bytes], limits: Limits) -> ImageSet:
             )
     listed = [File(source=content, name=f"images[{n}]") for n, content in enumerate(files)]
     return model.read(decode_files(listed, how))
+
+
+def _claimed(content: bytes) -> int:
+    """Pixels of a PNG by its head, else 0: its EXIF data may stand behind its pixels, which are decoded to see it."""
+    png = content.startswith(STARTS[0])
+    return int.from_bytes(content[16:20]) * int.from_bytes(content[20:24]) if png else 0
 
 
 def _pixels(content: bytes, at: str, choice: Choice) -> int:
