@@ -102,7 +102,8 @@ def empty(folder: Path) -> None:
 
 
 def names(folder: Path) -> set[str]:
-    return {p.relative_to(folder).as_posix() for p in folder.rglob("*")}
+    """Of all that is there; which steps' checkpoints were kept depends on when a signal came."""
+    return {re.sub(r"step-\d+", "step", p.relative_to(folder).as_posix()) for p in folder.rglob("*")}
 
 
 class Trial:
