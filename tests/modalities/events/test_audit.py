@@ -146,6 +146,14 @@ def test_dates_taken_for_times_are_found(tmp_path: Path):
     assert found(tmp_path, rows, asked)["midnight"] == "warning"
 
 
+def test_dates_taken_for_prediction_times_are_found(tmp_path: Path):
+    rows, asked = clean(0)
+    days = [(s, t.replace(hour=0, minute=0, second=0, microsecond=0), y) for s, t, y in asked]
+    rows += [(s, t + timedelta(hours=9), "LAB", 1.0, None) for s, t, _ in days]
+    assert found(tmp_path / "times", rows, asked).get("prediction times at midnight") is None
+    assert found(tmp_path / "dates", rows, days)["prediction times at midnight"] == "note"
+
+
 def test_deaths_before_their_time_are_found(tmp_path: Path):
     rows, asked = clean(0)
     last = {s: t for s, t, *_ in sorted((r for r in rows if r[1] is not None), key=lambda r: r[1])}

@@ -233,6 +233,26 @@ def test_omop_is_read_as_data_bases_export_it(tmp_path: Path):
     assert named["CONDITION//SNOMED//44054006"] == 'The "sugar" disease'
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_number_in_the_words_of_an_omop_measurement_alone_is_a_number(tmp_path: Path, kind: str):
+    (tmp_path / "cdm").mkdir()
+    pl.DataFrame({"person_id": [1], "gender_concept_id": [8507]}).write_csv(tmp_path / "cdm" / "person.csv")
+    frame = pl.DataFrame(
+        {
+            "person_id": [1] * 4,
+            "measurement_concept_id": [3, 4, 5, 6],
+            "measurement_date": ["2020-01-01"] * 4,
+            "value_as_number": [7.5, None, None, None],
+            "value_as_concept_id": [0, 0, 9191, 0],
+            "value_source_value": ["7", "97", "1", "trace"],
+        }
+    )
+    getattr(frame, f"write_{kind}")(tmp_path / "cdm" / f"measurement.{kind}")
+    convert(tmp_path / "cdm", tmp_path / "m")
+    rows = whole(tmp_path / "m").drop_nulls("time").sort("code").select("numeric_value", "text_value").rows()
+    assert rows == [(7.5, None), (97.0, None), (None, "1"), (None, "trace")]
+
+
 def test_a_table_given_twice_is_refused(tmp_path: Path):
     omop(tmp_path / "cdm")
     (tmp_path / "cdm" / "condition_occurrence.csv.gz").write_bytes(b"")

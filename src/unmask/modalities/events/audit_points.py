@@ -14,6 +14,7 @@ from unmask.modalities.events.audit_events import (
     CLOSING,
     DAY,
     FEWEST,
+    MIDNIGHT,
     SHOWN,
     TELLING_AREA,
     TELLS,
@@ -291,4 +292,23 @@ def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
         )
 
 
-TASK_CHECKS = (told, points_after_death, points_without_events, encounter_goes_on, at_the_point)
+def at_midnight(events: Events, points: Labels) -> Iterator[Finding]:
+    """Points at midnight, as dates are read, before events of the day that they begin."""
+    night = points.time % DAY == 0
+    if night.mean() < MIDNIGHT:
+        return
+    hits = 0
+    for part in cut(events, points):
+        day = searched(events.time, part.start, part.stop, part.time + DAY - 1, "right")
+        hits += int(((day > part.known) & night[part.number]).sum())
+    if hits:
+        yield Finding(
+            check="prediction times at midnight",
+            level="note",
+            sentence=f"{int(night.sum()):,} of {len(points):,} prediction times are 00:00:00, as of dates; after "
+            f"{hits:,} of them come events of that day, which are not known there.",
+            todo="Where the times are dates and the day itself should be known, write its end.",
+        )
+
+
+TASK_CHECKS = (told, points_after_death, points_without_events, encounter_goes_on, at_the_point, at_midnight)

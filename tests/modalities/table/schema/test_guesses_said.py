@@ -99,3 +99,38 @@ def test_a_few_copies_are_a_warning_of_describe_and_a_note_of_a_fit():
 def test_rows_of_a_few_categories_repeat_of_themselves():
     rng = np.random.default_rng(0)
     assert copied(pd.DataFrame({c: rng.choice(list("abcd"), 400) for c in "xyz"})) == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("Z\u00fcrich", "Zu\u0308rich"),
+        ("Crohn's", "Crohn\u2019s"),
+        ("type-1", "type\u20131"),
+        ("ax", "a\u200bx"),
+        ("B", "\uff22"),
+    ],
+)
+def test_spellings_that_look_alike_are_warned_of(a, b):
+    table = pd.DataFrame({"c": [a, b, "other"] * 20, "y": np.arange(60) / 7})
+    (said,) = [f.text for f in describe(table).findings if f.code == "spelt_alike"]
+    assert "(20 cells) and " in said
+    assert (
+        len(set(said.split(": ")[1].split(". ")[0].replace(" (20 cells)", "").replace(" (20)", "").split(" and "))) == 2
+    )
+
+
+def test_a_file_without_a_line_of_names_is_warned_of():
+    rng = np.random.default_rng(0)
+    rows = [[rng.integers(20, 90), round(rng.normal(130, 9), 1), rng.choice(["ctl", "trt"])] for _ in range(120)]
+    rows[0] = [50, 130.5, "ctl"]
+
+    def said(names, rows):
+        return [f.code for f in describe(pd.DataFrame(rows, columns=names)).findings if f.code == "no_header"]
+
+    assert said([str(v) for v in rows[0]], rows[1:]) == ["no_header"]
+    assert said(["age", "130.5", "ctl"], rows[1:]) == []
+    assert said(["2019", "2020"], rng.normal(size=(50, 2)).round(3)) == []
+    assert said([0, 1], rng.normal(size=(50, 2)).round(3)) == []
+    with pytest.warns(UserWarning, match="first line looks like a row"):
+        TableModel.fit(pd.DataFrame(rows[1:], columns=[str(v) for v in rows[0]]), **FAST)

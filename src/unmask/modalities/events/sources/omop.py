@@ -103,6 +103,16 @@ def _context(files: Files, names: dict[str, str], _: Reading) -> Derive:
             source = text("drug_source_value") if "drug_source_value" in frame.columns else pl.lit(None, pl.String)
             drug = pl.coalesce("concept", pl.format("SOURCE//{}", source))
             frame = frame.with_columns(pl.when(text("days_supply").is_not_null()).then(drug).alias("supplied"))
+        if "answer" in table.derived and {"value_as_number", "value_source_value"} <= set(frame.columns):
+            # A number that stands in the source's words alone, where no coded answer says what it means.
+            source, number = text("value_source_value"), pl.col("value_as_number")
+            plain = pl.when(source.str.contains(r"^[+-]?\d+(\.\d+)?$") & pl.col("answer").is_null()).then(source)
+            numeric = frame["value_as_number"].dtype.is_numeric()
+            frame = frame.with_columns(
+                pl.coalesce(
+                    number if numeric else text("value_as_number"), plain.cast(pl.Float64) if numeric else plain
+                ).alias("value_as_number")
+            )
         if "unit" in made and "unit_source_value" in frame.columns:
             frame = frame.with_columns(pl.coalesce("unit", text("unit_source_value")).alias("unit"))
         return frame

@@ -19,7 +19,13 @@ from unmask.modalities.table.schema.column import column_of, spellings
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.structural import structural
 from unmask.modalities.table.schema.survival_pair import Named, with_pair
-from unmask.modalities.table.schema.suspicious_values import copied_rows, repeated_rows, same_names, spelt_missing
+from unmask.modalities.table.schema.suspicious_values import (
+    copied_rows,
+    no_header,
+    repeated_rows,
+    same_names,
+    spelt_missing,
+)
 from unmask.modalities.table.schema.tick_boxes import blanks_said, with_blanks
 
 
@@ -92,7 +98,12 @@ def look(
     for raw, c in zip(columns, found, strict=True):
         findings += [_noted("blank", said) for said in blanks_said(c.name, raw, c.blank, (*missing, *c.missing))]
     columns = [with_blanks(raw, c.blank, (*missing, *c.missing)) for raw, c in zip(columns, found, strict=True)]
-    findings += spelt_missing(spelt) + same_names(found) + copied_rows(columns, "note" if strict else "warning")
+    findings += (
+        spelt_missing(spelt)
+        + same_names(found)
+        + no_header(found)
+        + copied_rows(columns, "note" if strict else "warning")
+    )
     if not any(f.code == "repeated_ids" for f in findings):
         undeclared = [i for i, c in enumerate(found) if "kind" not in given.get(c.name, {})]
         findings += repeated_rows([found[i] for i in undeclared], [columns[i] for i in undeclared])

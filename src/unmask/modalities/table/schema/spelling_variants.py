@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
@@ -74,7 +75,8 @@ def _reads(text: str, form: str) -> bool:
 
 
 def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
-    """Categories that differ in case, blanks or zeros in front alone: kept apart, for nobody said that they are one.
+    """Categories that differ in case, blanks, zeros in front, or in characters that look alike (dashes, apostrophes,
+    composed letters, those of no width) alone: kept apart, for nobody said that they are one.
 
     Args:
         counts: category -> cells.
@@ -89,7 +91,9 @@ def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
     if not found:
         return []
     listed = "; ".join(
-        f"{g[0]!r} ({counts[g[0]]} cells) and " + ", ".join(f"{t!r} ({counts[t]})" for t in g[1:]) for g in found[:5]
+        f"{show(g[0])} ({counts[g[0]]} cells) and " + ", ".join(f"{show(t)} ({counts[t]})" for t in g[1:])
+        for g in found[:5]
+        for show in [ascii if len({unicodedata.normalize("NFC", t) for t in g}) < len(g) else repr]
     ) + ("; ..." if len(found) > 5 else "")
     return [
         Finding(
@@ -103,8 +107,14 @@ def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
     ]
 
 
+_ALIKE = str.maketrans(
+    dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'") | dict.fromkeys("\u201c\u201d", '"') | {"\u2212": "-"}
+)
+
+
 def _bare(text: str) -> str:
-    bare = " ".join(text.split()).casefold()
+    seen = ("" if kind == "Cf" else "-" if kind == "Pd" else c for c in text for kind in [unicodedata.category(c)])
+    bare = " ".join(unicodedata.normalize("NFKC", "".join(seen).translate(_ALIKE)).split()).casefold()
     return str(Decimal(bare).normalize()) if re.fullmatch(r"[+-]?[0-9]+(?:\.[0-9]*)?", bare) else bare
 
 

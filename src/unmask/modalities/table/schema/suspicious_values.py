@@ -416,6 +416,24 @@ LEAST_CHANGES = 10
 """Times that a column changes, always with another one, before that is no chance."""
 
 
+def no_header(columns: Sequence[Column]) -> list[Finding]:
+    """Names that are a row: each a number in the range of its column, or one of its categories; 0, 1, ... are names
+    that tables have in memory."""
+
+    def fits(c: Column) -> bool:
+        if c.is_quantity and c.low is not None and c.high is not None:
+            return bool(re.fullmatch(r"[+-]?\d+(\.\d+)?", c.name)) and c.low <= float(c.name) <= c.high
+        return c.name in c.categories
+
+    names = [c.name for c in columns if c.modelled]
+    if len(names) < 2 or names == list(map(str, range(len(names)))) or not all(fits(c) for c in columns if c.modelled):
+        return []
+    text = f"the first line looks like a row, not like names of columns: {', '.join(map(repr, names[:5]))}"
+    return [
+        Finding(severity="warning", column=None, code="no_header", text=text, add="Write names in a line of their own.")
+    ]
+
+
 def same_names(columns: Sequence[Column]) -> list[Finding]:
     """Columns of one name, which nothing that is said by name can tell apart; those without a name that are left out
     aside."""
@@ -474,6 +492,7 @@ __all__ = [
     "far_off",
     "kept_words",
     "named",
+    "no_header",
     "no_value_words",
     "repeated_ids",
     "repeated_rows",

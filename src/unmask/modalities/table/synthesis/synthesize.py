@@ -153,7 +153,9 @@ def support_warnings(model: FittedTable, limits: dict[int, Limit]) -> list[str]:
         met = float(np.all([limit.holds(drawn[place]) for place, limit in limits.items()], axis=0).mean()) * rows
         met *= float(held.mean())
         if met < SUPPORT:
-            said.append(f"about {met:.0f} of {rows} training rows meet all the conditions: {_EXTRAPOLATION}")
+            said.append(
+                f"by the model, about {met:.0f} of {rows} training rows meet all the conditions: {_EXTRAPOLATION}"
+            )
     return said
 
 
