@@ -414,12 +414,13 @@ def test_groups_of_a_table_stay_on_one_side_and_are_no_labels_of_the_validation_
     lines = [f"{name},{v},p{n // 3}" for n, (name, v) in enumerate(zip(names, value, strict=True))]
     rows(tmp_path / "a.csv", "file,age,patient", lines[:18])
     rows(tmp_path / "b.csv", "file,age,patient", lines[18:])
-    chosen = ONCE | {"group": "patient", "pictures": str(tmp_path / "photos"), "holdout": 0.3}
+    chosen = ONCE | {"group": "patient", "pictures": str(tmp_path / "photos")}
     where, settings = base(tmp_path / "base"), with_overrides(ClassifierSettings(), chosen)
     given = finetune_classify(
         where, tmp_path / "a.csv", tmp_path / "m", validation=tmp_path / "b.csv", settings=settings, console=False
     )
     assert given.figures["validation"]["n"] == 6
+    settings = with_overrides(settings, {"holdout": 0.3})
     drawn = finetune_classify(where, tmp_path / "a.csv", tmp_path / "n", settings=settings, console=False)
     assert drawn.figures["validation"]["n"] % 3 == 0
     assert drawn.figures["pictures"] + drawn.figures["validation"]["n"] == 18
