@@ -128,6 +128,21 @@ def test_what_cannot_be_done_is_refused_with_its_place(text_server, path, body, 
     assert said in found["error"]["what"]
 
 
+def test_texts_to_classify_are_cut_where_that_is_asked_for_alone(text_server, text_folders):
+    long, cut = "quick fox " * 200, "1 of 2 texts are longer than 64 tokens: their ends are not read"
+    ask = lambda path, **body: text_server.post(f"/models/{path}", body)  # noqa: E731
+    status, found = ask("classify/classify", texts=["a fox", long])
+    assert (status, found["error"]["what"].startswith("texts[1] has ")) == (400, True)
+    assert ask("nli/classify", texts=[["a", "b"], ["quick " * 40, "fox " * 40]])[0] == 400
+    for path, key in (("classify/tei/predict", "inputs"), ("classify", "inputs")):
+        assert ask(path, **{key: [long]})[0] in (400, 413)
+    found = ask("classify/classify", texts=["a fox", long], truncate=True)[1]
+    (_, own) = predict(text_folders["classify"], ["a fox", long], precision="fp32")
+    assert found["results"][1]["probabilities"] == pytest.approx(own["probabilities"], abs=1e-4)
+    assert found["warnings"] == [cut]
+    assert ask("classify/tei/predict", inputs=[long], truncate=True)[0] == 200
+
+
 def test_long_texts_are_cut_where_that_is_asked_for(text_server, model):
     body = {"texts": ["word " * 200], "truncate": True}
     found = text_server.post("/models/masked/embed", body)[1]
@@ -139,7 +154,7 @@ def test_nothing_is_nothing(text_server):
     nothing = {"embeddings": [], "tokens": 0, "warnings": []}
     assert text_server.post("/models/masked/embed", {"texts": []}) == (200, nothing)
     assert text_server.post("/models/masked/fill", {"texts": []}) == (200, {"results": [], "warnings": []})
-    assert text_server.post("/models/classify/classify", {"texts": []}) == (200, {"results": []})
+    assert text_server.post("/models/classify/classify", {"texts": []}) == (200, {"results": [], "warnings": []})
 
 
 def test_a_text_of_nothing_is_labelled_where_it_can_be_and_like_itself(text_server):

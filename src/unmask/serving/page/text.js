@@ -147,8 +147,9 @@ function predicted(post, verb) {
   const input = make("textarea", { value: FIRST });
   const answer = make("div", { "aria-live": "polite" });
   const run = latest(async (current) => {
-    const row = (await post(verb, { texts: [input.value] })).results[0];
+    const found = await post(verb, { texts: [input.value] });
     if (!current()) return;
+    const row = found.results[0];
     if (verb === "tag") {
       const parts = [];
       let at = 0;
@@ -160,6 +161,7 @@ function predicted(post, verb) {
     } else if (row.probabilities) {
       answer.replaceChildren(bars(Object.entries(row.probabilities).sort((a, b) => b[1] - a[1]).slice(0, 20), "Labels"));
     } else answer.replaceChildren(make("p", { className: "risk" }, String(row.value ?? row.label)));
+    answer.append(...warned(found));
   });
   return section(verb === "tag" ? "Find entities" : "Classify", ...field("Text", input),
     make("div", { className: "row" }, make("button", { type: "button", className: "main", onclick: run }, verb === "tag" ? "Find" : "Classify")), answer);
@@ -170,11 +172,11 @@ function questions(post) {
   const context = make("textarea", { value: FIRST });
   const answer = make("div", { "aria-live": "polite" });
   const run = latest(async (current) => {
-    const row = (await post("answer", { questions: [{ question: question.value, context: context.value }] })).results[0];
+    const found = await post("answer", { questions: [{ question: question.value, context: context.value }] });
     if (!current()) return;
-    const best = row.answer;
-    answer.replaceChildren(best.text ? make("p", { className: "filled" }, context.value.slice(0, best.start), make("mark", {}, best.text), context.value.slice(best.end))
-      : make("p", {}, "No answer in this text."), bars(row.nbest.slice(0, 5).map((one) => [one.text, one.probability]), "Answers"));
+    const row = found.results[0], best = row.answer;
+    answer.replaceChildren(best?.text ? make("p", { className: "filled" }, context.value.slice(0, best.start), make("mark", {}, best.text), context.value.slice(best.end))
+      : make("p", {}, "No answer in this text."), bars((row.nbest || []).slice(0, 5).map((one) => [one.text, one.probability]), "Answers"), ...warned(found));
   });
   return section("Answer questions", make("div", { className: "row" }, ...field("Question", question)), ...field("Text to look in", context),
     make("div", { className: "row" }, make("button", { type: "button", className: "main", onclick: run }, "Answer")), answer);

@@ -373,7 +373,7 @@ def _tei_predict(verb: Verb) -> Verb:
         request=Record(
             inputs=Field(Either((Text(), ListOf(each)), "a text or a list of them"), "A text, or a list of [text]."),
             raw_scores=_default(Flag(), "Not done: probabilities are given.", False),
-            truncate=_default(Flag(), "Texts that are too long are cut.", True),
+            truncate=_default(Flag(), "Cut texts that are too long.", False),
         ),
         ask=_predicted,
         answer=lambda found, body: _rows(found, isinstance(body["inputs"], str)),
@@ -384,10 +384,9 @@ def _tei_predict(verb: Verb) -> Verb:
 def _predicted(body: Any) -> Any:
     if body["raw_scores"]:
         raise UserError("raw_scores", hint="Probabilities are given: leave it out.")
-    inputs = body["inputs"]
-    if isinstance(inputs, str):
-        return {"texts": [inputs]}
-    return {"texts": [one[0] if isinstance(one, list) and len(one) == 1 else one for one in inputs]}
+    inputs = [body["inputs"]] if isinstance(body["inputs"], str) else body["inputs"]
+    texts = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in inputs]
+    return {"texts": texts, "truncate": body["truncate"]}
 
 
 def _rows(found: Any, single: bool) -> Any:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from unmask.modalities.text.tasks.data import Item
-from unmask.modalities.text.tasks.finetune import predict
+from unmask.modalities.text.tasks.finetune import opened, predictions, to_predict
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Anything, Either, Field, ListOf, Record, Shape, Text
+from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, Record, Shape, Text
 from unmask.serving.text.masked import labelling
-from unmask.serving.text.shapes import listed
+from unmask.serving.text.shapes import check_lengths, listed
 from unmask.serving.verbs import Verb, Work
 
 PAIR = ListOf(Text(), most=2, least=2)
@@ -50,25 +50,40 @@ _ANY: tuple[str, Shape, str] = ("inputs", Anything(), "A prediction for each inp
 
 
 def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limits: Limits) -> Verb:
+    _, task = opened(folder, device="", precision="")
+
     def prepare(body: Any) -> Work:
         listed([text for one in body[key] for text in _texts(one)], limits)
-        inputs = [_item(one) if name == "classify" else one for one in body[key]]
+        given = [_item(one) if name == "classify" else one for one in body[key]]
+        if name == "classify":  # the others read long texts in windows
+            lengths = task.encoder.lengths([one.text for one in given], [one.text2 for one in given])
+            if not body["truncate"]:
+                check_lengths(lengths, folder.slots)
+        else:
+            lengths = [_length(folder, one) for one in given]
+        warnings: list[str] = []
+        items = to_predict(folder, given, say=warnings.append)[2] if given else []
 
         def finish(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-            return {"results": [{k: v for k, v in row.items() if k not in ("input", "id")} for row in rows]}
+            found = [{k: v for k, v in row.items() if k not in ("input", "id")} for row in rows]
+            return {"results": found, "warnings": [line.removeprefix("warning: ") for line in warnings]}
 
         return Work(
-            items=inputs,
-            slots=[_length(folder, one) for one in inputs],
-            run=lambda some: predict(folder, list(some)),
+            items=items,
+            slots=[min(length, folder.slots) for length in lengths] if name == "classify" else lengths,
+            run=lambda some: predictions(folder, task, some),
             finish=finish,
             together=name if name in _SHAPES else None,
         )
 
+    cut = Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False)
     example = {"texts": ["What a fine day."], "questions": [{"question": "Who?", "context": "Ada was first."}]}
     return Verb(
         about=about,
-        request=Record(**{key: Field(ListOf(each, most=limits.items), "A list of inputs.")}),
+        request=Record(
+            **{key: Field(ListOf(each, most=limits.items), "A list of inputs.")},
+            **({"truncate": cut} if name == "classify" else {}),
+        ),
         prepare=prepare,
         example={key: example.get(key, [])},
     )

@@ -112,14 +112,19 @@ class ExampleMaker:
             out.append(self.example([a.ids[:keep_a], b.ids[:keep_b]], i))
         return out
 
+    def lengths(self, first: Sequence[str], second: Sequence[str | None] | None = None) -> list[int]:
+        """Tokens of each item, special ones included, before `whole` cuts it."""
+        pair = second is not None and len(second) > 0 and second[0] is not None
+        one = [len(e) + (self.pair if pair else self.single).size for e in self.texts(first)]
+        two = [len(e) for e in self.texts([t or "" for t in second])] if pair and second is not None else [0] * len(one)
+        return [a + b for a, b in zip(one, two, strict=True)]
+
     def too_long(self, first: Sequence[str], second: Sequence[str | None] | None = None) -> int:
         """How many items `whole` cuts."""
-        pair = second is not None and len(second) > 0 and second[0] is not None
-        room = self.slots - (self.pair if pair else self.single).size
-        both = list(zip(first, second if pair and second is not None else [""] * len(first), strict=True))
-        long = [(a, b or "") for a, b in both if may_be_longer(room, a, b or "")]
-        lengths = zip(self.texts([a for a, _ in long]), self.texts([b for _, b in long]), strict=True)
-        return sum(len(a) + (len(b) if pair else 0) > room for a, b in lengths)
+        room = self.slots - self.pair.size
+        both = zip(first, [None] * len(first) if second is None else second, strict=True)
+        long = [(a, b) for a, b in both if may_be_longer(room, a, b or "")]
+        return sum(length > self.slots for length in self.lengths([a for a, _ in long], [b for _, b in long]))
 
     def windows(
         self, encoded: Sequence[Encoded], *, stride: int, before: Sequence[Encoded] | None = None
