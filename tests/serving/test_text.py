@@ -100,6 +100,29 @@ def test_tasks_predict_as_the_folders_do(text_server, text_folders):
     assert set(pairs[0]["probabilities"]) == {"entailment", "contradiction"}
 
 
+def test_questions_without_anything_to_read_have_no_answer(text_server):
+    blank = [{"question": " ", "context": "Ada lived in London."}, {"question": "Who?", "context": ""}]
+    found = text_server.post("/models/answer/answer", {"questions": blank})[1]
+    assert [(row["answer"], row["nbest"]) for row in found["results"]] == [(None, None)] * 2
+    assert "2 of 2 rows have no text: their predictions are null" in found["warnings"]
+    for one in blank:
+        status, found = text_server.post("/models/answer", {"inputs": one})
+        assert (status, "without anything to read" in str(found)) == (400, True)
+
+
+def test_tasks_say_what_they_cannot_read(text_server):
+    text = "\u4ed6 \u4ed6"
+    bodies = {
+        "classify": {"texts": [text]},
+        "tag": {"texts": [text]},
+        "answer": {"questions": [{"question": "Who?", "context": text}]},
+    }
+    for task, body in bodies.items():
+        assert (
+            "1 of 1 texts are blank or hold no" in text_server.post(f"/models/{task}/{task}", body)[1]["warnings"][-1]
+        )
+
+
 @pytest.mark.parametrize("name", ["masked", "nli"])
 def test_labels_without_training_are_those_of_the_library(text_server, text_folders, name):
     labels = ["quick", "lazy"]

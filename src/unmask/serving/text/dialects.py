@@ -235,6 +235,8 @@ def _token_classification(verb: Verb) -> Verb:
 def _question_answering(verb: Verb) -> Verb:
     def answer(found: Any, inputs: Any, parameters: Any) -> Any:
         row = found["results"][0]
+        if row["answer"] is None:
+            raise UserError("a question or a context without anything to read", hint="Send both with words.")
         best = [row["answer"], *(one for one in row["nbest"] if one["start"] != row["answer"]["start"])]
         if parameters["handle_impossible_answer"] is not True and not row["answer"]["text"] and row["nbest"]:
             best = row["nbest"]

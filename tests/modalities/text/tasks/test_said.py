@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.model import load
 from unmask.modalities.text.tasks.data import as_items, read_items
-from unmask.modalities.text.tasks.finetune import finetune, predict
+from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.squad import as_questions
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
@@ -107,6 +108,7 @@ def test_missing_labels_spelled_out_are_said(tmp_path, spelled):
     )
     said.clear()
     predict(tmp_path / "m", ["the fox", spelled, spelled], say=said.append)
+    said = [line for line in said if "does not know" not in line]  # the tiny vocabulary has no '#'
     assert said == [f"warning: 2 of 3 texts are {spelled!r}, as missing values are written: they are read as words"]
 
 
@@ -137,3 +139,41 @@ def test_an_answer_is_discarded_only_where_it_is_said(said, answers):
     assert len(as_questions([{**row, "is_impossible": said}], labelled=True)[0].answers) == answers
     with pytest.raises(UserError, match="is_impossible"):
         as_questions([{**row, "is_impossible": "perhaps"}], labelled=True)
+
+
+UNREAD = "1 of 3 texts are blank or hold no token that the model knows (text 3): predictions say nothing of them"
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "answer"])
+def test_texts_that_the_model_cannot_read_are_said(tmp_path, capsys, task):
+    """A model answered "neg, .999999" for three emojis: the answer of nothing but [UNK]."""
+    texts = ["the quick fox", "the dog", "😀😀😀"]
+    rows = {
+        "classify": [{"text": text, "label": name} for text, name in zip(texts, "abb", strict=True)],
+        "tag": [{"text": text, "entities": [{"start": 0, "end": 3, "label": "PER"}]} for text in texts],
+        "answer": [
+            {"question": "the fox", "context": text, "answers": [{"text": text[:3], "answer_start": 0}]}
+            for text in texts
+        ],
+    }[task]
+    model, said = folder(tmp_path / "model"), []
+    finetune(task, model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    assert f"warning: {UNREAD}" in said
+    with pytest.warns(UserWarning, match=r"1 of 3 texts are blank"):
+        found = predict(tmp_path / "m", rows)
+    assert len(found) == 3
+    said.clear()
+    evaluate(tmp_path / "m", rows, say=said.append, draws=2)
+    assert f"warning: {UNREAD}" in said
+    (tmp_path / "d.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    _, out, err = run(capsys, "predict", tmp_path / "m", tmp_path / "d.jsonl", "--out", tmp_path / "p.jsonl", "--json")
+    assert f"warning: {UNREAD}" in err.splitlines()
+    assert json.loads(out)
+
+
+def test_a_text_that_is_read_gives_no_warning(tmp_path):
+    model = folder(tmp_path / "model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        finetune("classify", model, [("the fox", "a"), ("the dog", "b")], out=tmp_path / "m", **QUICK)
+        predict(tmp_path / "m", ["the quick fox"])

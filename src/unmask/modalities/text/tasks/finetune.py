@@ -21,8 +21,8 @@ from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.finetuning import TaskTraining
 from unmask.modalities.text.tasks.held_out import interval, resamples
-from unmask.modalities.text.tasks.lenient import Trouble
-from unmask.modalities.text.tasks.missing import has_no_text
+from unmask.modalities.text.tasks.lenient import Trouble, warned
+from unmask.modalities.text.tasks.missing import has_no_text, unread_said
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
@@ -48,7 +48,7 @@ def finetune(
     resume: bool = False,
     lenient: bool = False,
     console: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = warned,
     **overrides: Any,
 ) -> dict[str, Any]:
     """Fine-tune a text model for a task and write a folder.
@@ -66,7 +66,8 @@ def finetune(
         resume: go on from the checkpoint of an interrupted run to `out`, on the same data with the same settings.
         lenient: rows that are wrong (a word that is white space, an answer that is not at its offset, an empty label)
             are counted, said and left out; else all of them are named and nothing is trained.
-        say: called with remarks for people (which columns were read, what was guessed).
+        say: called with remarks for people (which columns were read, what was guessed); default Python warnings of
+            those that are warnings.
         overrides: any field of `TaskSettings`.
 
     Returns:
@@ -106,7 +107,7 @@ def _read_for(
         if warning := read_from.not_there():
             say(warning)
     items = task.named(items) if labelled else items
-    for line in task.remarks(task.encoder, items, labelled=labelled):
+    for line in [*task.remarks(task.encoder, items, labelled=labelled), *unread_said(task.encoder.tokenizer, items)]:
         say(line)
     return items
 
@@ -125,7 +126,7 @@ def predict(
     columns: Columns | None = None,
     device: str = "auto",
     precision: str = "auto",
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = warned,
     watch: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
     """One prediction per input, in order.
@@ -153,7 +154,7 @@ def to_predict(
     columns: Columns | None = None,
     device: str = "auto",
     precision: str = "auto",
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = warned,
 ) -> tuple[TaskFolder, TextTask, list[Any]]:
     """The first half of `predict`: a task folder, its task, and the items to predict, any part of which `predictions`
     takes."""
@@ -222,7 +223,7 @@ def evaluate(
     precision: str = "auto",
     draws: int = 200,
     lenient: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None] = warned,
     watch: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """The task's metrics on labelled data, with a 95 % interval of its main one over items.

@@ -24,6 +24,7 @@ from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.fit import FittedTask, TaskRun
 from unmask.modalities.text.tasks.held_out import hold_out
 from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.missing import unread_said
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_tasks, settled
 from unmask.modalities.text.tasks.task import TextTask
@@ -179,7 +180,8 @@ class TaskTraining:
         slots = min(self.settings.slots or 10**9, text.model.encoder.config.longest or 512)
         reader = ExampleMaker(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
         for what, part in (("", rows.items), ("validation data: ", None if rows.chosen else rows.held_out)):
-            for line in kind.remarks(reader, part or [], labelled=True):
+            given = part or []
+            for line in [*kind.remarks(reader, given, labelled=True), *unread_said(text.tokenizer, given)]:
                 self.say(f"{what}{line}")
         options = {"metric": self.metric} if "metric" in kind.options else {}
 

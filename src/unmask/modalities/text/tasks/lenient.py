@@ -3,6 +3,7 @@ out."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,12 @@ from unmask.errors import UserError, first_of, option
 
 SHOWN = 10
 Made = TypeVar("Made")
+
+
+def warned(line: str) -> None:
+    """What is said where nobody listens: a Python warning of a line that is one, nothing of others."""
+    if "warning: " in line:
+        warnings.warn(line.replace("warning: ", "", 1), stacklevel=3)
 
 
 @dataclass

@@ -7,9 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from unmask.errors import UserError, setting
 from unmask.evaluation.label_names import is_number, is_spelled, labels_said
+from unmask.modalities.text.blanks import bare_said, nothing_to_read, unknown_said
 from unmask.modalities.text.tasks.data import Item
+from unmask.modalities.text.tokenizer import Tokenizer
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
 
@@ -63,7 +67,28 @@ def refuse_among_numbers(items: Sequence[Item]) -> None:
     )
 
 
+PARTS = ("text", "text2", "negative", "question", "context")
+"""Attributes of an item that hold what a model reads."""
+
+
+def _texts_of(item: Any) -> list[str]:
+    return [text for part in PARTS if isinstance(text := getattr(item, part, None), str)]
+
+
 def has_no_text(item: Any) -> bool:
     """Whether a text, one of a pair, a question or its context is blank."""
-    texts = (getattr(item, part, None) for part in ("text", "text2", "question", "context"))
-    return any(isinstance(t, str) and not t.strip() for t in texts)
+    return not all(text.strip() for text in _texts_of(item))
+
+
+def unread_said(tokenizer: Tokenizer, items: Sequence[Any]) -> list[str]:
+    """In words, how many rows hold words that the tokenizer does not know, and in how many a text that is not blank
+    holds nothing else."""
+    texts = [[text for text in _texts_of(item) if text.strip()] for item in items]
+    owner = [number for number, own in enumerate(texts) for _ in own]
+    read = tokenizer.ids([text for own in texts for text in own])
+    together = [np.zeros(0, np.int64) for _ in items]
+    for number, ids in zip(owner, read, strict=True):
+        together[number] = np.concatenate([together[number], ids])
+    bare = sorted({owner[number] for number in nothing_to_read(tokenizer, read)})
+    said = bare_said(bare, len(items), "predictions say nothing of them")
+    return [*unknown_said(tokenizer, together), *(f"warning: {line}" for line in said)]
