@@ -299,3 +299,17 @@ def test_several_columns_of_0_and_1_are_labels_by_name(tmp_path):
         as_items(frame, columns)
     with pytest.raises(UserError, match="no column 'tax'"):
         as_items(frame, Columns(label=("law", "tax")))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (FIRST, np.array([[0.25, 0.75], [0.9, 0.1], [0.5, 0.5]])),
+        [(text, [0.25, 0.75]) for text in FIRST],
+        pl.DataFrame({"text": FIRST, "label": [[36.6, 120.0], [37.5, 140.0], [38.0, 130.0]]}),
+    ],
+)
+def test_several_numbers_per_text_are_no_names_of_labels(data):
+    """They were classes called '0.1' and '0.25'."""
+    with pytest.raises(UserError, match=r"row 1: column 'label' .*other numbers than 0 and 1"):
+        as_items(data)

@@ -177,3 +177,22 @@ def test_a_text_that_is_read_gives_no_warning(tmp_path):
         warnings.simplefilter("error")
         finetune("classify", model, [("the fox", "a"), ("the dog", "b")], out=tmp_path / "m", **QUICK)
         predict(tmp_path / "m", ["the quick fox"])
+
+
+def test_tag_types_in_two_spellings_are_said(tmp_path):
+    model, said = folder(tmp_path / "model"), []
+    rows = [
+        {"text": "Ada lived", "entities": [{"start": 0, "end": 3, "label": kind}]} for kind in ("PER", "Per", "LOC")
+    ]
+    finetune("tag", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    assert "warning: labels that differ in case or spelling alone count as classes apart: 'PER' and 'Per'" in said
+
+
+@pytest.mark.parametrize("joined", ["a|b", "b;a", "a, b"])
+def test_labels_that_join_others_are_refused(tmp_path, joined):
+    model = folder(tmp_path / "model")
+    rows = [("the fox", "a"), ("the dog", "b"), ("the quick fox", joined)] * 2
+    with pytest.raises(UserError, match=r"row 3: label .* holds several of the other labels"):
+        finetune("classify", model, rows, **QUICK)
+    assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
+    finetune("classify", model, [("the fox", "a"), ("the dog", "b"), ("a fox", "c;d")], **QUICK)  # a name of its own

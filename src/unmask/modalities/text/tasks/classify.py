@@ -23,7 +23,7 @@ from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.lenient import Trouble
-from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, spelled_said
+from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, refuse_joined, spelled_said
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
@@ -83,12 +83,13 @@ class Classify(TextTask):
         """Look at the training labels: which there are, and what kind of problem they make.
 
         Raises:
-            UserError: fewer than two classes, nearly as many classes as rows, missing labels among numbers, or
-                numbers with commas.
+            UserError: fewer than two classes, nearly as many classes as rows, missing labels among numbers,
+                numbers with commas, or labels that hold others.
         """
         if settings.problem == "auto":
             refuse_among_numbers(items)
             refuse_commas(items)
+            refuse_joined(items)
         problem = settings.problem if settings.problem != "auto" else guess_problem(items)
         about: dict[str, Any] = {
             "name": "classify",

@@ -525,7 +525,7 @@ def _label(value: Any, where: str) -> Label:
     """A label as it is kept.
 
     Raises:
-        UserError: it is no name, number or list of names.
+        UserError: it is no name, number or list of names; a list with fractions.
     """
     if isinstance(value, str) and _LIST.fullmatch(value.strip()):
         raise UserError(
@@ -536,6 +536,11 @@ def _label(value: Any, where: str) -> Label:
         return tuple(sorted(_name(v, where) for v in value))
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, list | tuple):
+        if any(isinstance(v, float) and v % 1 for v in value if not no_value(v)):
+            raise UserError(
+                f"{where} is {value!r:.60}: other numbers than 0 and 1",
+                hint="Several labels per text are a 0 or 1 each, or lists of names; numbers are one per text.",
+            )
         marks = len(value) > 1 and all(isinstance(v, int | float) and v in (0, 1) for v in value)
         return tuple(int(v) for v in value) if marks else tuple(_name(v, where) for v in value)
     if isinstance(value, str | int | float) and not isinstance(value, bool):

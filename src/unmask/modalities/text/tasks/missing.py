@@ -31,6 +31,25 @@ def spelled_said(items: Sequence[Item], *, labelled: bool) -> list[str]:
     return out + labels_said(item.label for item in items) if labelled else out
 
 
+def refuse_joined(items: Sequence[Item]) -> None:
+    """Labels of which all parts between bars, semicolons or commas are labels too are several labels, not one.
+
+    Raises:
+        UserError: naming the first row of such a one.
+    """
+    known = {item.label.strip() for item in items if isinstance(item.label, str)}
+    joined = {
+        name for name in known if len(parts := re.split("[|;,]", name)) > 1 and {p.strip() for p in parts} <= known
+    }
+    found = next((item for item in items if isinstance(item.label, str) and item.label.strip() in joined), None)
+    if found is not None:
+        raise UserError(
+            f"{found.where}: label {found.label!r} holds several of the other labels",
+            hint=f"Several labels per text are lists of names in .jsonl or .parquet; {setting('problem', 'single')} "
+            "takes it for a class.",
+        )
+
+
 def refuse_commas(items: Sequence[Item]) -> None:
     """Labels that are all numbers, some with a comma, are no classes.
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from unmask.core.batch import Example, PackedBatch
 from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of
+from unmask.evaluation.label_names import labels_said
 from unmask.families.heads import TOKEN, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
@@ -58,7 +59,8 @@ class Tag(TextTask):
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Sentence], *, labelled: bool) -> list[str]:
-        """Entities that tags of whole words cannot tell: inside a word, or over another entity."""
+        """Entities that tags of whole words cannot tell: inside a word, or over another entity; types spelled in two
+        ways."""
         given = [item for item in items if labelled and item.spans and item.words is None]
         count = sum(len(item.spans or ()) for item in given)
         inside, over = list[str](), 0
@@ -76,7 +78,8 @@ class Tag(TextTask):
             found.append(f"{said}: training takes the whole word")
         if over:
             found.append(f"{over:,} of {count:,} entities lie over another one: training leaves the later one out")
-        return [f"warning: {line}, and scores count such entities as missed" for line in found]
+        apart = labels_said(label for item in items for *_, label in item.spans or ()) if labelled else []
+        return [*(f"warning: {line}, and scores count such entities as missed" for line in found), *apart]
 
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Sentence], settings: TaskSettings) -> Tag:
