@@ -88,6 +88,12 @@ class FittedTask:
             )
         elif verdict.better is not None:
             found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
+        if self.task.problem == "regression" and self.predictions is not None:
+            mean, items = float(self.training.extra["target"].mean()), self.checked.items
+            of_mean = self.task.score([{"value": mean}] * len(items), items)["rmse"]
+            own = self.task.score(self.predictions, items)["rmse"]
+            line = f"its rmse is {own:.4g}, that of the mean of the training rows {of_mean:.4g}"
+            found.append(line if own < of_mean else f"warning: {line}: as numbers its answers are no better than it")
         whole = "all" if trained_on == rows else f"{trained_on:,} of"
         seen = "; the scores are of the model before it saw the held-out ones" if self.refitted else ""
         found.append(f"trained on {whole} {rows:,} rows{seen}")
