@@ -261,8 +261,8 @@ class Worker:
 
         def write() -> None:
             with contextlib.suppress(OSError):  # the process is dead: `_read` hands over what it had
-                while (said := out.get()) is not None:
-                    number, ask = said
+                while (message := out.get()) is not None:
+                    number, ask = message
                     if ask is None:
                         pipe.send(("forget", number))
                     elif not ask.gone:

@@ -187,8 +187,8 @@ def recoloured(found: Iterable[int], channels: int) -> list[str]:
     (['2 pictures: grey repeated into 3 channels'], ['1 pictures: colours weighed to grey'])
     """
     count = sum(have != channels for have in found)
-    told = "colours weighed to grey" if channels == 1 else "grey repeated into 3 channels"
-    return [f"{count} pictures: {told}"] if count else []
+    line = "colours weighed to grey" if channels == 1 else "grey repeated into 3 channels"
+    return [f"{count} pictures: {line}"] if count else []
 
 
 def resize(array: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -133,8 +133,8 @@ def read_label_table(
     notes = list(parsed.notes)
     if part_column is not None:
         apart = Counter(cell_text(c) for c, part in zip(rows.columns[part_column], parts or [], strict=True) if part)
-        told = ", ".join(f"{name} ({count:,})" for name, count in sorted(apart.items()))
-        notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {told}")
+        counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(apart.items()))
+        notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {counts}")
     return LabelTable(files=files, parsed=parsed, notes=notes + _without_row(places, path))
 
 

@@ -75,10 +75,10 @@ def read_png(source: Source, choice: Choice) -> Opened:
     def decode() -> list[Picture]:
         found = codecs.png_decode(content)
         found = found[..., None] if found.ndim == 2 else found
-        gone = None
+        transparent = None
         if found.shape[-1] > channels:
-            found, gone = with_alpha(found[..., :channels], found[..., channels:], 65535, how)
-        missing = either(not_measured(found[..., :channels], choice.nodata), gone)
+            found, transparent = with_alpha(found[..., :channels], found[..., channels:], 65535, how)
+        missing = either(not_measured(found[..., :channels], choice.nodata), transparent)
         return [Picture(pixels=np.ascontiguousarray(found), missing=missing)]
 
     return Opened(headers=[header], decode=decode)

@@ -211,7 +211,7 @@ def _picture(image: Image.Image, choice: Choice) -> Picture:
                 share = np.asarray(image)[..., 3:]
         pixels = np.asarray(image.convert("L" if grey else "RGB"))
         pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    missing, gone = not_measured(pixels, choice.nodata), None
+    missing, transparent = not_measured(pixels, choice.nodata), None
     if share is not None:
-        pixels, gone = with_alpha(pixels, share, 65535, alpha)
-    return Picture(pixels=pixels, missing=either(missing, gone))
+        pixels, transparent = with_alpha(pixels, share, 65535, alpha)
+    return Picture(pixels=pixels, missing=either(missing, transparent))

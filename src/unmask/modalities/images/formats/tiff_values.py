@@ -131,8 +131,8 @@ class Values:
         if laid:
             share, pixels = pixels[..., [self.alpha_at]], np.delete(pixels, self.alpha_at, -1)
             multiplied = int(self.page.extrasamples[0]) == _MULTIPLIED
-            pixels, gone = with_alpha(pixels, share, self._full(), self.alpha or "white", multiplied)
-            missing = either(missing, gone)
+            pixels, transparent = with_alpha(pixels, share, self._full(), self.alpha or "white", multiplied)
+            missing = either(missing, transparent)
         return Picture(pixels=np.ascontiguousarray(pixels), missing=missing)
 
     def _full(self) -> float:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -225,10 +226,9 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
             f"condition {text!r}: {column.name!r} is a quantity", hint="Compare it with a number, up to 1e200."
         )
     at_least, below, at_most, above = value, math.nextafter(value, -math.inf), value, math.nextafter(value, math.inf)
-    if column.decimals is not None and abs(steps := value * 10.0**column.decimals) < 1e15:
+    # In decimals, as the number is written: .29 * 100 is not 29 in floats.
+    if column.decimals is not None and abs(steps := Decimal(str(value)).scaleb(column.decimals)) < 10**15:
         least, most = math.ceil(steps), math.floor(steps)
-        if math.isclose(steps, round(steps)):
-            least = most = round(steps)
         ends = np.array([least, least - 1, most, most + 1]) / 10.0**column.decimals
         at_least, below, at_most, above = (float(end) for end in ends)
     limits = {

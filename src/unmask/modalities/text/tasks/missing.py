@@ -109,5 +109,5 @@ def unread_said(tokenizer: Tokenizer, items: Sequence[Any]) -> list[str]:
     for number, ids in zip(owner, read, strict=True):
         together[number] = np.concatenate([together[number], ids])
     bare = sorted({owner[number] for number in nothing_to_read(tokenizer, read)})
-    said = bare_said(bare, len(items), "predictions say nothing of them")
-    return [*unknown_said(tokenizer, together), *(f"warning: {line}" for line in said)]
+    lines = bare_said(bare, len(items), "predictions say nothing of them")
+    return [*unknown_said(tokenizer, together), *(f"warning: {line}" for line in lines)]
