@@ -20,7 +20,7 @@ import threading
 import time
 
 from unmask.modality import Modality
-from unmask.serving.shapes import Field, Number, Record
+from unmask.serving.shapes import Field, Number, Record, Text
 from unmask.serving.verbs import Served, Verb, Work
 
 DICE = Modality(name="dice", plural="dice", load="dice:load", serves="dice:serve")
@@ -40,8 +40,11 @@ def serve(path, *, limits):
     def prepare(body):
         return Work(items=[body["seconds"]], slots=[1], run=run, finish=lambda found: found[0])
 
-    verb = Verb(about="Who answers.", request=Record(seconds=Field(Number(), "To wait.", 0)), prepare=prepare)
-    return Served(kind="dice", about={}, verbs={"who": verb}, warm=lambda: warmed.append(os.getpid()))
+    request = Record(seconds=Field(Number(), "To wait.", 0), model=Field(Text(), "Which model.", ""))
+    verb = Verb(about="Who answers.", request=request, prepare=prepare)
+    dialects = {"openai/embeddings": verb}
+    warm = lambda: warmed.append(os.getpid())  # noqa: E731
+    return Served(kind="dice", about={}, verbs={"who": verb}, dialects=dialects, warm=warm)
 """
 
 
@@ -54,9 +57,10 @@ def dice(tmp_path, start):
     (tmp_path / "m" / "unmask.json").write_text(json.dumps({"kind": "dice", "trained": 1}))
 
     def started(workers, *options, thread=False):
+        options = options if workers is None else ("--workers", workers, *options)
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
         more = {"DICE_THREAD": "1"} if thread else {}
-        return start(tmp_path / "m", "--workers", workers, *options, environment={"PYTHONPATH": path, **more})
+        return start(tmp_path / "m", *options, environment={"PYTHONPATH": path, **more})
 
     return started
 
@@ -186,3 +190,38 @@ def test_a_process_with_threads_is_not_copied(dice):
     assert all(one["loaded"] == one["here"] for one in found)
     assert {one.pid for one in server.workers()} == {one["here"] for one in found}
     assert server.end() == (0, "")
+
+
+def who(server, model):
+    """The processes that answer for a model, of a dozen requests at once: by its address, and named in the body."""
+    paths = [(f"models/{model}/who", {})] * 6 + [("v1/embeddings", {"seconds": 0.02, "model": model})] * 6
+    with ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda one: server.post(*one), paths))
+    assert {status for status, _ in found} == {200}
+    return {answer["here"] for _, answer in found}
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_each_of_several_models_has_a_process_of_its_own(dice, tmp_path, thread):
+    server = dice(None, f"n={tmp_path / 'm'}", thread=thread)
+    first, second = who(server, "m"), who(server, "n")
+    assert (len(first), len(second), len(server.workers())) == (1, 1, 2)
+    assert first != second
+    assert server.get("ready")[0] == 200
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(server.post, "models/m/who", {"seconds": 0.5})
+        time.sleep(0.2)
+        psutil.Process(*first).kill()
+        assert who(server, "n") == second  # meanwhile
+        status, answer = slow.result()  # was held until there was a process again
+    assert (status, {answer["here"]} & (first | second)) == (200, set())
+    assert who(server, "m") == {answer["here"]}
+    assert server.end() == (0, "")
+
+
+def test_a_body_that_names_no_model_that_is_here(dice, tmp_path):
+    for workers in (None, 0, 1):
+        server = dice(workers, f"n={tmp_path / 'm'}")
+        assert server.post("v1/embeddings", {"model": "o"})[0] == 404
+        assert server.post("v1/embeddings", {"seconds": 0})[0] == 400
+        assert server.end() == (0, "")

@@ -59,7 +59,7 @@ def test_it_ends_with_0_and_loses_nothing_that_it_took(model, start, workers, hu
     assert said == ""
 
 
-def test_a_worker_that_is_killed_is_replaced_and_its_requests_get_an_error(model, start):
+def test_a_worker_that_is_killed_is_replaced_by_one_that_answers_its_requests(model, start):
     served = start(model, "--workers", 1)
     text = {"texts": ["The [MASK] fox."]}
     assert served.post("models/tiny/fill", text)[0] == 200
@@ -75,8 +75,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_requests_get_an_error(model
     child.kill()
     for thread in threads:
         thread.join(20)
-    assert {status for status, _ in answers} <= {200, 503}
-    assert any(status == 503 and "died" in found["error"]["what"] for status, found in answers)
+    assert [status for status, _ in answers] == [200] * 3
     until, status = time.monotonic() + 60, 503
     while status == 503 and time.monotonic() < until:
         status = served.post("models/tiny/fill", text)[0]

@@ -14,7 +14,11 @@ def serve(
     port: int = typer.Option(8765, help="Port to listen on; 0: any free one."),
     key_file: str = typer.Option(None, help="File with API keys, one per line: requests then need one of them."),
     cors: list[str] = typer.Option([], help="Origin (https://...) whose pages may ask, or *."),
-    workers: int = typer.Option(0, min=0, help="Processes that answer, with one set of weights; 0: this one."),
+    workers: int = typer.Option(
+        None,
+        min=0,
+        help="Processes that answer for all models, with one set of weights. Default: one process per model.",
+    ),
     threads: int = typer.Option(1, min=1, help="Threads per model and process; above 1 each takes one core."),
     waiting: int = typer.Option(512, min=1, help="Requests that may wait; more are told to ask again later (429)."),
     items: int = typer.Option(1024, min=1, help="Texts, rows, pictures or patients per request."),

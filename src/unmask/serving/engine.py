@@ -119,8 +119,8 @@ class Engine:
         """Take a request; its answer goes to `deliver`."""
         self._arrived[ask.model].put(ask)
 
-    def paths(self) -> Sequence[Callable[[Ask], object]]:
-        """What takes requests, per process: `ask`."""
+    def paths(self, model: str) -> Sequence[Callable[[Ask], object]]:
+        """What takes requests for a model, per process: `ask`."""
         return [self.ask]
 
     def forget(self, ask: Ask) -> None:
@@ -176,7 +176,7 @@ class Engine:
         able = [known for known, one in self.served.items() if action in one.dialects]
         if name not in able:
             said = f"model {str(name)[:60]!r}" if name is not None else "no model is named"
-            raise Refused(404 if name is not None else 400, said, hint=f"Here: {', '.join(able) or 'none for this'}.")
+            raise Refused(404 if name is not None else 400, said, hint="/models lists those that are served.")
         return str(name)
 
     def _verb(self, ask: Ask) -> Verb:

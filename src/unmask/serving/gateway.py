@@ -26,7 +26,7 @@ class Backend(Protocol):
     """What answers: an `Engine` in this process, or several in others."""
 
     def ask(self, ask: Ask) -> None: ...
-    def paths(self) -> Sequence[Callable[[Ask], object]]: ...
+    def paths(self, model: str) -> Sequence[Callable[[Ask], object]]: ...
     def forget(self, ask: Ask) -> None: ...
     def close(self) -> None: ...
 
@@ -94,7 +94,7 @@ class Gateway:
 
     async def _probe_of(self, model: str) -> None:
         until, sent = time.monotonic() + self.limits.ready, []
-        for send in self.backend.paths():
+        for send in self.backend.paths(model):
             sent.append(Ask(model, PROBE, b"", "", until, tag=self.loop.create_future()))
             send(sent[-1])
         await asyncio.wait([ask.tag for ask in sent], timeout=self.limits.ready)

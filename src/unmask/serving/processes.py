@@ -1,10 +1,14 @@
 """Several processes behind one server: nobody's request is lost in silence when one dies.
 
+`PerModel` gives each model a process, so that a request that is long to read delays no other model: the interpreter
+runs one thread of a process at a time. A `Fleet` answers for its models from one or more processes.
+
 One process is started afresh, loads the models and answers (`worker.py`). Where several are asked for, it answers
 nothing itself: it is copied (forked) as often, so that all share one set of weights in memory, and a process that dies
 is replaced by another copy within milliseconds. Threads do not survive a fork, so that only a process with a single one
 is copied; where loading has started others, each process loads for itself. The server sends requests as they came, and
-gets answers; what a dead process was working on is handed to another one, once. All answer from the same models: no
+gets answers; what a dead process was working on is handed to another one, once: the next, where it was the only one.
+All answer from the same models: no
 process loads a folder that was replaced since.
 """
 
@@ -13,26 +17,65 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.serving.engine import PROBE, Ask, Reply
+from unmask.serving.engine import NAMED_IN_BODY, PROBE, Ask, Reply
 from unmask.serving.gateway import Gateway
 from unmask.serving.refused import Refused
 
+MODEL_KEY = re.compile(rb'"model"\s*:\s*"([^"\\]+)"')
 LONGEST_PAUSE = 30.0
 """Seconds before a process is started again that died before it was ready, at most."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """OpenMP, OpenBLAS and tokenizers keep threads from their first use on, and a process with threads is not copied."""
+
+
+class PerModel:
+    """A process for each model, which is all that it loads; as an `Engine` to the server."""
+
+    def __init__(self, models: Mapping[str, str], gateway: Gateway, **options: Any) -> None:
+        self._fleets = {name: Fleet({name: folder}, gateway, workers=1, **options) for name, folder in models.items()}
+
+    def described(self) -> Mapping[str, Any]:
+        """See `Fleet.described`."""
+        try:
+            return {name: told for fleet in self._fleets.values() for name, told in fleet.described().items()}
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, ask: Ask) -> None:
+        """Hand a request to the process of its model. A body that names none that is here is refused by any process."""
+        name = ask.model
+        if name == NAMED_IN_BODY and (found := MODEL_KEY.search(ask.body)):
+            name = found[1].decode(errors="replace")
+        self._fleets.get(name, next(iter(self._fleets.values()))).ask(ask)
+
+    def paths(self, model: str) -> Sequence[Callable[[Ask], object]]:
+        """What takes requests for a model."""
+        return self._fleets[model].paths(model)
+
+    def forget(self, ask: Ask) -> None:
+        """Nobody waits for an answer any more."""
+        for fleet in self._fleets.values():
+            fleet.forget(ask)
+
+    def close(self) -> None:
+        """See `Fleet.close`."""
+        for fleet in self._fleets.values():
+            fleet.close()
 
 
 class Fleet:
@@ -56,6 +99,7 @@ class Fleet:
             "parallel": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         }
         self._workers: list[Worker] = []
+        self._held = deque[Ask]()
         self.reason = ""
         self.template = Process(self.settings | {"copied": True}) if workers > 1 else None
         self._first = None if self.template else Process(self.settings)
@@ -108,22 +152,30 @@ class Fleet:
         self.refuse([ask], f"no process is ready to answer{self.reason and f': {self.reason}'}")
 
     def again(self, asks: Sequence[Ask]) -> None:
-        """Requests whose process has died: each is handed to another one, once. They leave nothing behind, so that
-        asking again is safe; one that ends processes ends two."""
+        """Requests whose process has died: each is handed to another one, once, or held until there is one. They leave
+        nothing behind, so that asking again is safe; one that ends processes ends two."""
         for ask in asks:
-            if ask.again or ask.action == PROBE or not any(worker.alive for worker in self._workers):
+            if ask.again or ask.action == PROBE:
                 self.refuse([ask], "the process with this request died")
-            else:
-                ask.again = True
+                continue
+            ask.again = True
+            if any(worker.alive for worker in self._workers):
                 self.ask(ask)
+            else:
+                self._held.append(ask)
+
+    def ask_held(self) -> None:
+        """A process has been replaced, or cannot be: what waits for one is handed over, or refused."""
+        while self._held:
+            self.ask(self._held.popleft())
 
     def refuse(self, asks: Sequence[Ask], what: str) -> None:
         """Say of requests that no process answers them."""
         error = Refused(503, what, hint="Ask again.", wait=1)
         self.gateway.deliver([(ask, Reply.of(error)) for ask in asks])
 
-    def paths(self) -> Sequence[Callable[[Ask], object]]:
-        """What takes requests, per process."""
+    def paths(self, model: str) -> Sequence[Callable[[Ask], object]]:
+        """What takes requests for a model, per process."""
         return [worker.ask for worker in self._workers if worker.alive] or [self.ask]
 
     def forget(self, ask: Ask) -> None:
@@ -318,6 +370,7 @@ class Worker:
                 lost, self.pending = list(self.pending.values()), {}
             self.fleet.again(lost)
             if self._closing.is_set():
+                self.fleet.ask_held()
                 return
             self.fleet.gateway.metrics.restarts += 1
             failed = 0
@@ -325,11 +378,13 @@ class Worker:
                 try:
                     self._replace()
                     self.fleet.reason = ""
+                    self.fleet.ask_held()
                 except Exception as error:
                     self.fleet.reason = error.what if isinstance(error, UserError) else type(error).__name__
                     failed += 1
                     if failed == 2:  # once alone: the process that is copied had just died, too
                         print(f"unmask serve: a process cannot be replaced: {error}", file=sys.stderr, flush=True)
+                    self.fleet.ask_held()
                     self._closing.wait(min(LONGEST_PAUSE, 2.0 ** (failed - 1)))
 
     def _replace(self) -> None:

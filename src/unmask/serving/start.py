@@ -63,7 +63,7 @@ def serve(
     port: int = 8765,
     key_file: str | Path | None = None,
     cors: Sequence[str] = (),
-    workers: int = 0,
+    workers: int | None = None,
     threads: int = 1,
     limits: Limits | None = None,
     device: str = "auto",
@@ -75,7 +75,7 @@ def serve(
     Args:
         models: name -> folder.
         cors: origins whose pages may ask.
-        workers: processes with all models each; 0: in this one.
+        workers: processes with all models each; 0: this one. Default: one per model; a single model is in this one.
         threads: per model and process.
         say: told where it listens.
 
@@ -90,7 +90,8 @@ def serve(
         warn(host, key_file, say)
         gateway = Gateway(models={}, limits=limits, metrics=metrics, keys=keys, cors=cors, host=host)
         options = {"threads": threads, "device": device, "precision": precision}
-        made = _processes(gateway, models, workers, options) if workers else _here(gateway, models, options)
+        here = workers == 0 or (workers is None and len(models) == 1)
+        made = _here(gateway, models, options) if here else _processes(gateway, models, workers, options)
         gateway.backend, gateway.models = made
         sock.listen(BACKLOG)  # who comes once the address is said is let in
         for name, told in gateway.models.items():
@@ -108,11 +109,11 @@ def serve(
 
 
 def _processes(
-    gateway: Gateway, models: Mapping[str, str], workers: int, options: Mapping[str, Any]
+    gateway: Gateway, models: Mapping[str, str], workers: int | None, options: Mapping[str, Any]
 ) -> tuple[Backend, Mapping[str, Any]]:
-    from unmask.serving.processes import Fleet
+    from unmask.serving.processes import Fleet, PerModel
 
-    fleet = Fleet(models, gateway, workers=workers, **options)
+    fleet = Fleet(models, gateway, workers=workers, **options) if workers else PerModel(models, gateway, **options)
     try:
         import unmask.serving.server  # noqa: F401 (while the models are loaded)
     except BaseException:
