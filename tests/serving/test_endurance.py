@@ -41,8 +41,8 @@ def everything(text_folders, table_folder, image_folders, event_home, start):
 
 
 def memory(server: Serving) -> int:
-    """Bytes that are the process's own."""
-    return int(psutil.Process(server.process.pid).memory_full_info().uss)
+    """Bytes that the server and its processes have for themselves."""
+    return sum(one.memory_full_info().uss for one in [psutil.Process(server.process.pid), *server.workers()])
 
 
 def metrics(server: Serving) -> str:
@@ -154,6 +154,17 @@ def loaded(server: Serving, asked: dict[str, list], seconds: float, clients: int
     print(f"\n{statuses.total()} requests in {seconds:.0f} s, memory {before / 1e6:.0f} MB and {grown / 1e6:+.1f} MB")
     assert (code, said) == (0, "")
     return statuses, grown
+
+
+def test_every_example_that_is_shown_is_answered(everything):
+    shown = json.loads(everything.get("openapi.json")[1])["paths"]
+    found = {}
+    for path, methods in shown.items():
+        content = methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "example" in content:
+            found[path] = everything.post(path[1:], content["example"])
+    assert len(found) > 25
+    assert {path: answer for path, (status, answer) in found.items() if status != 200} == {}
 
 
 def test_mixed_load_is_answered_to_the_last(everything, event_home):

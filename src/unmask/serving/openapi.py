@@ -92,7 +92,7 @@ def _address(name: str, action: str) -> str:
 def _post(told: Mapping[str, Any], tag: str, error: str = "Error") -> dict[str, Any]:
     content: dict[str, Any] = {"schema": told["request"]}
     if told["example"] is not None:
-        content["example"] = told["example"]
+        content["example"] = told["example"] | ({"model": tag} if "model" in told["example"] else {})
     failed = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
     body = {"application/json": content} | ({"*/*": {"schema": {"type": "string"}}} if told["raw"] else {})
     return {

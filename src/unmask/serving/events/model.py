@@ -147,7 +147,7 @@ def _fill(model: EventModel, limits: Limits) -> Verb:
             level=Field(Number(0.01, 0.99), "Of the intervals.", 0.9),
         ),
         prepare=prepare,
-        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": None}]}]},
+        example={"patients": [_example(model)]},
     )
 
 
@@ -170,7 +170,7 @@ def _expect(model: EventModel, limits: Limits) -> Verb:
         about="What was expected at each event of a patient, every visit hidden alone; intervals hold 80 %.",
         request=Record(patients=patients_field(limits)),
         prepare=prepare,
-        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+        example={"patients": [_example(model)]},
     )
 
 
@@ -191,7 +191,7 @@ def _score(model: EventModel, limits: Limits) -> Verb:
             by=Field(Text(known=("patient", "visit", "event")), "One row per.", "patient"),
         ),
         prepare=prepare,
-        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+        example={"patients": [_example(model)]},
     )
 
 
@@ -209,8 +209,14 @@ def _embed(model: EventModel, limits: Limits) -> Verb:
         about="One vector per patient.",
         request=Record(patients=patients_field(limits)),
         prepare=prepare,
-        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+        example={"patients": [_example(model)]},
     )
+
+
+def _example(model: EventModel) -> dict[str, Any]:
+    """A patient with one event."""
+    codes = model.folder.vocabulary.codes
+    return {"events": [{"time": "2020-03-01", "code": codes[0] if codes else "GLUCOSE", "numeric_value": None}]}
 
 
 def _times(body: Any, events: Events) -> list[int]:
@@ -245,7 +251,7 @@ def _outcome(model: EventModel, limits: Limits) -> Verb:
         about="The outcome that the head was fine-tuned for, at a prediction time of each patient.",
         request=Record(patients=patients_field(limits, prediction_time=at)),
         prepare=prepare,
-        example={"patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}]},
+        example={"patients": [_example(model)]},
     )
 
 
@@ -272,7 +278,7 @@ def _ask(model: EventModel, limits: Limits, example: str) -> Verb:
         ),
         prepare=prepare,
         example={
-            "patients": [{"events": [{"time": "2020-03-01", "code": "GLUCOSE", "numeric_value": 9.5}]}],
+            "patients": [_example(model)],
             "questions": [example],
         },
     )

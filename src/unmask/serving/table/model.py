@@ -193,12 +193,10 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
 
 
 def _example(model: TableModel) -> dict[str, Any]:
-    """A row with the first column missing and a value in the second."""
-    columns = [model.schema.columns[i] for i in model.schema.modelled][:2]
-    found: dict[str, Any] = {column.name: None for column in columns}
-    second = columns[-1]
-    found[second.name] = second.categories[0] if second.categories else second.low
-    return found
+    """A row with the first column missing and values in all others."""
+    columns = [model.schema.columns[i] for i in model.schema.modelled]
+    found = {column.name: column.categories[0] if column.categories else column.low for column in columns}
+    return found | {columns[0].name: None}
 
 
 def _score(model: TableModel, limits: Limits) -> Verb:

@@ -30,6 +30,7 @@ HUB = {
 }
 """Verb -> task of the hub; the first one that a model has is what it is for."""
 TEXTS = Either((Text(), ListOf(Text())), "a text or a list of texts")
+PAIR = Record(text=Field(Text()), text_pair=Field(Text()))
 LABELLED = ListOf(Record(label=Field(Text()), score=Field(Number(0, 1))))
 
 
@@ -174,18 +175,23 @@ def _text_classification(verb: Verb) -> Verb:
         rows = [_ranked(row, parameters["top_k"]) for row in found["results"]]
         return rows if isinstance(inputs, list) else [rows[0]]  # the client takes the first of a list of lists
 
+    (text,) = verb.example["texts"]
     return _hub(
         verb,
-        "Labels of a text, the likeliest first.",
-        TEXTS,
+        "Labels of a text, or of a pair of texts, the likeliest first.",
+        Either((Text(), ListOf(Text()), PAIR), "a text, a list of texts, or a text and its text_pair"),
         Record(
             top_k=_default(Number(1, whole=True), "Labels to give; default all."),
         ),
-        lambda inputs, _: {"texts": [inputs] if isinstance(inputs, str) else inputs},
+        lambda inputs, _: {"texts": inputs if isinstance(inputs, list) else [_text_or_pair(inputs)]},
         answer,
         shape=ListOf(LABELLED),
-        example={"inputs": "What a fine day."},
+        example={"inputs": text if isinstance(text, str) else dict(zip(PAIR.fields, text, strict=True))},
     )
+
+
+def _text_or_pair(inputs: Any) -> Any:
+    return inputs if isinstance(inputs, str) else [inputs["text"], inputs["text_pair"]]
 
 
 def _ranked(row: Any, top: int | None) -> list[dict[str, Any]]:
@@ -379,7 +385,7 @@ def _tei_predict(verb: Verb) -> Verb:
         ),
         ask=_predicted,
         answer=lambda found, body: _rows(found, isinstance(body["inputs"], str)),
-        example={"inputs": "What a fine day."},
+        example={"inputs": verb.example["texts"]},
     )
 
 

@@ -77,7 +77,8 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
         )
 
     cut = Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False)
-    example = {"texts": ["What a fine day."], "questions": [{"question": "Who?", "context": "Ada was first."}]}
+    text: Any = ["It rains.", "It is wet outside."] if getattr(task, "pairs", False) else "What a fine day."
+    example = {"texts": [text], "questions": [{"question": "Who?", "context": "Ada was first."}]}
     return Verb(
         about=about,
         request=Record(
