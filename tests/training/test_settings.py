@@ -134,7 +134,7 @@ def test_settings_do_not_import_torch():
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "wsd", "constant"])
 def test_schedule_stays_between_its_ends(schedule):
-    settings = TrainSettings(schedule=schedule, minimum_rate=0.2)
+    settings = TrainSettings(schedule=schedule, minimum_rate=0.0 if schedule == "constant" else 0.2)
     rates = [rate(i / 1000, settings) for i in range(1001)]
     peak = rates.index(max(rates))
     assert rates[0] == 0
@@ -152,3 +152,13 @@ def test_schedule_edges(warmup):
     assert rate(0.0, settings) == 1 - warmup
     assert rate(1.0, settings) in (0.0, 1.0)
     assert Ramp(0.3, 0.15)(1.0) == 0.15
+
+
+def test_what_a_schedule_does_not_read_is_refused_or_goes_with_the_one_that_did():
+    for given in ({"decay": 0.3}, {"schedule": "constant", "minimum_rate": 0.1}):
+        with pytest.raises(UserError, match=f"{list(given)[-1]}=.*nothing reads this"):
+            TrainSettings(**given)
+    held = TrainSettings(schedule="wsd", decay=0.3, minimum_rate=0.1)
+    other = apply_overrides(held, {"schedule": "cosine"})
+    assert (other.decay, other.minimum_rate) == (0.1, 0.1)
+    assert apply_overrides(held, {"schedule": "constant"}).minimum_rate == 0

@@ -63,8 +63,8 @@ class TrainSettings:
         schedule: 'linear' and 'cosine' fall from the warm-up to the end; 'wsd' holds, then falls over the
             last `decay`; 'constant' holds.
         warmup: fraction of the run over which the rate rises linearly from 0. 0.06 is RoBERTa's.
-        decay: fraction of the run that 'wsd' spends falling. Read by 'wsd' only.
-        minimum_rate: where the schedule ends, as a fraction of `learning_rate`.
+        decay: fraction of the run that 'wsd' spends falling; refused with another schedule.
+        minimum_rate: where the schedule ends, as a fraction of `learning_rate`; refused with 'constant'.
         precision: 'auto' goes by the processor (`training.precision`) and says what it picked, and why.
         device: 'auto' takes CUDA where there is one.
         shard: under a launcher of several processes: 'none', each holds the whole model (DDP); 'full', each holds a
@@ -148,6 +148,16 @@ class TrainSettings:
                 f"warmup={self.warmup} and decay={self.decay} together exceed the run",
                 hint=f"With {setting('schedule', 'wsd')} they must add up to 1 or less.",
             )
+        refuse_unread(self, unread_by(self.schedule), f"with {setting('schedule', self.schedule)}")
+
+
+def unread_by(schedule: str) -> tuple[str, ...]:
+    """Settings that have no say in a schedule.
+
+    >>> unread_by("cosine"), unread_by("constant")
+    (('decay',), ('decay', 'minimum_rate'))
+    """
+    return {"wsd": (), "constant": ("decay", "minimum_rate")}.get(schedule, ("decay",))
 
 
 def require(settings: object, holds: Callable[[Any], bool], expected: str, *names: str) -> None:
@@ -311,6 +321,8 @@ def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Setting
     endings = [name for name in ENDINGS if changes.get(name) is not None]
     if endings and fields.issuperset(ENDINGS):
         changes = {**dict.fromkeys(ENDINGS), **changes}
+    # So does a schedule: what another one read goes back to its default.
+    changes = {name: getattr(type(target), name) for name in unread_by(changes.get("schedule", "wsd"))} | changes
     return dataclasses.replace(target, **changes)
 
 

@@ -52,7 +52,7 @@ OTHER = {
     "hide": "word",
     "rarity": 0.5,
     "select": "unmask.core.corruption:Spans",
-    "mask": 1.0,
+    "mask": 0.9,
     "random": 0.2,
     "keep": 0.2,
     "static": True,
@@ -61,10 +61,12 @@ OTHER = {
     "column": "other",
     "document": "line",
 }
-TOGETHER = {"mask": {"random": 0.0, "keep": 0.0}, "random": {"mask": 0.7}, "keep": {"mask": 0.7}}
+TOGETHER = {"mask": {"random": 0.1, "keep": 0.0}, "random": {"mask": 0.7}, "keep": {"mask": 0.7}}
 """Shares that add up to 1."""
 REFUSED = ("objective", "generator", "spread")
 """Without others that they need."""
+ALWAYS_RANDOM = ("initial_attention", "initial_embeddings")
+"""Where replaced tokens are detected, whatever is said."""
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,23 @@ def usual(corpus, tmp_path_factory):
 
 def test_every_setting_has_another_value_here():
     assert set(OTHER) == {f.name for f in dataclasses.fields(TextSettings)} - {"train", "tokenizer"}
+
+
+PATHS = {
+    "visible_only": {"architecture": "visible_only"},
+    "detection": {"recipe": "bert", "objective": "detection"} | dict.fromkeys(ALWAYS_RANDOM, "random"),
+}
+IDLE = {"visible_only": ("mask", "random", "keep", *REFUSED), "detection": ("architecture", "spread")}
+
+
+@pytest.mark.parametrize(("path", "name"), [(p, n) for p in PATHS for n in OTHER if n not in PATHS[p]])
+def test_a_setting_of_another_path_changes_the_model_or_is_refused(path, name, corpus, tmp_path):
+    given = PATHS[path] | TOGETHER.get(name, {}) | {name: OTHER[name]}
+    if name in IDLE[path]:
+        with pytest.raises(UserError, match=name):
+            trained(corpus, tmp_path / "run", **given)
+    else:
+        assert trained(corpus, tmp_path / "run", **given) != trained(corpus, tmp_path / "usual", **PATHS[path])
 
 
 @pytest.mark.parametrize("name", OTHER)

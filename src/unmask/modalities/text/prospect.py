@@ -21,7 +21,7 @@ from unmask.modalities.text.cache import TokenCache
 from unmask.modalities.text.tokenizer import Tokenizer
 from unmask.training.job import Job
 from unmask.training.run import run
-from unmask.training.settings import TrainSettings, without_endings
+from unmask.training.settings import TrainSettings, apply_overrides
 from unmask.training.signals import SignalGuard
 from unmask.writing import temporary_folder
 
@@ -268,8 +268,7 @@ def probed(job: Job, train: TrainSettings, loss: float) -> float | None:
     if planned_steps(job, train) * PROBE_SHARE < PROBE_STEPS or not job.validation:
         return None
     start = {name: tensor.detach().cpu().clone() for name, tensor in job.model.state_dict().items()}
-    kept = without_endings(dataclasses.asdict(train))
-    short = TrainSettings(**kept | {"steps": PROBE_STEPS, "patience": None, "schedule": "constant", "warmup": 0.25})
+    short = apply_overrides(train, {"steps": PROBE_STEPS, "patience": None, "schedule": "constant", "warmup": 0.25})
     once = dataclasses.replace(job, stop_when=None, at_start=None, measure=None, extra_validation=None)
     with temporary_folder() as folder, SignalGuard() as guard:
         result = run(once, Path(folder) / "probe", short, console=False)

@@ -15,6 +15,7 @@ from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
     check_types,
+    refuse_unread,
     require,
     require_counts,
     require_shares,
@@ -64,7 +65,7 @@ class TextSettings:
         rarity: how much more often rare tokens are hidden than frequent ones, for hide 'token': each is drawn with a
             weight of its training count to the power of -`rarity`; 0 hides all alike.
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
-        mask, random, keep: what stands in hidden slots, shares that add up to 1.
+        mask, random, keep: what stands in hidden slots, shares that add up to 1; refused with 'visible_only'.
         static: the same masks in every epoch.
         holdout: share of documents held out for validation.
         dropout: on embeddings and block outputs.
@@ -133,6 +134,10 @@ class TextSettings:
             raise UserError(
                 f"{setting(name, getattr(self, name))} without {needed}: nothing reads it", hint="Leave it out."
             )
+        if self.architecture == "visible_only":
+            replaced = [name for name in ("mask", "random", "keep") if changed(self, name)]
+            dropped = setting("architecture", "visible_only")
+            refuse_unread(self, replaced, f"with {dropped}, which drops hidden slots")
         alike = self.hide == "token" and self.select is None and not self.rarity
         if self.loss_weight == "bound" and (self.density == "fixed" or not alike):
             raise UserError(

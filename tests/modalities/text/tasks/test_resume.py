@@ -20,7 +20,6 @@ RUN = {
     "start": "plain",
     "epochs": 3,
     "batch": 8,
-    "evaluate_every": 2,
     "learning_rate": 3e-3,
     "dropout": 0.1,
     "precision": "fp32",
@@ -45,8 +44,8 @@ def terminate_at(step, monkeypatch, task):
 @pytest.mark.parametrize(
     ("name", "task", "data", "validation", "more"),
     [
-        ("classify", Classify, DATA, DATA[:9], {}),
-        ("classify", Classify, DATA, DATA[:9], {"freeze": 1}),
+        ("classify", Classify, DATA, DATA[:9], {"evaluate_every": 2}),
+        ("classify", Classify, DATA, DATA[:9], {"evaluate_every": 2, "freeze": 1}),
         ("similarity", Similarity, [t for t, _ in DATA], None, {"loss": "simcse", "mlm_weight": 0.5}),
     ],
 )

@@ -110,7 +110,7 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
         "weight_decay": 0.1,
     }
     start = tmp_path / "start"
-    finetune("classify", model, data, out=start, **(plain | {"steps": 1, "learning_rate": 1e-12}))
+    finetune("classify", model, data, out=start, **(plain | {"epochs": None, "steps": 1, "learning_rate": 1e-12}))
     finetune("classify", start, data, out=out, **plain)
     hf = transformers.AutoModelForSequenceClassification.from_pretrained(start).eval()
     tokens = transformers.AutoTokenizer.from_pretrained(start)

@@ -31,6 +31,7 @@ from unmask.modalities.text.tasks.squad import SquadQuestion, as_questions
 from unmask.modalities.text.tasks.tag import by_example
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.training.settings import refuse_unread
 
 LONGEST = 30
 """Longest answer in tokens (the published scripts' limit), unless more than one in a hundred training answers is
@@ -57,12 +58,19 @@ class Answer(TextTask):
 
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[SquadQuestion], settings: TaskSettings) -> Answer:
+        """
+        Raises:
+            UserError: a threshold for "no answer", and every question has one.
+        """
+        no_answer = any(not q.answers for q in items)
+        if not no_answer:
+            refuse_unread(settings, ["null_threshold"], "with an answer to every question")
         about = {
             "name": "answer",
             "slots": encoder.slots,
             "stride": settings.stride,
             "null_threshold": settings.null_threshold,
-            "no_answer": any(not q.answers for q in items),
+            "no_answer": no_answer,
             "longest": longest_answer(encoder, items),
         }
         return cls(encoder, about)

@@ -29,6 +29,7 @@ from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.task_model import TaskModel
 from unmask.natural import natural
+from unmask.training.settings import refuse_unread
 
 _PROBLEMS = {"single": "single_label_classification", "multi": "multi_label_classification", "regression": "regression"}
 
@@ -91,6 +92,8 @@ class Classify(TextTask):
             refuse_commas(items)
             refuse_joined(items)
         problem = settings.problem if settings.problem != "auto" else guess_problem(items)
+        if problem != "multi":
+            refuse_unread(settings, ["threshold"], "without several labels per text")
         about: dict[str, Any] = {
             "name": "classify",
             "problem": problem,
@@ -101,8 +104,7 @@ class Classify(TextTask):
             "pair": items[0].text2 is not None,
         }
         if problem == "regression":
-            if settings.class_weights != "none":
-                raise UserError(setting("class_weights", settings.class_weights), hint="Numbers have no classes.")
+            refuse_unread(settings, ["class_weights", "abstain"], "of numbers, which have no classes")
             values = np.array([_number(item) for item in items])
             about |= {"labels": [], "low": float(values.min()), "high": float(values.max())}
             return cls(encoder, about, metric=metric)
@@ -196,6 +198,12 @@ class Classify(TextTask):
                         hint=f"Known: {', '.join(self.labels[:20])}.",
                     )
         if self.problem == "single":
+            other = next((item for item in items if len(names_of(item)) != 1), None)
+            if other is not None:
+                raise UserError(
+                    f"{other.where}: {len(names_of(other))} labels, where each text has one class",
+                    hint=f"Give one per text; {setting('problem', 'multi')} learns several.",
+                )
             return torch.tensor([self.number[names_of(item)[0]] for item in items])
         target = torch.zeros(len(items), len(self.labels))
         for i, item in enumerate(items):

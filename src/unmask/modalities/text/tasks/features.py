@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.core.inference import inference_mode, packed_batches
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.text.model import TextModel
 from unmask.writing import written
 
@@ -40,8 +40,10 @@ def write_features(
     """Write features: .npy (texts, width), or .parquet with text, and vector or tokens, starts, ends and vectors.
 
     Raises:
-        UserError: per-token features into .npy, or another suffix.
+        UserError: per-token features into .npy, or with a pooling; another suffix.
     """
+    if per_token and pooling is not None:
+        raise UserError(f"{option('pooling', pooling)} per token: nothing reads this", hint="Leave it out.")
     path = Path(out)
     if path.suffix not in (".npy", ".parquet") or (per_token and path.suffix == ".npy"):
         raise UserError(f"{out}", hint="Per-token features go to .parquet, pooled ones to .npy or .parquet.")

@@ -16,7 +16,7 @@ from unmask.errors import UserError, option
 from unmask.given import no_value
 from unmask.modalities.text.tasks import loop, simpler
 from unmask.modalities.text.tasks import model as models
-from unmask.modalities.text.tasks.data import Columns
+from unmask.modalities.text.tasks.data import PARTS, Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.finetuning import TaskTraining
@@ -31,6 +31,9 @@ from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.settings import apply_overrides
 from unmask.writing import remove, stands_for, temporary_name, writes_model, written_folder
+
+DRAWS = 200
+"""Resamples of an interval."""
 
 
 @writes_model
@@ -221,7 +224,7 @@ def evaluate(
     seed: int = 0,
     device: str = "auto",
     precision: str = "auto",
-    draws: int = 200,
+    draws: int = DRAWS,
     lenient: bool = False,
     say: Callable[[str], None] = warned,
     watch: Callable[[int, int], None] | None = None,
@@ -235,9 +238,15 @@ def evaluate(
     `figures` holds the scores of each with intervals, beside the most frequent class (see `figures`).
 
     Raises:
-        UserError: a label the model was not trained for, with its row.
+        UserError: a label the model was not trained for, with its row; columns, `lenient` or `draws` of queries and
+            documents.
     """
     if is_collection(data) and not isinstance(model, TaskFolder):
+        asked = columns or Columns()
+        given = {part: getattr(asked, part) for part in (*PARTS, "header")} | {"lenient": lenient or None}
+        given |= {"draws": None if draws == DRAWS else draws}
+        if unread := [option(name, value) for name, value in given.items() if value is not None]:
+            raise UserError(f"{', '.join(unread)} of queries and documents: nothing reads this", hint="Leave it out.")
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision, say=say)
     folder, task = opened(model, device=device, precision=precision)
     trouble = Trouble(lenient=lenient, say=say)

@@ -30,11 +30,13 @@ from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune_checkpoints import Keeper
 from unmask.training.precision import Precision, resolve_device, resolve_precision
-from unmask.training.settings import to_dict
+from unmask.training.settings import refuse_unread, to_dict
 from unmask.training.tracking import Tracker
 from unmask.writing import final_place, temporary_name, training_folder, written_folder
 
 Say = Callable[[str], None]
+JUDGED_BY = ("refit", "evaluate_every", "patience", "examples")
+"""Settings of how held-out rows are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ class TaskTraining:
         self.model, self.settings, self.out, self.metric, self.say = model, settings, out, metric, say
         if metric is not None and "metric" not in self.kind.options:
             raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
-        refuse_of_other_tasks(task, settings)
+        refuse_of_other_tasks(task, settings, windowed=self.kind.windowed)
         self.work_ratio: float | None = None
 
     def read(self, train: Any, validation: Any, columns: Columns | None, *, lenient: bool) -> TaskRows:
@@ -86,6 +88,7 @@ class TaskTraining:
         items, read_from = self.kind.read(train, columns, labelled=True, trouble=trouble)
         held = None
         if validation is not None:
+            refuse_unread(self.settings, ["held", "refit"], "with validation data")
             named = (read_from.named if read_from else {}) | ({"group": columns.group} if columns.group else {})
             wanted = dataclasses.replace(columns, group=None).trained_on(named)
             held, held_from = self.kind.read(validation, wanted, labelled=True, trouble=trouble)
@@ -97,6 +100,8 @@ class TaskTraining:
         self.settings = settled(self.settings, self.text.model.encoder.config.width)
         shared, taken = hold_out(items, held, self.settings, self.say)
         rest, held = taken or (items, held)
+        if held is None:
+            refuse_unread(self.settings, JUDGED_BY, "without validation data, and no rows are held out")
         return TaskRows(
             items=items,
             training=rest,
@@ -137,6 +142,8 @@ class TaskTraining:
         """Train, and write the folder; what `finetune` returns."""
         settings, out = self.settings, self.out
         keeper = self.keeper(rows, resume=resume) if out is not None and (checkpoints or resume) else None
+        if keeper is None:
+            refuse_unread(settings, ["checkpoint_seconds"], "without checkpoints")
         if resume and settings.minutes is not None:
             raise UserError(
                 f"{option('resume', True)} with {option('minutes')}",

@@ -25,6 +25,7 @@ from unmask.modalities.text.tasks.start import keeps_its_head, start_head
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune import FinetuneResult
 from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.settings import refuse_unread
 from unmask.training.tracking import Tracker
 
 TUNED = "fine-tuned"
@@ -135,6 +136,8 @@ class TaskRun:
             if guess in fitted.task.about and getattr(settings, guess) == "auto":
                 self.say(f"{guess}: {fitted.task.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
         task, built, training, checked = fitted.task, fitted.folder.model, fitted.training, fitted.checked
+        if task.terms(training, np.arange(1)) is None:
+            refuse_unread(settings, ["micro_slots"], "with a loss that compares all texts of a step")
         context = fitted.folder.context
         where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}
         compares = settings.start == "probe" and checked is not None

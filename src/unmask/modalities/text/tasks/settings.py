@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unmask.errors import UserError, setting
-from unmask.training.settings import check_types
+from unmask.training.settings import check_types, refuse_unread, unread_by
 
 Problem = Literal["auto", "single", "multi", "regression"]
 Loss = Literal["auto", "cosent", "multiple_negatives", "simcse"]
@@ -44,7 +44,7 @@ class TaskSettings:
         dropout: on hidden states and attention, None for the model's own.
         slots: longest input in tokens, None for what the model takes; longer ones are cut (classify, similarity) or
             read in overlapping windows (tag, answer).
-        stride: tokens by which such windows overlap.
+        stride: tag, answer: tokens by which such windows overlap.
         evaluate_every: steps between looks at the validation data, None for once per epoch.
         patience: looks without improvement before the run stops; the best state is kept in any case.
         freeze: layers (from the embeddings up) that stay as they are; their output is computed once and kept.
@@ -65,6 +65,9 @@ class TaskSettings:
         checkpoint_seconds: seconds between checkpoints, where they are kept.
         examples: show held-out rows in report.html: those it was most wrong about.
         precision, device, seed: as in pretraining.
+
+    Raises:
+        UserError: naming the key, the value and what was expected; settings that nothing reads beside the others.
     """
 
     epochs: float | None = 3.0
@@ -143,6 +146,15 @@ class TaskSettings:
         for name, (fine, expected) in rules.items():
             if not fine:
                 raise UserError(f"{name}={getattr(self, name)}", hint=f"Expected {expected}.")
+        refuse_unread(self, unread_by(self.schedule), f"with {setting('schedule', self.schedule)}")
+        if self.steps is not None and self.epochs is not None:
+            refuse_unread(self, ["epochs"], f"with {setting('steps', self.steps)}")
+        if self.start == "plain":
+            refuse_unread(self, ["held", "refit"], f"with {setting('start', 'plain')}, which holds no rows out")
+        if self.held == 0:
+            refuse_unread(self, ["refit"], f"with {setting('held', 0)}")
+        if self.minutes is not None:
+            refuse_unread(self, ["refit"], f"with {setting('minutes', self.minutes)}")
 
 
 SLOWEST, FASTEST = 2e-5, 2e-4
@@ -158,11 +170,16 @@ READ_BY = {
 """Settings that one task alone reads."""
 
 
-def refuse_of_other_tasks(task: str, settings: TaskSettings) -> None:
+def refuse_of_other_tasks(task: str, settings: TaskSettings, *, windowed: bool) -> None:
     """
+    Args:
+        windowed: the task reads long texts in windows.
+
     Raises:
-        UserError: a setting is changed that another task alone reads.
+        UserError: a setting is changed that other tasks alone read.
     """
+    if not windowed:
+        refuse_unread(settings, ["stride"], f"of {task}, which cuts long texts")
     default = TaskSettings()
     for other, names in READ_BY.items():
         for name in names if other != task else ():

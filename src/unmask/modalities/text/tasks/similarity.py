@@ -27,6 +27,7 @@ from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.training.settings import refuse_unread
 
 
 def as_pairs(
@@ -101,6 +102,8 @@ class Similarity(TextTask):
                 "loss=simcse with dropout=0: its two views of a text would be one and the same",
                 hint=f"Use {setting('dropout', 0.1)}, or leave it out.",
             )
+        if chosen != "simcse":
+            refuse_unread(settings, ["mlm_weight"], f"with {setting('loss', chosen)}")
         about = {
             "name": "similarity",
             "slots": encoder.slots,

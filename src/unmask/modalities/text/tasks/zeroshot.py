@@ -69,8 +69,9 @@ def zero_shot(
     Raises:
         UserError: what is no text, fewer than two labels, a label without a word, labels of the same tokens, words for
             what is no label or for an NLI model, a word that the vocabulary does not know or that holds a special
-            token, a template without its blank or that leaves no room for a text, no priors, a calibration that is not
-            known or that the model does not allow, batch calibration of one text.
+            token, a template without its blank or that leaves no room for a text, no priors, priors
+            that the calibration does not read, a calibration that is not known or that the model does not allow, batch
+            calibration of one text.
     """
     if calibrate not in (None, *CALIBRATIONS):
         raise UserError(f"calibrate={calibrate!r}", hint=f"Expected one of {', '.join(CALIBRATIONS)}.")
@@ -101,6 +102,10 @@ def zero_shot(
     else:
         asked = Prompts(model, labels, verbalisers, device=device, precision=precision)
         templates, calibrate = templates or [TEMPLATE], calibrate or "context"
+    if calibrate != "context" and priors != list(CONTENT_FREE):
+        raise UserError(
+            f"priors={priors} with {option('calibrate', calibrate)}: nothing reads this", hint="Leave it out."
+        )
     for one in templates:
         asked.check(one)
     room = min(_room(asked, one) for one in templates)
