@@ -13,6 +13,7 @@ import tomllib
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -176,19 +177,27 @@ def refuse_unread(settings: Any, names: Iterable[str], where: str = "with the ot
     """Refuse settings that have another value than their default where nothing reads them.
 
     Args:
-        names: settings that nothing reads.
+        names: settings that nothing reads; `outer.inner` for a field of a field.
         where: why not, such as "without a window".
 
     Raises:
         UserError: naming all of them.
     """
-    usual = {name: getattr(type(settings), name) for name in names}
-    changed = [name for name, value in usual.items() if getattr(settings, name) != value]
+    both = {name: (attrgetter(name)(settings), _default(settings, name)) for name in names}
+    changed = {name: values for name, values in both.items() if values[0] != values[1]}
     if changed:
+        given, default = (", ".join(setting(n, values[i]) for n, values in changed.items()) for i in (0, 1))
         raise UserError(
-            f"{', '.join(setting(n, getattr(settings, n)) for n in changed)} {where}: nothing reads this",
-            hint=f"Leave it out; where a recipe has it, say {', '.join(setting(n, usual[n]) for n in changed)}.",
+            f"{given} {where}: nothing reads this", hint=f"Leave it out; where a recipe has it, say {default}."
         )
+
+
+def _default(settings: Any, name: str) -> Any:
+    """Of a field, or of a field of a field."""
+    outer, _, inner = name.partition(".")
+    field = next(f for f in dataclasses.fields(settings) if f.name == outer)
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return attrgetter(inner)(value) if inner else value
 
 
 def require_counts(settings: object, *names: str) -> None:

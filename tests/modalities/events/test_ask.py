@@ -106,6 +106,23 @@ def test_everybody_is_asked_at_the_date_of_the_extract(asking: Path, home: Path,
     assert "--until=soon: not a day" in main_fails([*words, "--until", "soon"], capsys)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--patient", "3"], "--patient without --report"),
+        (["--examples"], "--examples without --report"),
+        (["--report", "page", "--patient", "3", "--examples"], "--examples with --patient: nothing reads this"),
+        (["--at", "task", "--until", "2024-06-30"], "--at and --until"),
+    ],
+)
+def test_options_that_nothing_reads_are_refused(asking: Path, home: Path, tmp_path: Path, capsys, given, said):
+    out = tmp_path / "a.parquet"
+    places = {"task": str(home / "task"), "page": str(tmp_path / "a.html")}
+    given = [places.get(word, word) for word in given]
+    assert said in main_fails(["ask", asking, home / "meds", "VISIT within 9 days", "--out", out, *given], capsys)
+    assert not out.exists()
+
+
 def test_held_out_answers_stand_in_report_and_card(asking: Path):
     told = json.loads((asking / "unmask.json").read_text())["data"]["answers"]
     assert {"kind", "n", "hours", "answer", "came", "brier", "brier_of_the_mean"} == set(told[0])

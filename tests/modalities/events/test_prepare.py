@@ -24,7 +24,7 @@ from unmask.modalities.events.recipes import EventSettings, with_overrides
 from unmask.modalities.events.vocabulary import Vocabulary
 
 SMALL = {"slots": 32, "batch_slots": 128, "width": 16, "inner": 16, "steps": 3, "precision": "fp32", "floor": 2}
-SETTINGS = with_overrides(EventSettings(), {**SMALL, "device": "cpu", "holdout": 0.2})
+SETTINGS = with_overrides(EventSettings(), {**SMALL, "device": "cpu"})
 RAY = importlib.util.find_spec("ray") is not None
 
 
@@ -68,7 +68,7 @@ def test_what_is_prepared_is_what_pretrain_reads(meds: Path, tmp_path: Path, mon
     store = next((tmp_path / "store").iterdir())
     for path in store.glob("*.bin"):
         assert path.read_bytes() == (tmp_path / "one" / "events" / path.name).read_bytes()
-    training, held_out = split(here, subjects_to_learn_from(here), SETTINGS.holdout, seed)
+    training, held_out = split(here, subjects_to_learn_from(here), SETTINGS, seed)
     fitted = Vocabulary.fit(here, subjects=training, floor=2)
     assert json.dumps(fitted.to_dict()) == json.dumps(vocabulary.to_dict())
     assert (found.counts["training"], found.counts["held_out"]) == (len(training), len(held_out))
@@ -91,7 +91,7 @@ def test_settings_that_contradict_what_was_prepared_are_refused(meds: Path, tmp_
     events.prepare(meds, tmp_path / "p", settings=SETTINGS, workers=1)
     for change, message in (
         ({"floor": 5}, r"floor=5, and .*p was prepared with floor=2"),
-        ({"holdout": 0.1}, r"holdout=0.1, and .*p was prepared with holdout=0.2"),
+        ({"holdout": 0.1}, r"holdout=0.1, and .*p was prepared with holdout=0.05"),
         ({"rollup": "parts:1"}, r"rollup=parts:1, and .*p was prepared with rollup=$"),
         ({"store": "memory"}, r"store=memory, and .* stay on the disk"),
     ):

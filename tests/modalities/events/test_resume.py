@@ -64,7 +64,7 @@ def tuned(task: str, home: Path, out: Path, settings: OutcomeSettings = SHORT, *
         return finetune_outcome(
             home / "model", home / "meds", home / "task", out, settings=settings, checkpoints=True, **more
         ).figures
-    chosen = replace(settings, codes="DIABETES,HYPERTENSION")
+    chosen = replace(settings, codes="DIABETES,HYPERTENSION", trees=0)
     return finetune_next_visit(home / "model", home / "meds", out, settings=chosen, checkpoints=True, **more).figures
 
 
@@ -102,7 +102,7 @@ def test_resumed_is_uninterrupted(task: str, home: Path, tmp_path: Path, monkeyp
 
 def test_every_training_of_a_run_is_gone_on_with(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A head of its own for each part of the learning curve; and a signal, which saves between two checkpoints."""
-    settings = replace(SHORT, encoder="frozen", curve=True, checkpoint_seconds=1e9)
+    settings = replace(SHORT, encoder="frozen", tune=TuneSettings(), curve=True, checkpoint_seconds=1e9)
     with monkeypatch.context() as patched:
         steps = at_step(0, killed, HeadFinetuning, patched)
         whole = tuned("outcome", home, tmp_path / "whole", settings)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from unmask.errors import UserError
 from unmask.modalities.events.demo import simulate
+from unmask.modalities.events.prepare import prepare
 from unmask.modalities.events.pretrain import pretrain
 from unmask.modalities.events.recipes import EventSettings, with_overrides
 
@@ -62,6 +66,11 @@ ALONE = {
     "until": {"questions": 4},
 }
 """Settings that others must stand beside, which are refused without them."""
+NEVER = {
+    "hide": ({"select": "unmask.core.corruption:Uniform"}, "event"),
+    "store_folder": ({"store": "memory"}, "events"),
+}
+"""Settings that others make idle."""
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +104,21 @@ def test_a_setting_of_pretraining_changes_the_model_or_is_refused(name, home, tm
     beside = ALONE[name]
     usual = trained(home, tmp_path / "usual", **beside, **({"until": "last"} if name == "until" else {}))
     assert trained(home, tmp_path / "run", **beside, **given) != usual
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_a_setting_that_others_make_idle_is_refused(name, home, tmp_path):
+    beside, value = NEVER[name]
+    with pytest.raises(UserError, match=f"{name}=.*nothing reads this"):
+        trained(home, tmp_path / "run", **beside, **{name: value})
+
+
+def test_a_share_is_not_held_out_of_data_that_say_who_judges_the_run(home, tmp_path):
+    shutil.copytree(home / "meds", tmp_path / "meds")
+    splits = pl.DataFrame({"subject_id": range(30), "split": ["tuning", *["train"] * 4] * 6})
+    splits.write_parquet(tmp_path / "meds" / "metadata" / "subject_splits.parquet")
+    settings = with_overrides(EventSettings(), SMALL)
+    for name, make in {"run": functools.partial(pretrain, console=False), "prepared": prepare}.items():
+        with pytest.raises(UserError, match=r"holdout=0\.1 .*tuning.*nothing reads this"):
+            make(tmp_path / "meds", tmp_path / f"wrong {name}", settings=settings)
+        make(tmp_path / "meds", tmp_path / name, settings=dataclasses.replace(settings, holdout=0.05))

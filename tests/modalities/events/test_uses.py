@@ -70,7 +70,7 @@ def test_time_to_event(home: Path, tmp_path: Path):
     days = pl.Series(rng.exponential(60, 240))
     time = pl.when(pl.col("boolean_value")).then(days * 0.2).otherwise(days + 60)
     task = relabelled(home, tmp_path / "task", boolean_value=pl.col("boolean_value"), float_value=time)
-    run = finetune_outcome(home / "model", home / "meds", task, tmp_path / "m", settings=QUICK)
+    run = finetune_outcome(home / "model", home / "meds", task, tmp_path / "m", settings=replace(QUICK, trees=0))
     assert run.figures["kind"] == "time_to_event"
     assert run.figures["results"]["ours"]["c_index"] > 0.6
     frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", task)
@@ -337,7 +337,7 @@ def test_a_row_with_a_wrong_time_moves_no_stay(tmp_path: Path, admission: str, d
 
 
 def test_next_visit_is_fitted_and_predicts(home: Path, tmp_path: Path):
-    settings = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, codes="DIABETES,HYPERTENSION")
+    settings = OutcomeSettings(epochs=12, members=2, hidden=16, trees=0, codes="DIABETES,HYPERTENSION")
     run = finetune_next_visit(home / "model", home / "meds", tmp_path / "m", settings=settings)
     assert set(run.figures["results"]) == {"ours", "frequency", "seen before", "co-occurrence"}
     assert run.figures["results"]["ours"]["all"]["auroc"] > 0.8

@@ -65,6 +65,14 @@ def test_what_a_network_does_not_read_is_refused(network, key, value):
     assert settings_of(network=network).network == network
 
 
+def test_shares_of_copied_rows_are_not_read_by_a_selector_of_ones_own():
+    select = "unmask.core.corruption:Uniform"
+    with pytest.raises(UserError, match=r"copied=0\.2 with select=.*nothing reads it"):
+        settings_of(select=select, copied=0.2)
+    for recipe in RECIPES:
+        assert settings_of(recipe, select=select).select == select
+
+
 def test_what_it_reads_arrives():
     settings = settings_of(
         learning_rate="0.1", seed=3, device="cpu", precision="fp32", epochs=2, **{"train.schedule": "cosine"}

@@ -122,6 +122,13 @@ def test_a_setting_of_pretraining_changes_the_model_or_is_refused(name, corpus, 
         assert trained(corpus, tmp_path / "run", **more) != usual
 
 
+def test_what_is_hidden_is_not_said_beside_a_selector_of_ones_own():
+    select = OTHER["select"]
+    with pytest.raises(UserError, match=r"hide='span' with select=.*nothing reads it"):
+        TextSettings(hide="span", select=select)
+    assert with_overrides(TextSettings(), RECIPES["modern"] | {"select": select}).select == select
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("vocabulary", 9999), ("tokenizer_kind", "bpe"), ("lowercase", True), ("strip_accents", True)],

@@ -45,6 +45,8 @@ def ask(
             f"--{'patient' if patient else 'examples'} without --report",
             hint="Give --report PAGE.html: patients are drawn there.",
         )
+    if patient and examples:
+        raise UserError("--examples with --patient: nothing reads this", hint="Leave it out: who is named is drawn.")
     check_results([name for name in (out, report) if name is not None], [data, at])
     output = Output(json_)
     loaded = ready(model, device, precision, most_unknown)

@@ -35,7 +35,7 @@ from unmask.modalities.events.outcome import OutcomeHead, fit_head, folds
 from unmask.modalities.events.outcome_baselines import FEWEST as FEWEST
 from unmask.modalities.events.outcome_baselines import OutcomeBaselines
 from unmask.modalities.events.outcome_worth import columns_of, worth
-from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.scoring import scored
 from unmask.modalities.events.splits import whom
 from unmask.modalities.events.summaries import last_values, usual
@@ -102,6 +102,7 @@ def finetune_outcome(
     held = held_out(events, points, settings)
     train, test = np.flatnonzero(~held), np.flatnonzero(held)
     target = target_for(points.take(train), named(labels), settings)
+    check_outcome_read(settings, target.kind, own_splits=events.held_out is not None, checkpoints=checkpoints or resume)
     y, stages = target.encode(points), None
     if checkpoints or resume:
         stages = stages_of(out, loaded, events, points, y, held, settings, resume=resume)

@@ -23,13 +23,14 @@ from unmask.modalities.events.finetune import FEWEST, OutcomeRun, OutcomeWork, b
 from unmask.modalities.events.finetune_stages import stages_of
 from unmask.modalities.events.histories import Histories
 from unmask.modalities.events.meds import STATIC, Labels
-from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.scoring import auroc, resampled
 from unmask.modalities.events.splits import whom
 from unmask.modalities.events.targets import MultiLabel
 from unmask.modalities.events.visits import own_events, visits_of
 from unmask.modalities.events.vocabulary import FIRST
 from unmask.training.finetune_checkpoints import StoppedBySignal
+from unmask.training.settings import refuse_unread
 from unmask.writing import final_place, writes_model, written_folder
 
 RANKS = (5, 10)
@@ -49,7 +50,7 @@ class NextVisits:
         came: (points, codes) whether the visit has it.
         before: (points, codes) whether the patient had it before: then it is a repeat, else an onset.
         encounter: (points,) whether the visit is an encounter of the data; else events close in time.
-        gap: hours without an event after which another visit begins, of those.
+        gap: hours without an event after which another visit begins, of those; None where every visit is an encounter.
     """
 
     points: Labels
@@ -57,16 +58,16 @@ class NextVisits:
     came: np.ndarray
     before: np.ndarray
     encounter: np.ndarray
-    gap: float
+    gap: float | None
 
     def told(self) -> str:
         """What a visit is here."""
         named, count = int(self.encounter.sum()), len(self.encounter)
-        gaps = (
-            "events of one time stamp" if self.gap == 0 else f"events with no more than {self.gap:g} hours between them"
-        )
-        if named in (0, count):
-            return "an encounter of the data" if named else f"{gaps} (the data names no encounters there)"
+        if named == count:
+            return "an encounter of the data"
+        gaps = f"events with no more than {self.gap:g} hours between them" if self.gap else "events of one time stamp"
+        if not named:
+            return f"{gaps} (the data names no encounters there)"
         return f"an encounter of the data ({named:,} of {count:,}), where none is named {gaps}"
 
 
@@ -94,6 +95,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
     came: list[np.ndarray] = []
     before: list[np.ndarray] = []
     encounter: list[bool] = []
+    all_encounters = True
     for i in range(len(events)):
         rows = histories.rows(i)
         rows = rows[events.time[rows] != STATIC]
@@ -103,6 +105,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
             continue
         named = None if events.visit is None else events.visit[rows]
         found = visits_of(when, named, gap, own[events.code[rows]])
+        all_encounters &= bool(found.encounter.all())
         mine = mine[when[mine] >= found.begin[found.of[mine]]]  # what is dated before its visit is known before
         if not len(mine):
             continue
@@ -128,7 +131,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         came=np.stack(came),
         before=np.stack(before),
         encounter=np.array(encounter),
-        gap=gap,
+        gap=None if all_encounters else gap,
     )
 
 
@@ -151,12 +154,15 @@ def finetune_next_visit(
         UserError: for anything wrong with model or data; `out` holds a model.
     """
     settings = settings or OutcomeSettings()
-    if settings.worth:
-        raise UserError("finetune next-visit with worth=true", hint="Parts are weighed by finetune outcome alone.")
     started, out = time.perf_counter(), Path(out)
     loaded, events = begin(model, data, settings)
+    check_outcome_read(
+        settings, MultiLabel.kind, own_splits=events.held_out is not None, checkpoints=checkpoints or resume
+    )
     histories = loaded.histories(events)
     visits = next_visits(histories, tuple(p.strip() for p in settings.codes.split(",")), settings.visit_gap)
+    if visits.gap is None:
+        refuse_unread(settings, ["visit_gap"], "of data in which all visits are encounters")
     held = held_out(events, visits.points, settings)
     if (~held).sum() < FEWEST:
         raise UserError(
@@ -174,7 +180,8 @@ def finetune_next_visit(
         return stopped(out, loaded, target, stop)
     predicted = {}
     if held.any():
-        predicted = work.predict(fitted, np.flatnonzero(held)) | baselines(visits, ~held, held)
+        predicted = work.predict(fitted, np.flatnonzero(held))
+        predicted |= baselines(visits, ~held, held) if settings.baselines else {}
     results = {n: figures(visits.came[held], visits.before[held], p) for n, p in predicted.items()}
     found: dict[str, Any] = {
         "kind": target.kind,

@@ -157,7 +157,7 @@ def _prepared(
     parents, splits = parents_of(root), splits_of(root, found.subjects)
     all_events = events_of(found, parents, splits)
     chosen = subjects_to_learn_from(all_events)
-    training, held_out = split(all_events, chosen, settings.holdout, settings.train.seed)
+    training, held_out = split(all_events, chosen, settings, settings.train.seed)
     if not len(training):
         raise UserError(
             f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."

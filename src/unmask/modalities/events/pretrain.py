@@ -89,7 +89,7 @@ class EventPretraining(Pretrainable[EventRun]):
             self.events, vocabulary, seed = open_prepared(folder, settings)
             say(f"{folder}: prepared, {len(self.events.time):,} events")
         chosen = subjects_to_learn_from(self.events) if self.subjects is None else np.asarray(self.subjects)
-        self.chosen, self.training, self.held_out = chosen, *split(self.events, chosen, settings.holdout, seed)
+        self.chosen, self.training, self.held_out = chosen, *split(self.events, chosen, settings, seed)
         if not len(self.training):
             raise UserError(
                 f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."

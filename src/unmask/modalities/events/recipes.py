@@ -127,7 +127,8 @@ class EventSettings:
         until: with questions, the day up to which everybody was observed (the extract's date, '2024-06-30', or a time,
             UTC), or 'last' where the last event is the end. None: OBSERVATION_END events say it, or else the last
             event, which is refused where visits are rare (see `queries.check_end_known`).
-        holdout: share of patients held out for validation, 4,096 patients at most.
+        holdout: share of patients held out for validation, 4,096 patients at most. Not read where the data's splits
+            have a tuning part: then those are.
         store: 'memory' keeps the events there (16 bytes each), 'disk' in files that are mapped; auto takes the disk for
             more than a quarter of the free memory, or 2 GB.
         store_folder: where those files go; none is the folder `events` of the run. A folder of its own serves several
@@ -209,6 +210,10 @@ def check_read(settings: EventSettings) -> None:
     if settings.architecture == "visible_only":
         dropped = setting("architecture", "visible_only")
         refuse_unread(settings, ("mask", "random", "keep"), f"with {dropped}, which drops hidden slots")
+    if settings.select is not None:
+        refuse_unread(settings, ["hide"], f"with {setting('select', settings.select)}")
+    if settings.store == "memory":
+        refuse_unread(settings, ["store_folder"], f"with {setting('store', 'memory')}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,10 +279,11 @@ class OutcomeSettings:
         problem: of labels that are whole numbers, whether they are classes ('single') or amounts ('regression').
         level: of amounts, the share of the points whose interval should hold the number.
         members: small networks averaged; each stops on a share of the training patients of its own.
-        trees: randomised trees beside the networks (yes or no, classes, and numbers); 0 leaves them out.
+        trees: randomised trees beside the networks, of a yes or no, classes and numbers alone; 0 leaves them out.
         hidden: width of a member's hidden layer.
         dropout, weight_decay, learning_rate, epochs, patience: of a member's training.
-        holdout: share of labelled patients that no member and no baseline sees: the report is about them.
+        holdout: share of labelled patients that no member and no baseline sees: the report is about them. Where
+            the data's splits hold patients out, those are.
         encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too, and has a voice of its own beside
             networks and trees.
         tune: how the encoder is fine-tuned: `TuneSettings`.
@@ -287,14 +293,15 @@ class OutcomeSettings:
             with questions (--recipe ask).
         worth: measure on the training patients alone, in five folds, what states, answers, summaries and trees are each
             worth, and leave out what is worth nothing; some thirty more fits.
-        baselines: fit prevalence, last values, logistic regression and gradient boosting beside it.
+        baselines: fit prevalence, last values, logistic regression and gradient boosting beside it; of next visits
+            frequency, what was seen before and co-occurrence.
         codes: next-visit: what the codes asked for begin with, with commas between.
         visit_gap: next-visit: hours without an event after which another visit begins, where the data names no
             encounters; 0: every time stamp is a visit.
-        curve: fit all of them on 10, 25 and 50 % of the training labels too.
+        curve: of outcomes, fit all of them on 10, 25 and 50 % of the training labels too.
         most_unknown: data of whose events a larger share has codes that the model does not know is refused.
-        checkpoint_seconds: between checkpoints, from which an interrupted run is resumed.
-        examples: show the record of the held-out patient at highest risk in report.html.
+        checkpoint_seconds: between checkpoints, where they are kept, from which an interrupted run is resumed.
+        examples: of outcomes, show the record of the held-out patient at highest risk in report.html.
         seed, precision, device: as in pretraining.
     """
 
@@ -338,6 +345,35 @@ class OutcomeSettings:
         _require_rates(self)
         if not (self.states or self.summaries or self.answers):
             raise UserError("states=false, summaries=false and answers=false", hint="The head needs one of them.")
+
+
+def check_outcome_read(settings: OutcomeSettings, kind: str, *, own_splits: bool, checkpoints: bool) -> None:
+    """
+    Args:
+        kind: of the target, see `targets`; 'multi_label' is that of next-visit.
+        own_splits: the data's splits say who is held out.
+        checkpoints: are kept.
+
+    Raises:
+        UserError: a setting that has no say with such labels, or beside the others. One that leaves out what such a
+            task has not got (`trees=0`) is none.
+    """
+    amounts, visits = kind == "number", kind == "multi_label"
+    if not amounts:
+        refuse_unread(settings, ["level"], "of labels that are no amounts")
+    if settings.trees and kind not in ("binary", "classes", "number"):
+        refuse_unread(settings, ["trees"], "of next visits" if visits else "of times to an event")
+    if visits:
+        refuse_unread(settings, ["problem", "worth", "examples"], "in finetune next-visit")
+    else:
+        refuse_unread(settings, ["codes", "visit_gap"], "in finetune outcome")
+    if settings.encoder == "frozen":
+        tune = [f"tune.{f.name}" for f in dataclasses.fields(TuneSettings)]
+        refuse_unread(settings, tune, f"without {setting('encoder', 'tuned')}")
+    if own_splits:
+        refuse_unread(settings, ["holdout"], "of data whose splits say who is held out")
+    if not checkpoints:
+        refuse_unread(settings, ["checkpoint_seconds"], "where no checkpoints are kept")
 
 
 OURS: Mapping[str, Any] = {}

@@ -325,10 +325,10 @@ def target_of(labels: Labels, problem: Problem = "auto") -> Labelled:
     """
     if labels.number is not None:
         return _of_numbers(labels, problem)
-    if problem == "regression":
+    if problem != "auto":
         told = {True: "the time to an event", False: "classes" if labels.names is not None else "yes or no"}
         raise UserError(
-            f"problem=regression, with labels of {told[labels.days is not None]}",
+            f"problem={problem}, with labels of {told[labels.days is not None]}",
             hint="Give float_value or integer_value alone, or leave problem out.",
         )
     if labels.days is not None:

@@ -181,6 +181,11 @@ def settings_of(recipe: str = "masked", **overrides: Any) -> TableSettings:
             f"{name}={getattr(settings, name)}: the network {settings.network!r} does not read it",
             hint=f"Leave it out, or choose another {setting('network')}.",
         )
+    if settings.select is not None and settings.copied != before.copied:
+        raise UserError(
+            f"copied={settings.copied} with {setting('select', settings.select)}: nothing reads it",
+            hint="Leave it out.",
+        )
     if settings.train.device == "cuda" or settings.train.precision == "bf16":
         raise UserError(
             f"device={settings.train.device}, precision={settings.train.precision}",

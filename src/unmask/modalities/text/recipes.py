@@ -128,11 +128,14 @@ class TextSettings:
                 hint="Rare tokens are hidden more often where tokens are hidden one by one "
                 f"({setting('hide', 'token')}, no select).",
             )
-        idle = {"generator": self.objective != "detection", "spread": self.density != "bell"}
+        idle = {
+            "generator": self.objective != "detection" and f"without {setting('objective', 'detection')}",
+            "spread": self.density != "bell" and f"without {setting('density', 'bell')}",
+            "hide": self.select is not None and f"with {setting('select', self.select)}",
+        }
         for name in (name for name in idle if idle[name] and changed(self, name)):
-            needed = setting("objective", "detection") if name == "generator" else setting("density", "bell")
             raise UserError(
-                f"{setting(name, getattr(self, name))} without {needed}: nothing reads it", hint="Leave it out."
+                f"{setting(name, getattr(self, name))} {idle[name]}: nothing reads it", hint="Leave it out."
             )
         if self.architecture == "visible_only":
             replaced = [name for name in ("mask", "random", "keep") if changed(self, name)]
