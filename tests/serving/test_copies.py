@@ -213,6 +213,7 @@ def test_each_of_several_models_has_a_process_of_its_own(dice, tmp_path, thread)
         time.sleep(0.2)
         psutil.Process(*first).kill()
         assert who(server, "n") == second  # meanwhile
+        assert server.post("models/m/who", {})[0] == 200  # waits as well
         status, answer = slow.result()  # was held until there was a process again
     assert (status, {answer["here"]} & (first | second)) == (200, set())
     assert who(server, "m") == {answer["here"]}

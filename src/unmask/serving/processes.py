@@ -7,8 +7,7 @@ One process is started afresh, loads the models and answers (`worker.py`). Where
 nothing itself: it is copied (forked) as often, so that all share one set of weights in memory, and a process that dies
 is replaced by another copy within milliseconds. Threads do not survive a fork, so that only a process with a single one
 is copied; where loading has started others, each process loads for itself. The server sends requests as they came, and
-gets answers; what a dead process was working on is handed to another one, once: the next, where it was the only one.
-All answer from the same models: no
+gets answers; what a dead process was working on is handed to another one, once. All answer from the same models: no
 process loads a folder that was replaced since.
 """
 
@@ -144,30 +143,33 @@ class Fleet:
             return self.template.copy()
 
     def ask(self, ask: Ask) -> None:
-        """Hand a request to the process with the fewest."""
+        """Hand a request to the process with the fewest. While none is alive it is held until one has been replaced."""
         alive = [worker for worker in self._workers if worker.alive]
         for worker in sorted(alive, key=lambda one: len(one.pending)):
             if worker.send(ask):
                 return
-        self.refuse([ask], f"no process is ready to answer{self.reason and f': {self.reason}'}")
+        if self.reason or ask.action == PROBE:
+            self.refuse([ask], f"no process is ready to answer{self.reason and f': {self.reason}'}")
+            return
+        self._held.append(ask)
+        if any(worker.alive for worker in self._workers):  # since
+            self.ask_held()
 
     def again(self, asks: Sequence[Ask]) -> None:
-        """Requests whose process has died: each is handed to another one, once, or held until there is one. They leave
-        nothing behind, so that asking again is safe; one that ends processes ends two."""
+        """Requests whose process has died: each is handed to another one, once. They leave nothing behind, so that
+        asking again is safe; one that ends processes ends two."""
         for ask in asks:
             if ask.again or ask.action == PROBE:
                 self.refuse([ask], "the process with this request died")
                 continue
             ask.again = True
-            if any(worker.alive for worker in self._workers):
-                self.ask(ask)
-            else:
-                self._held.append(ask)
+            self.ask(ask)
 
     def ask_held(self) -> None:
         """A process has been replaced, or cannot be: what waits for one is handed over, or refused."""
-        while self._held:
-            self.ask(self._held.popleft())
+        for _ in range(len(self._held)):
+            if not (ask := self._held.popleft()).gone:
+                self.ask(ask)
 
     def refuse(self, asks: Sequence[Ask], what: str) -> None:
         """Say of requests that no process answers them."""
@@ -370,6 +372,7 @@ class Worker:
                 lost, self.pending = list(self.pending.values()), {}
             self.fleet.again(lost)
             if self._closing.is_set():
+                self.fleet.reason = "the server ends"
                 self.fleet.ask_held()
                 return
             self.fleet.gateway.metrics.restarts += 1
