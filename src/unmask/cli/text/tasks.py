@@ -203,7 +203,7 @@ def evaluate(
     shown = found | found.get("metrics", {})
     ends = {found["metric"]: [found.get("low"), found.get("high")]}
     names = [n for n, v in shown.items() if isinstance(v, float) and n not in ("value", "low", "high")]
-    lines = figure_lines(shown | {"intervals": ends}, names)
+    lines = figure_lines(shown | {"intervals": ends}, names, rules=figures.rules(found))
     lines += figures.lines(found)
     output.write(found, lines, device=found["device"], precision=found["precision"])
 

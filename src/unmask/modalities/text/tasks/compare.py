@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 
 from unmask.core.inference import one_core
 from unmask.modalities.text.tasks import simpler
-from unmask.modalities.text.tasks.beside import Beside, Kind, vectors_apart
-from unmask.modalities.text.tasks.held_out import interval, resamples
+from unmask.modalities.text.tasks.beside import Beside, Kind, fit_cosine, vectors_apart
+from unmask.modalities.text.tasks.held_out import interval, judging_folds, resamples
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
@@ -24,6 +25,7 @@ DRAWS = 100
 SHARES = (0.5, 1.0)
 AVERAGED = ("words", "sentence")
 """Kinds whose outputs are averaged with the encoder's too."""
+SENTENCE = "sentence with the most words in common"
 
 
 @dataclass
@@ -64,7 +66,7 @@ def rivals(
     with one_core():
         out = []
         if task.name == "answer":
-            out.append(Rival("sentence with the most words in common", [_sentence(q) for q in held.items]))
+            out.append(Rival(SENTENCE, [_sentence(q) for q in held.items]))
         if task.name == "classify":
             assert model is not None
             out += _constants(task, model, training, held, where)
@@ -106,6 +108,36 @@ def _constants(
         cosine = (u * v).sum(1) / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-9)
         found.append(Rival("cosine of the frozen vectors", plain.decode([np.array([x]) for x in cosine], held)))
     return found
+
+
+def rule(task: TextTask, items: Sequence[Any]) -> Rival | None:
+    """What a rule without a model answers for labelled rows, knowing no others: of tags each word's most frequent one
+    in the other folds of the rows, of numbers their mean, of pairs the cosine of the counts of their words, of
+    questions the sentence with the most words in common, or "no answer" where that scores more.
+
+    None for a task without such a rule, and for pairs that hold no words.
+    """
+    if task.name == "tag":
+        said: list[dict[str, Any]] = [{"entities": []}] * len(items)
+        where: dict[str, Any] = {"found": (), "slots": task.encoder.slots, "context": nullcontext, "seed": 0}
+        for outside, here in judging_folds(items) if len(items) > 1 else ():
+            parts = [task.prepare([items[i] for i in part], labelled=True) for part in (outside, here) if len(part)]
+            told = rivals(task, None, *parts, **where)[0].predictions if len(parts) == 2 else []
+            for i, row in zip(here.tolist(), told, strict=False):
+                said[i] = row
+        return Rival(_name("tags", task), said)
+    if task.name == "answer":
+        found = [Rival(SENTENCE, [_sentence(q) for q in items])]
+        found.append(Rival("no answer", [{"answer": {"text": ""}}] * len(items), constant=True))
+        return max(found, key=lambda rival: task.value(rival.predictions, items))
+    if task.name == "similarity":
+        cosine = fit_cosine(items)
+        told = [] if cosine is None else [{"score": float(x)} for x in cosine.outputs(items)[:, 0]]
+        return Rival(_name("cosine", task), told) if told else None
+    if task.problem == "regression":
+        mean = float(np.mean([float(str(item.label)) for item in items]))
+        return Rival("mean", [{"value": mean}] * len(items), constant=True)
+    return None
 
 
 def untempered(task: TextTask) -> TextTask:

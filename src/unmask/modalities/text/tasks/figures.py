@@ -11,6 +11,7 @@ import numpy as np
 from unmask.evaluation.classes import class_figures, share
 from unmask.evaluation.labels import label_figures
 from unmask.modalities.text.tasks.classify import names_of
+from unmask.modalities.text.tasks.compare import rule
 from unmask.modalities.text.tasks.held_out import groups_of
 
 MOST = 20
@@ -18,17 +19,23 @@ MOST = 20
 
 
 def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[Any], *, seed: int = 0) -> dict[str, Any]:
-    """{"figures": ...} of a classifier of classes or labels, else nothing; groups of rows count as one in intervals.
+    """{"figures": ...}; nothing for a task without a rule, or without rows. Groups of rows count as one in intervals.
 
     Returns:
         `figures`, as `evaluation.classes.class_figures` (one of several classes) or `evaluation.labels.label_figures`
         (several labels at once) has it. Rows of classes have besides `sensitivity` and `specificity` (Wilson's
         intervals) of the predicted class, and up to 20 classes `auprc` and `prevalence`, what it is by chance. Of two
         classes, `auroc`, `auprc`, `sensitivity` and `specificity` of the second one stand at the top too, with
-        `positive`, its name.
+        `positive`, its name. Of tags, answers, pairs and numbers `figures` holds `rule`: the `name` of what answers
+        without a model (`compare.rule`), and what that scores on these rows by every metric of the task.
     """
-    if task.name != "classify" or task.problem == "regression" or not len(items):
+    if not len(items):
         return {}
+    if task.name != "classify" or task.problem == "regression":
+        beside = rule(task, items)
+        if beside is None:
+            return {}
+        return {"figures": {"rule": {"name": beside.name, **task.score(beside.predictions, items)}}}
     labels = task.labels
     chance = np.array([[p["probabilities"][name] for name in labels] for p in predictions])
     number = {name: i for i, name in enumerate(labels)}
@@ -53,13 +60,19 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
     return out
 
 
+def rules(found: dict[str, Any]) -> dict[str, str]:
+    """By metric, what a rule without a model scores, in words; nothing of classes and labels, see `lines`."""
+    beside = found.get("figures", {}).get("rule", {})
+    return {key: f"{beside['name']}: {beside[key]:.4f}" for key in found["metrics"]} if "name" in beside else {}
+
+
 def lines(found: dict[str, Any]) -> list[str]:
     """The figures in words, for a terminal."""
     from unmask.evaluation.classes import class_lines
     from unmask.evaluation.labels import label_lines
 
     held = found.get("figures")
-    if held is None:
+    if held is None or "name" in held.get("rule", {}):  # that stands beside each figure
         return []
     if "by_label" in held:
         return [line.replace("pictures", "texts") for line in label_lines(held)]

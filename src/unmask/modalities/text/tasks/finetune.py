@@ -234,8 +234,9 @@ def evaluate(
     The interval resamples items with replacement and scores again (percentile bootstrap); where `columns` name a group,
     or the model was trained with one and the data has its column, whole groups. A folder of documents,
     queries and judgements goes to `retrieval.evaluate_retrieval`. `metrics` holds all of them by name; they stand at
-    the top too, but for the precision of entities, since `precision` there is the number format. Of classes and labels
-    `figures` holds the scores of each with intervals, beside the most frequent class (see `figures`).
+    the top too, but for the precision of entities, since `precision` there is the number format. `figures`
+    holds what a rule without a model scores on these rows, and of classes and labels the scores of each with intervals
+    (see `figures`).
 
     Raises:
         UserError: a label the model was not trained for, with its row; columns, `lenient` or `draws` of queries and
