@@ -11,6 +11,7 @@ import unmask
 from text_corpus import SENTENCES
 from unmask.modalities.text.tasks.finetune import predict
 from unmask.modalities.text.tasks.zeroshot import zero_shot
+from unmask.serving.verbs import Warned
 
 TEXTS = [s for s in SENTENCES if len(s) < 70]
 BLANKED = [text.replace("the", "[MASK]") for text in TEXTS if "the" in text]
@@ -108,6 +109,62 @@ def test_questions_without_anything_to_read_have_no_answer(text_server):
     for one in blank:
         status, found = text_server.post("/models/answer", {"inputs": one})
         assert (status, "without anything to read" in str(found)) == (400, True)
+
+
+def test_questions_that_leave_no_room_are_refused(text_server):
+    long = {"question": "fox " * 60, "context": "Ada lived in London."}
+    for path, body in (("answer/answer", {"questions": [long]}), ("answer", {"inputs": long})):
+        status, found = text_server.post(f"/models/{path}", body)
+        assert (status, "row 1: 60 tokens" in found["error"]["what"]) == (400, True)
+
+
+DIALECTS = [
+    ("masked/pipeline/fill-mask", "/models/masked/fill", {"inputs": "\u4ed6 [MASK]"}, {"texts": "\u4ed6 [MASK]"}),
+    ("masked/tei/embed", "/models/masked/embed", *[{k: ["the \u4ed6"]} for k in ("inputs", "texts")]),
+    ("masked/pipeline/feature-extraction", "/models/masked/embed", *[{k: ["\u4ed6"]} for k in ("inputs", "texts")]),
+    ("classify", "/models/classify/classify", {"inputs": "the \u4ed6"}, {"texts": ["the \u4ed6"]}),
+    ("classify/tei/predict", "/models/classify/classify", {"inputs": "a \u4ed6"}, {"texts": ["a \u4ed6"]}),
+    ("tag", "/models/tag/tag", {"inputs": "the \u4ed6"}, {"texts": ["the \u4ed6"]}),
+    (
+        "answer",
+        "/models/answer/answer",
+        {"inputs": {"question": "Who?", "context": "a \u4ed6"}},
+        {"questions": [{"question": "Who?", "context": "a \u4ed6"}]},
+    ),
+    (
+        "classify/tei/predict",
+        "/models/classify/classify",
+        {"inputs": ["fox " * 99], "truncate": True},
+        {"texts": ["fox " * 99], "truncate": True},
+    ),
+    (
+        "masked/tei/embed",
+        "/models/masked/embed",
+        {"inputs": ["fox " * 99], "truncate": True},
+        {"texts": ["fox " * 99], "truncate": True},
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "own", "body", "own_body"), DIALECTS)
+def test_answers_in_other_words_have_their_warnings_in_a_header(text_server, path, own, body, own_body):
+    """Their bodies have no place for them: not a word was said of texts that were cut or hold nothing known."""
+    said = text_server.post(own, own_body)[1]["warnings"]
+    assert said
+    status, headers, _ = text_server.send("POST", f"/models/{path}", body)
+    assert (status, headers["x-unmask-warning"]) == (200, "; ".join(said))
+
+
+def test_what_openai_is_asked_has_them_too_and_a_plain_text_has_none(text_server):
+    for text, warned in (("the \u4ed6", True), ("the fox", False)):
+        _, headers, _ = text_server.send("POST", "/v1/embeddings", {"model": "masked", "input": text})
+        assert ("x-unmask-warning" in headers) == warned
+
+
+def test_a_warning_in_a_header_is_one_line_of_ascii():
+    said = Warned([], ["text 1 is '\u4ed6'\r\nx-other:\0 1", "w" * 9000]).header
+    assert said.startswith("text 1 is '\\u4ed6' x-other:\\x00 1; www")
+    assert len(said) == 4000
 
 
 def test_tasks_say_what_they_cannot_read(text_server):

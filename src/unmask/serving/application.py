@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from unmask.errors import suggest
-from unmask.serving.engine import JSON, NAMED_IN_BODY, Reply, failure
+from unmask.serving.engine import JSON, NAMED_IN_BODY, WARNING, Reply, failure
 from unmask.serving.gateway import ClientGone, Gateway, Receive, Scope, Send, json_body
 from unmask.serving.limits import Limits
 from unmask.serving.openapi import documentation, openapi
@@ -115,6 +115,7 @@ def cors_headers(gateway: Gateway, request: Request) -> list[tuple[bytes, bytes]
         (b"access-control-allow-origin", origin),
         (b"access-control-allow-headers", b"authorization, content-type"),
         (b"access-control-allow-methods", b"GET, POST"),
+        (b"access-control-expose-headers", WARNING.encode()),
         (b"vary", b"origin"),
     ]
 

@@ -32,9 +32,11 @@ from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.refused import Refused, status_of, told
 from unmask.serving.shapes import checked
-from unmask.serving.verbs import Served, Verb, Work
+from unmask.serving.verbs import Served, Verb, Warned, Work
 
 JSON = "application/json"
+WARNING = "x-unmask-warning"
+"""Header of an answer whose form has no place for warnings."""
 NAMED_IN_BODY = ""
 """In place of a model's name, where the body says which: its key `model`."""
 PROBE = ""
@@ -394,7 +396,10 @@ def counted(body: bytes, most: float = math.inf) -> int:
 
 def _finished(work: Work, answers: Sequence[Any]) -> Reply:
     try:
-        return Reply(200, orjson.dumps(work.finish(answers), option=orjson.OPT_SERIALIZE_NUMPY, default=_plain))
+        found, headers = work.finish(answers), dict[str, str]()
+        if isinstance(found, Warned):
+            found, headers = found.value, {WARNING: found.header}
+        return Reply(200, orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY, default=_plain), headers)
     except BaseException as error:
         return failure(error)
 

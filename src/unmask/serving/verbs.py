@@ -7,6 +7,7 @@ of torch or of a kind of data, so that a package's own modality is served as tho
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,24 @@ class Verb:
     raw: Callable[[bytes], Any] | None = None
     telling: Callable[[Any], bool] | None = None
     example: Any = None
+
+
+LONGEST_WARNING = 4000
+"""Characters of a header: what stands in front of a server takes about 8 000 for all."""
+
+
+@dataclass(frozen=True)
+class Warned:
+    """An answer whose form has no place for warnings, which go into the header `x-unmask-warning`."""
+
+    value: Any
+    warnings: Sequence[str]
+
+    @property
+    def header(self) -> str:
+        """The warnings in one line of ASCII."""
+        line = "; ".join(" ".join(warning.split()) for warning in self.warnings)
+        return re.sub("[^ -~]", lambda found: found[0].encode("unicode_escape").decode(), line)[:LONGEST_WARNING]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +135,7 @@ def adapted(
     shape: Shape | None = None,
     **more: Any,
 ) -> Verb:
-    """A verb in other words.
+    """A verb in other words; its `warnings` go into a header (`Warned`).
 
     Args:
         ask: the body in these words -> the body of `verb`.
@@ -127,7 +146,14 @@ def adapted(
 
     def prepare(body: Any) -> Work:
         work = verb.prepare(checked(verb.request, ask(body)))
-        return dataclasses.replace(work, finish=lambda answers: answer(work.finish(answers), body))
+
+        def finish(answers: Sequence[Any]) -> Any:
+            found = work.finish(answers)
+            warnings = found.get("warnings") if isinstance(found, Mapping) else None
+            value = answer(found, body)
+            return Warned(value, warnings) if warnings else value
+
+        return dataclasses.replace(work, finish=finish)
 
     return Verb(about=about, request=request, answer=shape or Anything(), prepare=prepare, **more)
 

@@ -172,6 +172,30 @@ def test_texts_that_the_model_cannot_read_are_said(tmp_path, capsys, task):
     assert json.loads(out)
 
 
+def test_questions_that_leave_no_room_are_refused(tmp_path, capsys):
+    """All beyond three quarters of the room was cut off without a word."""
+    context = "the quick fox jumps"
+    rows = [
+        {"question": question, "context": context, "answers": [{"text": "quick", "answer_start": 4}]}
+        for question in ("what jumps", "fox " * 45, "fox " * 46)  # 64 slots, 3 of them special: 46 of 61 for a question
+    ]
+    model = folder(tmp_path / "model")
+    finetune("answer", model, rows, out=tmp_path / "m", say=list, **QUICK)
+    rows.append({**rows[0], "question": "fox " * 47})
+    said = "questions longer than 46 tokens.*: row 4: 47 tokens"
+    with pytest.raises(UserError, match=said):
+        finetune("answer", model, rows, out=tmp_path / "n", **QUICK)
+    with pytest.raises(UserError, match=said):
+        finetune("answer", model, rows[:3], validation=rows, out=tmp_path / "n", **QUICK)
+    for verb in (predict, evaluate):
+        with pytest.raises(UserError, match=said):
+            verb(tmp_path / "m", rows, say=list)
+    (tmp_path / "d.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    code, _, err = run(capsys, "predict", tmp_path / "m", tmp_path / "d.jsonl", "--out", tmp_path / "p.jsonl")
+    assert (code, (tmp_path / "p.jsonl").exists()) == (2, False)
+    assert "d.jsonl:4: 47 tokens" in err.replace("\n", "")
+
+
 def test_a_text_that_is_read_gives_no_warning(tmp_path):
     model = folder(tmp_path / "model")
     with warnings.catch_warnings():

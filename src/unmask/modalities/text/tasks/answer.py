@@ -18,8 +18,10 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots
 from unmask.encoder.on_host import on_host, to_device
+from unmask.errors import UserError, first_of
 from unmask.families.heads import SPAN, TaskHead
 from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.lengths import may_be_longer
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Window
@@ -57,6 +59,12 @@ class Answer(TextTask):
         return as_questions(data, labelled=labelled, trouble=trouble, columns=columns), None
 
     @classmethod
+    def remarks(cls, encoder: ExampleMaker, items: Sequence[SquadQuestion], *, labelled: bool) -> list[str]:
+        """Nothing; questions that are too long are refused before the work begins."""
+        check_questions(encoder, items)
+        return []
+
+    @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[SquadQuestion], settings: TaskSettings) -> Answer:
         """
         Raises:
@@ -81,6 +89,7 @@ class Answer(TextTask):
         return 2
 
     def prepare(self, items: Sequence[SquadQuestion], *, labelled: bool) -> Prepared:
+        check_questions(self.encoder, items)
         contexts = list(dict.fromkeys(q.context for q in items))
         texts = dict(zip(contexts, self.encoder.texts(contexts), strict=True))
         encoded = [texts[q.context] for q in items]
@@ -156,6 +165,24 @@ class Answer(TextTask):
             for i in here:
                 predictions[i]["answer"] = _answer(predictions[i], threshold)
         return predictions
+
+
+def check_questions(encoder: ExampleMaker, items: Sequence[SquadQuestion]) -> None:
+    """Refuse questions that leave their contexts too little room.
+
+    Raises:
+        UserError: naming them and their tokens.
+    """
+    most = encoder.most_before
+    wordy = [q for q in items if may_be_longer(most, q.question)]
+    read = encoder.texts([q.question for q in wordy])
+    long = [f"{q.where}: {len(e):,} tokens" for q, e in zip(wordy, read, strict=True) if len(e) > most]
+    if long:
+        raise UserError(
+            f"questions longer than {most:,} tokens, three quarters of what the model reads: "
+            f"{first_of(long, between='; ')}",
+            hint="Shorten them: the rest is for the context.",
+        )
 
 
 def _answer(row: dict[str, Any], threshold: float | None) -> dict[str, Any]:

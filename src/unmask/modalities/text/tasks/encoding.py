@@ -126,12 +126,17 @@ class ExampleMaker:
         long = [(a, b) for a, b in both if may_be_longer(room, a, b or "")]
         return sum(length > self.slots for length in self.lengths([a for a, _ in long], [b for _, b in long]))
 
+    @property
+    def most_before(self) -> int:
+        """Longest first text of a window, which leaves the second a quarter of the room."""
+        room = self.slots - self.pair.size
+        return max(1, room - max(1, room // 4))
+
     def windows(
         self, encoded: Sequence[Encoded], *, stride: int, before: Sequence[Encoded] | None = None
     ) -> tuple[list[Example], list[Window]]:
-        """Overlapping windows over texts that may be too long; with `before`, each behind its own first text.
-
-        A window never leaves less than a quarter of the room to the text: a longer first text is cut.
+        """Overlapping windows over texts that may be too long; with `before`, each behind its own first text, of at
+        most `most_before` tokens.
 
         Raises:
             UserError: the windows would not move.
@@ -143,7 +148,7 @@ class ExampleMaker:
             room = self.slots - plan.size
             head = None
             if before is not None:
-                head = before[owner].ids[: max(1, room - max(1, room // 4))]
+                head = before[owner].ids
                 room -= len(head)
             overlap = min(stride, room // 2)
             if room < 1:
