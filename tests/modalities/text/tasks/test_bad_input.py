@@ -160,7 +160,7 @@ def test_a_context_longer_than_any_window_is_read_in_windows(model, tmp_path):
         {"question": "where?", "context": "fox " * 400 + "river.", "answers": [{"text": "river", "answer_start": 1600}]}
     ]
     finetune("answer", model, data, out=tmp_path / "qa", **QUICK)
-    row = predict(tmp_path / "qa", [{"question": "where? " * 300, "context": data[0]["context"]}])[0]
+    row = predict(tmp_path / "qa", [{"question": "where? " * 10, "context": data[0]["context"]}])[0]
     assert row["nbest"]
 
 

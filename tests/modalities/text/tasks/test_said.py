@@ -213,6 +213,40 @@ def test_tag_types_in_two_spellings_are_said(tmp_path):
     assert "warning: labels that differ in case or spelling alone count as classes apart: 'PER' and 'Per'" in said
 
 
+def _of(task, pairs):
+    if task == "classify":
+        return [{"text": text, "label": label} for text, label in pairs]
+    if task == "similarity":
+        return [{"text": text, "text2": "the ox", "score": float(label == "fox")} for text, label in pairs]
+    if task == "tag":
+        return [{"text": text, "entities": [{"start": 0, "end": 3, "label": label}]} for text, label in pairs]
+    rows = [(text, {"text": label, "answer_start": text.lower().index(label)}) for text, label in pairs]
+    return [{"question": "who", "context": text, "answers": [answer]} for text, answer in rows]
+
+
+@pytest.mark.parametrize(
+    ("task", "what"), [("classify", "labels"), ("similarity", "labels"), ("tag", "entities"), ("answer", "answers")]
+)
+def test_the_same_text_under_several_labels_is_said_once(tmp_path, task, what):
+    pairs = [("the fox", "fox"), ("the dog", "the"), ("the  fox", "the"), ("the dog", "the"), ("the ox", "the")]
+    model, said = folder(tmp_path / "model"), []
+    finetune(task, model, _of(task, pairs), out=tmp_path / "m", say=said.append, **QUICK)
+    labels = {"classify": (" ('fox')", " ('the')"), "similarity": (" (1.0)", " (0.0)")}.get(task, ("", ""))
+    line = f"warning: 1 text is there with different {what}: row 1{labels[0]} and row 3{labels[1]}"
+    assert [entry for entry in said if "different" in entry] == [line]
+    said.clear()
+    evaluate(tmp_path / "m", _of(task, pairs), say=said.append, draws=2)
+    assert said.count(line) == 1
+
+
+def test_texts_with_several_labels_at_once_differ_in_no_order(tmp_path):
+    model, said = folder(tmp_path / "model"), []
+    rows = [("the fox", ["a", "b"]), ("The fox", ["b", "a"]), ("the dog", ["a"]), ("the dog", ["b"])]
+    finetune("classify", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    (line,) = [entry for entry in said if "different" in entry]
+    assert line == "warning: 1 text is there with different labels: row 3 ('a') and row 4 ('b')"
+
+
 @pytest.mark.parametrize("joined", ["a|b", "b;a", "a, b"])
 def test_labels_that_join_others_are_refused(tmp_path, joined):
     model = folder(tmp_path / "model")

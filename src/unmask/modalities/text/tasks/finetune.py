@@ -20,7 +20,7 @@ from unmask.modalities.text.tasks.data import PARTS, Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.finetuning import TaskTraining
-from unmask.modalities.text.tasks.held_out import interval, resamples
+from unmask.modalities.text.tasks.held_out import interval, resamples, several_labels
 from unmask.modalities.text.tasks.lenient import Trouble, warned
 from unmask.modalities.text.tasks.missing import has_no_text, unread_said
 from unmask.modalities.text.tasks.model import TaskFolder
@@ -110,7 +110,8 @@ def _read_for(
         if warning := read_from.not_there():
             say(warning)
     items = task.named(items) if labelled else items
-    for line in [*task.remarks(task.encoder, items, labelled=labelled), *unread_said(task.encoder.tokenizer, items)]:
+    said = [*task.remarks(task.encoder, items, labelled=labelled), *unread_said(task.encoder.tokenizer, items)]
+    for line in [*said, *(several_labels(items) if labelled else ())]:
         say(line)
     return items
 

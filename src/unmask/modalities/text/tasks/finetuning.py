@@ -22,7 +22,7 @@ from unmask.modalities.text.tasks.analysis import write_report
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.fit import FittedTask, TaskRun
-from unmask.modalities.text.tasks.held_out import hold_out
+from unmask.modalities.text.tasks.held_out import hold_out, several_labels
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.missing import unread_said
 from unmask.modalities.text.tasks.registry import task_class
@@ -188,7 +188,8 @@ class TaskTraining:
         reader = ExampleMaker(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
         for what, part in (("", rows.items), ("validation data: ", None if rows.chosen else rows.held_out)):
             given = part or []
-            for line in [*kind.remarks(reader, given, labelled=True), *unread_said(text.tokenizer, given)]:
+            said = [*kind.remarks(reader, given, labelled=True), *unread_said(text.tokenizer, given)]
+            for line in [*said, *several_labels(given)]:
                 self.say(f"{what}{line}")
         options = {"metric": self.metric} if "metric" in kind.options else {}
 

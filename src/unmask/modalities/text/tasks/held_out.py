@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import option, setting
+from unmask.errors import first_of, option, setting
 from unmask.evaluation.metrics import wilson
 from unmask.modalities.text.tasks.settings import TaskSettings
 
@@ -28,6 +28,34 @@ def overlap(training: Sequence[Any], held: Sequence[Any], key: Callable[[Any], s
     """Held-out rows that are training rows too, or have the same `key` otherwise; None is no key."""
     seen = {key(item) for item in training} - {None}
     return sum(key(item) in seen for item in held)
+
+
+LABELS = {"label": "labels", "spans": "entities", "answers": "answers"}
+"""What an item is labelled with, and how people call it."""
+
+
+def several_labels(items: Sequence[Any]) -> list[str]:
+    """A line on texts (pairs, questions) that are in several rows with different labels, if there are any; blanks and
+    case aside."""
+    part = next((part for part in LABELS if items and getattr(items[0], part, None) is not None), None)
+    if part is None:
+        return []
+    found: dict[str, dict[Any, Any]] = {}
+    for item in items:
+        value = getattr(item, part)
+        names = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+        found.setdefault(key_of(item), {}).setdefault(tuple(sorted(value)) if names else value, item)
+    several = [list(rows.items()) for rows in found.values() if len(rows) > 1]
+    if not several:
+        return []
+
+    def row(label: Any, item: Any) -> str:
+        shown = ", ".join(map(repr, label)) if isinstance(label, tuple) else repr(label)
+        return f"{item.where} ({shown})" if part == "label" else str(item.where)
+
+    named = first_of((" and ".join(row(*one) for one in rows[:2]) for rows in several), 3, between="; ")
+    count = "1 text is" if len(several) == 1 else f"{len(several):,} texts are"
+    return [f"warning: {count} there with different {LABELS[part]}: {named}"]
 
 
 def kept_together(items: Sequence[Any]) -> np.ndarray:
