@@ -10,6 +10,7 @@ from event_data import main_ok
 from huggingface_hub import ModelCard
 
 from unmask.evaluation.card import is_ours
+from unmask.evaluation.report import Report
 from unmask.modalities.events import audit_report
 from unmask.modalities.events.finetune import finetune_outcome
 from unmask.modalities.events.model import load
@@ -56,8 +57,12 @@ def test_an_outcome_stands_beside_rules_with_intervals(home: Path, tmp_path: Pat
     assert "Beside rules without a model" not in page  # the page has a table of its own
 
 
-def test_a_caption_names_rules_only_where_there_are_some(home: Path):
-    page = (home / "model" / "report.html").read_text()
+def test_a_caption_names_rules_only_where_there_are_some(home: Path, tmp_path: Path):
+    assert ">Beside rules without a model</h2>" in (home / "model" / "report.html").read_text()
+    about = json.loads((home / "model" / "unmask.json").read_text())
+    about["results"] = [r for r in about["results"] if r["of"] == "model"]
+    (tmp_path / "unmask.json").write_text(json.dumps(about))
+    page = Report("A model alone").of_model(tmp_path).html()
     assert ">Figures</h2>" in page
     assert "Beside rules without a model" not in page
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import gc
+import json
 import weakref
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from event_data import main_ok
 
 from unmask.core.batch import Example
 from unmask.core.plan import Plan
@@ -20,7 +23,7 @@ from unmask.modalities.events import held_out
 from unmask.modalities.events import pretrain as room
 from unmask.modalities.events.folder import load_folder
 from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import Events, read_meds
+from unmask.modalities.events.meds import STATIC, Events, read_meds
 from unmask.modalities.events.pretrain import batch_maker, make_job, pretrain
 from unmask.modalities.events.recipes import EventSettings, with_overrides
 from unmask.modalities.events.vocabulary import Vocabulary
@@ -96,3 +99,46 @@ def test_held_out_patients_are_a_share_with_a_limit(events: Events, tmp_path: Pa
     assert 80 < whole["held_out"] < 160
     assert (capped["held_out"], capped["training"]) == (10, 230)
     assert load_folder(tmp_path / "b").settings.holdout == 0.5
+
+
+def test_the_accuracy_of_a_run_stands_beside_that_of_rules(home: Path, tmp_path: Path, capsys):
+    """The most frequent code, and the most frequent one that is visible of the patient, on the very events that the
+    model is judged on."""
+    words = ["pretrain", "events", home / "meds", "--out", tmp_path / "m", "--steps", "3"]
+    words += [f"--set={pair}" for pair in ("slots=64", "batch_slots=512", "width=32", "holdout=0.2")]
+    capsys.readouterr()
+    main_ok([str(word) for word in [*words, "--json"]])
+    said = json.loads(capsys.readouterr().out)
+    folder = load_folder(tmp_path / "m")
+    histories = Histories(read_meds(home / "meds"), folder.vocabulary)
+    everybody = np.arange(len(histories.events))
+    train, held = held_out.split(histories.events, everybody, folder.settings, 0)
+    frequent = collections.Counter(
+        code
+        for i in train
+        for row, code in zip(histories.rows(i), histories.code[histories.rows(i)], strict=True)
+        if histories.events.time[row] != STATIC
+    )
+    best, right = max(frequent, key=lambda c: (frequent[c], -c)), collections.Counter[str]()
+    lengths = np.minimum(histories.lengths(), 64)
+    job = make_job(folder.model, histories, lengths, train, held, folder.settings)
+    for batch in job.validation:
+        hidden = set(job.validation_corruption.draw(batch, seed=0).flat.tolist())
+        code, who, open_ = (x.flatten().tolist() for x in (batch.values["code"], batch.identity, batch.maskable))
+        for slot in hidden:
+            seen = [code[i] for i in range(len(code)) if open_[i] and i not in hidden and who[i] == who[slot]]
+            own = max(set(seen), key=lambda c: (seen.count(c), frequent[c], c), default=best)
+            right.update({"n": 1, "most frequent code": int(code[slot] == best), "own": int(code[slot] == own)})
+    rules = said["data"]["rules"]
+    assert rules["most frequent code"] == pytest.approx(right["most frequent code"] / right["n"])
+    assert rules["most frequent code of the patient"] == pytest.approx(right["own"] / right["n"])
+    assert 0.05 < rules["most frequent code"] < rules["most frequent code of the patient"] + 0.2
+    results = json.loads((tmp_path / "m" / "unmask.json").read_text())["results"]
+    assert {r["of"]: r["value"] for r in results if r["name"] == "accuracy"}.keys() == {"model", *rules}
+    page = (tmp_path / "m" / "report.html").read_text()
+    main_ok([*map(str, words[:3]), "--out", str(tmp_path / "again"), *map(str, words[5:])])
+    line = capsys.readouterr().out
+    for name, share in rules.items():
+        assert f"; {name} {share:.1%}" in line
+        assert f">{name}</th>" in page
+        assert f"{share:.3f}" in page

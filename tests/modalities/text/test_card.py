@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_a_pretrained_folder(model: Path):
     assert page.index("Beside rules without a model") < page.index("Use this model")
     assert f"unmask fill {model}" in page
     assert "lower is better" in page
+
+
+def test_pretrain_sets_the_rule_beside_the_accuracy(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["pretrain", "text", write_corpus(tmp_path / "c.txt"), "--out", tmp_path / "m", "--set", "holdout=0.1"]
+    words += [word for name, value in (NEW | {"steps": 2}).items() for word in ("--set", f"{name}={value}")]
+    code, said, _ = run(capsys, *words)
+    results = json.loads((tmp_path / "m" / "unmask.json").read_text())["results"]
+    rule = next(r["value"] for r in results if r["of"] == "most frequent token")
+    assert code == 0
+    assert re.search(rf"accuracy [\d.]+%; most frequent token {rule:.1%} \(", said)
 
 
 def test_what_is_saved_and_exported_has_the_same_card(model: Path, tmp_path: Path):

@@ -41,10 +41,11 @@ def pretrain(
     output = Output(json_, settings.train.seed)
     finished = run(data, out, settings=settings, resume=resume, trackers=tracker)
     r = finished.result
+    rules = "".join(f"; {name} {share:.1%}" for name, share in finished.data.get("rules", {}).items())
     lines = run_lines(
         r,
         out,
         rate=f"{r.slots_per_second:,.0f} events/s",
-        held="held-out patients: loss {loss:.3f} nats a hidden event, code accuracy {accuracy:.1%}",
+        held="held-out patients: loss {loss:.3f} nats a hidden event, code accuracy {accuracy:.1%}" + rules,
     )
     output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)

@@ -28,6 +28,7 @@ def pretrain(
 ) -> None:
     """Pretrain a masked language model on raw text."""
     from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
+    from unmask.modalities.text.card import RULE
     from unmask.modalities.text.prepared import prepared_settings
     from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 
@@ -38,12 +39,13 @@ def pretrain(
 
     output = Output(json_, settings.train.seed)
     finished = run(data, out, settings=settings, resume=resume, trackers=tracker)
-    r = finished.result
+    r, share = finished.result, finished.corpus.get("most_frequent")
+    rule = "" if share is None else f"; {RULE} {share:.1%}"
     lines = run_lines(
         r,
         out,
         rate=f"{r.slots_per_second:,.0f} real tokens/s",
-        held="held out: loss {loss:.4f} nats per hidden token, accuracy {accuracy:.1%}",
+        held="held out: loss {loss:.4f} nats per hidden token, accuracy {accuracy:.1%}" + rule,
     )
     output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)
 

@@ -45,7 +45,9 @@ def remembered(about: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """What unmask.json is to hold, with the held-out figures of the run that has just ended in `run`, if one has."""
     out = dict(about)
     if "results" not in out and (figures := held_out(run)):
-        out["results"] = [f.to_dict() for f in figures_of(figures, list(figures))]
+        rules = (out.get("data") or {}).get("rules") or {}
+        found = figures_of(figures, list(figures)) + [Figure(name="accuracy", value=v, of=n) for n, v in rules.items()]
+        out["results"] = [f.to_dict() for f in found]
     return out
 
 

@@ -35,6 +35,7 @@ from unmask.modalities.events.queries import QueryDraws
 from unmask.modalities.events.query_batches import with_questions
 from unmask.modalities.events.query_fit import ANSWERS, answer_rows, calibrate, start_asking
 from unmask.modalities.events.recipes import EventSettings, check_read, structure_of, with_overrides
+from unmask.modalities.events.rules import code_counts, code_rules
 from unmask.modalities.events.vocabulary import Vocabulary
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
@@ -120,7 +121,9 @@ class EventPretraining(Pretrainable[EventRun]):
         )
         # As they are known when asked about, long histories are cut elsewhere, and may fill all slots.
         planned = lengths if self.draws is None else np.minimum(whole, settings.slots)
-        return make_job(model, histories, planned, self.training, self.held_out, settings, self.draws)
+        job = make_job(model, histories, planned, self.training, self.held_out, settings, self.draws)
+        self.validation, self.corruption = job.validation, job.validation_corruption
+        return job
 
     def _about(self, whole: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
         """Counts of the data. `whole` and `lengths`: slots of each history, before and after long ones are cut."""
@@ -139,6 +142,8 @@ class EventPretraining(Pretrainable[EventRun]):
         }
 
     def save(self, out: Path, model: Any) -> None:
+        frequencies = code_counts(self.histories, self.training)
+        self.about["rules"] = code_rules(frequencies, self.validation, self.corruption)
         if self.draws is not None:
             minutes = self.settings.train.minutes
             seconds = None if minutes is None else 60 * CALIBRATING * minutes

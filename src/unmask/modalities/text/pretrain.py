@@ -67,7 +67,7 @@ class TextPretraining(Pretrainable[TextRun]):
     """A new masked language model on raw text; see `pretrain`."""
 
     def __init__(self, data: Any, settings: TextSettings) -> None:
-        self.settings, self.texts = settings, in_memory(data)
+        self.settings, self.texts, self.rule = settings, in_memory(data), dict[str, float]()
         self.data = [str(data)] if isinstance(data, str | Path) else [] if self.texts is not None else list(data)
 
     @property
@@ -140,13 +140,14 @@ class TextPretraining(Pretrainable[TextRun]):
     def save(self, out: Path, model: torch.nn.Module) -> None:
         source = "texts in memory" if self.texts is not None else source_name(self.data)
         about = {"text": as_dict(self.settings), "source": source, "lengths": lengths_of(self.cache)}
-        about["corpus"] = corpus_of(self.cache, self.tokenizer)
+        about["corpus"] = corpus = corpus_of(self.cache, self.tokenizer)
+        self.rule = {k: v for k, v in corpus.items() if k == "most_frequent"}
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
         save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
         (out / COMPANY).unlink(missing_ok=True)
 
     def finished(self, out: Path, result: RunResult) -> TextRun:
-        return TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))
+        return TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache) | self.rule)
 
     def report(self, finished: TextRun) -> None:
         write_report(finished)
