@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import numbers
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -45,7 +46,20 @@ def suggest(name: str, known: Iterable[str]) -> str:
         odd = blanks if blanks != blanks.strip() else name
         return f"{odd!r} differs in its blanks alone: strip them from the name."
     close = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(known)}."
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(map(quoted, known))}."
+
+
+def quoted(name: Any) -> str:
+    """A name as it stands in a list of names: in quotes where it would be misread without them, as with a comma, a
+    quote, blanks at its ends or a new line in it.
+
+    >>> [quoted(name) for name in ("good", "very good", 3)]
+    ['good', 'very good', '3']
+    >>> print(*map(quoted, ("a, b", " a", "a  b", "two\\nlines", "")), sep=" ")
+    'a, b' ' a' 'a  b' 'two\\nlines' ''
+    """
+    text = str(name)
+    return text if text.isprintable() and re.fullmatch(r"[^ ,;'\"]+( [^ ,;'\"]+)*", text) else repr(text)
 
 
 def first_of(items: Iterable[Any], most: int = 5, *, between: str = ", ") -> str:

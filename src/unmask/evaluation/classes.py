@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unmask.errors import either
+from unmask.errors import either, quoted
 from unmask.evaluation.charts import table
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
@@ -198,7 +198,7 @@ def class_lines(found: dict[str, Any]) -> list[str]:
     lines.append(f"{'class':22}{'n':>7}  {'precision':22}{'recall':22}{'F1':22}AUROC")
     for row in found["by_class"][:SHOWN]:
         told = "".join(f"{_told(row[name]):22}" for name in ("precision", "recall", "f1", "auroc"))
-        lines.append(f"{row['class'][:21]:22}{row['n']:>7}  {told}".rstrip())
+        lines.append(f"{quoted(row['class'])[:21]:22}{row['n']:>7}  {told}".rstrip())
     if len(found["by_class"]) > SHOWN:
         lines.append(
             f"... {len(found['by_class'])} classes in all; {either('--json gives', 'by_class holds')} every one"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unmask.errors import either
+from unmask.errors import either, quoted
 from unmask.evaluation.charts import table
 from unmask.evaluation.classes import SHOWN, area, share
 from unmask.evaluation.meanings import legend
@@ -230,7 +230,7 @@ def label_lines(found: dict[str, Any]) -> list[str]:
     )
     for row in found["by_label"][:SHOWN]:
         told = "".join(f"{_told(row[name]):22}" for name in COLUMNS)
-        lines.append(f"{row['label'][:21]:22}{row['n']:>7} {row['prevalence']:>6.1%}  {told}".rstrip())
+        lines.append(f"{quoted(row['label'])[:21]:22}{row['n']:>7} {row['prevalence']:>6.1%}  {told}".rstrip())
     if len(found["by_label"]) > SHOWN:
         lines.append(
             f"... {len(found['by_label'])} labels in all; {either('--json gives', 'by_label holds')} every one"

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.errors import UserError, quoted
 
 
 def zeroshot(
@@ -31,7 +32,6 @@ def zeroshot(
     """Classify texts without training: by an NLI head where the model has one, else by masked prompts."""
     from unmask.cli.common import Output, on_stderr
     from unmask.cli.text.lines import read_lines
-    from unmask.errors import UserError
     from unmask.files import check_results
     from unmask.modalities.text.tasks.zeroshot import zero_shot
     from unmask.writing import write_json_lines
@@ -42,7 +42,9 @@ def zeroshot(
     for pair in words:
         name, equals, listed = pair.partition("=")
         if not equals or name not in label:
-            raise UserError(f"--words {pair!r}", hint=f"Expected LABEL=word,word with one of {', '.join(label)}.")
+            raise UserError(
+                f"--words {pair!r}", hint=f"Expected LABEL=word,word with one of {', '.join(map(quoted, label))}."
+            )
         verbalisers.setdefault(name, []).extend(w.strip() for w in listed.split(",") if w.strip())
     rows, about = zero_shot(
         model,
@@ -62,5 +64,5 @@ def zeroshot(
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    label, chance = ("-", "-") if row["label"] is None else (row["label"], f"{row['probability']:.3f}")
+    label, chance = ("-", "-") if row["label"] is None else (quoted(row["label"]), f"{row['probability']:.3f}")
     return f"{label}  {chance}  {row['text'][:90]}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.errors import quoted
 from unmask.evaluation.charts import line_chart, number, table
 from unmask.evaluation.report import Report
 from unmask.modalities.events import clinical, number_report
@@ -119,7 +120,7 @@ def write(
     if len(points):
         page.section("When predictions are asked for", clinical.asked_when(histories, points) + " (held-out points).")
     if found.get("unseen_classes"):
-        listed = ", ".join(f"{name} ({count})" for name, count in found["unseen_classes"].items())
+        listed = ", ".join(f"{quoted(name)} ({count})" for name, count in found["unseen_classes"].items())
         page.facts({"Held-out labels of classes that training did not have": listed})
     counts = next((name for name in found["results"] if name.endswith("number of events")), "number of events")
     page.section(

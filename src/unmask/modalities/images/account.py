@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, quoted, setting
 from unmask.evaluation.label_names import labels_said
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.decode import scale_of
@@ -88,7 +88,7 @@ def contents(images: ImageSet) -> list[str]:
 def class_counts(classes: Sequence[str], labels: np.ndarray) -> list[str]:
     """Lines with the number of pictures of each class, and classes that may be none or the same."""
     counted = np.bincount(labels, minlength=len(classes))
-    line = f"classes: {', '.join(f'{c} ({n:,})' for c, n in zip(classes, counted, strict=True))}"
+    line = f"classes: {', '.join(f'{quoted(c)} ({n:,})' for c, n in zip(classes, counted, strict=True))}"
     return [line, *labels_said(classes[n] for n in labels)]
 
 

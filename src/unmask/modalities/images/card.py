@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unmask.errors import first_of, quoted
 from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, read_figures
 from unmask.files import read_object
 
@@ -122,7 +123,7 @@ def _data(about: Mapping[str, Any], tuned: Mapping[str, Any] | None) -> list[str
         out.append(f"Fine-tuned on {tuned['pictures']:,} labelled pictures.")
     classes = list(map(str, tuned.get("classes") or ()))
     if classes:
-        out.append(f"{len(classes)} classes: {', '.join(classes[:20])}" + (", ..." if len(classes) > 20 else "") + ".")
+        out.append(f"{len(classes)} classes: {first_of(map(quoted, classes), 20)}.")
     return out
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
 from unmask.encoder.on_host import on_host, to_device
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, first_of, quoted, setting
 from unmask.modalities.images.arrays import ImageSet, some_pictures
 from unmask.modalities.images.card import scored
 from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig, unpatchify
@@ -200,7 +200,7 @@ class Classifier:
             self.objective = OneClass(self.classes)
 
     def __repr__(self) -> str:
-        return f"Classifier({', '.join(self.classes[:5])}{', ...' if len(self.classes) > 5 else ''}; {self.model!r})"
+        return f"Classifier({first_of(map(quoted, self.classes))}; {self.model!r})"
 
     @classmethod
     def restore(cls, model: Any) -> Classifier:

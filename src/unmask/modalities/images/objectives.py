@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, first_of, quoted, setting
 from unmask.modalities.images.arrays import ImageSet
 from unmask.modalities.images.augment import smoothed
 
@@ -140,7 +140,8 @@ class SeveralLabels:
         unknown = [n for n in targets.names if n not in self.classes]
         if unknown:
             raise UserError(
-                f"label {unknown[0]!r} is not one of the model's", hint=f"Known: {', '.join(self.classes[:20])}."
+                f"label {unknown[0]!r} is not one of the model's",
+                hint=f"Known: {first_of(map(quoted, self.classes), 20)}.",
             )
         absent = [n for n in self.classes if n not in targets.names]
         if absent and not targets.listed:
@@ -305,7 +306,9 @@ def matched_labels(images: ImageSet, classes: list[str]) -> np.ndarray:
         raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
     unknown = [c for c in images.classes if c not in classes]
     if unknown:
-        raise UserError(f"class {unknown[0]!r} is not one of the model's", hint=f"Known: {', '.join(classes[:20])}.")
+        raise UserError(
+            f"class {unknown[0]!r} is not one of the model's", hint=f"Known: {first_of(map(quoted, classes), 20)}."
+        )
     return np.array([classes.index(c) for c in images.classes], np.int64)[images.labels]
 
 

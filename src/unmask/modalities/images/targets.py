@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.errors import UserError, setting
+from unmask.errors import UserError, first_of, quoted, setting
 from unmask.given import array_of
 from unmask.natural import natural
 
@@ -162,7 +162,7 @@ def zero_or_one(text: str) -> bool:
 
 
 def _some(names: Sequence[str], most: int = 8) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    return first_of(map(quoted, names), most)
 
 
 def _classes(texts: list[str], column: str, *, whole: bool, asked: bool = False) -> Parsed:

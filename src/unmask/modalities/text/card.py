@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import first_of
+from unmask.errors import first_of, quoted
 from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, hub_name, model_name, read_figures
 from unmask.files import read_object
 from unmask.modalities.text.cache import TokenCache
@@ -127,7 +127,7 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
     if held:
         data.append(f"{held:,} of them were held out first, to choose by; then it was trained on all.")
     if labels:
-        data.append(f"{len(labels)} labels: {first_of(labels, 20)}.")
+        data.append(f"{len(labels)} labels: {first_of(map(quoted, labels), 20)}.")
     base = task.get("base") or about.get("adapted_from")
     beside = task.get("beside")
     what = f"An encoder of text ({_shape(config)}) fine-tuned for the task `{kind}`"

@@ -1,6 +1,7 @@
 """Labelled texts in memory mean what a file of them means; labels as vectors; settings that nothing reads."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import unmask
+from commands import run
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
 from unmask.modalities.text.given import listed
@@ -17,6 +19,7 @@ from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.data import as_items
 from unmask.modalities.text.tasks.finetune import evaluate
 from unmask.modalities.text.tasks.settings import TaskSettings
+from unmask.modalities.text.tasks.zeroshot import zero_shot
 
 FAST = {"steps": 1, "precision": "fp32", "device": "cpu", "start": "plain"}
 ROWS = sentiment(24)
@@ -151,3 +154,19 @@ def test_balanced_weights_of_numbers_are_refused(tmp_path):
     data = [(t, i + 0.5) for i, t in enumerate(TEXTS)]
     with pytest.raises(UserError, match=r"class_weights=.*of numbers, which have no classes"):
         unmask.finetune("classify", folder(tmp_path / "m"), data, out=tmp_path / "c", **FAST, class_weights="balanced")
+
+
+def test_names_in_lists_of_labels_are_told_apart(tmp_path, capsys):
+    odd, model = ["a, b", "two\nlines", "it's"], folder(tmp_path / "m")
+    rows = [{"text": text, "label": [odd[n % 3], odd[n % 2]]} for n, text in enumerate(TEXTS * 3)]
+    unmask.finetune("classify", model, rows, out=tmp_path / "c", **FAST)
+    listed = "'a, b', \"it's\""
+    with pytest.raises(UserError, match=re.escape(f"Known: {listed}, 'two\\nlines'.")):
+        evaluate(tmp_path / "c", [{"text": TEXTS[0], "label": ["other"]}])
+    assert f"3 labels: {listed}, 'two\\nlines'." in (tmp_path / "c" / "README.md").read_text()
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, said, _ = run(capsys, "evaluate", tmp_path / "c", tmp_path / "d.jsonl")
+    assert code == 0
+    assert [line.split("  ")[0] for line in said.splitlines() if "lines'" in line] == ["'two\\nlines'"]
+    with pytest.raises(UserError, match=re.escape("The labels are 'a, b', c.")):
+        zero_shot(model, "the fox", ["a, b", "c"], verbalisers={"b": ["fox"]})

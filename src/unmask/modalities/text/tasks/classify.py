@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.encoder.on_host import to_device
-from unmask.errors import UserError, setting, suggest
+from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
@@ -165,7 +165,7 @@ class Classify(TextTask):
         if self.problem != "multi" or places != len(self.labels):
             raise UserError(
                 f"{items[0].where}: {places} times 0 or 1, and the model has {len(self.labels)} labels",
-                hint=f"They are, in this order: {', '.join(self.labels[:20])}.",
+                hint=f"They are, in this order: {first_of(map(quoted, self.labels), 20)}.",
             )
         return [
             dataclasses.replace(i, label=tuple(n for n, mark in zip(self.labels, i.label, strict=True) if mark))  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ class Classify(TextTask):
                 if name not in self.number:
                     raise UserError(
                         f"{item.where}: label {name!r} is not among those of the training data",
-                        hint=f"Known: {', '.join(self.labels[:20])}.",
+                        hint=f"Known: {first_of(map(quoted, self.labels), 20)}.",
                     )
         if self.problem == "single":
             other = next((item for item in items if len(names_of(item)) != 1), None)

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from unmask.errors import UserError, first_of, setting, suggest
+from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.files import read_text, split_lines
 from unmask.given import no_value, values_of
 from unmask.modalities.text.given import table_rows
@@ -325,8 +325,8 @@ def _separated(
     path: Path, separator: str, columns: Columns, broken: list[str] | None = None
 ) -> tuple[list[tuple[str, dict[str, Any]]], bool]:
     text = read_text(path, hint=GIVE)
-    quoted = separator == "," or encloses(io.StringIO(text, newline=""))
-    found = separated(io.StringIO(text, newline=""), path, separator, quoted=quoted)
+    enclosed = separator == "," or encloses(io.StringIO(text, newline=""))
+    found = separated(io.StringIO(text, newline=""), path, separator, quoted=enclosed)
     lines = [(last, cells) for _, last, cells in found if cells]
     below = []
     while lines and not any(cell.strip() for cell in lines[-1][1]):
@@ -354,7 +354,7 @@ def _separated(
             continue
         if len(cells) != len(names):
             raise UserError(
-                f"{path}:{n}: {len(cells)} columns, expected {len(names)} ({', '.join(names)})",
+                f"{path}:{n}: {len(cells)} columns, expected {len(names)} ({', '.join(map(quoted, names))})",
                 hint="Put quotes around cells that hold the separator." if separator == "," else "Check the tabs.",
             )
         rows.append((f"{path}:{n}", dict(zip(names, cells, strict=True))))
@@ -401,7 +401,7 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
             chosen[part] = next((lowered[n] for n in free), None)
     if chosen["text"] is None:
         raise UserError(
-            f"{where}: no column of texts among {', '.join(names)}",
+            f"{where}: no column of texts among {', '.join(map(quoted, names))}",
             hint=f"Name it with {naming(text='COLUMN')}.",
         )
     return Columns(**chosen, header=columns.header, learnt=columns.learnt, pairs=columns.pairs)
@@ -454,7 +454,8 @@ def _items(
     """
     if labelled and columns.label is None:
         raise UserError(
-            f"{where}: no label column among {', '.join(names)}", hint=f"Name it with {naming(label='COLUMN')}."
+            f"{where}: no label column among {', '.join(map(quoted, names))}",
+            hint=f"Name it with {naming(label='COLUMN')}.",
         )
     items = noted.each(rows, lambda where, row: _item(where, row, columns, labelled=labelled))
     noted.settle("rows")

@@ -44,7 +44,7 @@ def several_labels(items: Sequence[Any]) -> list[str]:
     for item in items:
         value = getattr(item, part)
         names = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-        found.setdefault(key_of(item), {}).setdefault(tuple(sorted(value)) if names else value, item)
+        found.setdefault(key_of(item), {}).setdefault(tuple(sorted(set(value))) if names else value, item)
     several = [list(rows.items()) for rows in found.values() if len(rows) > 1]
     if not several:
         return []

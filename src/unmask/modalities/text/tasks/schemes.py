@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of, quoted
 
 _DASH = re.compile(r"(?P<mark>[BIESLUM])-(?P<kind>.+)", re.DOTALL)
 _UNDERSCORE = re.compile(r"(?P<mark>[BIESLUM])_(?P<kind>.+)", re.DOTALL)
@@ -35,7 +35,9 @@ def as_tags(labels: Sequence[str], where: str) -> list[str]:
     """
     named = [label for label in labels if label != OUTSIDE]
     if len(named) == len(labels) or any(_NUMBERED.fullmatch(label) for label in named):
-        raise UserError(f"{where}: labels {', '.join(labels[:8])} do not say what is an entity", hint=EXPECTED)
+        raise UserError(
+            f"{where}: labels {first_of(map(quoted, labels), 8)} do not say what is an entity", hint=EXPECTED
+        )
     for pattern in (_DASH, _UNDERSCORE, _BEHIND, _BARE):
         found = [pattern.fullmatch(label) for label in named]
         if all(found):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.encoder.on_host import on_host, to_device
-from unmask.errors import UserError, first_of
+from unmask.errors import UserError, first_of, quoted
 from unmask.evaluation.label_names import labels_said
 from unmask.families.heads import TOKEN, TaskHead
 from unmask.modalities.text.folder import TextFolder
@@ -132,7 +132,7 @@ class Tag(TextTask):
             if kind not in known:
                 raise UserError(
                     f"{item.where}: entity type {kind!r} is not among those of the training data",
-                    hint=f"Known: {', '.join(sorted(known))}.",
+                    hint=f"Known: {', '.join(map(quoted, sorted(known)))}.",
                 )
             for place, i in enumerate(inside):
                 first, last = place == 0, place == len(inside) - 1

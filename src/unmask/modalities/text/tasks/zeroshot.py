@@ -18,7 +18,7 @@ from scipy.special import log_softmax, logsumexp
 
 from unmask.core.batch import Example
 from unmask.core.score import score
-from unmask.errors import UserError, either, first_of, option
+from unmask.errors import UserError, either, first_of, option, quoted
 from unmask.modalities.text.batches import text_example
 from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, special_tokens_in, unknown_said
 from unmask.modalities.text.filling import BLANK
@@ -85,7 +85,9 @@ def zero_shot(
     verbalisers = {name: listed(words, f"words for label {name!r}") for name, words in (verbalisers or {}).items()}
     for name, words in verbalisers.items():
         if name not in labels:
-            raise UserError(f"words for {name!r}, which is no label", hint=f"The labels are {', '.join(labels)}.")
+            raise UserError(
+                f"words for {name!r}, which is no label", hint=f"The labels are {', '.join(map(quoted, labels))}."
+            )
         if not words:
             raise UserError(f"label {name!r}: no word stands for it", hint=f"Give one or more: {_words_option()}.")
     asked: Prompts | Hypotheses
@@ -189,7 +191,7 @@ class Hypotheses:
         no = next((lowered[n] for n in lowered if n.startswith(("contradict", "not_entail"))), None)
         if yes is None or no is None:
             raise UserError(
-                f"{model}: labels {', '.join(lowered.values())[:80]}",
+                f"{model}: labels {first_of(map(quoted, lowered.values()), 8)}",
                 hint="Zero-shot needs a masked language model, or an NLI model with entailment and contradiction.",
             )
         self.yes, self.no = yes, no
