@@ -1,4 +1,4 @@
-"""Kinds of attention: one type and one encoder each, and configs of version 0.1 are read as the kind they were."""
+"""Kinds of attention: one type and one encoder each."""
 
 from __future__ import annotations
 
@@ -22,58 +22,25 @@ from unmask.encoder.kinds import (
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError
 
-FLAT = {
-    "window": None,
-    "global_every": 3,
-    "bias": True,
-    "kv_heads": None,
-    "buckets": 0,
-    "global_projections": False,
-    "first_sees_all": False,
-    "block": 0,
-    "random_blocks": 3,
-}
-"""The attention of a config as version 0.1 wrote it."""
-READ: list[tuple[dict[str, object], AttentionKind]] = [
-    ({}, Full()),
-    ({"bias": False}, Full(bias=False)),
-    ({"kv_heads": 4}, Full()),  # as many as those of queries
-    ({"kv_heads": 2, "bias": False}, GroupedQuery(kv_heads=2, bias=False)),
-    ({"window": 64, "bias": False}, Local(window=64, bias=False)),
-    ({"window": [1, 2, 3, 4], "global_every": 2}, Local(window=(1, 2, 3, 4), global_every=2)),
-    ({"window": [1, 2, 3, 4], "global_every": 0, "global_projections": True}, LocalGlobal(window=(1, 2, 3, 4))),
-    (
-        {"window": 8, "global_every": 0, "global_projections": True, "first_sees_all": True},
-        LocalGlobal(window=8, first_sees_all=True),
-    ),
-    ({"buckets": 32}, RelativeBias(buckets=32)),
-    ({"block": 64, "random_blocks": 2}, BlockSparse(block=64, random_blocks=2)),
+GIVEN: list[AttentionKind] = [
+    Full(bias=False),
+    GroupedQuery(kv_heads=2, bias=False),
+    Local(window=64, bias=False),
+    Local(window=(1, 2, 3, 4), global_every=2),
+    LocalGlobal(window=(1, 2, 3, 4)),
+    LocalGlobal(window=8, first_sees_all=True),
+    RelativeBias(buckets=32),
+    BlockSparse(block=64, random_blocks=2),
 ]
 SMALL = {"width": 16, "layers": 4, "heads": 4, "feedforward": MLP(inner=16), "positions": Learned(slots=16)}
 
 
-@pytest.mark.parametrize(("given", "kind"), READ)
-def test_a_config_of_version_0_1_is_read_as_its_kind(given: dict[str, object], kind: AttentionKind):
-    config = EncoderConfig.from_dict({"layers": 4, "heads": 4, "attention": FLAT | given})
-    assert config.attention == kind
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_config_is_read_as_it_was_written(kind: AttentionKind):
+    config = EncoderConfig(layers=4, heads=4, attention=kind)
     again = json.loads(json.dumps(config.to_dict()))
     assert again["attention"]["kind"] == type(kind).__name__
     assert EncoderConfig.from_dict(again) == config
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"window": 8, "buckets": 32},  # the window was passed over
-        {"window": 8, "global_projections": True},  # with full layers
-        {"first_sees_all": True},
-        {"kv_heads": 2, "block": 64},
-    ],
-)
-def test_settings_that_no_kind_has_together_are_refused(given: dict[str, object]):
-    with pytest.raises(UserError, match="cannot be") as error:
-        EncoderConfig.from_dict({"heads": 4, "attention": FLAT | given})
-    assert all(name in error.value.what for name in given)
 
 
 def test_an_unknown_kind_is_named_with_a_suggestion():
@@ -82,7 +49,7 @@ def test_an_unknown_kind_is_named_with_a_suggestion():
     assert "Local" in error.value.hint
 
 
-@pytest.mark.parametrize("kind", [kind for _, kind in READ])
+@pytest.mark.parametrize("kind", GIVEN)
 def test_each_kind_has_an_encoder_and_no_other_takes_its_config(kind: AttentionKind):
     """An encoder that passed over its config's attention would be another model, silently."""
     config = EncoderConfig(**SMALL, attention=kind)

@@ -65,19 +65,9 @@ def test_a_run_is_resumed_with_all_but_its_end_and_how_it_is_watched():
     )
     assert lasting(first) == lasting(other)
     assert lasting(first) != lasting({**first, "width": 9})
-    assert lasting(first) == lasting({**first, "density": "fixed", "rarity": 0.0, "initial_attention": "random"})
     assert lasting(first) != lasting({**first, "initial_attention": "neighbours"})
     assert lasting(first) != lasting({**first, "density": "bell"})
     assert lasting(first) != lasting({**first, "train": to_dict(TrainSettings(learning_rate=1.0))})
-
-
-@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
-def test_a_run_from_before_there_was_a_rate_of_matrices_goes_on(optimiser):
-    now = {"train": to_dict(TrainSettings(optimiser=optimiser))}
-    before = {"train": {k: v for k, v in now["train"].items() if k != "matrix_rate"}}
-    other = {"train": {**now["train"], "matrix_rate": 4.0}}
-    assert lasting(before) == lasting(now)
-    assert (lasting(other) == lasting(now)) == (optimiser == "adamw")  # there it has no say
 
 
 def test_overrides_parse_to_the_field_type():

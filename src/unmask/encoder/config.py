@@ -271,7 +271,7 @@ class EncoderConfig:
                 inner = dict(values[name])
                 values[name] = kinds[inner.pop("kind")](**inner)
         if isinstance(values.get("attention"), dict):
-            values["attention"] = attention_from_dict(values["attention"], values.get("heads", cls.heads))
+            values["attention"] = attention_from_dict(values["attention"])
         fixed = {"norm": Norm, "entrance": Entrance, "sharing": Sharing}
         for name, kind in fixed.items():
             if isinstance(values.get(name), dict):

@@ -6,7 +6,6 @@ types to their encoders. This module does not import torch.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,62 +144,16 @@ KINDS: dict[str, type[AttentionKind]] = {
 }
 
 
-def attention_from_dict(data: dict[str, Any], heads: int) -> AttentionKind:
-    """A kind from plain data (`EncoderConfig.to_dict`), also as version 0.1 wrote it.
-
-    Args:
-        heads: of the encoder.
+def attention_from_dict(data: dict[str, Any]) -> AttentionKind:
+    """A kind from plain data (`EncoderConfig.to_dict`).
 
     Raises:
-        UserError: an unknown kind, or settings that no kind has together.
+        UserError: an unknown kind.
     """
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
     }  # from JSON
-    if "kind" not in values:
-        return _Flat(**values).kind(heads)
-    name = values.pop("kind")
+    name = values.pop("kind", None)
     if name not in KINDS:
         raise UserError(f"unknown kind of attention {name!r}", hint=suggest(str(name), KINDS))
     return KINDS[name](**values)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Flat:
-    """Settings of all kinds in one, as version 0.1 wrote them."""
-
-    window: int | tuple[int, ...] | None = None
-    global_every: int = 3
-    bias: bool = True
-    kv_heads: int | None = None
-    buckets: int = 0
-    global_projections: bool = False
-    first_sees_all: bool = False
-    block: int = 0
-    random_blocks: int = 3
-
-    def kind(self, heads: int) -> AttentionKind:
-        """Today's type.
-
-        Raises:
-            UserError: settings that no kind has together.
-        """
-        found: list[AttentionKind] = []
-        if self.block:
-            found.append(BlockSparse(bias=self.bias, block=self.block, random_blocks=self.random_blocks))
-        if self.buckets:
-            found.append(RelativeBias(bias=self.bias, buckets=self.buckets))
-        if self.kv_heads and self.kv_heads != heads:
-            found.append(GroupedQuery(bias=self.bias, kv_heads=self.kv_heads))
-        further = self.global_projections or self.first_sees_all
-        whole = self.window is not None and not self.global_every and self.global_projections
-        if self.window is not None and further:
-            found.append(LocalGlobal(bias=self.bias, window=self.window, first_sees_all=self.first_sees_all))
-        elif self.window is not None:
-            found.append(Local(bias=self.bias, window=self.window, global_every=self.global_every))
-        if len(found) > 1 or (further and not whole):
-            given = {k: v for k, v in dataclasses.asdict(self).items() if v != getattr(_Flat(), k)}
-            raise UserError(
-                f"attention {given} cannot be", hint=f"A config has one kind of attention: {', '.join(KINDS)}."
-            )
-        return found[0] if found else Full(bias=self.bias)

@@ -13,7 +13,7 @@ import torch
 
 from unmask.errors import UserError, setting
 from unmask.training.checkpoint import Checkpoint, checkpoints, read_state
-from unmask.training.settings import LATER, TrainSettings
+from unmask.training.settings import TrainSettings
 
 
 def begun_with(folder: Path, name: str) -> Any:
@@ -78,7 +78,7 @@ def warn_of_threads(checkpoint: Checkpoint | None) -> None:
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any], *, values: bool = False) -> Iterator[str]:
     """What is not the same: digests by name, what stands in mappings with both `values`."""
     for key in {**now, **was}:
-        old, new = (side.get(key, LATER.get(key)) for side in (was, now))
+        old, new = (side.get(key) for side in (was, now))
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, values=True)
         elif old != new:

@@ -240,28 +240,9 @@ def same_run_hint() -> str:
     return f"Resume with the same data and settings (only the run's end may change), or start a new {option('out')}."
 
 
-LATER = {
-    "select": None,
-    "density": "fixed",
-    "spread": 1.0,
-    "loss_weight": "slot",
-    "rarity": 0.0,
-    "guard": False,
-    "against": "whole",
-    "initial_attention": "random",
-    "initial_embeddings": "random",
-    "strip_accents": False,
-}
-"""Settings that came after the first runs, and what those did."""
-
-
 def lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Of a kind's settings as plain data, those that a run must be resumed with: all but `MAY_CHANGE` of `train`."""
-    train = {k: v for k, v in settings["train"].items() if k not in MAY_CHANGE}
-    if train.get("optimiser") != "muon" or train.get("matrix_rate") == 1.0:  # has no say, or is what there always was
-        train.pop("matrix_rate", None)
-    # Runs begun before there were these know nothing of them; what they were then is not asked again.
-    return {k: v for k, v in settings.items() if k not in LATER or v != LATER[k]} | {"train": train}
+    return {**settings, "train": {k: v for k, v in settings["train"].items() if k not in MAY_CHANGE}}
 
 
 def without_endings(settings: Mapping[str, Any]) -> dict[str, Any]:

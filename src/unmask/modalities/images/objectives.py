@@ -274,7 +274,7 @@ def objective_of(train: ImageSet, problem: str, threshold: float) -> Objective:
 
 
 def objective_from(about: Mapping[str, Any]) -> Objective:
-    """The objective that a folder was fine-tuned for; folders of version 0.1 are for one class."""
+    """The objective that a folder was fine-tuned for."""
     classes, problem = list(about["classes"]), about.get("problem", "single")
     if problem == "multi":
         return SeveralLabels(classes, float(about["threshold"]))

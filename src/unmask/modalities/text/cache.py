@@ -40,8 +40,7 @@ from unmask.writing import locked, replace_folder
 VERSION = 5
 READ_WHOLE = 1 << 30
 """Bytes of local files that are read whole to know whether they changed."""
-_KNOWN = (*FILES, PROGRESS, f"{PROGRESS}.new", "meta.json", "documents.bin")
-"""The last one is of caches that earlier versions wrote."""
+_KNOWN = (*FILES, PROGRESS, f"{PROGRESS}.new", "meta.json")
 
 
 class TokenCache:

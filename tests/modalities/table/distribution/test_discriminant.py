@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
 from tables import patients
 
 from unmask.modalities.table.distribution.discriminant import MOST, PRIOR, _likeliest, discriminant
@@ -14,7 +13,6 @@ from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import encode
-from unmask.writing import note_weights
 
 
 def test_the_discriminant_is_bayes_rule_of_two_normals():
@@ -121,7 +119,7 @@ def test_with_one_member_and_without_categories(seed: int):
     assert (numbers.network.base.trust == 1).all()
 
 
-def test_it_is_saved_and_a_model_from_before_it_is_read(seed: int, tmp_path):
+def test_it_is_saved_and_read(seed: int, tmp_path):
     frame = patients(120, seed=seed)
     model = TableModel.fit(frame, steps=10)
     again = load(model.save(tmp_path / "m"))
@@ -131,9 +129,4 @@ def test_it_is_saved_and_a_model_from_before_it_is_read(seed: int, tmp_path):
     coded = encode(read_frame(holed), model.schema)
     for a, b in zip(model.table.impute(coded).point, again.table.impute(coded).point, strict=True):
         np.testing.assert_array_equal(a, b)
-    tensors = load_file(tmp_path / "m" / "model.safetensors")
-    del tensors["network.base.trust"]
-    save_file(tensors, tmp_path / "m" / "model.safetensors")
-    note_weights(tmp_path / "m")
-    assert (load(tmp_path / "m").table.network.base.trust == 1).all()
     assert json.loads((tmp_path / "m" / "unmask.json").read_text())["kind"] == "table"

@@ -50,8 +50,7 @@ def test_categories_are_values_whatever_they_are_called():
     assert np.array_equal(encode(frame, schema)[0], [0, 1, np.nan], equal_nan=True)
 
 
-def test_a_model_of_an_earlier_version_takes_none_for_missing_as_it_did():
-    """Its categories were learnt without it."""
+def test_none_is_missing_where_it_is_no_category():
     schema = infer_schema(["x"], [raw("a", "b", "c")])
     frame = read_frame(pd.DataFrame({"x": ["a", "None"]}))
     assert np.array_equal(encode(frame, schema)[0], [0, np.nan], equal_nan=True)

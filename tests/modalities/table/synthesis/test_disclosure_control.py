@@ -10,10 +10,9 @@ from tables import patients
 
 from unmask.errors import UserError
 from unmask.modalities.table.evaluate import evaluate_model
-from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.pretrain import pretrain
 from unmask.modalities.table.recipes import settings_of
-from unmask.modalities.table.synthesis.disclosure_control import guard_of
 from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import handed_out
 
@@ -144,19 +143,6 @@ def test_numbers_that_few_patients_have_end_where_five_patients_have_them():
     new = synthesize(TableModel.fit(sparse(x=x), **FAST), 2000).table["x"]
     assert (new.min(), new.max()) == (4, 35)
     assert "x" in synthesize(TableModel.fit(sparse(x=np.where(FIRST < 4, x, np.nan)), **FAST), 9, extremes="keep").table
-
-
-def test_a_model_of_version_0_1_keeps_back_about_the_same(model, tmp_path):
-    model.save(tmp_path / "m")
-    old = load(tmp_path / "m")
-    old.extra = {k: v for k, v in old.extra.items() if not k.startswith("safety.")}
-    new, before = guard_of(model), guard_of(old)
-    assert new.left_out == before.left_out
-    for place, limit in new.bounds.items():
-        if limit.allowed is not None:
-            assert (limit.allowed == before.bounds[place].allowed).all()
-        else:
-            assert before.bounds[place].low == pytest.approx(limit.low, abs=0.15 * (limit.high - limit.low))
 
 
 def test_the_folder_says_what_it_contains(model, tmp_path):

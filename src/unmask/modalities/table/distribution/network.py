@@ -106,7 +106,6 @@ class RowModel(TableNetwork):
             self.base = FactorAnalysis(
                 Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy())
             )
-            state.setdefault("base.trust", self.base.trust)  # models of earlier versions
         if "additive.table" in state:
             self.additive = BoostedStumps(self.codec.codings, state["additive.table"])
         return state

@@ -173,14 +173,6 @@ class Schema:
         for c in found["columns"]:
             keys = ("categories", "structural", "event", "missing", "suffixes", "given")
             tuples = {k: tuple(c[k]) for k in keys if c.get(k) is not None}
-            columns.append(_whole_days(Column(**{"given": (), **c, **tuples})))
+            columns.append(Column(**{"given": (), **c, **tuples}))
         lists = {k: tuple(found.get(k, ())) for k in ("missing", "constraints", "notes")}
         return cls(**{**found, **lists, "columns": tuple(columns)})
-
-
-def _whole_days(column: Column) -> Column:
-    """Models of version 0.1 do not say that dates without times are whole days: their format does."""
-    timed = not column.format or "%H" in column.format or "%I" in column.format
-    if column.kind == "datetime" and column.decimals is None and not timed:
-        return dataclasses.replace(column, decimals=0)
-    return column

@@ -55,25 +55,8 @@ def learn_safety(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> dict[st
 
 
 def _learnt(model: FittedTable) -> dict[str, np.ndarray]:
-    """As learnt at the fit; models of earlier versions, which counted among the cells that hold a value, have it worked
-    out from the shares and quantiles they keep."""
-    if "safety.seen" in model.extra:
-        return {k: x for k, x in model.extra.items() if k.startswith("safety.")}
-    seen = model.facts["rows"] * (1 - model.extra["holes"].mean(0))
-    sizes = model.schema.sizes
-    ends, share = np.full((len(sizes), 2), np.nan), np.ones(len(sizes))
-    rare = np.zeros((len(sizes), max([1, *sizes])), np.uint8)
-    k = least(model.facts["rows"])
-    for place, (coding, size) in enumerate(zip(model.table.codings, sizes, strict=True)):
-        if coding.scale is None:
-            count = np.array(coding.share) * (seen[place] + 0.5 * size) - 0.5
-            rare[place, :size] = count < k - 0.25
-            share[place] = count[count >= k - 0.25].sum() / max(seen[place], 1)
-        elif seen[place] >= 2 * k - 1:
-            u = (k - 0.5) / seen[place]
-            ends[place] = np.interp([u, 1 - u], coding.scale.knot_u, coding.scale.knot_x)
-    seen = seen / model.facts["rows"]
-    return {"safety.ends": ends, "safety.rare": rare, "safety.share": share, "safety.seen": seen}
+    """As learnt at the fit."""
+    return {k: x for k, x in model.extra.items() if k.startswith("safety.")}
 
 
 def seen_shares(model: FittedTable) -> np.ndarray:
