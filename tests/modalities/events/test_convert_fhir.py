@@ -617,3 +617,16 @@ def test_race_and_ethnicity_of_us_core_are_facts(tmp_path: Path):
         "RACE//Other",
     ]
     assert all(r[1] is None for r in rows)
+
+
+def test_patients_without_a_resource_of_their_own_are_counted_and_named(tmp_path: Path):
+    """A Patient may come behind what is said of it."""
+    there = {"resourceType": "MedicationRequest", **DRUG}
+    others = [there | {"subject": {"reference": f"Patient/{name}"}} for name in ("B", "C", "B", "D", "E")]
+    _, found = events(tmp_path, there, *others, PATIENT)
+    said = {what: count for what, count in found["notes"].items() if what.startswith("subjects")}
+    place = tmp_path / "all.ndjson"
+    assert said == {
+        "subjects without a Patient resource, so of unknown birth and sex; the first: "
+        f"B in {place}:2; C in {place}:3; D in {place}:5": 4
+    }

@@ -451,3 +451,30 @@ def test_a_date_that_cannot_be_told_is_named_by_its_row(tmp_path: Path):
     }
     with pytest.raises(UserError, match=r"'measurement_date', row 2: '03-AUG-18' is no date that can be told"):
         convert(write(tmp_path, tables), tmp_path / "m")
+
+
+@pytest.mark.parametrize(("prefix", "kind"), [("", "whole numbers"), ("P", "texts")])
+def test_subjects_without_a_row_of_their_own_are_counted_and_named(tmp_path: Path, prefix: str, kind: str):
+    """Nobody is named who has one, even one that gives no event."""
+    p = prefix
+    person = f"person_id,gender_source_value,year_of_birth\n{p}1,F,1950\n{p}2,,\n"
+    rows = [f"{p}{n},1,2020-01-0{i + 1}\n" for i, n in enumerate((1, 2, 9, 8, 9, 7, 6))]
+    measurement = f"person_id,measurement_concept_id,measurement_date\n{''.join(rows)}"
+    observation = f"person_id,observation_concept_id,observation_date\n{p}5,1,2020-01-01\n{p}9,1,2020-01-01\n"
+    tables = {"person.csv": person, "measurement.csv": measurement, "observation.csv": observation}
+    notes = convert(write(tmp_path / "omop", tables), tmp_path / "m")["notes"]
+    said = {what: count for what, count in notes.items() if what.startswith("subjects")}
+    assert said == {
+        "subjects without a row in person.csv, so of unknown birth and sex; the first: "
+        f"{p}9 in measurement.csv; {p}8 in measurement.csv; {p}7 in measurement.csv": 5
+    }
+
+
+def test_mimic_subjects_without_a_row_of_their_own_are_named(tmp_path: Path):
+    two = STAY + "\n2,11,2150-01-01 10:00:00,2150-01-05 18:00:00,,URGENT"
+    write(tmp_path / "hosp", {"patients.csv": DEAD, "admissions.csv": two})
+    notes = convert(tmp_path, tmp_path / "m")["notes"]
+    assert (
+        notes["subjects without a row in patients.csv, so of unknown birth and sex; the first: 2 in admissions.csv"]
+        == 1
+    )

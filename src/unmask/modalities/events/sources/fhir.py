@@ -186,5 +186,6 @@ def read(
         if len(rows) >= CHUNK:
             yield pl.DataFrame(rows, schema=SCHEMA | EXTRA, orient="row")
             rows = []
+    reader.note_undescribed()
     if rows:
         yield pl.DataFrame(rows, schema=SCHEMA | EXTRA, orient="row")

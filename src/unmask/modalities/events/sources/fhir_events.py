@@ -13,7 +13,7 @@ from unmask.modalities.events.sources.fhir_ids import Name, Scope, name_of
 from unmask.modalities.events.sources.fhir_kinds import KINDS, META, REFUTED, Kind
 from unmask.modalities.events.sources.fhir_versions import Versions
 from unmask.modalities.events.sources.ids import Subjects, hashed_id
-from unmask.modalities.events.sources.rows import Ledger, note
+from unmask.modalities.events.sources.rows import Ledger, note, note_undescribed
 from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day, unzoned
 
 Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
@@ -35,6 +35,12 @@ class Reader:
         self.ledger, self.names, self.subjects, self.versions, self.onset = ledger, names, subjects, versions, onset
         self.answers, self.servers = Answers(ledger, names), versions.servers
         self.facts: dict[tuple[int, str], tuple[str, datetime | None]] = {}
+        self.met: dict[int, str] = {}
+
+    def note_undescribed(self) -> None:
+        """Note patients of whom no Patient resource was read: with one, a sex is known, if only as unknown."""
+        others = {subject: where for subject, where in self.met.items() if (subject, "sex") not in self.facts}
+        note_undescribed(self.ledger, others, "a Patient resource", self.subjects)
 
     def rows(self, where: str, r: Any, scope: Scope) -> list[Row]:
         """Events of a resource; none where it is rejected, which is counted.
@@ -73,6 +79,7 @@ class Reader:
             self.ledger.add(wrong, about)
             return []
         assert subject is not None
+        self.met.setdefault(subject, where)
         visit = self._visit(kind, r, scope)
         out: list[Row] = [(subject, moment, code, value, words, visit) for code, value, words in made]
         if kind == "Encounter":

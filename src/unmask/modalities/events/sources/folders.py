@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of
 from unmask.files import files_below
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.mimic import MIMIC
@@ -23,6 +25,7 @@ from unmask.modalities.events.sources.rows import (
     first_given,
     named_as,
     note,
+    note_undescribed,
     parsed,
     text,
 )
@@ -122,16 +125,47 @@ def read(
                     f"{path}: {other}, by the column {column!r} of {file.name}",
                     hint=f"Read is {kind.name}: give that, or make a MEDS folder or a plain event table of it.",
                 )
-    derive = kind.context(files, names, reading)
+    derive, people = kind.context(files, names, reading), People(table=kind.known_by[0])
     for table in kind.tables:
         count = ledger.table(table.name)
         for file in files.get(table.name, ()):
             count["files"] += 1
-            yield from _table(table, file, ledger, derive, subjects, reading)
+            yield from _table(table, file, ledger, derive, subjects, reading, people)
+    lacking = f"a row in {first_of(file.name for file in files[people.table])}"
+    note_undescribed(ledger, people.others, lacking, subjects)
+
+
+@dataclass
+class People:
+    """The subjects of the table of people, which is read before all others, and where other subjects are met first.
+
+    Attributes:
+        described: their numbers, ascending: eight bytes each.
+    """
+
+    table: str
+    described: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    others: dict[int, str] = field(default_factory=dict)
+
+    def add(self, numbers: pl.Series) -> None:
+        """Subjects of rows of the table of people."""
+        self.described = np.union1d(self.described, numbers.drop_nulls().to_numpy())
+
+    def check(self, numbers: pl.Series, where: str) -> None:
+        """Subjects of events in the file `where`."""
+        found = numbers.drop_nulls().unique(maintain_order=True).to_numpy()
+        for number in found[~np.isin(found, self.described, assume_unique=True)].tolist():
+            self.others.setdefault(number, where)
 
 
 def _table(
-    table: Table, path: Path, ledger: Ledger, derive: Derive, subjects: Subjects, reading: Reading
+    table: Table,
+    path: Path,
+    ledger: Ledger,
+    derive: Derive,
+    subjects: Subjects,
+    reading: Reading,
+    people: People,
 ) -> Iterator[pl.DataFrame]:
     have = columns_of(path)
     lower = named_as(path, have, _wanted(table))
@@ -154,6 +188,8 @@ def _table(
         else:
             frame = reading.filled(frame)
         frame = derive(table, frame)
+        if table.name == people.table:
+            people.add(subjects.of(frame[table.subject]))
         kept = pl.repeat(False, len(frame), eager=True)
         for event in table.events:
             rows = _event(event, table, frame, path.name, first, reading)
@@ -170,6 +206,8 @@ def _table(
             kept |= good
             if event.times and "from" in rows.columns:
                 _note_times(event, table, rows.filter(good)["from"], ledger)
+            if table.name != people.table:
+                people.check(made["subject_id"], path.name)
             count["events"] += len(made)
             yield made
         ledger.kept += int(kept.sum())

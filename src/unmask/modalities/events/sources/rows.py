@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of
 from unmask.modalities.events.meds import BIRTH
 from unmask.modalities.events.sources.ids import Subjects, encounters
 from unmask.modalities.events.sources.reading import Reading
@@ -23,6 +23,8 @@ from unmask.modalities.events.sources.times import may_stand_for_none, stands_fo
 
 SAMPLES = 20
 """Rejected rows kept of each reason."""
+FIRST_SUBJECTS = 3
+"""Named of those that a note is about."""
 CHUNK_ROWS = 250_000
 BLOCK_BYTES = 2 << 20
 """Of a csv: its reader holds some 30 blocks ahead of us, so blocks are small and put together again."""
@@ -283,6 +285,19 @@ def note(ledger: Ledger, what: str, count: int) -> None:
     """Note what was done, where it was done at all."""
     if count:
         ledger.notes[what] += count
+
+
+def note_undescribed(ledger: Ledger, others: Mapping[int, str], lacking: str, subjects: Subjects) -> None:
+    """Note subjects that have events, and nothing that says who they are.
+
+    Args:
+        others: their numbers -> where each was met first.
+        lacking: what they are without, such as "a row in person.csv".
+    """
+    first = list(others.items())[:FIRST_SUBJECTS]
+    ids = {number: name for name, number in subjects.numbers.items() if number in dict(first)}
+    shown = first_of([f"{ids.get(number, number)} in {where}" for number, where in first], between="; ")
+    note(ledger, f"subjects without {lacking}, so of unknown birth and sex; the first: {shown}", len(others))
 
 
 def first_given(columns: Sequence[str]) -> pl.Expr:
