@@ -137,6 +137,14 @@ def test_classes_copies_and_what_is_not_held_out_are_said(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "held apart from training: test (3)" in said
     assert "3 of 3 pictures to judge on are exact copies of training ones" in said
+    notes = unmask.load(tmp_path / "m").evaluate(tmp_path / "parts")["notes"]
+    assert notes == ["3 of 3 pictures to judge on are exact copies of training ones: figures flatter the model"]
+    twice, both = (
+        np.concatenate([pixels[:4]] * 2),
+        np.concatenate([labels[:4], np.where(labels[:4] == labels[0], labels[-1], labels[0])]),
+    )
+    notes = unmask.load(tmp_path / "c").evaluate((twice, both))["notes"]
+    assert notes[0].startswith("4 pictures stand under several labels")
 
 
 SCALES = {

@@ -210,7 +210,6 @@ def evaluate(
     from unmask.modalities.images.features import PASSING
     from unmask.modalities.images.model import load
     from unmask.modalities.images.scored_report import evaluation_report, scored_lines
-    from unmask.modalities.images.split import copies_said, several_labels
 
     check_most(most)
     check_results([report], data)
@@ -232,7 +231,7 @@ def evaluate(
     images = loaded.read(source, **chosen | {"problem": loaded.problem}) if tuned else loaded.read(source, **chosen)
     how: dict[str, Any] = {} if tuned else {"pooling": pooling or "mean"}
     found = loaded.evaluate(images, seed=seed, most=most, **how)
-    images.notes.extend(several_labels(images) if tuned else copies_said(images))
+    images.notes.extend(found.pop("notes"))
     found["data"], notes = account(images)
     shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
     rules = {name: "raw pixels " + f"{found['raw_' + name]:.4f}" for name in shown[:2] if "raw_" + name in found}

@@ -25,6 +25,7 @@ from unmask.modalities.images.features import PASSING, cell_means, cells, pooled
 from unmask.modalities.images.folder import save_folder
 from unmask.modalities.images.gradients import picture_gradients, picture_numbers
 from unmask.modalities.images.objectives import Objective, OneClass, objective_from
+from unmask.modalities.images.split import several_labels
 
 ClassPooling = Literal["mean", "first", "grid"]
 
@@ -282,7 +283,8 @@ class Classifier:
     def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
         """Figures on labelled pictures (of their test part, where they have one; tiles of one picture count once) with
         95 % intervals, beside a rule that looks at no picture: `evaluation.classes.class_figures`,
-        `evaluation.labels.label_figures` or `evaluation.values.value_figures`.
+        `evaluation.labels.label_figures` or `evaluation.values.value_figures`; `notes` names pictures that stand under
+        several labels.
 
         Args:
             seed: of the intervals, and of which pictures are taken.
@@ -292,13 +294,14 @@ class Classifier:
             UserError: no labels, labels of another kind, or a class the model does not know.
         """
         found = self.read(images)
+        notes = several_labels(found)
         if found.test is not None:
             found = found.take(np.flatnonzero(found.test))
         if most is not None:
             found = some_pictures(found, most, seed)
         figures = self.objective.figures(*self.judged(found), seed)
         count = {"rows": figures["n"], "pictures": figures["n"]}
-        return figures | count | {"classes": list(self.classes), "problem": self.problem}
+        return figures | count | {"classes": list(self.classes), "problem": self.problem, "notes": notes}
 
     def judged(self, found: ImageSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the

@@ -33,6 +33,7 @@ from unmask.modalities.images.recipes import sides
 from unmask.modalities.images.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
 from unmask.modalities.images.score import Scored, score_pictures, scored_of
 from unmask.modalities.images.sources import read_images
+from unmask.modalities.images.split import copies_said
 from unmask.training.precision import computing, precision_of, resolve_device
 
 
@@ -202,7 +203,7 @@ class ImageModel:
 
         Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles
         are judged each by itself; the intervals resample whole groups (patients, and the pictures that tiles and slices
-        are of).
+        are of). `notes` says how many pictures to judge on are exact copies of training ones.
 
         Args:
             most: at most this many training and a quarter as many test pictures; None takes all, of sets too large for
@@ -218,6 +219,7 @@ class ImageModel:
             "rows": len(found),
             "pictures": len(found),
             "skipped": len(found.skipped),
+            "notes": copies_said(found),
         }
         if self.config.pixels:
             out["loss"] = self.loss(found, seed=seed)
