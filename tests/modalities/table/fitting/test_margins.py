@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from unmask import MaskedImputer
-from unmask.modalities.table.distribution.cells import fit_codings, to_cells
+from unmask.modalities.table.distribution.cells import fit_codings, moments_of, to_cells
 from unmask.modalities.table.distribution.factor_analysis import fit_factors
 from unmask.modalities.table.fitting.cell_table import CellTable
-from unmask.modalities.table.fitting.fit import fit_cells, moments_of
+from unmask.modalities.table.fitting.fit import fit_cells
 from unmask.modalities.table.recipes import settings_of
 
 
@@ -47,6 +47,38 @@ def test_prevalence_among_the_hidden():
         drawn.append(table.draw(columns, seed=seed)[1][gone].mean())
         true.append(g[gone].mean())
     assert np.mean(drawn) == pytest.approx(np.mean(true), abs=0.05)
+
+
+def test_a_near_linear_pair_stays_linear():
+    """x and y nearly determine each other. Scored by the ranks of the seen values alone, the RMSE of x was 2.2 and of y
+    3.9: which rows were seen bent the line."""
+    errors = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        line = np.linspace(1, 100, 100)
+        truth = np.column_stack([line + rng.normal(0, 0.1, 100), 2 * line + rng.normal(0, 1, 100)])
+        gone = np.zeros((100, 2), bool)
+        which = rng.permutation(100)
+        gone[which[:30], 0] = gone[which[30:54], 1] = True
+        filled = MaskedImputer(steps=0).fit_transform(np.where(gone, np.nan, truth))
+        errors.append([np.sqrt(((filled - truth)[gone[:, j], j] ** 2).mean()) for j in range(2)])
+    x, y = np.mean(errors, axis=0)
+    assert x < 2.0
+    assert y < 3.4
+
+
+def test_the_scale_of_a_column_missing_by_another_is_that_of_all():
+    """The share below the true quartiles; of the values that were seen it was .40, .68, .88."""
+    found = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=1000)
+        y = np.exp(0.8 * x + 0.6 * rng.normal(size=1000))
+        gone = rng.random(1000) < 1 / (1 + np.exp(-1.5 * x))
+        fit = fit_cells([x, np.where(gone, np.nan, y)], [0, 0], settings_of(steps=0, seed=seed))
+        scale = fit.codings[1].scale
+        found.append(np.interp(np.quantile(y, [0.25, 0.5, 0.75]), scale.knot_x, scale.knot_u))
+    assert np.mean(found, axis=0) == pytest.approx([0.25, 0.5, 0.75], abs=0.03)
 
 
 def test_complete_columns_keep_their_moments():

@@ -82,6 +82,24 @@ def to_cells(columns: Sequence[np.ndarray], codings: Sequence[Coding]) -> Cells:
     return Cells(number=number, score=score, seen=seen)
 
 
+def moments_of(cells: Cells, weight: np.ndarray | None = None) -> np.ndarray:
+    """(columns, 2) mean and deviation of the seen scores.
+
+    Args:
+        weight: of each row, for bootstrap copies.
+    """
+    out = np.ones((cells.seen.shape[1], 2))
+    for i in range(len(out)):
+        here = cells.seen[:, i]
+        z, w = cells.score[here, i], None if weight is None else weight[here]
+        if not len(z) or (w is not None and not w.any()):
+            out[i] = 0.0, 1.0
+            continue
+        mean = np.average(z, weights=w)
+        out[i] = mean, max(float(np.sqrt(np.average((z - mean) ** 2, weights=w))), 0.05)
+    return out
+
+
 def batch_of(
     cells: Cells, identity: np.ndarray, *, rows: int | None = None, extra: dict[str, Tensor] | None = None
 ) -> PackedBatch:
@@ -159,4 +177,4 @@ def training_corruption(
     )
 
 
-__all__ = ["CellMasks", "Cells", "batch_of", "fit_codings", "to_cells", "training_corruption"]
+__all__ = ["CellMasks", "Cells", "batch_of", "fit_codings", "moments_of", "to_cells", "training_corruption"]

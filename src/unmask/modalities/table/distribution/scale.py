@@ -95,17 +95,21 @@ class Scale:
         return cls(**arrays, floor=found["floor"])
 
 
-def fit_scale(x: np.ndarray, *, most: int = 24) -> Scale:
+def fit_scale(x: np.ndarray, *, most: int = 24, weight: np.ndarray | None = None) -> Scale:
     """Bins for the observed values of a column.
 
     Args:
         most: bins, about; fewer for few rows (sqrt(n)), so that every bin has data enough to learn its share.
+        weight: (values,) how much of the distribution each stands for, of any sum; default evenly.
     """
-    x = np.sort(np.asarray(x, np.float64))
+    order = np.argsort(x, kind="stable")
+    x = np.asarray(x, np.float64)[order]
     n = len(x)
+    weight = np.ones(n) if weight is None else weight[order] * n / weight.sum()
     bins = int(np.clip(np.sqrt(n), 3, most))
-    values, counts = np.unique(x, return_counts=True)
-    is_atom = counts >= max(2, n / bins) if len(values) > bins else np.ones(len(values), bool)
+    values, first, seen = np.unique(x, return_index=True, return_counts=True)
+    counts = np.add.reduceat(weight, first)
+    is_atom = seen >= max(2, n / bins) if len(values) > bins else np.ones(len(values), bool)
     if len(values) == 1:
         is_atom = np.ones(1, bool)
     edge, atom, value, parts = [0.0], [], [], []
@@ -129,13 +133,19 @@ def fit_scale(x: np.ndarray, *, most: int = 24) -> Scale:
             inside = slice(start + int((which < piece).sum()), start + int((which <= piece).sum()))
             edge.append(edge[-1] + counts[inside].sum() / n)
             atom.append(False)
-            expanded = np.repeat(values[inside], counts[inside])
-            value.append(expanded.mean())
-            quarters = np.arange(len(expanded)) * FINE // len(expanded)
+            own = slice(first[inside.start], first[inside.stop - 1] + seen[inside.stop - 1])
+            expanded, w = x[own], weight[own]
+            value.append(np.average(expanded, weights=w))
+            quarters = ((np.cumsum(w) - w) * FINE / w.sum()).astype(int).clip(max=FINE - 1)
             fallback = np.quantile(expanded, (np.arange(FINE) + 0.5) / FINE)
             parts.append(
                 np.array(
-                    [expanded[quarters == q].mean() if (quarters == q).any() else fallback[q] for q in range(FINE)]
+                    [
+                        np.average(expanded[quarters == q], weights=w[quarters == q])
+                        if (quarters == q).any()
+                        else fallback[q]
+                        for q in range(FINE)
+                    ]
                 )
             )
         start = stop

@@ -48,11 +48,12 @@ class FactorFit:
             rows = np.sort(rows[order[:MOST_ROWS]])
         return self.of_exactly(rows, factors=self.count(len(rows)))
 
-    def of_exactly(self, rows: np.ndarray, *, factors: int, intercept: bool = False) -> Factors:
+    def of_exactly(self, rows: np.ndarray, *, factors: int, intercept: bool = False, iterations: int = 40) -> Factors:
         """Fitted to all of these rows.
 
         Args:
             intercept: fit the means of the dims too.
+            iterations: at most.
         """
         part = self.cells[rows]
         x, seen = self.dims(torch.from_numpy(part.number), torch.from_numpy(part.score), torch.from_numpy(part.seen))
@@ -62,5 +63,6 @@ class FactorFit:
             factors=factors,
             shrink=self.shrink,
             intercept=intercept,
+            iterations=iterations,
             weight=None if self.weight is None else self.weight[rows],
         )

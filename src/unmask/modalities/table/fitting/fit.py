@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys
-from unmask.modalities.table.distribution.cells import Cells, fit_codings, to_cells, training_corruption
+from unmask.modalities.table.distribution.cells import fit_codings, moments_of, to_cells, training_corruption
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.table_network import TableNetwork
 from unmask.modalities.table.fitting.linear_parts import FitRows, HeldOut
@@ -47,24 +47,6 @@ class Fit:
     def without(self, member: int) -> contextlib.AbstractContextManager[None]:
         """Within, the network is as it is for the rows held out from a member."""
         return self.held_out(member) if self.held_out else contextlib.nullcontext()
-
-
-def moments_of(cells: Cells, weight: np.ndarray | None = None) -> np.ndarray:
-    """(columns, 2) mean and deviation of the seen scores.
-
-    Args:
-        weight: of each row, for bootstrap copies.
-    """
-    out = np.ones((cells.seen.shape[1], 2))
-    for i in range(len(out)):
-        here = cells.seen[:, i]
-        z, w = cells.score[here, i], None if weight is None else weight[here]
-        if not len(z) or (w is not None and not w.any()):
-            out[i] = 0.0, 1.0
-            continue
-        mean = np.average(z, weights=w)
-        out[i] = mean, max(float(np.sqrt(np.average((z - mean) ** 2, weights=w))), 0.05)
-    return out
 
 
 def _copies(x: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
@@ -115,7 +97,9 @@ def fit_cells(
     start = time.perf_counter()
     rows = len(columns[0]) if len(columns) else 0
     kind = STARTS[settings.network](settings)
-    codings = kind.coded(fit_codings([_copies(x, weight) for x in columns], categories, settings.bins, linear), columns)
+    codings = kind.coded(
+        fit_codings([_copies(x, weight) for x in columns], categories, settings.bins, linear), columns, weight
+    )
     cells = to_cells(columns, codings)
     moments, steps = moments_of(cells, weight), steps_for(rows, settings) if rows >= 10 else 0
     corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen, settings.select)

@@ -11,6 +11,7 @@ from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.cells import box_cox
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.fitting.linear_parts import FitRows, Started, fit_linear_parts
+from unmask.modalities.table.fitting.margins import scales_of_all_rows
 from unmask.modalities.table.recipes import TableSettings
 
 
@@ -20,8 +21,14 @@ class Start(ABC):
     def __init__(self, settings: TableSettings) -> None:
         self.settings = settings
 
-    def coded(self, codings: list[Coding], columns: Sequence[np.ndarray]) -> list[Coding]:
-        """The codings of the columns' values, as this kind wants them."""
+    def coded(
+        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
+    ) -> list[Coding]:
+        """The codings of the columns' values, as this kind wants them.
+
+        Args:
+            weight: (rows,) of each row, for bootstrap copies.
+        """
         return codings
 
     @abstractmethod
@@ -35,6 +42,11 @@ class Start(ABC):
 
 class LinearStart(Start):
     """From factor analysis and boosted stumps."""
+
+    def coded(
+        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
+    ) -> list[Coding]:
+        return scales_of_all_rows(codings, columns, self.settings, weight)
 
     def network(self, codings: list[Coding], moments: np.ndarray, rows: FitRows) -> Started:
         return fit_linear_parts(codings, moments, rows, self.settings)
@@ -50,7 +62,9 @@ class BareStart(Start):
 class FilterStart(BareStart):
     """From random weights, with quantities Box-Cox transformed as MCM does."""
 
-    def coded(self, codings: list[Coding], columns: Sequence[np.ndarray]) -> list[Coding]:
+    def coded(
+        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
+    ) -> list[Coding]:
         return [box_cox(c, x) for c, x in zip(codings, columns, strict=True)]
 
 
