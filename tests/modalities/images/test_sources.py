@@ -236,6 +236,18 @@ def test_every_mode_is_brought_to_one_form(tmp_path):
     assert (deep.pixels == 40_000).all()
 
 
+def test_pictures_that_are_turned_and_pictures_of_one_bit_are_said(tmp_path):
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+    exif = Image.Exif()
+    for number, tag in enumerate((1, 3, 6)):
+        exif[0x0112] = tag
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png", exif=exif)
+    Image.fromarray(pixels > 99).save(tmp_path / "bits.png")
+    notes = read_images(tmp_path).notes
+    assert "2 pictures: turned as EXIF says" in notes
+    assert "1 pictures: one bit as 0 and 255" in notes
+
+
 def test_turned_pictures_stand_upright(tmp_path):
     picture = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(4, 6))
     exif = Image.Exif()

@@ -71,9 +71,11 @@ def read(source: Source, choice: Choice) -> Opened:
             stored=max(width * height / 8, frames * DEFLATE) if bounded else 0.0,
             packing=DEFLATE,
         )
-        if image.getexif().get(_ORIENTATION_TAG, 1) >= LYING:
+        turned, notes = image.getexif().get(_ORIENTATION_TAG, 1), _notes(image, choice)
+        if turned >= LYING:
             width, height = height, width
-        notes = _notes(image, choice)
+        if turned in range(2, 9):
+            notes += ("turned as EXIF says",)
         band = choice.alpha == "band" and _transparent(image)
     planes: Any = 0 if choice.planes is None else choice.planes
     if planes == "channels" and frames > 1:
@@ -175,7 +177,13 @@ def _notes(image: Image.Image, choice: Choice) -> tuple[str, ...]:
         return (f"0 to {_maximum(image)} spread over the full range",)
     if _transparent(image):
         return (ALPHA_NOTES[choice.alpha or "white"],)
-    return {"P": ("palette as RGB",), "CMYK": ("CMYK as RGB",), "YCbCr": (), "LAB": ("Lab as RGB",)}.get(image.mode, ())
+    return {
+        "1": ("one bit as 0 and 255",),
+        "P": ("palette as RGB",),
+        "CMYK": ("CMYK as RGB",),
+        "YCbCr": (),
+        "LAB": ("Lab as RGB",),
+    }.get(image.mode, ())
 
 
 def _picture(image: Image.Image, choice: Choice) -> Picture:
