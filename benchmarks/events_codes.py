@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.modalities.events.meds import STATIC
+from unmask.modalities.events.records.meds import STATIC
 
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[2] / "shared"))
 RANKS = (1, 5, 10)
@@ -48,7 +48,7 @@ def main() -> None:
         return
     from events_rivals import shuffled
     from unmask.core.hashing import uniform
-    from unmask.modalities.events.meds import read_meds
+    from unmask.modalities.events.records.meds import read_meds
 
     events = read_meds(data)
     test = np.flatnonzero(uniform(0, events.subjects, 63) < 0.2)
@@ -72,10 +72,10 @@ def trained(
 ) -> list[dict[str, Any]]:
     import torch
 
-    from unmask.modalities.events.folder import load_folder
-    from unmask.modalities.events.model import EventModel
-    from unmask.modalities.events.pretrain import pretrain
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
+    from unmask.modalities.events.uses.folder import load_folder
+    from unmask.modalities.events.uses.model import EventModel
+    from unmask.modalities.events.uses.pretrain import pretrain
 
     more: dict[str, Any] = {"steps": a.steps} if a.steps else {"minutes": a.minutes}
     more |= {"seed": seed, "precision": "fp32"}
@@ -110,9 +110,9 @@ def parsed(more: dict[str, Any]) -> dict[str, Any]:
 def questions_of(events: Any, folder: Any, asked: np.ndarray, mixed: Any) -> list[dict[str, Any]]:
     """Hidden events of the asked patients, and what stands around them; `mixed` are the events with shuffled ties."""
     from unmask.core.hashing import uniform
-    from unmask.modalities.events.histories import Histories
     from unmask.modalities.events.recipes import structure_of
-    from unmask.modalities.events.vocabulary import FIRST
+    from unmask.modalities.events.records.histories import Histories
+    from unmask.modalities.events.records.vocabulary import FIRST
 
     settings = folder.settings
     histories = Histories(mixed, folder.vocabulary, structure_of(settings).marks, settings.ties)
@@ -153,8 +153,8 @@ def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: arg
     from events_rivals import KNOBS, Rules, shuffled
     from unmask.core.ask import Question, answers
     from unmask.core.hashing import uniform
-    from unmask.modalities.events.histories import Histories
-    from unmask.modalities.events.vocabulary import FIRST
+    from unmask.modalities.events.records.histories import Histories
+    from unmask.modalities.events.records.vocabulary import FIRST
 
     mixed = shuffled(events, 1)
     questions = questions_of(events, folder, test, mixed)
@@ -205,7 +205,7 @@ def rank_of(score: np.ndarray, code: int) -> int:
 def around(q: dict[str, Any], rows: Any, mixed: Any) -> list[tuple]:
     """Of each hidden event: its code, the codes of the rest of its set, of earlier sets, of the visible record, and of
     the rows above and below."""
-    from unmask.modalities.events.vocabulary import FIRST
+    from unmask.modalities.events.records.vocabulary import FIRST
 
     code, time, hidden = q["code"] - FIRST, q["time"], np.zeros(len(q["code"]), bool)
     hidden[q["hidden"] - 1] = True
@@ -233,10 +233,10 @@ def tuned(rules: Any, looked: list[tuple], grid: list[dict[str, Any]]) -> dict[s
 
 
 def next_visit(events: Any, model: Any, train: np.ndarray, test: np.ndarray, seed: int) -> list[dict[str, Any]]:
-    from unmask.modalities.events.next_visit import baselines, figures, next_visits
-    from unmask.modalities.events.outcome import fit_head
+    from unmask.modalities.events.outcome.outcome import fit_head
+    from unmask.modalities.events.outcome.targets import MultiLabel
     from unmask.modalities.events.recipes import OutcomeSettings
-    from unmask.modalities.events.targets import MultiLabel
+    from unmask.modalities.events.uses.next_visit import baselines, figures, next_visits
 
     histories = model.histories(events)
     visits = next_visits(histories, ("CONDITION",))

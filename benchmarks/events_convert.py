@@ -50,7 +50,7 @@ def make(millions: float, path: Path) -> int:
 
 
 def measured(path: str, out: str) -> None:
-    from unmask.modalities.events.convert import convert
+    from unmask.modalities.events.sources.convert import convert
 
     start = time.perf_counter()
     found = convert(path, out)
@@ -66,7 +66,7 @@ def agreement() -> dict[str, int]:
     Patients are matched by their birth and the most events in common; values are compared to three decimals, codes
     without the unit that ours have behind them, and times not at all: that copy has what happened where it happened.
     """
-    from unmask.modalities.events.convert import convert
+    from unmask.modalities.events.sources.convert import convert
 
     with tempfile.TemporaryDirectory() as folder:
         found = convert(SHARED / "data/events/synthea_fhir_r4_sample.zip", Path(folder) / "meds")

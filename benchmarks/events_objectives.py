@@ -76,8 +76,8 @@ def drawn_questions(model: Any, histories: Any, learnt_from: np.ndarray, test: n
     import torch
 
     from unmask.core.inference import inference_mode
-    from unmask.modalities.events.queries import QueryDraws, ends
-    from unmask.modalities.events.query_batches import histories_asked
+    from unmask.modalities.events.questions.queries import QueryDraws, ends
+    from unmask.modalities.events.questions.query_batches import histories_asked
 
     net, slots = model.folder.model, model.folder.settings.slots
     head = net.queries
@@ -110,12 +110,12 @@ def measured(changes: list[str], seconds: float) -> dict[str, Any]:
     """A pretraining with these changes, and what its states and answers are worth."""
     from sklearn.model_selection import StratifiedKFold
 
-    from unmask.modalities.events import query_panel
-    from unmask.modalities.events.meds import read_labels, read_meds
-    from unmask.modalities.events.model import load
-    from unmask.modalities.events.pretrain import pretrain
+    from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import ASK, EventSettings, with_overrides
-    from unmask.modalities.events.targets import Binary
+    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.uses import query_panel
+    from unmask.modalities.events.uses.model import load
+    from unmask.modalities.events.uses.pretrain import pretrain
     from unmask.training.progress import RunClock
     from unmask.training.settings import parse_set
 
@@ -146,9 +146,9 @@ def measured(changes: list[str], seconds: float) -> dict[str, Any]:
 
 def heads(model: Any, histories: Any, points: Any, y: np.ndarray, few: list[np.ndarray], judged: np.ndarray) -> Any:
     """AUROC by subset of heads that read the parts."""
-    from unmask.modalities.events.outcome import fit_head
+    from unmask.modalities.events.outcome.outcome import fit_head
+    from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import OutcomeSettings
-    from unmask.modalities.events.targets import Binary
 
     needed = np.unique(np.concatenate([*few, judged]))
     some, parts = points.take(needed), ("summaries", "states", "answers")

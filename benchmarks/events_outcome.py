@@ -63,9 +63,9 @@ class Fold:
     """One split: features of all points by name, made once, and what the heads say of the test patients."""
 
     def __init__(self, events: Any, points: Any, train: np.ndarray, test: np.ndarray, a: argparse.Namespace) -> None:
-        from unmask.modalities.events.histories import Histories
-        from unmask.modalities.events.summaries import last_values, summarise, usual
-        from unmask.modalities.events.vocabulary import Vocabulary
+        from unmask.modalities.events.records.histories import Histories
+        from unmask.modalities.events.records.summaries import last_values, summarise, usual
+        from unmask.modalities.events.records.vocabulary import Vocabulary
 
         self.events, self.points, self.train, self.test, self.a = events, points, train, test, a
         rows = [np.arange(events.offsets[i], events.offsets[i + 1]) for i in points.subject[train]]
@@ -78,10 +78,10 @@ class Fold:
         """A model pretrained on the training patients; 0 steps: untrained."""
         import torch
 
-        from unmask.modalities.events.folder import EventFolder, load_folder, new_model
-        from unmask.modalities.events.model import EventModel
-        from unmask.modalities.events.pretrain import pretrain
         from unmask.modalities.events.recipes import EventSettings, with_overrides
+        from unmask.modalities.events.uses.folder import EventFolder, load_folder, new_model
+        from unmask.modalities.events.uses.model import EventModel
+        from unmask.modalities.events.uses.pretrain import pretrain
 
         settings = with_overrides(EventSettings(), {"steps": max(steps, 1), **changes})
         with tempfile.TemporaryDirectory() as folder:
@@ -100,8 +100,8 @@ class Fold:
 
     def tuned(self, model: Any, few: np.ndarray, seed: int) -> np.ndarray:
         """What a copy of the encoder, fine-tuned on the labels of `few`, says of the test patients."""
+        from unmask.modalities.events.outcome.targets import Binary
         from unmask.modalities.events.recipes import OutcomeSettings
-        from unmask.modalities.events.targets import Binary
 
         target = Binary()
         tuner = model.tuner(model.histories(self.events), self.points, target, OutcomeSettings(seed=seed))
@@ -110,9 +110,9 @@ class Fold:
     def ours(
         self, features: np.ndarray, few: np.ndarray, seed: int, trees: int | None = None, others: Any = ()
     ) -> np.ndarray:
-        from unmask.modalities.events.outcome import fit_head
+        from unmask.modalities.events.outcome.outcome import fit_head
+        from unmask.modalities.events.outcome.targets import Binary
         from unmask.modalities.events.recipes import OutcomeSettings
-        from unmask.modalities.events.targets import Binary
 
         target = Binary()
         y = target.encode(self.points)
@@ -126,7 +126,7 @@ class Fold:
         from sklearn.impute import SimpleImputer
         from sklearn.pipeline import make_pipeline
 
-        from unmask.modalities.events.scoring import baselines
+        from unmask.modalities.events.outcome.scoring import baselines
 
         y, x, test = self.points.value[few], self.plain[few], self.plain[self.test]
         found = {n: p[:, 1] for n, p in baselines(x, y, test, last=self.last, seed=seed).items()}
@@ -145,7 +145,7 @@ def main() -> None:
     if not data.exists():
         print(f"{data} is not there: nothing to measure")
         return
-    from unmask.modalities.events.meds import read_labels, read_meds
+    from unmask.modalities.events.records.meds import read_labels, read_meds
     from unmask.training.settings import parse_set
 
     events = read_meds(data)

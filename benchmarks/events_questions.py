@@ -72,10 +72,10 @@ class Bench:
     """Patients in two parts, points, questions, and what came."""
 
     def __init__(self, a: argparse.Namespace) -> None:
-        from unmask.modalities.events.histories import Histories
-        from unmask.modalities.events.meds import HOUR, STATIC, Labels, read_meds
-        from unmask.modalities.events.queries import QueryDraws, ends, horizons
-        from unmask.modalities.events.vocabulary import Vocabulary
+        from unmask.modalities.events.questions.queries import QueryDraws, ends, horizons
+        from unmask.modalities.events.records.histories import Histories
+        from unmask.modalities.events.records.meds import HOUR, STATIC, Labels, read_meds
+        from unmask.modalities.events.records.vocabulary import Vocabulary
 
         name, each = DATA[a.data]
         self.events, rng = read_meds(SHARED / "data/events" / name), np.random.default_rng([a.seed, 7])
@@ -101,7 +101,7 @@ class Bench:
 
     def draw(self, count: int, rng: np.random.Generator) -> None:
         """Questions that can be judged: not nearly always yes or no, ten of either among held-out patients."""
-        from unmask.modalities.events.queries import ITEMS, joined, made
+        from unmask.modalities.events.questions.queries import ITEMS, joined, made
 
         kept, came, known, self.hours, self.drawn = [], [], [], [], 0
         valued = self.histories.vocabulary.valued
@@ -137,8 +137,8 @@ class Bench:
 
     def first(self, asked: Any) -> np.ndarray:
         """(points,) hours to the first yes."""
-        from unmask.modalities.events.meds import HOUR
-        from unmask.modalities.events.queries import first_after
+        from unmask.modalities.events.questions.queries import first_after
+        from unmask.modalities.events.records.meds import HOUR
 
         out = np.full(len(self.points), np.inf)
         for p, (subject, moment) in enumerate(
@@ -157,7 +157,7 @@ class Bench:
 
     def boosting(self) -> dict[str, np.ndarray]:
         """(points, questions) of boosting trained on 100 labels (several subsets) and on all."""
-        from unmask.modalities.events.summaries import summarise, usual
+        from unmask.modalities.events.records.summaries import summarise, usual
 
         x, names = summarise(self.histories, self.points)
         used = usual(names)
@@ -184,7 +184,7 @@ class Bench:
 
     def rule(self) -> np.ndarray:
         """The last value, or how long ago the code was last seen: the higher, the likelier is yes."""
-        from unmask.modalities.events.queries import features
+        from unmask.modalities.events.questions.queries import features
 
         out = np.zeros(self.came.shape)
         side, score = self.asked.side, self.asked.score
@@ -223,9 +223,9 @@ def boosted(x: np.ndarray, y: np.ndarray, test: np.ndarray, seed: int) -> np.nda
 
 def pretrained(events: Any, patients: np.ndarray, a: argparse.Namespace, out: str) -> tuple[Any, float]:
     """A model of the training patients, and the processor seconds it took."""
-    from unmask.modalities.events.model import load
-    from unmask.modalities.events.pretrain import pretrain
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
+    from unmask.modalities.events.uses.model import load
+    from unmask.modalities.events.uses.pretrain import pretrain
     from unmask.training.settings import parse_set
 
     changes = {**RECIPES[a.recipe], "steps": a.steps, "seed": a.seed, "precision": "fp32", **parse_set(a.set)}
@@ -240,8 +240,8 @@ def death(a: argparse.Namespace) -> None:
     """Fold by fold: a model of the training patients, heads on subsets of their labels, judged on the test patients."""
     from sklearn.model_selection import StratifiedKFold
 
-    from unmask.modalities.events.meds import read_labels, read_meds
-    from unmask.modalities.events.targets import Binary
+    from unmask.modalities.events.outcome.targets import Binary
+    from unmask.modalities.events.records.meds import read_labels, read_meds
 
     data = SHARED / "data/events/physionet2012_a"
     if not data.exists():
@@ -262,10 +262,10 @@ def death_fold(
     events: Any, points: Any, y: np.ndarray, number: int, train: np.ndarray, test: np.ndarray, a: argparse.Namespace
 ) -> dict[str, Any]:
     """Of each share of the labels and each variant: AUROC and AUPRC by subset, and 500 bootstrap AUROCs of the mean."""
-    from unmask.modalities.events.outcome import fit_head
+    from unmask.modalities.events.outcome.outcome import fit_head
+    from unmask.modalities.events.outcome.scoring import auroc
+    from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import OutcomeSettings
-    from unmask.modalities.events.scoring import auroc
-    from unmask.modalities.events.targets import Binary
 
     names, rng = a.variants.split("; "), np.random.default_rng(number)
     with tempfile.TemporaryDirectory() as folder:
@@ -302,11 +302,11 @@ def weigh(a: argparse.Namespace) -> None:
     """What each part of the head is worth, in folds of a quarter of the training patients of fold 0."""
     from sklearn.model_selection import StratifiedKFold
 
-    from unmask.modalities.events.finetune import OutcomeWork
-    from unmask.modalities.events.meds import read_labels, read_meds
-    from unmask.modalities.events.outcome_worth import worth
+    from unmask.modalities.events.outcome.outcome_worth import worth
+    from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import OutcomeSettings
-    from unmask.modalities.events.targets import Binary
+    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.uses.finetune import OutcomeWork
 
     data = SHARED / "data/events/physionet2012_a"
     events = read_meds(data)
@@ -326,7 +326,7 @@ def weigh(a: argparse.Namespace) -> None:
 
 def cost(a: argparse.Namespace) -> None:
     """Processor seconds of pretraining with questions and without, of as many steps; what both begin with left out."""
-    from unmask.modalities.events.meds import read_meds
+    from unmask.modalities.events.records.meds import read_meds
 
     found: dict[str, Any] = {"steps": a.steps, "pretraining": {}}
     for data, (name, _) in DATA.items():
@@ -375,7 +375,7 @@ def main() -> None:
     if not (SHARED / "data/events" / DATA[a.data][0]).exists():
         print(f"{SHARED / 'data/events'} is not there: nothing to measure")
         return
-    from unmask.modalities.events.query_answers import probabilities
+    from unmask.modalities.events.uses.query_answers import probabilities
 
     bench = Bench(a)
     print(f"{len(bench.asked)} questions of {bench.drawn} drawn, {bench.test.sum()} held-out points", flush=True)

@@ -77,8 +77,8 @@ def simulate(folder: Path, millions: float, codes: int, labels: int = 0) -> None
 def pretrained(meds: str, out: str, store: str, steps: int) -> dict[str, float]:
     """Pretrain for a few steps, and tell when what was done."""
     from unmask.memory import peak_memory
-    from unmask.modalities.events import pretrain as room
     from unmask.modalities.events.recipes import EventSettings, with_overrides
+    from unmask.modalities.events.uses import pretrain as room
     from unmask.training.tracking import Tracker
 
     found: dict[str, float] = {}
@@ -113,8 +113,8 @@ def pretrained(meds: str, out: str, store: str, steps: int) -> dict[str, float]:
 def tuned(meds: str, model: str, out: str, states: bool, encoder: bool) -> dict[str, float]:
     """Fine-tune the outcome head, with `encoder` beside a copy of the encoder too, on the task of the folder."""
     from unmask.memory import peak_memory
-    from unmask.modalities.events.finetune import finetune_outcome
     from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
+    from unmask.modalities.events.uses.finetune import finetune_outcome
 
     settings = OutcomeSettings(
         states=states,

@@ -50,9 +50,9 @@ def main() -> None:
     if a.quick:
         a.seconds, a.width, a.layers = 1.0, 64, 2
     from unmask.memory import keep_freed_memory
-    from unmask.modalities.events.histories import Histories
-    from unmask.modalities.events.meds import read_meds
-    from unmask.modalities.events.vocabulary import Vocabulary
+    from unmask.modalities.events.records.histories import Histories
+    from unmask.modalities.events.records.meds import read_meds
+    from unmask.modalities.events.records.vocabulary import Vocabulary
 
     keep_freed_memory()
     events = read_meds(SHARED / "data/events" / a.data)
@@ -106,9 +106,9 @@ def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Step
     from unmask.core.batch import packer
     from unmask.core.plan import Plan
     from unmask.core.pretrain import StepContext, pretrain
-    from unmask.modalities.events.folder import new_model
-    from unmask.modalities.events.pretrain import corruption_of
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
+    from unmask.modalities.events.uses.folder import new_model
+    from unmask.modalities.events.uses.pretrain import corruption_of
     from unmask.training.optimiser import build_optimiser, step
     from unmask.training.settings import TrainSettings, parse_set
 

@@ -215,7 +215,7 @@ def deberta(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _padding_free(model: Any, precision: str, calibration: list[np.ndarray]) -> Any:
-    from unmask.modalities.text.padding_free import PaddingFreeEmbedder
+    from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
 
     embedder = PaddingFreeEmbedder.of(model.model, precision, calibration if precision == "int8" else ())
     assert embedder is not None

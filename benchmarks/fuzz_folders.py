@@ -131,7 +131,7 @@ def images(home: Path) -> Uses:
 
 def events(home: Path) -> Uses:
     from commands import exit_code
-    from unmask.modalities.events.demo import simulate
+    from unmask.modalities.events.uses.demo import simulate
 
     simulate(home, patients=60)
     small = [f"--set={s}" for s in ("slots=64", "batch_slots=1024", "width=32")]

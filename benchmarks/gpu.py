@@ -134,8 +134,8 @@ def cifar(stage: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
 
 def long(arguments: argparse.Namespace) -> dict[str, Any]:
     """Pretraining from raw text by the clock, as the command does it."""
-    from unmask.modalities.text.docstrings import write_corpus
-    from unmask.modalities.text.pretrain import pretrain
+    from unmask.modalities.text.network.pretrain import pretrain
+    from unmask.modalities.text.reading.docstrings import write_corpus
     from unmask.modalities.text.recipes import TextSettings, with_overrides
 
     chosen: dict[str, Any] = {"minutes": 8, "width": 768, "layers": 12, "heads": 12, "slots": 512}
@@ -224,8 +224,8 @@ def text(arguments: argparse.Namespace) -> dict[str, Any]:
     from text_pretrain import corpus, their_config
     from unmask.core.corruption import Corruption
     from unmask.core.plan import Plan
-    from unmask.modalities.text.batches import batch_maker
-    from unmask.modalities.text.folder import new_text_model
+    from unmask.modalities.text.network.folder import new_text_model
+    from unmask.modalities.text.tokens.batches import batch_maker
     from unmask.training.precision import computing
 
     layers, width, slots, rows = (2, 64, 64, 4) if arguments.dry else (12, 768, 512, 256)
@@ -288,8 +288,8 @@ def text(arguments: argparse.Namespace) -> dict[str, Any]:
 def few_texts(folder: Path, slots: int) -> Any:
     """A corpus and its tokenizer that are made in a moment."""
     from text_corpus import write_corpus
-    from unmask.modalities.text.cache import TokenCache
-    from unmask.modalities.text.tokenizer import Tokenizer
+    from unmask.modalities.text.tokens.cache import TokenCache
+    from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
     path = write_corpus(folder / "corpus.txt", 200)
     tokenizer = Tokenizer.train([path.read_text()], kind="wordpiece", vocab_size=300)
@@ -301,8 +301,8 @@ def images(arguments: argparse.Namespace) -> dict[str, Any]:
     from transformers import ViTMAEForPreTraining
 
     from images_speed import make_ours, their_config
-    from unmask.modalities.images.batches import image_batch
-    from unmask.modalities.images.masking import image_corruption
+    from unmask.modalities.images.network.batches import image_batch
+    from unmask.modalities.images.network.masking import image_corruption
     from unmask.training.precision import computing
 
     shape: dict[str, Any] = {"image": 224, "patch": 16, "encoder": (768, 12, 12), "decoder": (512, 8, 16), "batch": 256}
@@ -362,13 +362,13 @@ def images(arguments: argparse.Namespace) -> dict[str, Any]:
 def events(arguments: argparse.Namespace) -> dict[str, Any]:
     """The demo's patients in rows of 512 events, 65 536 a step."""
     from unmask.core.plan import Plan
-    from unmask.modalities.events.demo import simulate
-    from unmask.modalities.events.folder import new_model
-    from unmask.modalities.events.histories import Histories
-    from unmask.modalities.events.meds import read_meds
-    from unmask.modalities.events.pretrain import batch_maker, corruption_of
     from unmask.modalities.events.recipes import EventSettings, with_overrides
-    from unmask.modalities.events.vocabulary import Vocabulary
+    from unmask.modalities.events.records.histories import Histories
+    from unmask.modalities.events.records.meds import read_meds
+    from unmask.modalities.events.records.vocabulary import Vocabulary
+    from unmask.modalities.events.uses.demo import simulate
+    from unmask.modalities.events.uses.folder import new_model
+    from unmask.modalities.events.uses.pretrain import batch_maker, corruption_of
 
     width, layers, slots, rows, patients = (32, 2, 64, 4, 60) if arguments.dry else (512, 6, 512, 128, 4000)
     shape = {"width": width, "layers": layers, "heads": max(1, width // 64), "inner": 4 * width, "slots": slots}

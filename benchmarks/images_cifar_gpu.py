@@ -74,12 +74,12 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
-    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify
-    from unmask.modalities.images.finetune import with_overrides as tune_with
-    from unmask.modalities.images.model import load
-    from unmask.modalities.images.pretrain import pretrain
+    from unmask.modalities.images.reading.sources import read_images
     from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
-    from unmask.modalities.images.sources import read_images
+    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify
+    from unmask.modalities.images.uses.finetune import with_overrides as tune_with
+    from unmask.modalities.images.uses.model import load
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     args.work.mkdir(parents=True, exist_ok=True)
     path = args.work / "results.json"

@@ -70,8 +70,8 @@ def steps_that_fit(settings, cpu_minutes: float, images) -> int:
     """Optimiser steps in a budget of processor time, from a short run of the same steps."""
     import tempfile
 
-    from unmask.modalities.images.pretrain import pretrain
     from unmask.modalities.images.recipes import with_overrides
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     with tempfile.TemporaryDirectory() as folder:
 
@@ -90,8 +90,8 @@ def steps_that_fit(settings, cpu_minutes: float, images) -> int:
 
 
 def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
-    from unmask.modalities.images.pretrain import pretrain
     from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     settings = with_overrides(ImageSettings(), PIXELS | PRETRAIN | {"precision": args.precision})
     train = images.take(np.flatnonzero(~images.test))
@@ -116,11 +116,11 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
 
 
 def probed(work: Path, images, most: int | None) -> dict[str, Any]:
-    from unmask.modalities.images.build import untrained
-    from unmask.modalities.images.features import features
-    from unmask.modalities.images.floats import as_floats
-    from unmask.modalities.images.model import load
-    from unmask.modalities.images.probe import knn_predict, probe_predict
+    from unmask.modalities.images.network.build import untrained
+    from unmask.modalities.images.network.features import features
+    from unmask.modalities.images.network.probe import knn_predict, probe_predict
+    from unmask.modalities.images.reading.floats import as_floats
+    from unmask.modalities.images.uses.model import load
 
     model = load(work / "model", precision="fp32")
     train, test = (images.take(np.flatnonzero(images.test == part)[:most]) for part in (False, True))
@@ -142,10 +142,10 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
 
 
 def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
-    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
-    from unmask.modalities.images.floats import as_floats
-    from unmask.modalities.images.model import load
-    from unmask.modalities.images.probe import knn_predict, probe_predict
+    from unmask.modalities.images.network.probe import knn_predict, probe_predict
+    from unmask.modalities.images.reading.floats import as_floats
+    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.uses.model import load
 
     train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
     rng = np.random.default_rng(1000 + seed)
@@ -175,7 +175,7 @@ def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
 
 def _leave_one_out(x: np.ndarray, y: np.ndarray, k: int) -> float:
     """Accuracy of k nearest neighbours among the labelled pictures themselves, in ten folds."""
-    from unmask.modalities.images.probe import knn_predict
+    from unmask.modalities.images.network.probe import knn_predict
 
     fold = np.random.default_rng(0).permutation(len(x)) % 10
     right = [(knn_predict(x[fold != f], y[fold != f], x[fold == f], k=k) == y[fold == f]).mean() for f in range(10)]
@@ -199,7 +199,7 @@ def main() -> None:
     if args.quick:
         args.minutes, args.seeds = 0.5, 1
         TUNE["epochs"] = SCRATCH["epochs"] = 5
-    from unmask.modalities.images.sources import read_images
+    from unmask.modalities.images.reading.sources import read_images
 
     args.work.mkdir(parents=True, exist_ok=True)
     path = args.work / "results.json"

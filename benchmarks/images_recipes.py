@@ -81,8 +81,8 @@ def kind(data: str) -> str:
 
 
 def data_of(name: str) -> Any:
-    from unmask.modalities.images.arrays import ImageSet
-    from unmask.modalities.images.sources import read_images
+    from unmask.modalities.images.reading.arrays import ImageSet
+    from unmask.modalities.images.reading.sources import read_images
 
     if name == "fashion":
         return read_images(images_probe.DATA)
@@ -92,7 +92,7 @@ def data_of(name: str) -> Any:
             test = np.arange(len(pixels)) >= len(file["x_train"])
             classes = [str(c) for c in file["classes"]]
         return ImageSet(pixels=pixels, labels=labels.astype(np.int64), classes=classes, test=test)
-    from unmask.modalities.images.demo import digits
+    from unmask.modalities.images.uses.demo import digits
 
     pixels, labels, test = digits()
     return ImageSet(pixels=pixels[..., None], labels=labels, classes=[str(i) for i in range(10)], test=test)
@@ -114,8 +114,8 @@ def pretrained(
 ) -> dict[str, Any]:
     """Pretrain for the processor minutes asked for; `spent` is what a picture of a step takes, in ms, where it was
     measured."""
-    from unmask.modalities.images.pretrain import pretrain
     from unmask.modalities.images.recipes import with_overrides
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     settings = settings_of(name, seed, args.data, args.precision)
     some = train.take(np.arange(min(len(train), 8192)))
@@ -136,7 +136,7 @@ def pretrained(
 
 
 def told_apart(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarray) -> dict[str, float]:
-    from unmask.modalities.images.probe import knn_predict, probe_predict
+    from unmask.modalities.images.network.probe import knn_predict, probe_predict
 
     return {
         "probe": float((probe_predict(a, known, b) == asked).mean()),
@@ -147,7 +147,7 @@ def told_apart(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarra
 def probed(folder: Path, images: Any, most: int, asked: int) -> dict[str, Any]:
     """Linear probe and neighbours of frozen features, by both poolings, from `most` labelled pictures."""
     import unmask
-    from unmask.modalities.images.collapse import spread_of
+    from unmask.modalities.images.network.collapse import spread_of
 
     model = unmask.load(folder)
     train, test = parted(images)
@@ -164,7 +164,7 @@ def probed(folder: Path, images: Any, most: int, asked: int) -> dict[str, Any]:
 def filled(folder: Path, images: Any) -> dict[str, dict[str, float]]:
     """Errors of hidden pixels by share hidden: the model's, and of the mean training picture."""
     import unmask
-    from unmask.modalities.images.floats import as_floats
+    from unmask.modalities.images.reading.floats import as_floats
 
     model = unmask.load(folder)
     train, test = parted(images)
@@ -198,8 +198,8 @@ def chosen(images: Any, seed: int, per_class: int) -> Any:
 
 def tuned(folder: Path, images: Any, seed: int, per_class: int, changes: dict[str, Any]) -> dict[str, Any]:
     """Accuracy on the test pictures after fine-tuning with few labels, and what the head read; the last step counts."""
-    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
-    from unmask.modalities.images.model import load
+    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.uses.model import load
 
     _, test = parted(images)
     settings = with_overrides(ClassifierSettings(), changes | {"seed": seed})
@@ -231,8 +231,8 @@ def few_labels(
 
 def fewest(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarray, seed: int) -> float:
     """A linear probe whose penalty is chosen by cross-validation within the few."""
-    from unmask.modalities.images.probe import probe_predict
-    from unmask.modalities.images.probe_start import chosen_penalty
+    from unmask.modalities.images.classify.probe_start import chosen_penalty
+    from unmask.modalities.images.network.probe import probe_predict
 
     penalty = chosen_penalty(a, known, seed)
     return float((probe_predict(a, known, b, penalty=penalty) == asked).mean())
@@ -263,7 +263,7 @@ def nearest(a: np.ndarray, known: np.ndarray, b: np.ndarray) -> np.ndarray:
     standardised, or by Euclidean distance; which, is chosen on a tenth of the training pictures."""
     from sklearn.neighbors import KNeighborsClassifier
 
-    from unmask.modalities.images.probe import knn_predict
+    from unmask.modalities.images.network.probe import knn_predict
 
     mean, deviation = a.mean(0), a.std(0) + 1e-6
 
@@ -282,8 +282,8 @@ def nearest(a: np.ndarray, known: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def rules(images: Any, most: int, asked: int, seeds: int, per_class: int) -> dict[str, Any]:
     """Rules that learn no features: raw pixels and HOG, under the same probes and neighbours."""
-    from unmask.modalities.images.floats import as_floats
-    from unmask.modalities.images.probe import probe_predict
+    from unmask.modalities.images.network.probe import probe_predict
+    from unmask.modalities.images.reading.floats import as_floats
 
     cells = 7 if images.size[0] >= 28 else 4
     rule = {"raw pixels": lambda p: as_floats(p.pixels).reshape(len(p), -1)}
@@ -314,8 +314,8 @@ def speeds(names: list[str], images: Any, args: argparse.Namespace, rounds: int 
     """Processor milliseconds per picture of each recipe's step: steps of all recipes in turn, `rounds` of each, the
     first left out."""
     from unmask.core.pretrain import StepContext, pretrain
-    from unmask.modalities.images.build import codec_config, new_model
-    from unmask.modalities.images.pretrain import make_job
+    from unmask.modalities.images.network.build import codec_config, new_model
+    from unmask.modalities.images.uses.pretrain import make_job
     from unmask.training.optimiser import build_optimiser, step
 
     train, _ = parted(images)

@@ -56,7 +56,7 @@ def simulate(folder: Path, count: int, side: int) -> float:
 
 TRAIN = """
 import json, sys
-from unmask.modalities.images.pretrain import pretrain
+from unmask.modalities.images.uses.pretrain import pretrain
 from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
 given = json.loads(sys.argv[3])
 run = pretrain(sys.argv[1], sys.argv[2], settings=with_overrides(ImageSettings(), PIXELS | given))
@@ -65,7 +65,7 @@ print(json.dumps(run.to_dict(), default=str))
 EMBED = """
 import sys, time
 import numpy as np
-from unmask.modalities.images.model import load
+from unmask.modalities.images.uses.model import load
 model = load(sys.argv[2])
 start = time.perf_counter()
 array = model.embed(sys.argv[1])

@@ -45,7 +45,7 @@ def context(bf16: bool) -> contextlib.AbstractContextManager:
 
 
 def make_ours(shape: dict[str, Any], ratio: float = 0.75):
-    from unmask.modalities.images.build import codec_config, new_model
+    from unmask.modalities.images.network.build import codec_config, new_model
     from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
 
     (width, layers, heads), (dw, dl, dh) = shape["encoder"], shape["decoder"]
@@ -70,8 +70,8 @@ def make_ours(shape: dict[str, Any], ratio: float = 0.75):
 
 def ours(shape: dict[str, Any], bf16: bool, ratio: float = 0.75) -> Step:
     from unmask.core.pretrain import StepContext, pretrain
-    from unmask.modalities.images.batches import image_batch
-    from unmask.modalities.images.masking import image_corruption
+    from unmask.modalities.images.network.batches import image_batch
+    from unmask.modalities.images.network.masking import image_corruption
     from unmask.training.optimiser import build_optimiser, step
     from unmask.training.settings import TrainSettings
 
@@ -122,7 +122,7 @@ def their_config(shape: dict[str, Any]) -> Any:
 def theirs(shape: dict[str, Any], bf16: bool) -> Step:
     from transformers import ViTMAEForPreTraining
 
-    from unmask.modalities.images.build import grid_table
+    from unmask.modalities.images.network.build import grid_table
 
     (width, *_), (dw, *_) = shape["encoder"], shape["decoder"]
     model = ViTMAEForPreTraining(their_config(shape)).train()
@@ -198,8 +198,8 @@ def compare(name: str, seconds: float) -> dict[str, Any]:
 
 def hidden_curve(seconds: float) -> dict[str, Any]:
     """Forward and backward of the encoder alone, ViT-S/16 at 224, by the share of hidden patches."""
-    from unmask.modalities.images.batches import image_batch
-    from unmask.modalities.images.masking import hidden_count
+    from unmask.modalities.images.network.batches import image_batch
+    from unmask.modalities.images.network.masking import hidden_count
 
     shape = SHAPES["s224"]
     model = make_ours(shape)
@@ -269,7 +269,7 @@ def measure(name: str, loop: str) -> None:
 
     import transformers  # noqa: F401 - both sides start with the same libraries
 
-    import unmask.modalities.images.model  # noqa: F401
+    import unmask.modalities.images.uses.model  # noqa: F401
 
     start = peak()
     one = LOOPS[loop](SHAPES[name])

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from unmask.modalities.text.adapt import adapt, adapt_settings
-from unmask.modalities.text.evaluate import evaluate
-from unmask.modalities.text.model import load
+from unmask.modalities.text.network.adapt import adapt, adapt_settings
+from unmask.modalities.text.uses.evaluate import evaluate
+from unmask.modalities.text.uses.model import load
 
 JUDGED = 300
 REPLAYED = 8000

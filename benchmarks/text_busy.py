@@ -33,12 +33,12 @@ SHAPE = {"width": 256, "heads": 4}
 
 def prepare(folder: Path) -> None:
     """A tokenizer, a cache and a model, once for all measurements."""
-    from unmask.modalities.text.build import build_model
-    from unmask.modalities.text.cache import TokenCache
-    from unmask.modalities.text.docstrings import docstrings
-    from unmask.modalities.text.folder import save_folder
+    from unmask.modalities.text.network.build import build_model
+    from unmask.modalities.text.network.folder import save_folder
+    from unmask.modalities.text.reading.docstrings import docstrings
     from unmask.modalities.text.recipes import TextSettings
-    from unmask.modalities.text.tokenizer import Tokenizer
+    from unmask.modalities.text.tokens.cache import TokenCache
+    from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
     texts = [text for _, text in docstrings(2_000_000)]
     (folder / "corpus.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
@@ -56,11 +56,11 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
     from unmask.core.plan import Plan
     from unmask.core.pretrain import StepContext, pretrain
     from unmask.memory import keep_freed_memory
-    from unmask.modalities.text.batches import batch_maker, corruption_of
-    from unmask.modalities.text.build import build_model
-    from unmask.modalities.text.cache import TokenCache
+    from unmask.modalities.text.network.build import build_model
     from unmask.modalities.text.recipes import TextSettings
-    from unmask.modalities.text.tokenizer import Tokenizer
+    from unmask.modalities.text.tokens.batches import batch_maker, corruption_of
+    from unmask.modalities.text.tokens.cache import TokenCache
+    from unmask.modalities.text.tokens.tokenizer import Tokenizer
     from unmask.training.optimiser import build_optimiser, step
     from unmask.training.settings import TrainSettings
 
@@ -92,7 +92,7 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
 def evaluate(folder: Path, steps: int, repeats: int) -> dict:
     import torch
 
-    from unmask.modalities.text.model import load
+    from unmask.modalities.text.uses.model import load
 
     texts = json.loads((folder / "held.json").read_text())
     model = load(folder / "model", precision="fp32")

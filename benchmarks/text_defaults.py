@@ -149,7 +149,7 @@ def baseline(arguments, train, test):
 
     import torch
 
-    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.network.folder import load_folder
     from unmask.modalities.text.tasks import compare, linear, simpler
     from unmask.modalities.text.tasks.beside import vectors_apart
     from unmask.modalities.text.tasks.classify import KINDS

@@ -27,14 +27,14 @@ import torch
 from unmask.core.plan import Plan
 from unmask.core.score import scorable
 from unmask.evaluation.metrics import bootstrap_mean
-from unmask.modalities.text.cache import TokenCache
-from unmask.modalities.text.evaluate import windows
-from unmask.modalities.text.likelihood import likelihood
-from unmask.modalities.text.model import TextModel, load
-from unmask.modalities.text.prepare import prepare
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.prepare import prepare
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.uses.evaluate import windows
+from unmask.modalities.text.uses.likelihood import likelihood
+from unmask.modalities.text.uses.model import TextModel, load
 from unmask.training.precision import resolve_precision
 
 SLOTS, BATCH_SLOTS, LAYERS, WIDTH, HEADS = 128, 2048, 4, 256, 4

@@ -33,8 +33,8 @@ from scipy.stats import spearmanr
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from unmask.evaluation.metrics import bootstrap_mean
-from unmask.modalities.text.adapt_embedding import adapt_embedding, embedding_settings
-from unmask.modalities.text.model import load
+from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding, embedding_settings
+from unmask.modalities.text.uses.model import load
 
 
 @dataclass

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys
-from unmask.modalities.text.cache import TokenCache
-from unmask.modalities.text.evaluate import evaluate
-from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.uses.evaluate import evaluate
+from unmask.modalities.text.uses.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
 from unmask.registry import load
 
 FILLED = 300

@@ -50,9 +50,9 @@ def report(name: str, times: list[float]) -> float:
 
 
 def make_model(folder: Path) -> None:
-    from unmask.modalities.text.docstrings import docstrings
-    from unmask.modalities.text.folder import new_text_model, save_folder
-    from unmask.modalities.text.tokenizer import Tokenizer
+    from unmask.modalities.text.network.folder import new_text_model, save_folder
+    from unmask.modalities.text.reading.docstrings import docstrings
+    from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
     texts = (text for _, text in docstrings(1_000_000))
     tokenizer = Tokenizer.train(texts, kind="wordpiece", vocab_size=8192)

@@ -40,9 +40,9 @@ TOKENS = 4096  # slots in an optimiser step, on all sides
 
 def corpus(folder: Path, slots: int):
     """Docstrings of the installed packages, tokenised once: real text, nothing to download."""
-    from unmask.modalities.text.cache import TokenCache
-    from unmask.modalities.text.docstrings import write_corpus
-    from unmask.modalities.text.tokenizer import Tokenizer
+    from unmask.modalities.text.reading.docstrings import write_corpus
+    from unmask.modalities.text.tokens.cache import TokenCache
+    from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
     path = folder / "docstrings.jsonl"
     if not path.exists():
@@ -69,8 +69,8 @@ def ours(
     from unmask.core.corruption import Corruption
     from unmask.core.plan import Plan
     from unmask.core.pretrain import StepContext, pretrain
-    from unmask.modalities.text.batches import batch_maker
-    from unmask.modalities.text.folder import new_text_model
+    from unmask.modalities.text.network.folder import new_text_model
+    from unmask.modalities.text.tokens.batches import batch_maker
     from unmask.training.optimiser import build_optimiser, step
     from unmask.training.settings import TrainSettings
 
@@ -303,8 +303,8 @@ def high_water() -> float:
 def learning(folder: Path, steps: int) -> None:
     """Held-out loss after the same number of tokens, measured by the same code on both models."""
     from unmask.core.pretrain import validate
-    from unmask.modalities.text.batches import measuring_corruption, validation_batches
-    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.network.folder import load_folder
+    from unmask.modalities.text.tokens.batches import measuring_corruption, validation_batches
 
     cache, tokenizer = corpus(folder, 128)
     held = validation_batches(cache, np.asarray(cache.validation), slots=128, special_ids=tokenizer.special_ids)

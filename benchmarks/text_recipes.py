@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys
-from unmask.modalities.text.cache import TokenCache
-from unmask.modalities.text.evaluate import evaluate
-from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
-from unmask.modalities.text.model import load
-from unmask.modalities.text.prepare import prepare
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import BERT, TextSettings, with_overrides
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.prepare import prepare
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.uses.evaluate import evaluate
+from unmask.modalities.text.uses.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
+from unmask.modalities.text.uses.model import load
 from unmask.training import progress
 from unmask.training.precision import resolve_precision
 

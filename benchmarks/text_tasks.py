@@ -135,7 +135,7 @@ def reference(name, train, dev, model, common, precision, *, order, memory) -> d
     from transformers import Trainer, TrainingArguments
 
     from unmask.memory import keep_freed_memory, peak_memory
-    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.network.folder import load_folder
     from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.registry import task_class
     from unmask.modalities.text.tasks.settings import TaskSettings
@@ -337,8 +337,8 @@ def summary(results: list[dict]) -> None:
 
 def zeroshot(arguments: argparse.Namespace) -> list[dict]:
     """Masked prompts against the majority class, calibrated or not, on sentiment and on topics."""
-    from unmask.modalities.text.model import load
     from unmask.modalities.text.tasks.zeroshot import zero_shot
+    from unmask.modalities.text.uses.model import load
 
     model, out = load(arguments.mlm), []
 

@@ -9,12 +9,12 @@ import numpy as np
 from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
-from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.augment import Augment
-from unmask.modalities.images.batches import batch_maker
-from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.latents import LatentLearner
-from unmask.modalities.images.masking import image_corruption
+from unmask.modalities.images.network.augment import Augment
+from unmask.modalities.images.network.batches import batch_maker
+from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.network.latents import LatentLearner
+from unmask.modalities.images.network.masking import image_corruption
+from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
 
 TARGETS = ("views", "contrast", "latents")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from arrows import circles, imports, upward, within
 
 LAYERS = {
@@ -43,6 +45,17 @@ LAYERS = {
 }
 """The rooms, from the ground up. Those of one layer know nothing of each other."""
 
+ROOMS = {
+    "text": ("recipes", "reading", "tokens", "network", "uses", "tasks", "registration"),
+    "table": (
+        *("recipes", "reading", "schema", "writing", "distribution", "rules", "survival", "fitting", "imputation"),
+        *("synthesis", "evaluation", "card", "model", "imputer", "pretrain", "evaluate", "demo", "registration"),
+    ),
+    "images": ("recipes", "formats", "reading", "network", "classify", "uses", "registration"),
+    "events": (*("records", "recipes", "sources", "audit", "network", "outcome", "questions", "uses", "registration"),),
+}
+"""Of each kind of data, from the ground up: a folder, or a module, imports those before it alone."""
+
 
 def test_no_arrow_goes_up():
     assert upward(imports(), LAYERS) == []
@@ -54,6 +67,13 @@ def test_what_serves_every_modality_knows_none():
     serving = [m for m in imports() if m.startswith("unmask.serving.") and m.split(".")[2] not in kinds]
     shared += ("unmask.cli.serve", *serving)
     assert {m for name in shared for m in imports()[name] if m.startswith("unmask.modalities")} == set()
+
+
+@pytest.mark.parametrize("kind", ROOMS)
+def test_rooms_of_a_kind_import_what_lies_below_them(kind):
+    package = f"unmask.modalities.{kind}"
+    layers = {f"{package}.{room}": number for number, room in enumerate(ROOMS[kind])} | {package: -1}
+    assert upward(within(imports(), package), layers) == []
 
 
 def test_no_modules_import_each_other():
@@ -71,4 +91,4 @@ def test_what_is_forbidden_is_seen():
     assert circles(within(graph, "b")) == [["b.x", "b.y", "b.z"]]
     assert upward(graph, {"a": 1, "b": 0}) == ["b.z -> a"]
     assert upward(graph, {"a": 0, "b": 0}) == ["a -> b.x", "b.z -> a"]
-    assert any(name.startswith("unmask.core") for name in imports()["unmask.modalities.text.model"])
+    assert any(name.startswith("unmask.core") for name in imports()["unmask.modalities.text.uses.model"])

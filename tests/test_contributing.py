@@ -70,7 +70,7 @@ def test_a_corruption(tmp_path):
 
 @pytest.mark.usefixtures("site")
 def test_a_family(tmp_path):
-    from unmask.modalities.text.folder import load_folder, save_folder
+    from unmask.modalities.text.network.folder import load_folder, save_folder
 
     bert = load_folder(folder(tmp_path / "bert"))
     config = json.loads((tmp_path / "bert" / "config.json").read_text())

@@ -33,15 +33,18 @@ WHOLE = re.compile(r"unmask .*\bMODEL\b")
 ELSEWHERE = {
     "modalities/events/sources/known.py": "makes a table of docs/reference/when-a-fact-was-known.md",
     "training/settings.py": "reads the texts of --set",
-    **{f"modalities/{kind}/card.py": "commands of a model card" for kind in ("text", "table", "images", "events")},
+    **{
+        f"modalities/{room}/card.py": "commands of a model card"
+        for room in ("text/network", "table", "images/network", "events/uses")
+    },
     "verify/provenance.py": "flags of git, and of a command of a checkout that Python callers have no other form of",
     "verify/remake.py": "the same",
     "verify/result.py": "the same",
 }
 """Files whose texts name flags for another reader than the caller."""
 PYTHON_ALONE = {
-    "modalities/images/folder.py": {"heads"},
-    "modalities/images/reconstruct.py": {"statistics"},
+    "modalities/images/network/folder.py": {"heads"},
+    "modalities/images/uses/reconstruct.py": {"statistics"},
     "training/settings.py": {"learning_rate"},
 }
 """Arguments that a hint names for Python callers only; and what stands for a key in the hint of --set itself."""

@@ -8,7 +8,7 @@ import pytest
 import unmask
 from text_corpus import write_corpus
 from unmask.errors import UserError
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.plugins import installed_model
 

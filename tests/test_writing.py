@@ -195,7 +195,7 @@ import os
 import signal
 import sys
 import polars as pl
-from unmask.modalities.events import columns, meds
+from unmask.modalities.events.records import columns, meds
 
 def killed(*_):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from unmask.modalities.text.folder import TextFolder, new_text_model
-from unmask.modalities.text.model import TextModel
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.network.folder import TextFolder, new_text_model
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.uses.model import TextModel
 
 MODEL_SLOTS = 64
 SENTENCES = [

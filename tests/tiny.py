@@ -22,8 +22,8 @@ from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rota
 from unmask.encoder.kinds import Local
 from unmask.encoder.packed_attention import packed_layout
 from unmask.encoder.transformer import Encoder
-from unmask.modalities.events.codec import EventPrediction
-from unmask.modalities.images.codec import PatchCodec, PatchCodecConfig
+from unmask.modalities.events.network.codec import EventPrediction
+from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
 
 ARCHITECTURES = ("in_place", "visible_only")
 RECIPES = ("bert", "modern", "by_example")

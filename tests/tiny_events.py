@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import Example
-from unmask.modalities.events.codec import EventCodec, EventCodecConfig
-from unmask.modalities.events.vocabulary import FIRST
+from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
+from unmask.modalities.events.records.vocabulary import FIRST
 
 CODES = FIRST + 10
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from text_corpus import tokenizer
-from unmask.modalities.text.folder import new_text_model, save_folder
+from unmask.modalities.text.network.folder import new_text_model, save_folder
 
 
 def folder(path: Path, *, recipe: str = "bert", kind: str = "wordpiece", seed: int = 0, layers: int = 2) -> Path:

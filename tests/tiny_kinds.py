@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-from unmask.modalities.events.convert import convert
+from unmask.modalities.events.sources.convert import convert
 
 N = 40
 """Rows, and patients."""

@@ -11,14 +11,14 @@ from typing import Any
 from doc_reference import _hint, escaped
 from unmask.modalities.events.recipes import RECIPES as EVENT_RECIPES
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, TuneSettings
-from unmask.modalities.images.classifier_settings import ClassifierSettings
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.recipes import RECIPES as IMAGE_RECIPES
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.table.recipes import RECIPES as TABLE_RECIPES
 from unmask.modalities.table.recipes import UNUSED, TableSettings
-from unmask.modalities.text.adapt_embedding import EmbeddingSettings
 from unmask.modalities.text.recipes import RECIPES as TEXT_RECIPES
 from unmask.modalities.text.recipes import TextSettings
+from unmask.modalities.text.tasks.adapt_embedding import EmbeddingSettings
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.training.settings import TrainSettings
 

@@ -36,8 +36,8 @@ SHOTS = {
 
 def text_model() -> Path:
     """A small language model of the docstrings of NumPy: 600 steps."""
-    from unmask.modalities.text.docstrings import docstrings
-    from unmask.modalities.text.pretrain import pretrain
+    from unmask.modalities.text.network.pretrain import pretrain
+    from unmask.modalities.text.reading.docstrings import docstrings
     from unmask.modalities.text.recipes import TextSettings, with_overrides
 
     out = MODELS / "text"
@@ -55,9 +55,9 @@ def text_model() -> Path:
 
 def images_model() -> Path:
     """The model of `unmask demo images`, of 600 steps."""
-    from unmask.modalities.images.demo import SETTINGS, digits
-    from unmask.modalities.images.pretrain import pretrain
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.uses.demo import SETTINGS, digits
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     out = MODELS / "images"
     if not out.exists():
@@ -78,9 +78,9 @@ def table_model() -> Path:
 
 def events_model() -> Path:
     """A model of 600 simulated patients, of 200 steps, with 200 others whom it never saw in `new`."""
-    from unmask.modalities.events.demo import simulate
-    from unmask.modalities.events.pretrain import pretrain
     from unmask.modalities.events.recipes import EventSettings, with_overrides
+    from unmask.modalities.events.uses.demo import simulate
+    from unmask.modalities.events.uses.pretrain import pretrain
 
     out = MODELS / "events"
     if not (out / "model").exists():
@@ -94,9 +94,9 @@ def events_model() -> Path:
 
 def text_card() -> str:
     """Held-out docstrings with one word hidden, and what the model says; two that it fills right and one it misses."""
-    from unmask.modalities.text.cache import TokenCache
-    from unmask.modalities.text.demo import examples
-    from unmask.modalities.text.model import load
+    from unmask.modalities.text.tokens.cache import TokenCache
+    from unmask.modalities.text.uses.demo import examples
+    from unmask.modalities.text.uses.model import load
 
     folder = text_model()
     model = load(folder)
@@ -170,8 +170,8 @@ def images_card() -> str:
     """Digits of the test part: the original, with 60 % of the patches hidden, and filled."""
     from PIL import Image
 
-    from unmask.modalities.images.demo import digits
-    from unmask.modalities.images.model import load
+    from unmask.modalities.images.uses.demo import digits
+    from unmask.modalities.images.uses.model import load
 
     pixels, _, test = digits()
     r = load(images_model()).reconstruct(pixels[test][:7], ratio=0.6, seed=3)
@@ -191,7 +191,7 @@ def events_card() -> str:
     """A new patient's visits, the last glucose hidden: its median and interval, and the truth."""
     import polars as pl
 
-    from unmask.modalities.events.model import load
+    from unmask.modalities.events.uses.model import load
 
     folder = events_model()
     events = pl.read_parquet(sorted((folder / "new" / "meds" / "data").rglob("*.parquet")))

@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from unmask.core.corruption import Units as Units
     from unmask.core.model import MaskedModel as MaskedModel
     from unmask.errors import UserError as UserError
-    from unmask.modalities.events.model import EventModel as EventModel
-    from unmask.modalities.images.model import ImageModel as ImageModel
+    from unmask.modalities.events.uses.model import EventModel as EventModel
+    from unmask.modalities.images.uses.model import ImageModel as ImageModel
     from unmask.modalities.table.imputation.multiple import MultipleImputation as MultipleImputation
     from unmask.modalities.table.imputer import MaskedImputer as MaskedImputer
     from unmask.modalities.table.model import TableModel as TableModel
-    from unmask.modalities.text.adapt import adapt as adapt
-    from unmask.modalities.text.model import TextModel as TextModel
-    from unmask.modalities.text.pretrain import pretrain as pretrain
+    from unmask.modalities.text.network.adapt import adapt as adapt
+    from unmask.modalities.text.network.pretrain import pretrain as pretrain
     from unmask.modalities.text.tasks.finetune import finetune as finetune
     from unmask.modalities.text.tasks.finetune import predict as predict
     from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot
+    from unmask.modalities.text.uses.model import TextModel as TextModel
     from unmask.modality import Modality as Modality
     from unmask.modality import Model as Model
     from unmask.standard import StandardModel as StandardModel
@@ -81,8 +81,8 @@ _HOMES = {
         name: f"{_CORE}.corruption:{name}"
         for name in ("Blocks", "Corruption", "Mixture", "Replacement", "Selector", "Slots", "Spans", "Uniform", "Units")
     },
-    "EventModel": f"{_MODALITIES}.events.model:EventModel",
-    "ImageModel": f"{_MODALITIES}.images.model:ImageModel",
+    "EventModel": f"{_MODALITIES}.events.uses.model:EventModel",
+    "ImageModel": f"{_MODALITIES}.images.uses.model:ImageModel",
     "MaskedImputer": f"{_MODALITIES}.table.imputer:MaskedImputer",
     "MaskedModel": f"{_CORE}.model:MaskedModel",
     "Modality": "unmask.modality:Modality",
@@ -90,13 +90,13 @@ _HOMES = {
     "MultipleImputation": f"{_MODALITIES}.table.imputation.multiple:MultipleImputation",
     "StandardModel": "unmask.standard:StandardModel",
     "TableModel": f"{_MODALITIES}.table.model:TableModel",
-    "TextModel": f"{_MODALITIES}.text.model:TextModel",
+    "TextModel": f"{_MODALITIES}.text.uses.model:TextModel",
     "UserError": "unmask.errors:UserError",
-    "adapt": f"{_MODALITIES}.text.adapt:adapt",
+    "adapt": f"{_MODALITIES}.text.network.adapt:adapt",
     "finetune": f"{_MODALITIES}.text.tasks.finetune:finetune",
     "load": "unmask.registry:load",
     "predict": f"{_MODALITIES}.text.tasks.finetune:predict",
-    "pretrain": f"{_MODALITIES}.text.pretrain:pretrain",
+    "pretrain": f"{_MODALITIES}.text.network.pretrain:pretrain",
     "zero_shot": f"{_MODALITIES}.text.tasks.zeroshot:zero_shot",
 }
 """`adapt`, `finetune`, `predict`, `pretrain` and `zero_shot` are those of text, as before there was `unmask.text`."""

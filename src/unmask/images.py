@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from unmask.lazy import lazily
 
 if TYPE_CHECKING:
-    from unmask.modalities.images.classifier import Classifier as Classifier
-    from unmask.modalities.images.classifier_settings import ClassifierSettings
-    from unmask.modalities.images.finetune import finetune_classify
-    from unmask.modalities.images.model import ImageModel as ImageModel
-    from unmask.modalities.images.model import load as load
-    from unmask.modalities.images.pretrain import pretrain as pretrain
+    from unmask.modalities.images.classify.classifier import Classifier as Classifier
+    from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
+    from unmask.modalities.images.reading.sources import read_images as read_images
     from unmask.modalities.images.recipes import ImageSettings as ImageSettings
     from unmask.modalities.images.recipes import with_overrides as with_overrides
-    from unmask.modalities.images.sources import read_images as read_images
+    from unmask.modalities.images.uses.finetune import finetune_classify
+    from unmask.modalities.images.uses.model import ImageModel as ImageModel
+    from unmask.modalities.images.uses.model import load as load
+    from unmask.modalities.images.uses.pretrain import pretrain as pretrain
 
     Model = ImageModel
     FinetuneSettings = ClassifierSettings
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazily(
     __name__,
     {
-        "Model": "unmask.modalities.images.model:ImageModel",
+        "Model": "unmask.modalities.images.uses.model:ImageModel",
         "Settings": "unmask.modalities.images.recipes:ImageSettings",
-        "ImageModel": "unmask.modalities.images.model:ImageModel",
+        "ImageModel": "unmask.modalities.images.uses.model:ImageModel",
         "ImageSettings": "unmask.modalities.images.recipes:ImageSettings",
-        "Classifier": "unmask.modalities.images.classifier:Classifier",
-        "FinetuneSettings": "unmask.modalities.images.classifier_settings:ClassifierSettings",
-        "load": "unmask.modalities.images.model:load",
-        "pretrain": "unmask.modalities.images.pretrain:pretrain",
-        "finetune": "unmask.modalities.images.finetune:finetune_classify",
-        "read_images": "unmask.modalities.images.sources:read_images",
+        "Classifier": "unmask.modalities.images.classify.classifier:Classifier",
+        "FinetuneSettings": "unmask.modalities.images.classify.classifier_settings:ClassifierSettings",
+        "load": "unmask.modalities.images.uses.model:load",
+        "pretrain": "unmask.modalities.images.uses.pretrain:pretrain",
+        "finetune": "unmask.modalities.images.uses.finetune:finetune_classify",
+        "read_images": "unmask.modalities.images.reading.sources:read_images",
         "with_overrides": "unmask.modalities.images.recipes:with_overrides",
     },
 )

@@ -11,7 +11,7 @@ import torch
 
 from commands import run
 from text_corpus import SENTENCES, tokenizer, write_corpus
-from unmask.modalities.text.folder import new_text_model, save_folder
+from unmask.modalities.text.network.folder import new_text_model, save_folder
 
 
 @pytest.fixture

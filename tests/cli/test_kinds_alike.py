@@ -15,7 +15,7 @@ from commands import exit_code
 from tiny_images import TINY, bars
 from tiny_kinds import N, clinic, hospital
 from unmask.errors import UserError
-from unmask.modalities.events.convert import convert
+from unmask.modalities.events.sources.convert import convert
 from unmask.modalities.images import recipes
 from unmask.progress import told_to
 from unmask.writing import SAVED

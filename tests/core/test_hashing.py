@@ -28,7 +28,7 @@ SHARED = {
     "ASKING_TIME_GAP",
 }
 """Names that share a number with another since version 0.1: this set never grows."""
-WITHOUT = {"training/processes.py": 1, "modalities/images/codec.py": 1}
+WITHOUT = {"training/processes.py": 1, "modalities/images/network/codec.py": 1}
 """Calls without a salt: seeds of processes (their other keys are no data), and noise made from bits that were salted.
 """
 

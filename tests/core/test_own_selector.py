@@ -13,14 +13,14 @@ from unmask.core.batch import pack
 from unmask.core.corruption import Corruption, maskable_slots
 from unmask.core.own_selector import own_selector
 from unmask.errors import UserError
-from unmask.modalities.events import pretrain as events
 from unmask.modalities.events.recipes import EventSettings
-from unmask.modalities.images.masking import image_corruption
+from unmask.modalities.events.uses import pretrain as events
+from unmask.modalities.images.network.masking import image_corruption
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.table.distribution.cells import training_corruption
 from unmask.modalities.table.recipes import settings_of
-from unmask.modalities.text.batches import corruption_of
 from unmask.modalities.text.recipes import TextSettings
+from unmask.modalities.text.tokens.batches import corruption_of
 
 MINE = '''
 import numpy as np

@@ -90,9 +90,9 @@ def test_what_does_not_go_together_is_named(given, says):
 
 def test_a_run_hides_rare_tokens_more_often(tmp_path):
     from text_corpus import write_corpus
-    from unmask.modalities.text.batches import batch_maker, corruption_of
-    from unmask.modalities.text.corpus import build_cache, build_tokenizer
-    from unmask.modalities.text.sources import resolve
+    from unmask.modalities.text.reading.sources import resolve
+    from unmask.modalities.text.tokens.batches import batch_maker, corruption_of
+    from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer
 
     source = resolve([str(write_corpus(tmp_path / "corpus.txt"))], tmp_path)
     settings = with_overrides(TextSettings(), {"rarity": 0.5, "vocabulary": 400, "slots": 64, "batch_slots": 256})

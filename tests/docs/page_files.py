@@ -167,7 +167,7 @@ def images(where: Path) -> None:
     ]
     pd.DataFrame({"file": names, "label": several}).to_csv(where / "labels.csv", index=False)
     pd.DataFrame({"file": names[::3], "label": several[::3]}).to_csv(where / "dev.csv", index=False)
-    from unmask.modalities.images.pretrain import pretrain
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     pretrain((pixels, labels), where / "model", console=False)
     shutil.copytree(where / "model", where / "model_of_scenes")
@@ -175,7 +175,7 @@ def images(where: Path) -> None:
 
 def events(where: Path) -> None:
     """Simulated patients (meds, task), and a FHIR extract."""
-    from unmask.modalities.events.demo import simulate
+    from unmask.modalities.events.uses.demo import simulate
 
     simulate(where, patients=70)
     shard = where / "meds" / "data" / "0.parquet"

@@ -20,7 +20,7 @@ import pytest
 from commands import exit_code
 from doc_blocks import PARSED, ROOT, RUN, SHOWN, Block, Page, all_pages, commands
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings
-from unmask.modalities.images.classifier_settings import ClassifierSettings
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.table.imputer import MaskedImputer
 from unmask.modalities.table.recipes import TableSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unmask.evaluation.meanings import MEANINGS, figure_lines, good, legend, meaning
-from unmask.modalities.events.outcome_report import SHOWN
+from unmask.modalities.events.uses.outcome_report import SHOWN
 from unmask.modalities.text.tasks.scorers import LESS_IS_BETTER
 
 

@@ -76,7 +76,7 @@ def test_an_exported_encoder_is_read_back(file, tmp_path):
 
     from unmask.export.eight_bits import quantise
     from unmask.families.onnx_import import read_onnx
-    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.network.folder import load_folder
 
     theirs = Exported(published("bert", tmp_path).bert)
     ids = torch.ones(2, 9, dtype=torch.int64)

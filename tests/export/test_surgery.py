@@ -13,7 +13,7 @@ from unmask.errors import UserError
 from unmask.export.folders import to_hf, to_sentence_transformers
 from unmask.export.surgery import extend_positions, pad_vocabulary, prune_vocabulary
 from unmask.families.catalogue import CHECKPOINTS, recommend
-from unmask.modalities.text.folder import new_text_model, save_folder
+from unmask.modalities.text.network.folder import new_text_model, save_folder
 
 TEXT = "the quick brown fox [MASK] over the dog."
 

@@ -12,7 +12,7 @@ from text_corpus import tokenizer
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.errors import UserError
-from unmask.modalities.text.folder import load_folder, new_text_model, save_folder
+from unmask.modalities.text.network.folder import load_folder, new_text_model, save_folder
 from unmask.writing import note_weights
 
 transformers = pytest.importorskip("transformers")

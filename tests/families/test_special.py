@@ -13,7 +13,7 @@ from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.encoder.attention import Layout, reference
 from unmask.encoder.bands import banded
-from unmask.modalities.text.folder import load_folder, save_folder
+from unmask.modalities.text.network.folder import load_folder, save_folder
 
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402

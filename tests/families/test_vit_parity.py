@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from unmask.core.corruption import hide
 from unmask.errors import UserError
 from unmask.families.vit import canonical, from_published
-from unmask.modalities.images.batches import image_batch
-from unmask.modalities.images.build import grid_table
-from unmask.modalities.images.folder import load_folder, published, save_folder
+from unmask.modalities.images.network.batches import image_batch
+from unmask.modalities.images.network.build import grid_table
+from unmask.modalities.images.network.folder import load_folder, published, save_folder
 
 SHAPE = {
     "hidden_size": 24,

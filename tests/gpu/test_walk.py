@@ -30,20 +30,20 @@ from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
-from unmask.modalities.events import tune
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import Labels, read_meds
-from unmask.modalities.events.pretrain import pretrain as pretrain_events
+from unmask.modalities.events.outcome import tune
+from unmask.modalities.events.outcome.targets import Binary
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, TuneSettings
 from unmask.modalities.events.recipes import with_overrides as event_settings
-from unmask.modalities.events.targets import Binary
-from unmask.modalities.images.classifier_settings import ClassifierSettings
-from unmask.modalities.images.finetune import finetune_classify
-from unmask.modalities.images.pretrain import pretrain as pretrain_images
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import Labels, read_meds
+from unmask.modalities.events.uses.pretrain import pretrain as pretrain_events
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as image_settings
-from unmask.modalities.text.folder import load_folder
-from unmask.modalities.text.pretrain import pretrain as pretrain_text
+from unmask.modalities.images.uses.finetune import finetune_classify
+from unmask.modalities.images.uses.pretrain import pretrain as pretrain_images
+from unmask.modalities.text.network.folder import load_folder
+from unmask.modalities.text.network.pretrain import pretrain as pretrain_text
 from unmask.modalities.text.recipes import RECIPES, TextSettings
 from unmask.modalities.text.recipes import with_overrides as text_settings
 from unmask.modalities.text.tasks import attribution

@@ -5,12 +5,12 @@ from __future__ import annotations
 from mutants import MODEL, mutant
 
 CODEC, HISTORIES, TIES, EVIDENCE = (
-    "modalities/events/codec.py",
-    "modalities/events/histories.py",
-    "modalities/events/ties.py",
-    "modalities/events/evidence.py",
+    "modalities/events/network/codec.py",
+    "modalities/events/records/histories.py",
+    "modalities/events/records/ties.py",
+    "modalities/events/network/evidence.py",
 )
-QUERIES, QUERY_BATCHES = "modalities/events/queries.py", "modalities/events/query_batches.py"
+QUERIES, QUERY_BATCHES = "modalities/events/questions/queries.py", "modalities/events/questions/query_batches.py"
 
 MUTANTS = [
     mutant(

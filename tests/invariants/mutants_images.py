@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mutants import MODEL, mutant
 
-CODEC = "modalities/images/codec.py"
-LATENTS = "modalities/images/latents.py"
+CODEC = "modalities/images/network/codec.py"
+LATENTS = "modalities/images/network/latents.py"
 
 MUTANTS = [
     mutant(

@@ -10,13 +10,13 @@ import pytest
 import torch
 from test_law8_ties import Case
 
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
-from unmask.modalities.events.queries import ITEMS, Asked, Came, QueryDraws, ends, made
-from unmask.modalities.events.query_answers import probabilities
-from unmask.modalities.events.query_batches import histories_asked
-from unmask.modalities.events.query_fit import start_asking
-from unmask.modalities.events.vocabulary import FIRST
+from unmask.modalities.events.questions.queries import ITEMS, Asked, Came, QueryDraws, ends, made
+from unmask.modalities.events.questions.query_batches import histories_asked
+from unmask.modalities.events.questions.query_fit import start_asking
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import HOUR, STATIC, Events, Labels
+from unmask.modalities.events.records.vocabulary import FIRST
+from unmask.modalities.events.uses.query_answers import probabilities
 
 EVERYONE = np.arange(8)
 

@@ -16,13 +16,13 @@ import torch
 
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
-from unmask.modalities.events.folder import EventFolder, new_model
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, STATIC, Events, Labels
-from unmask.modalities.events.model import EventModel
-from unmask.modalities.events.pretrain import corruption_of
 from unmask.modalities.events.recipes import RECIPES, EventSettings, structure_of, with_overrides
-from unmask.modalities.events.vocabulary import Vocabulary
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import HOUR, STATIC, Events, Labels
+from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.uses.folder import EventFolder, new_model
+from unmask.modalities.events.uses.model import EventModel
+from unmask.modalities.events.uses.pretrain import corruption_of
 
 SMALL = {"width": 16, "layers": 2, "heads": 2, "inner": 24, "slots": 16, "ratio": 0.3}
 

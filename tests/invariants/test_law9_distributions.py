@@ -20,8 +20,8 @@ from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.prediction import Categorical, Prediction
 from unmask.errors import UserError
-from unmask.modalities.events.clock import squash
-from unmask.modalities.events.codec import EventPrediction
+from unmask.modalities.events.network.clock import squash
+from unmask.modalities.events.network.codec import EventPrediction
 from unmask.modalities.table.distribution.prediction import CellPrediction
 
 COPIES, TIMES = 400, 15

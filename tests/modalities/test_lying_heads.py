@@ -16,7 +16,7 @@ import pytest
 
 from unmask import memory
 from unmask.errors import UserError
-from unmask.modalities.images.picture import Broken, Choice
+from unmask.modalities.images.formats.picture import Broken, Choice
 
 ROOM = 200e6
 """Bytes beyond what the process held before that a refusal may take; also what is said to be free."""
@@ -155,7 +155,7 @@ def at_no_cost(path: Path, read: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("name", PICTURES)
 @pytest.mark.parametrize("held", ["file", "bytes"])
 def test_pictures(name: str, held: str, tmp_path: Path):
-    from unmask.modalities.images.reader import pictures, survey
+    from unmask.modalities.images.reading.reader import pictures, survey
 
     file, content = PICTURES[name]
     if held == "bytes" and file.endswith((".nii", ".nii.gz")):

@@ -66,11 +66,11 @@ def table_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def image_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A masked image model of six steps, and one fine-tuned for an epoch."""
     from tiny_images import TINY, class_folder
-    from unmask.modalities.images.classifier_settings import ClassifierSettings
-    from unmask.modalities.images.classifier_settings import with_overrides as changed
-    from unmask.modalities.images.finetune import finetune_classify
-    from unmask.modalities.images.pretrain import pretrain
+    from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
+    from unmask.modalities.images.classify.classifier_settings import with_overrides as changed
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.uses.finetune import finetune_classify
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     root = tmp_path_factory.mktemp("served-images")
     data = str(class_folder(root / "data"))
@@ -84,10 +84,10 @@ def image_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def event_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Simulated patients (meds, task), a model of a few steps that answers questions, and one with an outcome head."""
-    from unmask.modalities.events.demo import simulate
-    from unmask.modalities.events.finetune import finetune_outcome
-    from unmask.modalities.events.pretrain import pretrain
     from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
+    from unmask.modalities.events.uses.demo import simulate
+    from unmask.modalities.events.uses.finetune import finetune_outcome
+    from unmask.modalities.events.uses.pretrain import pretrain
 
     quick = OutcomeSettings(epochs=1, members=1, hidden=8, trees=0, curve=False, baselines=False)
     root = tmp_path_factory.mktemp("served-events")
@@ -131,8 +131,8 @@ def deep_served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     import numpy as np
 
     from tiny_images import TINY
-    from unmask.modalities.images.pretrain import pretrain
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     pixels = np.random.default_rng(0).integers(0, 60_000, (8, 5, 12, 12), np.uint16)
     settings = with_overrides(ImageSettings(), TINY | {"patch": 3, "steps": 1, "holdout": 0.0})

@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from unmask.errors import UserError
-from unmask.modalities.text.sentence_files import write_sentences
-from unmask.modalities.text.sentences import Normalize, Sentences
+from unmask.modalities.text.network.sentence_files import write_sentences
+from unmask.modalities.text.network.sentences import Normalize, Sentences
 from unmask.writing import check_absent, written_folder
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

@@ -17,8 +17,8 @@ from unmask.core.embed import pool, pool_padded
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError, either, option
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
-from unmask.modalities.text.batches import text_example
-from unmask.modalities.text.sentences import Sentences
+from unmask.modalities.text.network.sentences import Sentences
+from unmask.modalities.text.tokens.batches import text_example
 
 MASKED, SENTENCE, ENCODER = "masked", "sentence", "encoder"
 STATES, LOGITS, VECTOR = "last_hidden_state", "logits", "sentence_embedding"

@@ -22,7 +22,7 @@ from unmask.export.folders import chosen_sentences, whole_folder
 from unmask.export.graph import BY_TEXT, ENCODER, LOGITS, MASKED, OUTPUTS, SENTENCE, Graph, class_name, said_here, what
 from unmask.families.heads import SEQUENCE
 from unmask.families.onnx_import import NOTE, TRANSPOSED
-from unmask.modalities.text.sentence_files import write_sentences
+from unmask.modalities.text.network.sentence_files import write_sentences
 
 OPSET = 17
 CLOSE = 1e-3

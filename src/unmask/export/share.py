@@ -9,7 +9,7 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.export.folders import whole_folder
 from unmask.files import files_below, read_json
-from unmask.modalities.text.folder import find_folder
+from unmask.modalities.text.network.folder import find_folder
 from unmask.registry import load
 
 NAMES = {

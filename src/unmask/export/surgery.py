@@ -16,7 +16,7 @@ from unmask.core.token_codec import TokenCodec
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import Disentangled, Learned, Rotary
 from unmask.errors import UserError, option
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
 
 def extend_positions(model: Any, slots: int) -> None:

@@ -11,26 +11,46 @@ _TABLE = tuple(
 )
 _IMAGES = tuple(
     f"src/unmask/modalities/images/{part}.py"
-    for part in ("codec", "masking", "batches", "augment", "build", "pretrain", "features", "probe", "recipes")
+    for part in (
+        "network/codec",
+        "network/masking",
+        "network/batches",
+        "network/augment",
+        "network/build",
+        "uses/pretrain",
+        "network/features",
+        "network/probe",
+        "recipes",
+    )
 )
 _EVENTS = tuple(
     f"src/unmask/modalities/events/{part}.py"
     for part in (
-        "codec",
-        "clock",
-        "histories",
-        "pretrain",
+        "network/codec",
+        "network/clock",
+        "records/histories",
+        "uses/pretrain",
         "recipes",
-        "outcome",
-        "forest",
-        "finetune",
-        "features",
-        "demo",
+        "outcome/outcome",
+        "outcome/forest",
+        "uses/finetune",
+        "outcome/features",
+        "uses/demo",
     )
 )
 _TEXT = tuple(
     f"src/unmask/modalities/text/{part}.py"
-    for part in ("tokenizer", "units", "cache", "building", "tokenising", "batches", "folder", "pretrain", "recipes")
+    for part in (
+        "tokens/tokenizer",
+        "tokens/units",
+        "tokens/cache",
+        "tokens/building",
+        "tokens/tokenising",
+        "tokens/batches",
+        "network/folder",
+        "network/pretrain",
+        "recipes",
+    )
 )
 
 RESULTS: tuple[Result, ...] = (

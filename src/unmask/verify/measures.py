@@ -95,13 +95,13 @@ def digits(*, seed: int, steps: int) -> Found:
     nearest neighbours on its features of the other third, beside raw pixels and the same network untrained."""
     from sklearn.datasets import load_digits
 
-    from unmask.modalities.images.arrays import ImageSet
-    from unmask.modalities.images.build import untrained
-    from unmask.modalities.images.demo import SETTINGS
-    from unmask.modalities.images.folder import ImageFolder
-    from unmask.modalities.images.model import ImageModel, load
-    from unmask.modalities.images.pretrain import pretrain
+    from unmask.modalities.images.network.build import untrained
+    from unmask.modalities.images.network.folder import ImageFolder
+    from unmask.modalities.images.reading.arrays import ImageSet
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.uses.demo import SETTINGS
+    from unmask.modalities.images.uses.model import ImageModel, load
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     found = load_digits()
     test = np.random.default_rng(seed).permutation(len(found.target)) < len(found.target) // 3
@@ -128,10 +128,10 @@ def digits(*, seed: int, steps: int) -> Found:
 def outcome(*, seed: int, patients: int, steps: int) -> Found:
     """Simulated patients with planted rules: a masked model of their events is pretrained and fine-tuned for the
     outcome, and judged on held-out patients beside all that is fitted with it."""
-    from unmask.modalities.events.demo import simulate
-    from unmask.modalities.events.finetune import finetune_outcome
-    from unmask.modalities.events.pretrain import pretrain
     from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
+    from unmask.modalities.events.uses.demo import simulate
+    from unmask.modalities.events.uses.finetune import finetune_outcome
+    from unmask.modalities.events.uses.pretrain import pretrain
 
     given = {"steps": steps, "seed": seed, "slots": 64, "batch_slots": 4096, "ratio": 0.4, "hide": "event"}
     settings = with_overrides(EventSettings(), given | {"learning_rate": 4e-3, "precision": "fp32"})
@@ -149,13 +149,13 @@ def hidden_tokens(*, seed: int, steps: int, characters: int, shape: dict[str, An
     steps, beside the most frequent token, and the one most frequent after the token before (taken as seen)."""
     import json
 
-    from unmask.modalities.text.cache import TokenCache
-    from unmask.modalities.text.demo import SETTINGS
-    from unmask.modalities.text.docstrings import docstrings
-    from unmask.modalities.text.pretrain import pretrain
+    from unmask.modalities.text.network.pretrain import pretrain
+    from unmask.modalities.text.network.rules import most_frequent_share, most_likely_after
+    from unmask.modalities.text.reading.docstrings import docstrings
     from unmask.modalities.text.recipes import TextSettings, with_overrides
-    from unmask.modalities.text.rules import most_frequent_share, most_likely_after
-    from unmask.modalities.text.tokenizer import Tokenizer
+    from unmask.modalities.text.tokens.cache import TokenCache
+    from unmask.modalities.text.tokens.tokenizer import Tokenizer
+    from unmask.modalities.text.uses.demo import SETTINGS
 
     given = SETTINGS | {"steps": steps, "seed": seed, "precision": "fp32", "holdout": 0.05} | shape
     settings = with_overrides(TextSettings(), given)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from event_data import main_ok
 
-from unmask.modalities.events.demo import simulate
+from unmask.modalities.events.uses.demo import simulate
 
 
 @pytest.fixture(scope="session")

@@ -14,15 +14,15 @@ import pytest
 from event_data import shard, table
 
 import unmask
-from unmask.modalities.events.age_and_count import NAME, AgeAndCount, age_and_count
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import Labels, read_meds
-from unmask.modalities.events.number import Number
+from unmask.modalities.events.outcome.age_and_count import NAME, AgeAndCount, age_and_count
+from unmask.modalities.events.outcome.number import Number
+from unmask.modalities.events.outcome.scoring import scored
+from unmask.modalities.events.outcome.targets import Binary, Classes, Labelled, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.modalities.events.scoring import scored
-from unmask.modalities.events.targets import Binary, Classes, Labelled, TimeToEvent
-from unmask.modalities.events.vocabulary import Vocabulary
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import Labels, read_meds
+from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.uses.finetune import finetune_outcome
 
 DAY = datetime(2020, 1, 1)
 QUICK = OutcomeSettings(epochs=2, members=1, hidden=8, trees=0, curve=False)

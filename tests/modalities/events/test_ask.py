@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 
 import unmask
 from unmask.errors import UserError
-from unmask.modalities.events.query_text import parsed
-from unmask.modalities.events.vocabulary import LEVELS
+from unmask.modalities.events.questions.query_text import parsed
+from unmask.modalities.events.records.vocabulary import LEVELS
 
 QUICK = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32"]
 

@@ -14,11 +14,11 @@ from event_data import labels
 
 from unmask.cli import main
 from unmask.cli.events.shown import odd_points
-from unmask.modalities.events.audit import audit
-from unmask.modalities.events.cuts import after_death, without_events
-from unmask.modalities.events.demo import simulate
-from unmask.modalities.events.meds import read_labels, read_meds
-from unmask.modalities.events.shards import write_meds
+from unmask.modalities.events.audit.audit import audit
+from unmask.modalities.events.records.cuts import after_death, without_events
+from unmask.modalities.events.records.meds import read_labels, read_meds
+from unmask.modalities.events.records.shards import write_meds
+from unmask.modalities.events.uses.demo import simulate
 
 SHARED = Path(os.environ.get("UNMASK_SHARED", Path(__file__).parents[3].parent / "shared")) / "data" / "events"
 SUBJECTS = 120

@@ -8,16 +8,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from unmask.modalities.events.audit_events import CHECKS, CLOSING, DAY, WINDOW
-from unmask.modalities.events.audit_points import (
+from unmask.modalities.events.audit.audit_events import CHECKS, CLOSING, DAY, WINDOW
+from unmask.modalities.events.audit.audit_points import (
     _Shortly,
     at_the_point,
     encounter_goes_on,
     outcomes,
     points_after_death,
 )
-from unmask.modalities.events.cuts import cut, searched
-from unmask.modalities.events.meds import NO_VISIT, STATIC, Events, Labels
+from unmask.modalities.events.records.cuts import cut, searched
+from unmask.modalities.events.records.meds import NO_VISIT, STATIC, Events, Labels
 
 CODES = ["A", "B", "DISCHARGE", "MEDS_DEATH", "VISIT_END//X"]
 

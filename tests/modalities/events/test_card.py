@@ -11,10 +11,10 @@ from huggingface_hub import ModelCard
 
 from unmask.evaluation.card import is_ours
 from unmask.evaluation.report import Report
-from unmask.modalities.events import audit_report
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.model import load
+from unmask.modalities.events.audit import audit_report
 from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.uses.finetune import finetune_outcome
+from unmask.modalities.events.uses.model import load
 
 QUICK = OutcomeSettings(epochs=4, members=1, hidden=16, trees=10, curve=False)
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from event_data import main_ok
 
-from unmask.modalities.events.clinical import descriptions, named, roc, span, thresholds
-from unmask.modalities.events.next_visit import figures
+from unmask.modalities.events.outcome.clinical import descriptions, named, roc, span, thresholds
+from unmask.modalities.events.uses.next_visit import figures
 
 
 def test_thresholds_count_what_they_say():

@@ -13,12 +13,12 @@ import torch
 from event_data import DAY, shard, table
 
 import unmask
-from unmask.modalities.events.clock import YEAR, Clock
-from unmask.modalities.events.folder import EventFolder, load_folder, new_model, save_folder
-from unmask.modalities.events.meds import HOUR, Labels, read_meds
-from unmask.modalities.events.model import EventModel
+from unmask.modalities.events.network.clock import YEAR, Clock
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
-from unmask.modalities.events.vocabulary import Vocabulary
+from unmask.modalities.events.records.meds import HOUR, Labels, read_meds
+from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.uses.folder import EventFolder, load_folder, new_model, save_folder
+from unmask.modalities.events.uses.model import EventModel
 
 SMALL = {"width": 16, "layers": 2, "heads": 2, "inner": 24, "slots": 16}
 

@@ -13,13 +13,13 @@ import pytest
 from event_data import DAY, shard, table
 
 from unmask.errors import UserError
-from unmask.modalities.events import columns, parquet
-from unmask.modalities.events.columns import Store
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import Events, read_meds
-from unmask.modalities.events.pretrain import batch_maker, pretrain
 from unmask.modalities.events.recipes import EventSettings, with_overrides
-from unmask.modalities.events.vocabulary import Vocabulary
+from unmask.modalities.events.records import columns, parquet
+from unmask.modalities.events.records.columns import Store
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import Events, read_meds
+from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.uses.pretrain import batch_maker, pretrain
 from unmask.training.run import check_run_folder
 
 

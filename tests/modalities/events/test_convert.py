@@ -14,9 +14,9 @@ import pytest
 from event_data import DAY
 
 from unmask.errors import UserError
-from unmask.modalities.events import shards
-from unmask.modalities.events.convert import convert
-from unmask.modalities.events.meds import STATIC, read_meds
+from unmask.modalities.events.records import shards
+from unmask.modalities.events.records.meds import STATIC, read_meds
+from unmask.modalities.events.sources.convert import convert
 
 
 def reconciled(found: dict) -> None:

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from unmask.errors import UserError
-from unmask.modalities.events.convert import convert
-from unmask.modalities.events.meds import read_meds
+from unmask.modalities.events.records.meds import read_meds
+from unmask.modalities.events.sources.convert import convert
 
 CODE = {"coding": [{"system": "http://snomed.info/sct", "code": "1", "display": "One"}]}
 LOINC = {"coding": [{"system": "http://loinc.org", "code": "2", "display": "Two"}]}

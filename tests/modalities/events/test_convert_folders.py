@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from unmask.errors import UserError
-from unmask.modalities.events.clinical import descriptions
-from unmask.modalities.events.convert import convert
+from unmask.modalities.events.outcome.clinical import descriptions
+from unmask.modalities.events.sources.convert import convert
 from unmask.modalities.events.sources.known import markdown
 
 DEAD = "subject_id,gender,anchor_age,anchor_year,dod\n1,F,50,2150,2150-01-05"

@@ -7,7 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from unmask.errors import UserError
-from unmask.modalities.events.convert import convert
+from unmask.modalities.events.sources.convert import convert
 
 ROWS = [
     {

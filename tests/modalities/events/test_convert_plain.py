@@ -10,7 +10,7 @@ import pytest
 from event_data import main_fails, main_ok
 
 from unmask.errors import UserError
-from unmask.modalities.events.convert import convert
+from unmask.modalities.events.sources.convert import convert
 
 
 def written(folder: Path) -> pl.DataFrame:

@@ -13,12 +13,12 @@ import pytest
 from event_data import DAY, labels, main_ok, shard, table
 
 from unmask.errors import UserError
-from unmask.modalities.events.demo import simulate
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import NO_VISIT, STATIC, Labels, read_labels, read_meds
-from unmask.modalities.events.shards import write_meds
-from unmask.modalities.events.summaries import summarise
-from unmask.modalities.events.vocabulary import FIRST, Vocabulary, shortened
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import NO_VISIT, STATIC, Labels, read_labels, read_meds
+from unmask.modalities.events.records.shards import write_meds
+from unmask.modalities.events.records.summaries import summarise
+from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary, shortened
+from unmask.modalities.events.uses.demo import simulate
 
 
 def test_reads_what_it_writes(tmp_path: Path):

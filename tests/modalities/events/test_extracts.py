@@ -13,9 +13,9 @@ import pytest
 from event_data import main_fails
 
 from unmask.cli import main
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.meds import read_meds
 from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.records.meds import read_meds
+from unmask.modalities.events.uses.finetune import finetune_outcome
 
 SMALL = ["--set", "slots=64", "--set", "batch_slots=1024", "--set", "width=32", "--precision", "fp32", "--steps", "8"]
 HEAD = ["members=1", "trees=30", "epochs=5", "curve=false", "baselines=false"]

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.modalities.events import features, outcome_baselines
-from unmask.modalities.events.features import Features, gather
-from unmask.modalities.events.finetune import OutcomeWork
-from unmask.modalities.events.forest import Forest
-from unmask.modalities.events.meds import read_labels, read_meds
-from unmask.modalities.events.model import load
-from unmask.modalities.events.outcome import OutcomeHead, fit_head
+from unmask.modalities.events.outcome import features, outcome_baselines
+from unmask.modalities.events.outcome.features import Features, gather
+from unmask.modalities.events.outcome.forest import Forest
+from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head
+from unmask.modalities.events.outcome.targets import Binary
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.modalities.events.targets import Binary
+from unmask.modalities.events.records.meds import read_labels, read_meds
+from unmask.modalities.events.uses.finetune import OutcomeWork
+from unmask.modalities.events.uses.model import load
 
 SETTINGS = OutcomeSettings(members=3, hidden=8, epochs=4, trees=12)
 

@@ -15,12 +15,12 @@ from event_data import main_ok
 import unmask
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.meds import Labels, read_labels, read_meds
-from unmask.modalities.events.number import Number
+from unmask.modalities.events.outcome.number import Number
+from unmask.modalities.events.outcome.scoring import scored
+from unmask.modalities.events.outcome.targets import Classes, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
-from unmask.modalities.events.scoring import scored
-from unmask.modalities.events.targets import Classes, TimeToEvent
+from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
+from unmask.modalities.events.uses.finetune import finetune_outcome
 
 QUICK = OutcomeSettings(epochs=8, members=2, hidden=16, trees=20, curve=False, baselines=False)
 TUNED = replace(QUICK, encoder="tuned", tune=TuneSettings(epochs=2, least_steps=1))

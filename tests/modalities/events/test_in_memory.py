@@ -13,12 +13,12 @@ import pytest
 
 import unmask
 from unmask.errors import UserError
-from unmask.modalities.events.audit import audit
-from unmask.modalities.events.demo import simulate
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.meds import as_events, read_labels, read_meds
-from unmask.modalities.events.pretrain import pretrain
+from unmask.modalities.events.audit.audit import audit
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
+from unmask.modalities.events.records.meds import as_events, read_labels, read_meds
+from unmask.modalities.events.uses.demo import simulate
+from unmask.modalities.events.uses.finetune import finetune_outcome
+from unmask.modalities.events.uses.pretrain import pretrain
 
 SMALL = {"slots": 64, "batch_slots": 1024, "width": 32, "steps": 2, "precision": "fp32"}
 QUICK = OutcomeSettings(members=1, trees=3, epochs=1, baselines=False, curve=False)

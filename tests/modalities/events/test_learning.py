@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from unmask.core.ask import Question, answers
-from unmask.modalities.events.codec import log_density
-from unmask.modalities.events.folder import load_folder
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import read_meds
-from unmask.modalities.events.pretrain import pretrain
+from unmask.modalities.events.network.codec import log_density
 from unmask.modalities.events.recipes import EventSettings, with_overrides
-from unmask.modalities.events.shards import write_meds
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import read_meds
+from unmask.modalities.events.records.shards import write_meds
+from unmask.modalities.events.uses.folder import load_folder
+from unmask.modalities.events.uses.pretrain import pretrain
 
 PANELS = 4
 LENGTH = 6

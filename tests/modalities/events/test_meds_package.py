@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from event_data import DAY, table
 
-from unmask.modalities.events.demo import simulate
-from unmask.modalities.events.shards import write_meds
+from unmask.modalities.events.records.shards import write_meds
+from unmask.modalities.events.uses.demo import simulate
 
 meds = pytest.importorskip("meds", reason="the meds package is a development dependency")
 

@@ -10,7 +10,7 @@ import pytest
 import unmask
 from unmask.core.batch import pack
 from unmask.core.model import MaskedModel
-from unmask.modalities.events.meds import read_meds
+from unmask.modalities.events.records.meds import read_meds
 
 
 def test_states_are_the_mean_and_the_maximum_of_one_pass(home: Path, monkeypatch: pytest.MonkeyPatch):

@@ -15,15 +15,15 @@ from event_data import main_fails, main_ok
 import unmask
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
-from unmask.modalities.events.audit_points import outcomes
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.forest import Forest
-from unmask.modalities.events.last_value import rules
-from unmask.modalities.events.meds import Labels, read_labels, read_meds
-from unmask.modalities.events.number import Number, judged, number_baselines, r2, spearman
-from unmask.modalities.events.number_report import in_words, ranges
+from unmask.modalities.events.audit.audit_points import outcomes
+from unmask.modalities.events.outcome.forest import Forest
+from unmask.modalities.events.outcome.last_value import rules
+from unmask.modalities.events.outcome.number import Number, judged, number_baselines, r2, spearman
+from unmask.modalities.events.outcome.number_report import in_words, ranges
+from unmask.modalities.events.outcome.targets import Binary, Classes, from_dict, target_of
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.modalities.events.targets import Binary, Classes, from_dict, target_of
+from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
+from unmask.modalities.events.uses.finetune import finetune_outcome
 
 SMALL = OutcomeSettings(epochs=6, members=2, hidden=16, trees=40, curve=False)
 

@@ -16,12 +16,12 @@ from event_data import DAY, shard, table
 
 from unmask import events, text
 from unmask.errors import UserError
-from unmask.modalities.events.columns import Store
-from unmask.modalities.events.meds import read_meds
-from unmask.modalities.events.prepared import open_prepared
-from unmask.modalities.events.pretrain import split, subjects_to_learn_from
+from unmask.modalities.events.network.prepared import open_prepared
 from unmask.modalities.events.recipes import EventSettings, with_overrides
-from unmask.modalities.events.vocabulary import Vocabulary
+from unmask.modalities.events.records.columns import Store
+from unmask.modalities.events.records.meds import read_meds
+from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.uses.pretrain import split, subjects_to_learn_from
 
 SMALL = {"slots": 32, "batch_slots": 128, "width": 16, "inner": 16, "steps": 3, "precision": "fp32", "floor": 2}
 SETTINGS = with_overrides(EventSettings(), {**SMALL, "device": "cpu"})

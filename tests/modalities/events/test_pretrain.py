@@ -19,14 +19,14 @@ from unmask.core.batch import Example
 from unmask.core.plan import Plan
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
-from unmask.modalities.events import held_out
-from unmask.modalities.events import pretrain as room
-from unmask.modalities.events.folder import load_folder
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import STATIC, Events, read_meds
-from unmask.modalities.events.pretrain import batch_maker, make_job, pretrain
+from unmask.modalities.events.network import held_out
 from unmask.modalities.events.recipes import EventSettings, with_overrides
-from unmask.modalities.events.vocabulary import Vocabulary
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import STATIC, Events, read_meds
+from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.uses import pretrain as room
+from unmask.modalities.events.uses.folder import load_folder
+from unmask.modalities.events.uses.pretrain import batch_maker, make_job, pretrain
 
 
 @pytest.fixture(scope="module")

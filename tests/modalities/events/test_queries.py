@@ -9,11 +9,7 @@ import pytest
 import torch
 
 from unmask.errors import UserError
-from unmask.modalities.events.folder import EventFolder, new_model
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, OBSERVATION_END, STATIC, Events, Labels
-from unmask.modalities.events.pretrain import batch_maker, pretrain
-from unmask.modalities.events.queries import (
+from unmask.modalities.events.questions.queries import (
     ITEMS,
     QueryDraws,
     check_end_known,
@@ -23,12 +19,16 @@ from unmask.modalities.events.queries import (
     horizons,
     made,
 )
-from unmask.modalities.events.query_answers import DEAD, NO_EVENTS, probabilities, unanswerable
-from unmask.modalities.events.query_batches import with_questions
-from unmask.modalities.events.query_fit import start_asking
-from unmask.modalities.events.query_head import QueryHead, asked_of
+from unmask.modalities.events.questions.query_batches import with_questions
+from unmask.modalities.events.questions.query_fit import start_asking
+from unmask.modalities.events.questions.query_head import QueryHead, asked_of
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
-from unmask.modalities.events.vocabulary import FIRST, Vocabulary
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import HOUR, OBSERVATION_END, STATIC, Events, Labels
+from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
+from unmask.modalities.events.uses.folder import EventFolder, new_model
+from unmask.modalities.events.uses.pretrain import batch_maker, pretrain
+from unmask.modalities.events.uses.query_answers import DEAD, NO_EVENTS, probabilities, unanswerable
 
 SMALL = {"width": 16, "layers": 1, "heads": 2, "inner": 24, "slots": 32, "questions": 8, "until": "last"}
 

@@ -16,13 +16,22 @@ from unmask.core.batch import PackedBatch, pack
 from unmask.core.inference import first_slots
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
-from unmask.modalities.events.demo import simulate
-from unmask.modalities.events.folder import load_folder, new_model
-from unmask.modalities.events.histories import Histories, time_token
-from unmask.modalities.events.meds import HOUR, STATIC, Events, read_meds
-from unmask.modalities.events.pretrain import corruption_of
 from unmask.modalities.events.recipes import RECIPES, STRUCTURES, EventSettings, OutcomeSettings, with_overrides
-from unmask.modalities.events.vocabulary import FIRST, LONG, MONTHS, SEP, VISIT_END, VISIT_START, WEEKS, Vocabulary
+from unmask.modalities.events.records.histories import Histories, time_token
+from unmask.modalities.events.records.meds import HOUR, STATIC, Events, read_meds
+from unmask.modalities.events.records.vocabulary import (
+    FIRST,
+    LONG,
+    MONTHS,
+    SEP,
+    VISIT_END,
+    VISIT_START,
+    WEEKS,
+    Vocabulary,
+)
+from unmask.modalities.events.uses.demo import simulate
+from unmask.modalities.events.uses.folder import load_folder, new_model
+from unmask.modalities.events.uses.pretrain import corruption_of
 
 KINDS = {**RECIPES, "local": {"window": 4, "global_every": 2}}
 """The recipes, and ours with local attention in its second layer (bands: rows are long enough for them)."""

@@ -13,11 +13,11 @@ from event_data import main_ok
 
 from unmask.cli import main
 from unmask.errors import UserError
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.next_visit import finetune_next_visit
-from unmask.modalities.events.outcome import HeadFinetuning
+from unmask.modalities.events.outcome.outcome import HeadFinetuning
+from unmask.modalities.events.outcome.tune import EncoderFinetuning
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
-from unmask.modalities.events.tune import EncoderFinetuning
+from unmask.modalities.events.uses.finetune import finetune_outcome
+from unmask.modalities.events.uses.next_visit import finetune_next_visit
 from unmask.training.finetune import Finetunable
 
 SHORT = OutcomeSettings(
@@ -71,8 +71,8 @@ def tuned(task: str, home: Path, out: Path, settings: OutcomeSettings = SHORT, *
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither figures nor a page: they take longer than the training."""
-    monkeypatch.setattr("unmask.modalities.events.finetune.scored", lambda *given, **more: {})
-    monkeypatch.setattr("unmask.modalities.events.outcome_report.write", lambda *given, **more: {})
+    monkeypatch.setattr("unmask.modalities.events.uses.finetune.scored", lambda *given, **more: {})
+    monkeypatch.setattr("unmask.modalities.events.uses.outcome_report.write", lambda *given, **more: {})
 
 
 @pytest.mark.parametrize("task", ["outcome", "next-visit"])

@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unmask.modalities.events import scoring
-from unmask.modalities.events.clinical import calibration_points, thresholds
-from unmask.modalities.events.scoring import auroc, calibration, calibration_error, calibration_line, figures, resampled
+from unmask.modalities.events.outcome import scoring
+from unmask.modalities.events.outcome.clinical import calibration_points, thresholds
+from unmask.modalities.events.outcome.scoring import (
+    auroc,
+    calibration,
+    calibration_error,
+    calibration_line,
+    figures,
+    resampled,
+)
 
 PATIENTS, POINTS = 200, 50
 

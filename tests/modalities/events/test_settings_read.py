@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 
 from unmask.errors import UserError
-from unmask.modalities.events.demo import simulate
-from unmask.modalities.events.prepare import prepare
-from unmask.modalities.events.pretrain import pretrain
+from unmask.modalities.events.network.prepare import prepare
 from unmask.modalities.events.recipes import EventSettings, with_overrides
+from unmask.modalities.events.uses.demo import simulate
+from unmask.modalities.events.uses.pretrain import pretrain
 
 SMALL = {"slots": 64, "batch_slots": 512, "width": 32, "steps": 3, "precision": "fp32", "epochs": None, "holdout": 0.1}
 OTHER = {

@@ -13,14 +13,14 @@ import polars as pl
 import pytest
 
 from unmask.errors import UserError
-from unmask.modalities.events.demo import simulate
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.meds import read_meds
-from unmask.modalities.events.next_visit import finetune_next_visit
-from unmask.modalities.events.outcome import HeadFinetuning
-from unmask.modalities.events.pretrain import pretrain
+from unmask.modalities.events.outcome.outcome import HeadFinetuning
+from unmask.modalities.events.outcome.tune import EncoderFinetuning
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, TuneSettings, with_overrides
-from unmask.modalities.events.tune import EncoderFinetuning
+from unmask.modalities.events.records.meds import read_meds
+from unmask.modalities.events.uses.demo import simulate
+from unmask.modalities.events.uses.finetune import finetune_outcome
+from unmask.modalities.events.uses.next_visit import finetune_next_visit
+from unmask.modalities.events.uses.pretrain import pretrain
 from unmask.training.settings import apply_overrides
 
 SMALL = {"slots": 64, "batch_slots": 512, "width": 32, "steps": 3, "precision": "fp32", "epochs": None}

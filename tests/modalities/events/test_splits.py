@@ -10,8 +10,8 @@ import pytest
 from event_data import main_ok
 
 import unmask
-from unmask.modalities.events.meds import HOUR, Events, Labels
-from unmask.modalities.events.splits import birth_bits, met, whom
+from unmask.modalities.events.records.meds import HOUR, Events, Labels
+from unmask.modalities.events.records.splits import birth_bits, met, whom
 
 DAY = 24 * HOUR
 
@@ -70,7 +70,7 @@ def test_a_bit_of_a_birth_says_little_of_it():
 
 
 def test_another_extract_is_judged_whole_with_a_warning(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    from unmask.modalities.events.demo import simulate
+    from unmask.modalities.events.uses.demo import simulate
 
     other = simulate(tmp_path / "other", patients=60, seed=5)  # numbered 0, 1, ... as those of the model
     task, out = str(tmp_path / "other" / "task"), str(tmp_path / "m")

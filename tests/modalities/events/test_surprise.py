@@ -15,8 +15,8 @@ from event_data import main_fails, main_ok, shard, table
 import unmask
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
-from unmask.modalities.events.meds import STATIC, Events, read_meds
-from unmask.modalities.events.model import EventModel
+from unmask.modalities.events.records.meds import STATIC, Events, read_meds
+from unmask.modalities.events.uses.model import EventModel
 
 
 @pytest.fixture(scope="module")

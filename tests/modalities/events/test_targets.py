@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from unmask.evaluation.survival import kaplan_meier, step_values
-from unmask.modalities.events.meds import Labels
-from unmask.modalities.events.scoring import scored
-from unmask.modalities.events.targets import TimeToEvent
+from unmask.modalities.events.outcome.scoring import scored
+from unmask.modalities.events.outcome.targets import TimeToEvent
+from unmask.modalities.events.records.meds import Labels
 
 
 def exact_risks(days: np.ndarray, seen: np.ndarray) -> tuple[TimeToEvent, np.ndarray]:

@@ -13,14 +13,14 @@ from event_data import main_ok
 import unmask
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import read_labels, read_meds
-from unmask.modalities.events.next_visit import finetune_next_visit
+from unmask.modalities.events.outcome.scoring import figures
+from unmask.modalities.events.outcome.targets import Binary
+from unmask.modalities.events.outcome.tune import Tuner, thinned
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
-from unmask.modalities.events.scoring import figures
-from unmask.modalities.events.targets import Binary
-from unmask.modalities.events.tune import Tuner, thinned
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import read_labels, read_meds
+from unmask.modalities.events.uses.finetune import finetune_outcome
+from unmask.modalities.events.uses.next_visit import finetune_next_visit
 
 TUNED = OutcomeSettings(
     epochs=4,
@@ -71,7 +71,7 @@ def test_an_encoder_learns_what_stands_in_a_record(home: Path, monkeypatch: pyte
 
 
 def test_states_of_many_points_are_not_held(home: Path, monkeypatch: pytest.MonkeyPatch):
-    from unmask.modalities.events import tune
+    from unmask.modalities.events.outcome import tune
 
     model, events = unmask.load(home / "model"), read_meds(home / "meds")
     points, held, watched = read_labels(home / "task", events), list[int](), list[int]()
@@ -89,7 +89,7 @@ def test_states_of_many_points_are_not_held(home: Path, monkeypatch: pytest.Monk
 
 
 def test_held_out_patients_are_not_looked_at_while_fitting(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from unmask.modalities.events import tune
+    from unmask.modalities.events.outcome import tune
 
     seen: list[int] = []
     fit, example = tune.Tuner.fit, Histories.example

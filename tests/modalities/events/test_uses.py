@@ -19,17 +19,17 @@ import unmask
 from unmask.cli import main
 from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
-from unmask.modalities.events.fill import later_than, next_events, timeline
-from unmask.modalities.events.finetune import finetune_outcome
-from unmask.modalities.events.folder import EventFolder
-from unmask.modalities.events.histories import Histories
-from unmask.modalities.events.meds import HOUR, Labels, read_labels, read_meds
-from unmask.modalities.events.next_visit import figures, finetune_next_visit, next_visits
+from unmask.modalities.events.outcome.scoring import scored
+from unmask.modalities.events.outcome.targets import Binary, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.modalities.events.scoring import scored
-from unmask.modalities.events.targets import Binary, TimeToEvent
-from unmask.modalities.events.visits import own_events, visits_of
-from unmask.modalities.events.vocabulary import FIRST, Vocabulary
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import HOUR, Labels, read_labels, read_meds
+from unmask.modalities.events.records.visits import own_events, visits_of
+from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
+from unmask.modalities.events.uses.fill import later_than, next_events, timeline
+from unmask.modalities.events.uses.finetune import finetune_outcome
+from unmask.modalities.events.uses.folder import EventFolder
+from unmask.modalities.events.uses.next_visit import figures, finetune_next_visit, next_visits
 
 QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
 
@@ -208,7 +208,7 @@ def test_a_time_after_the_last_event_is_a_median_of_the_tail(location: float):
 
 def test_the_value_that_stands_there_does_not_change_its_expectation(home: Path, tmp_path: Path):
     """The timeline hides a visit whole: its own values change nothing of what was expected there."""
-    from unmask.modalities.events.fill import timeline
+    from unmask.modalities.events.uses.fill import timeline
 
     model = unmask.load(home / "model")
     events = read_meds(home / "meds")
@@ -378,7 +378,7 @@ def test_kinds_of_labels_that_do_not_fit_are_named(tmp_path: Path):
 def test_a_forest_says_what_scikit_learn_says():
     from sklearn.ensemble import ExtraTreesClassifier
 
-    from unmask.modalities.events.forest import LEAF, SHARE, Forest
+    from unmask.modalities.events.outcome.forest import LEAF, SHARE, Forest
 
     rng = np.random.default_rng(0)
     x, new = rng.normal(size=(2, 200, 12)).astype(np.float32)

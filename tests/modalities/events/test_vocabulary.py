@@ -8,9 +8,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from unmask.modalities.events.meds import Events
-from unmask.modalities.events.sketch import QuantileSketch, keys_of, values_of
-from unmask.modalities.events.vocabulary import EVEN, FIRST, LEVELS, Vocabulary
+from unmask.modalities.events.records.meds import Events
+from unmask.modalities.events.records.sketch import QuantileSketch, keys_of, values_of
+from unmask.modalities.events.records.vocabulary import EVEN, FIRST, LEVELS, Vocabulary
 
 SHARES = np.linspace(0, 1, EVEN)
 

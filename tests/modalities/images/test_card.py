@@ -9,11 +9,11 @@ from huggingface_hub import ModelCard
 
 from tiny_images import TINY, class_folder
 from unmask.evaluation.card import is_ours
-from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
-from unmask.modalities.images.model import load
-from unmask.modalities.images.pretrain import pretrain
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as image_settings
+from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+from unmask.modalities.images.uses.model import load
+from unmask.modalities.images.uses.pretrain import pretrain
 
 
 @pytest.fixture(scope="module")

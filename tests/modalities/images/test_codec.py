@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.modalities.images.codec import (
+from unmask.modalities.images.network.codec import (
     PatchCodec,
     PatchCodecConfig,
     PatchPrediction,

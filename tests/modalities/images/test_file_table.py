@@ -20,13 +20,13 @@ import unmask
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ome, ramp
 from tiny_images import TINY
 from unmask.cli import main
-from unmask.modalities.images.account import describe
-from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.floats import channel_statistics
-from unmask.modalities.images.folder import save_folder
+from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.network.folder import save_folder
+from unmask.modalities.images.reading.account import describe
+from unmask.modalities.images.reading.floats import channel_statistics
+from unmask.modalities.images.reading.sources import read_images
+from unmask.modalities.images.reading.split import held_out_pictures, split_groups
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.modalities.images.sources import read_images
-from unmask.modalities.images.split import held_out_pictures, split_groups
 
 SIDE, FILES = 32, 6
 
@@ -269,7 +269,8 @@ def test_many_bands_are_read_without_remarks_of_other_readers(tmp_path):
         tmp_path / "13.tif", np.zeros((8, 8, 13), np.uint16), photometric="minisblack", extrasamples=[0] * 12
     )
     code = (
-        "import sys; from unmask.modalities.images.sources import read_images; print(read_images(sys.argv[1]).channels)"
+        "import sys; from unmask.modalities.images.reading.sources import read_images; "
+        "print(read_images(sys.argv[1]).channels)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "13.tif")], capture_output=True, text=True, check=True

@@ -11,15 +11,15 @@ import torch
 import unmask
 from tiny_images import TINY, bars
 from unmask.errors import UserError
-from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.batches import image_batch
-from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.codec import patchify
-from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
-from unmask.modalities.images.folder import load_folder, published, save_folder
-from unmask.modalities.images.gradients import DIRECTIONS, cells_of, gradient_numbers, oriented_gradients
+from unmask.modalities.images.network.batches import image_batch
+from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.network.codec import patchify
+from unmask.modalities.images.network.folder import load_folder, published, save_folder
+from unmask.modalities.images.network.gradients import DIRECTIONS, cells_of, gradient_numbers, oriented_gradients
+from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as settings_with
+from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
 
 
 def ramp(across: float, down: float, patch: int = 4) -> torch.Tensor:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tiny_images import bars
 from unmask.errors import UserError
-from unmask.modalities.images.sources import read_images
+from unmask.modalities.images.reading.sources import read_images
 
 PIXELS, NUMBERS = bars(12)
 CLASSES = np.array(["across", "down", "square"])[NUMBERS]

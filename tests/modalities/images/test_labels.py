@@ -14,15 +14,15 @@ from tiny_images import TINY
 from unmask.errors import UserError
 from unmask.evaluation.labels import label_figures, label_table
 from unmask.evaluation.values import value_chart, value_figures
-from unmask.modalities.images.account import contents
-from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
-from unmask.modalities.images.folder import save_folder
-from unmask.modalities.images.objectives import OneClass, OneNumber, SeveralLabels, strata
+from unmask.modalities.images.classify.objectives import OneClass, OneNumber, SeveralLabels, strata
+from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.network.folder import save_folder
+from unmask.modalities.images.reading.account import contents
+from unmask.modalities.images.reading.sources import read_images
+from unmask.modalities.images.reading.targets import Targets, parse_cells
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as image_with
-from unmask.modalities.images.sources import read_images
-from unmask.modalities.images.targets import Targets, parse_cells
+from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
 
 FAST = {
     "epochs": 12,
@@ -187,7 +187,7 @@ def test_a_parquet_of_paths_takes_lists(tmp_path):
 def test_held_out_parts_hold_rare_labels_and_all_sizes_of_numbers():
     values = np.zeros((6, 2))
     values[:, 0], values[3, 1] = 1, 1
-    from unmask.modalities.images.arrays import ImageSet
+    from unmask.modalities.images.reading.arrays import ImageSet
 
     images = ImageSet(
         pixels=np.zeros((6, 2, 2, 1)), targets=Targets(problem="multi", values=values, names=["often", "rare"])

@@ -13,7 +13,7 @@ import pytest
 from unmask import memory
 from unmask.errors import UserError
 from unmask.memory import Free, peak_memory
-from unmask.modalities.images.sources import read_images
+from unmask.modalities.images.reading.sources import read_images
 
 
 def npy(*shape: int) -> bytes:

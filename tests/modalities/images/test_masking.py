@@ -6,9 +6,9 @@ import torch
 
 from unmask.core.corruption import Corruption
 from unmask.errors import UserError
-from unmask.modalities.images.batches import image_batch
-from unmask.modalities.images.codec import PatchCodecConfig, patchify
-from unmask.modalities.images.masking import (
+from unmask.modalities.images.network.batches import image_batch
+from unmask.modalities.images.network.codec import PatchCodecConfig, patchify
+from unmask.modalities.images.network.masking import (
     Rectangles,
     hidden_count,
     image_corruption,

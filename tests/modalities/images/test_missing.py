@@ -13,19 +13,19 @@ import unmask
 from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
-from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.augment import Augment, at_scale
-from unmask.modalities.images.batches import image_batch
-from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.codec import PatchPrediction
-from unmask.modalities.images.features import features
-from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify
-from unmask.modalities.images.finetune import with_overrides as finetune_with
-from unmask.modalities.images.floats import channel_statistics
-from unmask.modalities.images.masking import image_corruption
-from unmask.modalities.images.pretrain import pretrain
+from unmask.modalities.images.network.augment import Augment, at_scale
+from unmask.modalities.images.network.batches import image_batch
+from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.network.codec import PatchPrediction
+from unmask.modalities.images.network.features import features
+from unmask.modalities.images.network.masking import image_corruption
+from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.reading.floats import channel_statistics
+from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.modalities.images.sources import read_images
+from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify
+from unmask.modalities.images.uses.finetune import with_overrides as finetune_with
+from unmask.modalities.images.uses.pretrain import pretrain
 
 ARCHITECTURES = ("visible_only", "in_place")
 

@@ -16,20 +16,20 @@ import unmask
 from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
-from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.augment import Augment, mix_batch, smoothed
-from unmask.modalities.images.batches import image_batch
-from unmask.modalities.images.build import at_size, codec_config, new_model
-from unmask.modalities.images.classifier import ClassifierNet, DropPath, layer_groups
-from unmask.modalities.images.classifier_training import PictureFinetuning
-from unmask.modalities.images.codec import PatchPrediction, standardise
-from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify
-from unmask.modalities.images.finetune import with_overrides as finetune_with
-from unmask.modalities.images.folder import ImageFolder, save_folder
-from unmask.modalities.images.model import ImageModel
-from unmask.modalities.images.pretrain import ImagePretraining, pretrain
-from unmask.modalities.images.probe import knn_predict, probe_predict
+from unmask.modalities.images.classify.classifier import ClassifierNet, DropPath, layer_groups
+from unmask.modalities.images.classify.classifier_training import PictureFinetuning
+from unmask.modalities.images.network.augment import Augment, mix_batch, smoothed
+from unmask.modalities.images.network.batches import image_batch
+from unmask.modalities.images.network.build import at_size, codec_config, new_model
+from unmask.modalities.images.network.codec import PatchPrediction, standardise
+from unmask.modalities.images.network.folder import ImageFolder, save_folder
+from unmask.modalities.images.network.probe import knn_predict, probe_predict
+from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import RECIPES, SIZES, ImageSettings, with_overrides
+from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify
+from unmask.modalities.images.uses.finetune import with_overrides as finetune_with
+from unmask.modalities.images.uses.model import ImageModel
+from unmask.modalities.images.uses.pretrain import ImagePretraining, pretrain
 from unmask.training.budget import fit
 from unmask.training.settings import TrainSettings
 
@@ -205,7 +205,7 @@ def test_floats_are_compared_with_the_models_depth(trained):
 
 def test_validation_and_live_probe_see_every_class(seed, monkeypatch):
     """Folders come sorted by class: what is cut is taken from all over."""
-    from unmask.modalities.images import pretrain as room
+    from unmask.modalities.images.uses import pretrain as room
 
     pixels, labels = bars(3000)
     order = labels.argsort(kind="stable")
@@ -407,7 +407,7 @@ def test_fine_tuning_in_parts_that_fit_is_that_of_the_whole_batch(tmp_path, monk
         asked.append(fitted)
         return dataclasses.replace(fitted, parts=4, rows=5) if len(asked) == 2 else fitted
 
-    monkeypatch.setattr("unmask.modalities.images.classifier_training.fit", split)
+    monkeypatch.setattr("unmask.modalities.images.classify.classifier_training.fit", split)
     for name in ("whole", "parts"):
         tune = ClassifierSettings(drop_path=0.5, mixup=0.8, batch=18, train=TrainSettings(steps=3, precision="fp32"))
         done = finetune_classify(tmp_path / "m", bars(40), tmp_path / name, settings=tune, console=False)

@@ -12,17 +12,17 @@ import torch
 import unmask
 from tiny_images import TINY, bars
 from unmask.errors import UserError
-from unmask.modalities.images import finetune as finetuning
-from unmask.modalities.images import probe_start
-from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.batches import image_batch
-from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.classifier import ClassifierNet
-from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
-from unmask.modalities.images.folder import save_folder
-from unmask.modalities.images.gradients import picture_cells, picture_gradients, picture_numbers
+from unmask.modalities.images.classify import probe_start
+from unmask.modalities.images.classify.classifier import ClassifierNet
+from unmask.modalities.images.network.batches import image_batch
+from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.network.folder import save_folder
+from unmask.modalities.images.network.gradients import picture_cells, picture_gradients, picture_numbers
+from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as settings_with
+from unmask.modalities.images.uses import finetune as finetuning
+from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
 
 STILL = {"steps": 1, "learning_rate": 1e-12, "holdout": 0.0, "precision": "fp32"}
 
@@ -96,7 +96,7 @@ def test_by_default_the_features_are_those_that_a_probe_tells_apart_best(base, t
         asked["readings"] = readings
         return {r: probe_start.Compared(-0.1 if r == ("grid", True) else -0.5, 0.5) for r in readings}
 
-    monkeypatch.setattr("unmask.modalities.images.finetune.choose_reading", compared)
+    monkeypatch.setattr("unmask.modalities.images.uses.finetune.choose_reading", compared)
     done = tuned(base, pictures(), tmp_path / "c", **STILL)
     assert asked["readings"] == [(p, g) for g in (False, True) for p in ("mean", "first", "grid")]
     assert (done.figures["pooling"], done.figures["gradients"], done.figures["start"]) == ("grid", True, "probe")
@@ -156,7 +156,7 @@ def test_trained_weights_are_averaged_with_those_of_the_start(base, tmp_path, sh
 
 
 def test_averages_that_are_wrong_more_often_on_held_out_pictures_are_not_kept(base, tmp_path, monkeypatch):
-    from unmask.modalities.images.classifier_training import PictureFinetuning
+    from unmask.modalities.images.classify.classifier_training import PictureFinetuning
     from unmask.training.finetune import Look
 
     looks = iter([0.1, 0.5, 0.5, 0.4, 0.5])  # the start, after the epoch, before and after averaging

@@ -15,12 +15,12 @@ from unmask.core.batch import Example
 from unmask.core.corruption import hide
 from unmask.core.score import score
 from unmask.modalities.images import recipes
-from unmask.modalities.images.batches import image_batches
-from unmask.modalities.images.build import codec_config, new_model
-from unmask.modalities.images.codec import standardise
-from unmask.modalities.images.folder import ImageFolder, save_folder
-from unmask.modalities.images.model import ImageModel, load
-from unmask.modalities.images.pretrain import pretrain
+from unmask.modalities.images.network.batches import image_batches
+from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.network.codec import standardise
+from unmask.modalities.images.network.folder import ImageFolder, save_folder
+from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.uses.pretrain import pretrain
 
 
 def model(**more) -> ImageModel:

@@ -17,14 +17,14 @@ from PIL import Image
 from picture_files import imagej, nifti_volume, ramp
 from tiny_images import TINY, bars
 from unmask.errors import UserError
-from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.classifier_settings import UNREAD, ClassifierSettings
-from unmask.modalities.images.classifier_settings import with_overrides as classifier_settings
-from unmask.modalities.images.finetune import finetune_classify
-from unmask.modalities.images.model import load
-from unmask.modalities.images.pretrain import pretrain
+from unmask.modalities.images.classify.classifier_settings import UNREAD, ClassifierSettings
+from unmask.modalities.images.classify.classifier_settings import with_overrides as classifier_settings
+from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.modalities.images.sources import read_images
+from unmask.modalities.images.uses.finetune import finetune_classify
+from unmask.modalities.images.uses.model import load
+from unmask.modalities.images.uses.pretrain import pretrain
 from unmask.training.settings import TrainSettings
 
 pytest.importorskip("tifffile")

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from unmask.errors import UserError
-from unmask.modalities.images import shards as room
-from unmask.modalities.images.decode import Form
-from unmask.modalities.images.shards import build
+from unmask.modalities.images.reading import shards as room
+from unmask.modalities.images.reading.decode import Form
+from unmask.modalities.images.reading.shards import build
 
 FORM = Form(height=8, width=8, channels=3, depth="uint8")
 
@@ -116,8 +116,8 @@ def test_too_little_disk_is_said_before(tmp_path, monkeypatch):
 SLOW = """
 import sys, time
 from pathlib import Path
-from unmask.modalities.images import shards
-from unmask.modalities.images.decode import Form
+from unmask.modalities.images.reading import shards
+from unmask.modalities.images.reading.decode import Form
 shards.SHARD_BYTES = 8 * 8 * 3 * 7
 real = shards.decode
 def slowly(*given):
@@ -170,7 +170,7 @@ def _alive(pid: int) -> bool:
 
 
 def read(folder: Path, store=None):
-    from unmask.modalities.images.sources import read_images
+    from unmask.modalities.images.reading.sources import read_images
 
     return read_images(str(folder), size=8, workers=1, store=store)
 
@@ -179,8 +179,8 @@ def read(folder: Path, store=None):
 def test_a_set_that_is_not_in_memory_reads_as_one_that_is(tmp_path, kept):
     files = photos(tmp_path / "p")
     Path(files[8]).write_bytes(Path(files[8]).read_bytes()[:300])
-    from unmask.modalities.images.features import settled
-    from unmask.modalities.images.shards import Store
+    from unmask.modalities.images.network.features import settled
+    from unmask.modalities.images.reading.shards import Store
 
     whole = read(tmp_path / "p")
     found = read(tmp_path / "p", Store(folder=tmp_path / "s" if kept == "disk" else None, most=0))
@@ -199,8 +199,8 @@ def test_a_run_from_disk_is_the_run_from_memory_bit_for_bit(tmp_path):
     import json
 
     from tiny_images import TINY
-    from unmask.modalities.images.pretrain import pretrain
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
+    from unmask.modalities.images.uses.pretrain import pretrain
 
     photos(tmp_path / "p", 60)
     losses = []
@@ -217,12 +217,12 @@ def test_streamed_embeddings_and_labels_are_those_from_memory(tmp_path, monkeypa
     import torch
 
     from tiny_images import TINY
-    from unmask.modalities.images import classifier
-    from unmask.modalities.images import model as rooms
-    from unmask.modalities.images.build import codec_config, new_model
-    from unmask.modalities.images.folder import ImageFolder
+    from unmask.modalities.images.classify import classifier
+    from unmask.modalities.images.network.build import codec_config, new_model
+    from unmask.modalities.images.network.folder import ImageFolder
+    from unmask.modalities.images.reading.shards import Store
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
-    from unmask.modalities.images.shards import Store
+    from unmask.modalities.images.uses import model as rooms
 
     files = photos(tmp_path / "p")
     Path(files[8]).write_bytes(Path(files[8]).read_bytes()[:300])
@@ -257,11 +257,11 @@ def test_a_batch_is_made_of_a_few_pictures_at_a_time_and_is_the_same(monkeypatch
     fitted in."""
     import torch
 
-    from unmask.modalities.images import batches
-    from unmask.modalities.images.augment import Augment
-    from unmask.modalities.images.build import codec_config, new_model
-    from unmask.modalities.images.pretrain import prepare
+    from unmask.modalities.images.network import batches
+    from unmask.modalities.images.network.augment import Augment
+    from unmask.modalities.images.network.build import codec_config, new_model
     from unmask.modalities.images.recipes import ImageSettings
+    from unmask.modalities.images.uses.pretrain import prepare
     from unmask.training.budget import _Live
 
     rng = np.random.default_rng(0)

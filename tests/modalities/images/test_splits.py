@@ -12,11 +12,11 @@ from commands import run
 from tiny_images import TINY, bars
 from unmask.errors import UserError
 from unmask.modalities.images import recipes
-from unmask.modalities.images.account import check_fit, describe
-from unmask.modalities.images.arrays import from_array
-from unmask.modalities.images.probe_start import folded
-from unmask.modalities.images.sources import read_images
-from unmask.modalities.images.split import copies_said, held_out_by_class, held_out_pictures, kept_together
+from unmask.modalities.images.classify.probe_start import folded
+from unmask.modalities.images.reading.account import check_fit, describe
+from unmask.modalities.images.reading.arrays import from_array
+from unmask.modalities.images.reading.sources import read_images
+from unmask.modalities.images.reading.split import copies_said, held_out_by_class, held_out_pictures, kept_together
 
 
 def picture(path, number):

@@ -15,14 +15,14 @@ import unmask
 from picture_files import dicom_slice, geotiff, ome, ramp
 from tiny_images import TINY
 from unmask.errors import UserError
-from unmask.modalities.images.augment import Augment
-from unmask.modalities.images.decode import Form, places
-from unmask.modalities.images.model import load
-from unmask.modalities.images.pretrain import pretrain
+from unmask.modalities.images.network.augment import Augment
+from unmask.modalities.images.reading.decode import Form, places
+from unmask.modalities.images.reading.sources import read_images
+from unmask.modalities.images.reading.split import held_out_by_class, held_out_pictures
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.modalities.images.scenes import fill_scenes
-from unmask.modalities.images.sources import read_images
-from unmask.modalities.images.split import held_out_by_class, held_out_pictures
+from unmask.modalities.images.uses.model import load
+from unmask.modalities.images.uses.pretrain import pretrain
+from unmask.modalities.images.uses.scenes import fill_scenes
 
 
 def settings(**more):
@@ -97,7 +97,7 @@ def test_a_run_on_crops_keeps_sites_apart(scenes):
 
 
 def test_crops_are_validated_at_native_resolution(scenes):
-    from unmask.modalities.images.pretrain import make_job, prepare
+    from unmask.modalities.images.uses.pretrain import make_job, prepare
 
     root, run = scenes
     images = prepare(root / "data", run.settings)
@@ -153,7 +153,7 @@ def test_how_files_are_read_is_said_on_the_command_line(scenes, tmp_path):
 
 
 def test_groups_are_whole_on_either_side(seed):
-    from unmask.modalities.images.arrays import ImageSet
+    from unmask.modalities.images.reading.arrays import ImageSet
 
     rng = np.random.default_rng(seed)
     groups = rng.integers(0, 12, 200)
@@ -277,7 +277,7 @@ def test_a_vision_transformer_of_many_bands_loads_as_what_it_is(tmp_path, channe
 
 
 def test_a_bare_file_with_a_decoder_is_asked_for_its_targets(tmp_path):
-    from unmask.modalities.images.folder import published
+    from unmask.modalities.images.network.folder import published
 
     run = pretrain(ramp(12, 16, 16), tmp_path / "m", settings=settings(holdout=0.0, steps=1), console=False)
     tensors = published(run.model, "mae")
@@ -295,7 +295,7 @@ def test_a_bare_file_with_a_decoder_is_asked_for_its_targets(tmp_path):
 
 
 def test_a_picture_in_tiles_is_judged_once_by_the_mean_of_its_tiles(scenes, tmp_path):
-    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
 
     root, _ = scenes
     settings = with_overrides(ClassifierSettings(holdout=0.5, batch=8), {"epochs": 2, "precision": "fp32"})

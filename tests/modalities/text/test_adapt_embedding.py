@@ -6,9 +6,9 @@ import pytest
 import unmask
 from text_corpus import write_corpus
 from unmask.errors import UserError
-from unmask.modalities.text.adapt_embedding import adapt_embedding, embedding_settings
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding, embedding_settings
 
 TINY = {
     "width": 32,

@@ -17,14 +17,14 @@ from commands import run
 from text_corpus import tokenizer, write_corpus
 from unmask.engines.local import Pool
 from unmask.errors import UserError
-from unmask.modalities.text import building, tokenising
-from unmask.modalities.text.cache import TokenCache, content_key
-from unmask.modalities.text.corpus import build_tokenizer
-from unmask.modalities.text.documents import ReadReport
-from unmask.modalities.text.model import load
+from unmask.modalities.text.reading.documents import ReadReport
+from unmask.modalities.text.reading.seen import Seen
+from unmask.modalities.text.reading.sources import iter_documents
 from unmask.modalities.text.recipes import TextSettings
-from unmask.modalities.text.seen import Seen
-from unmask.modalities.text.sources import iter_documents
+from unmask.modalities.text.tokens import building, tokenising
+from unmask.modalities.text.tokens.cache import TokenCache, content_key
+from unmask.modalities.text.tokens.corpus import build_tokenizer
+from unmask.modalities.text.uses.model import load
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ import sys
 sys.path.insert(0, {tests!r})
 import pathlib
 from text_corpus import tokenizer
-from unmask.modalities.text import building, tokenising
-from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.tokens import building, tokenising
+from unmask.modalities.text.tokens.cache import TokenCache
 tokenising.GROUP_CHARACTERS, building.MARK_SECONDS = 2_000, 0.0
 append = building._Files.append
 def slow(self, part):
@@ -184,7 +184,7 @@ def test_where_documents_end_and_what_is_too_short_is_said(tmp_path):
 
 
 def save_tiny(folder):
-    from unmask.modalities.text.folder import new_text_model, save_folder
+    from unmask.modalities.text.network.folder import new_text_model, save_folder
 
     made = tokenizer("wordpiece")
     model, family = new_text_model(

@@ -11,10 +11,10 @@ from tokenizers.processors import TemplateProcessing
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.modalities.text import cache
-from unmask.modalities.text import tokenising as module
-from unmask.modalities.text.cache import TokenCache, content_key, cut
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens import cache
+from unmask.modalities.text.tokens import tokenising as module
+from unmask.modalities.text.tokens.cache import TokenCache, content_key, cut
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
 
 @given(starts=st.lists(st.booleans(), min_size=1, max_size=80), room=st.integers(1, 20), seed=st.integers(0, 9))

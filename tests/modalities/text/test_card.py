@@ -13,11 +13,11 @@ from commands import run
 from text_corpus import write_corpus
 from tiny_folders import folder, sentiment
 from unmask.evaluation.card import is_ours
-from unmask.modalities.text.adapt import adapt, adapt_settings
-from unmask.modalities.text.model import load
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.network.adapt import adapt, adapt_settings
+from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tasks.finetune import finetune, seeds
+from unmask.modalities.text.uses.model import load
 
 SHORT = {"slots": 32, "holdout": 0.1, "batch_slots": 256, "precision": "fp32", "device": "cpu", "steps": 3}
 NEW = {"recipe": "bert", "width": 32, "layers": 2, "heads": 2, "vocabulary": 300}

@@ -8,8 +8,8 @@ import torch
 from text_corpus import tokenizer
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.errors import UserError
-from unmask.modalities.text import folder as room
-from unmask.modalities.text.folder import load_folder, new_text_model, save_folder
+from unmask.modalities.text.network import folder as room
+from unmask.modalities.text.network.folder import load_folder, new_text_model, save_folder
 from unmask.writing import note_weights
 
 DECODER = EncoderConfig(width=16, layers=1, heads=2, positions=SinCos(), feedforward=MLP(inner=32))

@@ -9,8 +9,7 @@ from safetensors.numpy import load_file
 import unmask
 from commands import run
 from unmask.errors import UserError
-from unmask.modalities.text.adapt_embedding import adapt_embedding, embedding_settings
-from unmask.modalities.text.held_out_search import (
+from unmask.modalities.text.network.held_out_search import (
     Verdict,
     gains,
     held_out_search,
@@ -18,9 +17,10 @@ from unmask.modalities.text.held_out_search import (
     ranks,
     ranks_by_words,
 )
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
-from unmask.modalities.text.terms import with_pairs, words
+from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding, embedding_settings
+from unmask.modalities.text.tokens.terms import with_pairs, words
 from unmask.training.run import Run
 
 TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 400, "slots": 32, "batch_slots": 512, "steps": 2}

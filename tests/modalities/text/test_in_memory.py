@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 import unmask
 from text_corpus import SENTENCES
 from unmask.errors import UserError
+from unmask.modalities.text.reading.sources import in_memory
 from unmask.modalities.text.recipes import TextSettings, with_overrides
-from unmask.modalities.text.sources import in_memory
 
 TINY = {"width": 32, "layers": 1, "heads": 2, "vocabulary": 300, "slots": 32, "batch_slots": 64, "device": "cpu"}
 TEXTS = [f"{SENTENCES[i % len(SENTENCES)]} Number {i}." for i in range(60)]

@@ -9,7 +9,7 @@ import pytest
 from commands import run
 from text_corpus import made_model
 from unmask.errors import UserError
-from unmask.modalities.text.minimal_pairs import (
+from unmask.modalities.text.uses.minimal_pairs import (
     MinimalPair,
     evaluate_minimal_pairs,
     is_minimal_pairs,

@@ -10,7 +10,7 @@ from unmask.core.batch import Example, pack
 from unmask.encoder import inference_attention, inference_encoder, local
 from unmask.encoder.inference_encoder import has_eight_bit_form, has_inference_form
 from unmask.errors import UserError
-from unmask.modalities.text.padding_free import PaddingFreeEmbedder
+from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
 
 pytest.importorskip("transformers")
 

@@ -22,13 +22,13 @@ from text_corpus import tokenizer
 from unmask import text
 from unmask.cli import main
 from unmask.errors import UserError
-from unmask.modalities.text import portions, scanning
-from unmask.modalities.text import prepare as preparing
-from unmask.modalities.text.cache import TokenCache
-from unmask.modalities.text.corpus import build_cache, build_tokenizer
+from unmask.modalities.text.reading.sources import resolve
 from unmask.modalities.text.recipes import TextSettings, with_overrides
-from unmask.modalities.text.shards import Joined
-from unmask.modalities.text.sources import resolve
+from unmask.modalities.text.tokens import portions, scanning
+from unmask.modalities.text.tokens import prepare as preparing
+from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer
+from unmask.modalities.text.tokens.shards import Joined
 
 SMALL = with_overrides(TextSettings(), {"vocabulary": 200, "slots": 32, "batch_slots": 64, "holdout": 0.05})
 WORDS = ["alpha", "beta", "gamma", "Straße", "naïve", "東京", "."]
@@ -314,7 +314,7 @@ def test_arrays_one_behind_another_are_one():
 KILLED = """
 import sys
 from unmask import text
-from unmask.modalities.text import portions
+from unmask.modalities.text.tokens import portions
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 portions.LEAST = 200_000
 settings = with_overrides(TextSettings(), {"vocabulary": 2000, "slots": 64, "batch_slots": 64})
@@ -327,7 +327,7 @@ text.prepare(sys.argv[1], sys.argv[2], settings=settings, workers=2, engine=sys.
 def test_sigkill_of_a_worker_and_of_all_changes_no_byte(tmp_path, engine):
     import psutil
 
-    from unmask.modalities.text.docstrings import write_corpus
+    from unmask.modalities.text.reading.docstrings import write_corpus
 
     write_corpus(tmp_path / "docs.jsonl")
     given = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -10,13 +10,13 @@ from safetensors.numpy import load_file
 
 from commands import run
 from text_corpus import write_corpus
-from unmask.modalities.text import prospect as prospects
-from unmask.modalities.text.adapt import adapt, adapt_settings
-from unmask.modalities.text.cache import TokenCache
-from unmask.modalities.text.pretrain import pretrain
-from unmask.modalities.text.prospect import Prospect, prospect_of
+from unmask.modalities.text.network import prospect as prospects
+from unmask.modalities.text.network.adapt import adapt, adapt_settings
+from unmask.modalities.text.network.pretrain import pretrain
+from unmask.modalities.text.network.prospect import Prospect, prospect_of
 from unmask.modalities.text.recipes import TextSettings, with_overrides
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.validation import Validation
 
 TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 300, "slots": 32, "batch_slots": 256, "steps": 2}

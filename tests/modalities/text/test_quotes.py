@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unmask.errors import UserError
-from unmask.modalities.text.sources import iter_documents
+from unmask.modalities.text.reading.sources import iter_documents
 from unmask.modalities.text.tasks.data import read_rows
 
 PLAIN = ["text\tlabel", *['"Stop," he said.\ta', 'the "fox\tb', '"never closed\ta', 'he ran"\tb', '"all of it."\ta']]

@@ -7,12 +7,12 @@ import pytest
 
 from text_corpus import tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.modalities.text.adapt import adapt, adapt_settings
-from unmask.modalities.text.cache import TokenCache
-from unmask.modalities.text.model import load
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.network.adapt import adapt, adapt_settings
+from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
-from unmask.modalities.text.replay import Replayed
+from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.replay import Replayed
+from unmask.modalities.text.uses.model import load
 
 SMALL = {"width": 32, "layers": 1, "heads": 2, "slots": 32, "vocabulary": 300, "batch_slots": 256, "precision": "fp32"}
 

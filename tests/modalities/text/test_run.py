@@ -18,14 +18,14 @@ from safetensors.torch import load_file, save_file
 from text_corpus import tokenizer, write_corpus
 from unmask.core.co_occurrence import co_occurrences, factors, information
 from unmask.errors import UserError
-from unmask.modalities.text.adapt import adapt, adapt_settings, start_of
-from unmask.modalities.text.build import build_model
-from unmask.modalities.text.cache import TokenCache, is_held_out
-from unmask.modalities.text.corpus import build_tokenizer
-from unmask.modalities.text.model import load
-from unmask.modalities.text.pretrain import COMPANY, TextPretraining, pretrain
+from unmask.modalities.text.network.adapt import adapt, adapt_settings, start_of
+from unmask.modalities.text.network.build import build_model
+from unmask.modalities.text.network.pretrain import COMPANY, TextPretraining, pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.cache import TokenCache, is_held_out
+from unmask.modalities.text.tokens.corpus import build_tokenizer
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.uses.model import load
 from unmask.writing import note_weights
 
 SMALL = {
@@ -276,7 +276,9 @@ def test_the_decoders_width_is_even_and_its_heads_divide_it(width, heads, decode
 
 
 def test_a_folder_that_cannot_be_one_is_refused_before_work(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("unmask.modalities.text.pretrain.build_tokenizer", lambda *_, **__: pytest.fail("worked"))
+    monkeypatch.setattr(
+        "unmask.modalities.text.network.pretrain.build_tokenizer", lambda *_, **__: pytest.fail("worked")
+    )
     for out in (corpus, corpus / "run"):
         with pytest.raises(UserError, match=r"corpus\.txt is not a folder"):
             pretrain(str(corpus), out, settings=settings(steps=1), console=False)
@@ -313,8 +315,8 @@ def test_adapting_has_no_settings_of_a_new_model(name, value):
 
 
 def test_adapting_a_diffusion_model_goes_on_with_its_objective_and_notes_lengths(corpus, tmp_path):
-    from unmask.modalities.text.generating import shown_little
-    from unmask.modalities.text.model import load
+    from unmask.modalities.text.uses.generating import shown_little
+    from unmask.modalities.text.uses.model import load
 
     plain = settings(steps=1)
     drawn = with_overrides(plain, {"density": "uniform", "loss_weight": "ratio", "ratio_end": None})
@@ -630,7 +632,7 @@ def test_a_new_model_begins_with_the_frequencies_of_its_training_text(recipe, co
     ("width", "generator", "expected"), [(192, 0.25, 48), (64, 0.25, 16), (256, 0.5, 128), (96, 0.3, 28)]
 )
 def test_the_generator_has_its_share_of_the_width(width, generator, expected):
-    from unmask.modalities.text.detection import new_detection
+    from unmask.modalities.text.network.detection import new_detection
 
     tokenizer = Tokenizer.train(["a quick fox"] * 9, vocab_size=100)
     given = {"objective": "detection", "recipe": "bert", "width": width, "layers": 1, "generator": generator}

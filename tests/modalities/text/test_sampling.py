@@ -7,10 +7,10 @@ import pytest
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.modalities.text import corpus as room
-from unmask.modalities.text.cache import TokenCache
+from unmask.modalities.text.reading.sampling import sampled
 from unmask.modalities.text.recipes import TextSettings
-from unmask.modalities.text.sampling import sampled
+from unmask.modalities.text.tokens import corpus as room
+from unmask.modalities.text.tokens.cache import TokenCache
 
 
 def languages(folder, sizes=(400, 80)):
@@ -53,7 +53,7 @@ def test_a_language_in_the_last_file_is_known_to_the_tokenizer(tmp_path, monkeyp
 def test_a_corpus_that_the_tokenizer_does_not_know_is_refused(tmp_path):
     from tokenizers import Tokenizer as Backend
 
-    from unmask.modalities.text.tokenizer import Tokenizer
+    from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
     english = Tokenizer.train([SENTENCES[0]] * 9, vocab_size=200, min_frequency=1)
     assert isinstance(english.backend, Backend)

@@ -16,8 +16,8 @@ from text_corpus import SENTENCES, tokenizer
 from unmask.cli import main
 from unmask.errors import UserError
 from unmask.export.folders import to_sentence_transformers
-from unmask.modalities.text.adapt_embedding import adapt_embedding
-from unmask.modalities.text.folder import new_text_model, save_folder
+from unmask.modalities.text.network.folder import new_text_model, save_folder
+from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding
 
 TEXTS = [SENTENCES[0], "The QUICK fox", "jumps over the lazy dog. " * 9, "a", "Pack my box with Five dozen"]
 OLD, NEW = "sentence_transformers.models", "sentence_transformers.sentence_transformer.modules"
@@ -393,7 +393,7 @@ def test_tokens_are_those_of_transformers(file, keys, plain, tmp_path):
     uncased = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
     changed(tmp_path / "m" / "tokenizer.json", normalizer={"type": "BertNormalizer", **uncased})
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
-    ours = unmask.modalities.text.tokenizer.Tokenizer.load(tmp_path / "m")
+    ours = unmask.modalities.text.tokens.tokenizer.Tokenizer.load(tmp_path / "m")
     texts = ["Élan, 東京 naïve", *TEXTS]
     assert [i.tolist() for i in ours.ids(texts, max_slots=ours.longest)] == theirs(texts, truncation=True)["input_ids"]
     encoded = ours.encode(texts, max_slots=ours.longest)

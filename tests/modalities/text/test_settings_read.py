@@ -10,9 +10,9 @@ import pytest
 
 from text_corpus import SENTENCES, tokenizer
 from unmask.errors import UserError
-from unmask.modalities.text.adapt_embedding import embedding_settings
-from unmask.modalities.text.pretrain import pretrain
+from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
+from unmask.modalities.text.tasks.adapt_embedding import embedding_settings
 
 SMALL = {
     "width": 32,
@@ -134,7 +134,7 @@ def test_what_is_hidden_is_not_said_beside_a_selector_of_ones_own():
     [("vocabulary", 9999), ("tokenizer_kind", "bpe"), ("lowercase", True), ("strip_accents", True)],
 )
 def test_a_tokenizer_that_is_brought_along_is_as_the_settings_say(name, value, corpus, tmp_path):
-    from unmask.modalities.text.prepare import prepare
+    from unmask.modalities.text.tokens.prepare import prepare
 
     given = {"tokenizer": str(corpus / "given")} | {"vocabulary": TextSettings.vocabulary}
     settings = with_overrides(TextSettings(), SMALL | given | {name: value})

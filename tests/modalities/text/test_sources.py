@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.errors import UserError
-from unmask.modalities.text import portions
-from unmask.modalities.text.documents import ReadReport, pieces
-from unmask.modalities.text.sources import expand, iter_documents, resolve
+from unmask.modalities.text.reading.documents import ReadReport, pieces
+from unmask.modalities.text.reading.sources import expand, iter_documents, resolve
+from unmask.modalities.text.tokens import portions
 
 
 def read(path, **options):

@@ -9,8 +9,8 @@ import pytest
 from unmask.modalities.text.tasks.beside import fit_cosine, fit_words
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.scorers import squad_exact, squad_f1
-from unmask.modalities.text.terms import sentences, with_pairs, words
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.terms import sentences, with_pairs, words
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
 TWO = {  # two sentences of each script, and a question about the second
     "de": ("Schöne Grüße aus Köln.", " Der Zoé gehört das Haus.", "Wem gehört das Haus?"),

@@ -9,8 +9,8 @@ import pytest
 
 from text_corpus import SENTENCES, made_model, tokenizer
 from unmask.errors import UserError
-from unmask.modalities.text.filling import blank_examples
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.uses.filling import blank_examples
 
 KINDS = ["wordpiece", "bpe", "unigram"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from text_corpus import tokenizer
-from unmask.modalities.text.units import entity_units
+from unmask.modalities.text.tokens.units import entity_units
 
 KINDS = ["wordpiece", "bpe", "unigram"]
 

@@ -8,8 +8,8 @@ import pytest
 from commands import run
 from text_corpus import SENTENCES, made_model
 from unmask.errors import UserError
-from unmask.modalities.text.blanks import nothing_to_read, special_said, special_tokens_in, unknown_said
-from unmask.modalities.text.minimal_pairs import MinimalPair, evaluate_minimal_pairs
+from unmask.modalities.text.uses.blanks import nothing_to_read, special_said, special_tokens_in, unknown_said
+from unmask.modalities.text.uses.minimal_pairs import MinimalPair, evaluate_minimal_pairs
 
 NOTHING = ["", "   ", "\N{GRINNING FACE}\N{GRINNING FACE}", "[MASK]", "[SEP] [PAD]", "\N{ZERO WIDTH SPACE}"]
 
@@ -21,7 +21,7 @@ def model():
 
 def knows_latin_alone():
     """A model whose tokenizer knows Latin words and no Chinese."""
-    from unmask.modalities.text.tokenizer import Tokenizer
+    from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
     made = made_model()
     words = [s for s in SENTENCES if s.isascii()] * 12

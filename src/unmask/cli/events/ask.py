@@ -33,10 +33,10 @@ def ask(
     """How probable is what is to come, without a label: of every patient, or at every prediction time."""
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events.meds import read_labels, read_meds
-    from unmask.modalities.events.model import write_predictions
-    from unmask.modalities.events.query_report import summary_lines, write
-    from unmask.modalities.events.unknown import unknown_line
+    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.uses.model import write_predictions
+    from unmask.modalities.events.uses.query_report import summary_lines, write
 
     if out is None:
         raise UserError("ask without --out", hint="Say which parquet to write.")

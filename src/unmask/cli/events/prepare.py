@@ -22,7 +22,7 @@ def prepare(
 ) -> None:
     """Read patients' events of any number for pretraining, on all cores or on a Ray cluster. Run again, it goes on."""
     from unmask.cli.common import Output, on_stderr, run_overrides
-    from unmask.modalities.events.prepare import prepare as run
+    from unmask.modalities.events.network.prepare import prepare as run
     from unmask.modalities.events.recipes import EventSettings, with_overrides
 
     settings = with_overrides(EventSettings(), run_overrides(context))

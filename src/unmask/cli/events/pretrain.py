@@ -30,13 +30,13 @@ def pretrain(
 ) -> None:
     """Pretrain a masked model on patients' events."""
     from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
-    from unmask.modalities.events.prepared import prepared_settings
+    from unmask.modalities.events.network.prepared import prepared_settings
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 
     given = run_overrides(context)
     known = with_overrides(EventSettings(), prepared_settings(data))
     settings = with_recipe(recipe, RECIPES, known, with_overrides, given)
-    from unmask.modalities.events.pretrain import pretrain as run
+    from unmask.modalities.events.uses.pretrain import pretrain as run
 
     output = Output(json_, settings.train.seed)
     finished = run(data, out, settings=settings, resume=resume, trackers=tracker)

@@ -32,7 +32,7 @@ def trained_line(count: int | None, warnings: list[str]) -> list[str]:
 
 def ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
     """The model, which refuses data with more unknown codes."""
-    from unmask.modalities.events.model import load
+    from unmask.modalities.events.uses.model import load
 
     if not 0 <= most_unknown <= 1:
         raise UserError(f"--most-unknown {most_unknown}", hint="Expected a share between 0 and 1.")
@@ -44,7 +44,7 @@ def ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
 def interval_text(result: dict[str, Any], name: str) -> str:
     """The interval of a figure, in brackets; "" where it has none."""
     low_high = result.get("intervals", {}).get(name)
-    from unmask.modalities.events.outcome_report import figure_text
+    from unmask.modalities.events.uses.outcome_report import figure_text
 
     return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""
 
@@ -52,7 +52,7 @@ def interval_text(result: dict[str, Any], name: str) -> str:
 def legend_line(results: dict[str, dict[str, Any]]) -> list[str]:
     """Which direction of the figures shown is good, and what stands beside the model."""
     from unmask.evaluation.meanings import legend
-    from unmask.modalities.events.outcome_report import SHOWN
+    from unmask.modalities.events.uses.outcome_report import SHOWN
 
     told = legend(k for k in SHOWN if any(k in r for r in results.values()))
     return [told] if told else []

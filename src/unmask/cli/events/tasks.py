@@ -51,9 +51,9 @@ def finetune(
         return
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
-    from unmask.modalities.events.finetune import finetune_outcome
-    from unmask.modalities.events.outcome_report import SHOWN, figure_text, worth_rows
-    from unmask.modalities.events.unknown import unknown_line
+    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.uses.finetune import finetune_outcome
+    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text, worth_rows
 
     found = finetune_outcome(model, data, labels, out, settings=settings, checkpoints=True, resume=resume).figures
     if found["stopped"] == "signal":
@@ -78,7 +78,7 @@ def finetune(
 
 
 def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool, output: Any) -> None:
-    from unmask.modalities.events.next_visit import PARTS, finetune_next_visit
+    from unmask.modalities.events.uses.next_visit import PARTS, finetune_next_visit
 
     found = finetune_next_visit(model, data, out, settings=settings, checkpoints=True, resume=resume).figures
     if found["stopped"] == "signal":
@@ -115,10 +115,10 @@ def predict(
 
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events.cuts import after_death, without_events
-    from unmask.modalities.events.meds import BY_SPLITS, read_meds
-    from unmask.modalities.events.model import write_predictions
-    from unmask.modalities.events.unknown import unknown_line
+    from unmask.modalities.events.records.cuts import after_death, without_events
+    from unmask.modalities.events.records.meds import BY_SPLITS, read_meds
+    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.uses.model import write_predictions
 
     if labels is None:
         raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")

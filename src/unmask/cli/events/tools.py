@@ -41,7 +41,7 @@ def convert(
     """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl, and
     every file is read or named."""
     from unmask.cli.common import Output
-    from unmask.modalities.events.convert import convert as run
+    from unmask.modalities.events.sources.convert import convert as run
 
     output = Output(json_)
     columns = {
@@ -91,8 +91,8 @@ def audit(
     copies, orders of rows. Ends with 0 where there is no warning, 1 where there is one."""
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events import audit_report
-    from unmask.modalities.events.audit import audit as run
+    from unmask.modalities.events.audit import audit_report
+    from unmask.modalities.events.audit.audit import audit as run
 
     check_results([out], [data, labels])
     output = Output(json_)

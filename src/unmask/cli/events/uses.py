@@ -29,8 +29,8 @@ def fill(
     """Missing values with an interval, and the likeliest next events, as parquet."""
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events.model import write_predictions
-    from unmask.modalities.events.unknown import unknown_line
+    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.uses.model import write_predictions
 
     if out is None:
         raise UserError("fill of events without --out", hint="Say which parquet to write.")
@@ -65,8 +65,8 @@ def score(
 
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events.model import write_predictions
-    from unmask.modalities.events.unknown import unknown_line
+    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.uses.model import write_predictions
 
     check_results([out], [data])
     output = Output(json_)
@@ -102,9 +102,9 @@ def embed(
 
     from unmask.cli.common import Output, write_array
     from unmask.files import check_results
-    from unmask.modalities.events.meds import read_labels, read_meds
-    from unmask.modalities.events.model import write_predictions
-    from unmask.modalities.events.unknown import unknown_line
+    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.uses.model import write_predictions
 
     beside = out if out.endswith(".parquet") else f"{out.removesuffix('.npy')}.ids.parquet"
     check_results(sorted({out, beside}), [data, labels])
@@ -142,8 +142,8 @@ def evaluate(
 ) -> None:
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
     from unmask.cli.common import Output
-    from unmask.modalities.events.outcome_report import SHOWN, figure_text
-    from unmask.modalities.events.unknown import unknown_line
+    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text
 
     if labels is None or len(data) != 1:
         raise UserError(

@@ -17,11 +17,11 @@ def describe(
     """Look at pictures before a run: classes, parts, sizes and what is cut of them, groups, copies, values."""
     from unmask.cli.common import Output
     from unmask.cli.images.reading import reading
-    from unmask.modalities.images.account import contents, told
-    from unmask.modalities.images.account import describe as look
-    from unmask.modalities.images.arrays import MixedSizes
-    from unmask.modalities.images.features import PASSING
-    from unmask.modalities.images.sources import read_images
+    from unmask.modalities.images.network.features import PASSING
+    from unmask.modalities.images.reading.account import contents, told
+    from unmask.modalities.images.reading.account import describe as look
+    from unmask.modalities.images.reading.arrays import MixedSizes
+    from unmask.modalities.images.reading.sources import read_images
 
     output = Output(json_)
     how = {"store": PASSING, **reading(set_, size=True)}

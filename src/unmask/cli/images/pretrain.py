@@ -34,7 +34,7 @@ def pretrain(
 
     given = run_overrides(context, strict=strict or None, examples=examples or None)
     settings = with_recipe(recipe or DEFAULT, RECIPES, ImageSettings(), with_overrides, given)
-    from unmask.modalities.images.pretrain import pretrain as run
+    from unmask.modalities.images.uses.pretrain import pretrain as run
 
     output = Output(json_, settings.train.seed)
     finished = run(data, out, settings=settings, resume=resume, trackers=tracker)

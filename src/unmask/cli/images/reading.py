@@ -42,7 +42,7 @@ def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False
 
 def account(images: Any) -> tuple[dict[str, Any], list[str]]:
     """What was made of the files, as figures and in words."""
-    from unmask.modalities.images.account import describe, told
+    from unmask.modalities.images.reading.account import describe, told
 
     found = describe(images)
     return found, told(found)

@@ -29,8 +29,8 @@ def finetune(
 ) -> None:
     """Fine-tune a model of images on labelled pictures."""
     from unmask.cli.common import Output, run_overrides
-    from unmask.modalities.images.finetune import ClassifierSettings, finetune_classify, with_overrides
-    from unmask.modalities.images.scored_report import KEPT, scored_lines
+    from unmask.modalities.images.classify.scored_report import KEPT, scored_lines
+    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
 
     if task != "classify":
         raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")
@@ -67,7 +67,7 @@ def predict(
     """Label and probability (several labels, or a value) of each picture, one JSON object per line, in order."""
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.images.model import load
+    from unmask.modalities.images.uses.model import load
     from unmask.writing import write_json_lines
 
     check_results([out], [data])

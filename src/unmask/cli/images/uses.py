@@ -49,10 +49,10 @@ def fill(
 
     from unmask.cli.common import Output, write_array
     from unmask.files import check_results
-    from unmask.modalities.images.model import load
-    from unmask.modalities.images.pictures import sheet, triptych, write_png
-    from unmask.modalities.images.scenes import fill_scenes
-    from unmask.modalities.images.sources import read_images
+    from unmask.modalities.images.reading.sources import read_images
+    from unmask.modalities.images.uses.model import load
+    from unmask.modalities.images.uses.pictures import sheet, triptych, write_png
+    from unmask.modalities.images.uses.scenes import fill_scenes
 
     if out is None:
         raise UserError(
@@ -139,8 +139,8 @@ def score(
 ) -> None:
     """Pseudo-log-likelihood of pictures: the higher, the more natural."""
     from unmask.cli.common import Output, write_scores
-    from unmask.modalities.images.features import PASSING
-    from unmask.modalities.images.model import load
+    from unmask.modalities.images.network.features import PASSING
+    from unmask.modalities.images.uses.model import load
 
     output = Output(json_)
     loaded = load(model, device=device, precision=precision)
@@ -170,8 +170,8 @@ def embed(
 
     from unmask.cli.common import Output, write_array
     from unmask.files import check_results
-    from unmask.modalities.images.features import PASSING, row_names, write_named
-    from unmask.modalities.images.model import load
+    from unmask.modalities.images.network.features import PASSING, row_names, write_named
+    from unmask.modalities.images.uses.model import load
 
     check_results([out], [data])
     output = Output(json_)
@@ -207,9 +207,9 @@ def evaluate(
     from unmask.cli.common import Output, check_most
     from unmask.evaluation.meanings import figure_lines
     from unmask.files import check_results
-    from unmask.modalities.images.features import PASSING
-    from unmask.modalities.images.model import load
-    from unmask.modalities.images.scored_report import evaluation_report, scored_lines
+    from unmask.modalities.images.classify.scored_report import evaluation_report, scored_lines
+    from unmask.modalities.images.network.features import PASSING
+    from unmask.modalities.images.uses.model import load
 
     check_most(most)
     check_results([report], data)

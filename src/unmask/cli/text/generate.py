@@ -34,7 +34,7 @@ def generate(
     """Draw new texts: all tokens are hidden, and filled in a few at a time."""
     from unmask.cli.common import Output, on_stderr
     from unmask.files import check_results
-    from unmask.modalities.text.generating import shown_little, unknown_given
+    from unmask.modalities.text.uses.generating import shown_little, unknown_given
     from unmask.registry import load
     from unmask.writing import write_json_lines
 

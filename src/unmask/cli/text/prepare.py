@@ -23,8 +23,8 @@ def prepare(
 ) -> None:
     """Tokenise a corpus of any size for pretraining, on all cores or on a Ray cluster. Run again, it goes on."""
     from unmask.cli.common import Output, on_stderr, run_overrides, with_recipe
-    from unmask.modalities.text.prepare import prepare as run
     from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
+    from unmask.modalities.text.tokens.prepare import prepare as run
 
     settings = with_recipe(recipe, RECIPES, TextSettings(), with_overrides, run_overrides(context))
     output = Output(json_, settings.train.seed)

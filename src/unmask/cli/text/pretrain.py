@@ -28,14 +28,14 @@ def pretrain(
 ) -> None:
     """Pretrain a masked language model on raw text."""
     from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
-    from unmask.modalities.text.card import RULE
-    from unmask.modalities.text.prepared import prepared_settings
+    from unmask.modalities.text.network.card import RULE
     from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
+    from unmask.modalities.text.tokens.prepared import prepared_settings
 
     given = run_overrides(context)
     known = with_overrides(TextSettings(), prepared_settings(data))
     settings = with_recipe(recipe, RECIPES, known, with_overrides, given)
-    from unmask.modalities.text.pretrain import pretrain as run
+    from unmask.modalities.text.network.pretrain import pretrain as run
 
     output = Output(json_, settings.train.seed)
     finished = run(data, out, settings=settings, resume=resume, trackers=tracker)
@@ -78,9 +78,9 @@ def adapt(
     """
     from unmask.cli.common import Output, run_overrides
     from unmask.errors import UserError, check_choice, option
-    from unmask.modalities.text.adapt import adapt as run
-    from unmask.modalities.text.adapt import adapt_settings
-    from unmask.modalities.text.adapt_embedding import adapt_embedding, embedding_settings
+    from unmask.modalities.text.network.adapt import adapt as run
+    from unmask.modalities.text.network.adapt import adapt_settings
+    from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding, embedding_settings
 
     check_choice("for", for_, ("filling", "embedding"))
     given, held = run_overrides(context), general or None

@@ -32,8 +32,8 @@ def fill(
     from unmask.cli.common import Output, on_stderr
     from unmask.cli.text.lines import read_lines
     from unmask.files import check_results
-    from unmask.modalities.text.blanks import bare_said, special_said, unknown_said
-    from unmask.modalities.text.filling import BLANK
+    from unmask.modalities.text.uses.blanks import bare_said, special_said, unknown_said
+    from unmask.modalities.text.uses.filling import BLANK
     from unmask.registry import load
     from unmask.writing import write_json_lines
 
@@ -84,7 +84,7 @@ def score(
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
     from unmask.cli.common import PART, Output, in_parts, on_stderr, write_scores
     from unmask.cli.text.lines import read_lines
-    from unmask.modalities.text.blanks import special_said, unknown_said
+    from unmask.modalities.text.uses.blanks import special_said, unknown_said
     from unmask.registry import load
 
     output = Output(json_)
@@ -135,8 +135,8 @@ def embed(
     from unmask.cli.common import Output, in_parts, on_stderr, write_array
     from unmask.cli.text.lines import read_lines
     from unmask.files import check_results
-    from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, unknown_said
-    from unmask.modalities.text.lengths import cut_said
+    from unmask.modalities.text.uses.blanks import bare_said, nothing_to_read, special_said, unknown_said
+    from unmask.modalities.text.uses.lengths import cut_said
     from unmask.registry import load
 
     output = Output(json_)
@@ -181,11 +181,11 @@ def evaluate(
     """Loss, perplexity and accuracy on the hidden tokens of held-out text; accuracy on minimal pairs."""
     from unmask.cli.common import Output, check_most, on_stderr
     from unmask.evaluation.meanings import figure_lines
-    from unmask.modalities.text.building import told
-    from unmask.modalities.text.documents import ReadReport
-    from unmask.modalities.text.minimal_pairs import is_minimal_pairs, matching
-    from unmask.modalities.text.sources import iter_documents
-    from unmask.modalities.text.texts_drawn import drawn
+    from unmask.modalities.text.reading.documents import ReadReport
+    from unmask.modalities.text.reading.sources import iter_documents
+    from unmask.modalities.text.reading.texts_drawn import drawn
+    from unmask.modalities.text.tokens.building import told
+    from unmask.modalities.text.uses.minimal_pairs import is_minimal_pairs, matching
     from unmask.registry import load
 
     check_most(most)
@@ -231,7 +231,7 @@ def evaluate(
 def _evaluate_pairs(loaded: Any, data: Sequence[str], most: int | None, output: Any) -> None:
     """What `evaluate` says of minimal pairs."""
     from unmask.cli.common import on_stderr
-    from unmask.modalities.text.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
+    from unmask.modalities.text.uses.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
 
     pairs = read_minimal_pairs(*data)
     if most is not None:

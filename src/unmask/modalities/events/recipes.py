@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from unmask.errors import UserError, setting
-from unmask.modalities.events.ties import Ties
+from unmask.modalities.events.records.ties import Ties
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,

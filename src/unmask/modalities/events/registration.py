@@ -9,9 +9,9 @@ _USES, _TASKS, _TOOLS = "unmask.cli.events.uses", "unmask.cli.events.tasks", "un
 MODALITY = Modality(
     name="events",
     plural="events",
-    load="unmask.modalities.events.model:load",
-    demo="unmask.modalities.events.demo:run_demo",
-    card="unmask.modalities.events.card:card",
+    load="unmask.modalities.events.uses.model:load",
+    demo="unmask.modalities.events.uses.demo:run_demo",
+    card="unmask.modalities.events.uses.card:card",
     serves="unmask.serving.events.model:serve",
     commands={
         "prepare": "unmask.cli.events.prepare:prepare",

@@ -9,9 +9,9 @@ _USES, _TASKS = "unmask.cli.images.uses", "unmask.cli.images.tasks"
 MODALITY = Modality(
     name="images",
     plural="images",
-    load="unmask.modalities.images.model:load",
-    demo="unmask.modalities.images.demo:run_demo",
-    card="unmask.modalities.images.card:card",
+    load="unmask.modalities.images.uses.model:load",
+    demo="unmask.modalities.images.uses.demo:run_demo",
+    card="unmask.modalities.images.network.card:card",
     serves="unmask.serving.images.model:serve",
     commands={
         "describe": "unmask.cli.images.describe:describe",

@@ -10,9 +10,9 @@ _COLUMNS = "text text2 label header"
 MODALITY = Modality(
     name="text",
     plural="text",
-    load="unmask.modalities.text.model:load",
-    demo="unmask.modalities.text.demo:run_demo",
-    card="unmask.modalities.text.card:card",
+    load="unmask.modalities.text.uses.model:load",
+    demo="unmask.modalities.text.uses.demo:run_demo",
+    card="unmask.modalities.text.network.card:card",
     serves="unmask.serving.text.model:serve",
     commands={
         "prepare": "unmask.cli.text.prepare:prepare",

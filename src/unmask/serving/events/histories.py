@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.events.meds import STATIC, Events
-from unmask.modalities.events.parquet import LARGEST
+from unmask.modalities.events.records.meds import STATIC, Events
+from unmask.modalities.events.records.parquet import LARGEST
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, ListOf, Nothing, Number, Record, Text
 

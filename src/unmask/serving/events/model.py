@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from unmask.modalities.events.fill import timeline
-from unmask.modalities.events.meds import STATIC, Events, Labels
-from unmask.modalities.events.model import EventModel, load
-from unmask.modalities.events.query_answers import check_questions, last_points
-from unmask.modalities.events.query_text import example_question
-from unmask.modalities.events.unknown import unknown_of
+from unmask.modalities.events.questions.query_text import example_question
+from unmask.modalities.events.records.meds import STATIC, Events, Labels
+from unmask.modalities.events.records.unknown import unknown_of
+from unmask.modalities.events.uses.fill import timeline
+from unmask.modalities.events.uses.model import EventModel, load
+from unmask.modalities.events.uses.query_answers import check_questions, last_points
 from unmask.serving.events.histories import TIME, each_patient, events_of, joined, microseconds, patients_field
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, ListOf, Number, Record, Text

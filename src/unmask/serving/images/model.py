@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.images.arrays import ImageSet
-from unmask.modalities.images.classifier import Classifier
-from unmask.modalities.images.features import pooled
-from unmask.modalities.images.model import ImageModel, load
-from unmask.modalities.images.reconstruct import chosen_pixels
+from unmask.modalities.images.classify.classifier import Classifier
+from unmask.modalities.images.network.features import pooled
+from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.uses.reconstruct import chosen_pixels
 from unmask.serving.images.uploads import decoded, numbers, png, read
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Field, Flag, ListOf, Number, Open, Record, Text

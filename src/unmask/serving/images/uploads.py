@@ -16,13 +16,13 @@ import numpy as np
 from PIL import Image
 
 from unmask.errors import UserError
-from unmask.modalities.images.arrays import ImageSet, Reading
+from unmask.modalities.images.formats.picture import Asked, Broken, Choice
 from unmask.modalities.images.formats.tiff import MAGIC
-from unmask.modalities.images.from_files import decode_files
-from unmask.modalities.images.listing import File
-from unmask.modalities.images.model import ImageModel
-from unmask.modalities.images.picture import Asked, Broken, Choice
-from unmask.modalities.images.reader import survey
+from unmask.modalities.images.reading.arrays import ImageSet, Reading
+from unmask.modalities.images.reading.from_files import decode_files
+from unmask.modalities.images.reading.listing import File
+from unmask.modalities.images.reading.reader import survey
+from unmask.modalities.images.uses.model import ImageModel
 from unmask.serving.limits import Limits
 
 STARTS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"P5", b"P6", b"\x93NUMPY", b"\x00\x00\x00\x0cjP  ", *MAGIC)

@@ -10,8 +10,8 @@ import numpy as np
 
 from unmask.core.score import score
 from unmask.errors import UserError
-from unmask.modalities.text.filling import BLANK
-from unmask.modalities.text.model import TextModel, scored
+from unmask.modalities.text.uses.filling import BLANK
+from unmask.modalities.text.uses.model import TextModel, scored
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text, maybe
 from unmask.serving.text.shapes import WARNINGS, check_lengths, listed, texts_field, warnings_of

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, first_of
-from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, unknown_said
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.uses.blanks import bare_said, nothing_to_read, special_said, unknown_said
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, ListOf, Shape, Text
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from unmask.core.embed import POOLINGS
-from unmask.modalities.text.lengths import cut_said
-from unmask.modalities.text.model import TextModel
-from unmask.modalities.text.sentences import prompted
+from unmask.modalities.text.network.sentences import prompted
+from unmask.modalities.text.uses.lengths import cut_said
+from unmask.modalities.text.uses.model import TextModel
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, Number, Open, Record, Text
 from unmask.serving.text.shapes import WARNINGS, check_lengths, listed, texts_field, warnings_of

@@ -48,7 +48,7 @@ def test_the_gain_is_large_where_overlap_tells_and_small_where_it_misleads():
 
 
 def test_scores_of_a_window_are_those_of_its_sentences(tmp_path):
-    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.network.folder import load_folder
 
     text = load_folder(folder(tmp_path / "model"))
     items = as_questions(asked(3), labelled=True)
@@ -91,7 +91,7 @@ def test_where_some_have_no_answer_the_rule_is_shown_but_not_kept(tmp_path):
 
 
 def test_answers_as_long_as_those_of_the_training_are_looked_for(tmp_path):
-    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.network.folder import load_folder
 
     encoder = ExampleMaker(load_folder(folder(tmp_path / "model")).tokenizer, slots=64, types=True)
     long = " ".join(["fox"] * 45)

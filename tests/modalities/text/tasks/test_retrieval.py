@@ -10,9 +10,9 @@ import pytest
 from tiny_folders import folder, sentiment
 from unmask.cli import main
 from unmask.errors import UserError
-from unmask.modalities.text.model import load
 from unmask.modalities.text.tasks.finetune import finetune, predict
 from unmask.modalities.text.tasks.retrieval import read_collection
+from unmask.modalities.text.uses.model import load
 
 TEXTS = ["The quick brown fox", "Readers check sources", "jumps over the dog", "of the river bank"]
 

@@ -14,7 +14,7 @@ import unmask
 from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.export.onnx import to_onnx
-from unmask.modalities.text.folder import load_folder
+from unmask.modalities.text.network.folder import load_folder
 from unmask.modalities.text.tasks import compare, effort, linear, loop, probe
 from unmask.modalities.text.tasks.beside import fit_tags, load_beside
 from unmask.modalities.text.tasks.classify import Classify

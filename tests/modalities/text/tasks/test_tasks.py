@@ -226,8 +226,8 @@ def test_simcse_has_two_views(tmp_path):
 
 @pytest.mark.parametrize("loss", ["cosent", "multiple_negatives", "simcse"])
 def test_similarity(tmp_path, loss):
-    from unmask.modalities.text.model import load
     from unmask.modalities.text.tasks.features import Index
+    from unmask.modalities.text.uses.model import load
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     texts = [t for t, _ in sentiment(24)]
@@ -272,7 +272,7 @@ def test_kept_states_stand_for_the_frozen_layers(tmp_path):
     """Training on kept states gives the weights that training the upper layers alone gives."""
     from contextlib import nullcontext
 
-    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.network.folder import load_folder
     from unmask.modalities.text.tasks.model import build
 
     built, _ = build(load_folder(folder(tmp_path / "model", layers=3)), "sequence", 2)
@@ -301,7 +301,7 @@ def opened_state(path, name):
 
 
 def test_layer_decay_groups(tmp_path):
-    from unmask.modalities.text.folder import load_folder
+    from unmask.modalities.text.network.folder import load_folder
     from unmask.modalities.text.tasks.model import build
     from unmask.modalities.text.tasks.settings import TaskSettings
 
@@ -313,9 +313,9 @@ def test_layer_decay_groups(tmp_path):
 
 
 def test_zero_shot_and_features(tmp_path):
-    from unmask.modalities.text.model import load
     from unmask.modalities.text.tasks.features import write_features
     from unmask.modalities.text.tasks.zeroshot import zero_shot
+    from unmask.modalities.text.uses.model import load
 
     model = folder(tmp_path / "model")
     texts = ["The quick brown fox.", "a " * 200]

@@ -20,7 +20,7 @@ import polars as pl
 
 from unmask.errors import UserError
 from unmask.files import files_below
-from unmask.modalities.events.shards import EXTRA, SCHEMA
+from unmask.modalities.events.records.shards import EXTRA, SCHEMA
 from unmask.modalities.events.sources.fhir_events import Reader, Row
 from unmask.modalities.events.sources.fhir_ids import Scope, deleted, is_deletion, scope_of
 from unmask.modalities.events.sources.fhir_versions import Versions

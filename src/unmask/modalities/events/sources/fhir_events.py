@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from unmask.modalities.events.meds import BIRTH, DEATH
-from unmask.modalities.events.parquet import LARGEST
+from unmask.modalities.events.records.meds import BIRTH, DEATH
+from unmask.modalities.events.records.parquet import LARGEST
 from unmask.modalities.events.sources.fhir_answers import Answers, at, encounter_class, is_absent, verification
 from unmask.modalities.events.sources.fhir_ids import Name, Scope, name_of
 from unmask.modalities.events.sources.fhir_kinds import KINDS, META, REFUTED, Kind

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from unmask.modalities.events.meds import BIRTH, DEATH
+from unmask.modalities.events.records.meds import BIRTH, DEATH
 from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
 from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Refused, Table

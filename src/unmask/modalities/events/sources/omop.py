@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from unmask.modalities.events.meds import BIRTH, DEATH, OBSERVATION_END
+from unmask.modalities.events.records.meds import BIRTH, DEATH, OBSERVATION_END
 from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
 from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Table

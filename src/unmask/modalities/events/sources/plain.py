@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from unmask.errors import UserError
-from unmask.modalities.events.meds import BIRTH, DEATH
+from unmask.modalities.events.records.meds import BIRTH, DEATH
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, parsed, refuse_nested, text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from unmask.errors import UserError, option, suggest
-from unmask.modalities.events.parquet import LARGEST
+from unmask.modalities.events.records.parquet import LARGEST
 from unmask.modalities.events.sources.times import MANY, ORDERS, Order
 
 MISSING = ("n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", ".")

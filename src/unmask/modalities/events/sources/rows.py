@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from unmask.errors import UserError, first_of
-from unmask.modalities.events.meds import BIRTH
+from unmask.modalities.events.records.meds import BIRTH
 from unmask.modalities.events.sources.ids import Subjects, encounters
 from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.times import may_stand_for_none, stands_for_none

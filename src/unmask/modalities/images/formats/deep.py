@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.modalities.images.formats import everyday
-from unmask.modalities.images.picture import (
+from unmask.modalities.images.formats.picture import (
     ALPHA_NOTES,
     DEFLATE,
     Choice,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.modalities.images.formats.dicom_values import COLOUR, depth_and_notes, has_padding, picture, scales_of
-from unmask.modalities.images.picture import (
+from unmask.modalities.images.formats.picture import (
     Choice,
     Header,
     Opened,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unmask.modalities.images.picture import Picture, not_measured, numbers
+from unmask.modalities.images.formats.picture import Picture, not_measured, numbers
 
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 """Colours that pydicom gives as RGB."""

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from unmask.errors import UserError, setting
-from unmask.modalities.images.picture import (
+from unmask.modalities.images.formats.picture import (
     ALPHA_NOTES,
     DEFLATE,
     LYING,

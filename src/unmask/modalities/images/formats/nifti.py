@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.modalities.images.picture import (
+from unmask.modalities.images.formats.picture import (
     DEFLATE,
     Choice,
     Header,

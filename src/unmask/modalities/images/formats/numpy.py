@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import setting
-from unmask.modalities.images.picture import (
+from unmask.modalities.images.formats.picture import (
     Choice,
     Header,
     Opened,

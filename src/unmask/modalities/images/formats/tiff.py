@@ -14,8 +14,17 @@ import re
 from typing import Any
 
 from unmask.modalities.images.formats import everyday
+from unmask.modalities.images.formats.picture import (
+    LYING,
+    Choice,
+    Header,
+    Opened,
+    Picture,
+    Source,
+    check_claim,
+    optional,
+)
 from unmask.modalities.images.formats.tiff_layout import Layout
-from unmask.modalities.images.picture import LYING, Choice, Header, Opened, Picture, Source, check_claim, optional
 
 ENDINGS = (".tif", ".tiff", ".btf", ".tf8", ".lsm", ".svs", ".ndpi", ".stk")
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

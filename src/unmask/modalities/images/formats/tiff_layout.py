@@ -9,8 +9,16 @@ import numpy as np
 
 from unmask.errors import setting
 from unmask.memory import refuse_more_than_memory
+from unmask.modalities.images.formats.picture import (
+    LYING,
+    Choice,
+    Picture,
+    Undecided,
+    chosen_planes,
+    reduce_planes,
+    upright,
+)
 from unmask.modalities.images.formats.tiff_values import Values
-from unmask.modalities.images.picture import LYING, Choice, Picture, Undecided, chosen_planes, reduce_planes, upright
 
 NAMES = {
     "Z": "z",

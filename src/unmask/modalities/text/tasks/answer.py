@@ -20,8 +20,7 @@ from unmask.core.inference import first_slots
 from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of
 from unmask.families.heads import SPAN, TaskHead
-from unmask.modalities.text.folder import TextFolder
-from unmask.modalities.text.lengths import may_be_longer
+from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Window
@@ -33,6 +32,7 @@ from unmask.modalities.text.tasks.squad import SquadQuestion, as_questions
 from unmask.modalities.text.tasks.tag import by_example
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.uses.lengths import may_be_longer
 from unmask.training.settings import refuse_unread
 
 LONGEST = 30

@@ -16,7 +16,7 @@ from unmask.core.batch import PackedBatch
 from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.families.heads import SEQUENCE, TaskHead
-from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items, place_names, spelling, vectors
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line

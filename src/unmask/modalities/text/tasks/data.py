@@ -20,9 +20,9 @@ from typing import Any
 from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.files import read_text, split_lines
 from unmask.given import no_value, values_of
-from unmask.modalities.text.given import table_rows
-from unmask.modalities.text.quotes import encloses, separated
-from unmask.modalities.text.sources import suffix_of
+from unmask.modalities.text.reading.given import table_rows
+from unmask.modalities.text.reading.quotes import encloses, separated
+from unmask.modalities.text.reading.sources import suffix_of
 from unmask.modalities.text.tasks.header import has_header, naming, refuse_other_separator
 from unmask.modalities.text.tasks.lenient import Trouble
 

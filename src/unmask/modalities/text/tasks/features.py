@@ -10,7 +10,7 @@ import numpy as np
 
 from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError, option
-from unmask.modalities.text.model import TextModel
+from unmask.modalities.text.uses.model import TextModel
 from unmask.writing import written
 
 

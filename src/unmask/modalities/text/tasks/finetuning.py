@@ -15,7 +15,7 @@ import torch
 
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import model_name, source_name
-from unmask.modalities.text.folder import TextFolder, load_folder
+from unmask.modalities.text.network.folder import TextFolder, load_folder
 from unmask.modalities.text.tasks import effort
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import write_report

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unmask.errors import setting
-from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import compare, loop, simpler
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.model import TaskFolder, build

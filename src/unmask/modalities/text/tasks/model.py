@@ -13,13 +13,13 @@ import torch
 from unmask.core.embed import Pooling
 from unmask.errors import UserError, either
 from unmask.families.heads import CLASSES, new_head
-from unmask.modalities.text.card import NEW
-from unmask.modalities.text.folder import TextFolder, find_folder, load_folder, save_folder
+from unmask.modalities.text.network.card import NEW
+from unmask.modalities.text.network.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.beside import Beside, load_beside
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.task_model import TaskModel
 from unmask.modalities.text.tasks.task_of import task_of
-from unmask.modalities.text.tokenizer import Tokenizer
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.precision import computing, precision_of, resolve_device
 
 

@@ -21,7 +21,7 @@ from unmask.encoder.config import Learned
 from unmask.encoder.on_host import to_device
 from unmask.encoder.transformer import Encoder, Layer
 from unmask.families.base import published_state
-from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.network.folder import TextFolder
 
 SCALE = 32.0
 _LAYERS = ("num_hidden_layers", "n_layers")

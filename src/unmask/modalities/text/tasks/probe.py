@@ -25,7 +25,7 @@ from unmask.core.model import MaskedModel
 from unmask.encoder.on_host import on_host, to_device
 from unmask.encoder.transformer import activation
 from unmask.families.heads import TaskHead
-from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear
 from unmask.modalities.text.tasks.held_out import kept_together
 from unmask.modalities.text.tasks.pooling import add_mean_layer, can_add_mean_layer, pooled_both, through_mean_layer

@@ -42,7 +42,7 @@ def adapt_then_finetune(
     """
     from scipy.stats import t
 
-    from unmask.modalities.text.adapt import adapt, adapt_settings
+    from unmask.modalities.text.network.adapt import adapt, adapt_settings
     from unmask.modalities.text.tasks.finetune import over_seeds, require_validation, values_of
     from unmask.modalities.text.tasks.scorers import merit
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.evaluation.metrics import bootstrap_mean
-from unmask.modalities.text.lengths import cut_said
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import read_rows
 from unmask.modalities.text.tasks.features import Index
 from unmask.modalities.text.tasks.task_of import task_of
+from unmask.modalities.text.uses.lengths import cut_said
 
 DEEPEST = 100
 """Documents ranked for each query: recall is published at 100, all else at 10."""
@@ -126,7 +126,7 @@ def evaluate_retrieval(
     Raises:
         UserError: a model fine-tuned for something else; and what `read_collection` raises.
     """
-    from unmask.modalities.text.model import load
+    from unmask.modalities.text.uses.model import load
 
     if (task := task_of(model)) not in (None, "similarity"):
         raise UserError(f"{model}: fine-tuned for {task}", hint="Retrieval needs a model fine-tuned for similarity.")

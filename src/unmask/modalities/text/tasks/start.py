@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from unmask.core.inference import one_core
-from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings

@@ -22,7 +22,7 @@ from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of, quoted
 from unmask.evaluation.label_names import labels_said
 from unmask.families.heads import TOKEN, TaskHead
-from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
 from unmask.modalities.text.tasks.data import Columns
@@ -33,7 +33,7 @@ from unmask.modalities.text.tasks.schemes import OUTSIDE, as_tags
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import SHOWN, TextTask
 from unmask.modalities.text.tasks.task_model import TaskModel
-from unmask.modalities.text.tokenizer import Encoded
+from unmask.modalities.text.tokens.tokenizer import Encoded
 
 _APOSTROPHES = "'\u2019"
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.families.heads import TaskHead
-from unmask.modalities.text.folder import TextFolder
+from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.lenient import Trouble

@@ -19,14 +19,14 @@ from scipy.special import log_softmax, logsumexp
 from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError, either, first_of, option, quoted
-from unmask.modalities.text.batches import text_example
-from unmask.modalities.text.blanks import bare_said, nothing_to_read, special_said, special_tokens_in, unknown_said
-from unmask.modalities.text.filling import BLANK
-from unmask.modalities.text.given import listed
-from unmask.modalities.text.lengths import count_longer, cut_said
-from unmask.modalities.text.model import TextModel
+from unmask.modalities.text.reading.given import listed
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.task_of import task_of
+from unmask.modalities.text.tokens.batches import text_example
+from unmask.modalities.text.uses.blanks import bare_said, nothing_to_read, special_said, special_tokens_in, unknown_said
+from unmask.modalities.text.uses.filling import BLANK
+from unmask.modalities.text.uses.lengths import count_longer, cut_said
+from unmask.modalities.text.uses.model import TextModel
 
 TEMPLATE = "{text} It was [MASK]."
 HYPOTHESIS = "This example is {label}."
@@ -151,7 +151,7 @@ class Prompts:
         precision: str,
     ) -> None:
         if not isinstance(model, TextModel):
-            from unmask.modalities.text.model import load
+            from unmask.modalities.text.uses.model import load
 
             model = load(model, device=device, precision=precision)
         self.model, self.tokenizer = model, model.tokenizer

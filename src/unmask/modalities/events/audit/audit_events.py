@@ -1,0 +1,528 @@
+"""The checks of `audit` that concern events alone, a block of whole subjects at a time; and what a check gives.
+
+Memory does not grow with the number of events, but for 16 bytes of each history's digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unmask.errors import option
+from unmask.modalities.events.records.cuts import encounters
+from unmask.modalities.events.records.meds import BIRTH, DEATH, HOUR, STATIC, Events
+from unmask.modalities.events.records.sketch import QuantileSketch
+from unmask.modalities.events.records.unknown import FEWEST
+from unmask.modalities.events.records.visits import extents, own_events
+from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
+from unmask.progress import counted
+
+LATEST = np.iinfo(np.int64).max
+
+WINDOW = 24 * HOUR
+"""What "shortly before" a prediction time means."""
+DAY = 24 * HOUR
+TELLS = 0.9
+"""Share of one outcome among those with a code (its lower bound), or difference between the outcomes in how often they
+have it, from which on the code tells the outcome."""
+TELLING_AREA = 0.98
+"""Likewise, the area under the ROC curve of a code's last value."""
+MIDNIGHT = 0.5
+"""Share of a code's events at 00:00:00 from which on they are dates, not times."""
+STEADY = 0.1
+"""Variance of a code's place within its time stamps over that of a random order, below which the place is constant."""
+SHOWN = 20
+"""Codes listed with a finding."""
+VALUES, FAR = 200, 100.0
+"""Values of a code below which nothing is said of them, and how many times the spread of its middle 98 % a value lies
+beyond that from which on it is absurd."""
+CODED = re.compile(r"^(CONDITION|DIAG\w*|DRG|ICD\w*)(//|$)")
+"""Codes that are written for billing when an encounter is over."""
+CLOSING = re.compile(r"(_END|DISCHARGE)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check saw.
+
+    Attributes:
+        check: its name.
+        level: "warning" or "note".
+        sentence: what was seen, with figures.
+        todo: what to do about it.
+        columns, rows: the codes (or patients) concerned, those most so first, `SHOWN` at most.
+    """
+
+    check: str
+    level: str
+    sentence: str
+    todo: str
+    columns: tuple[str, ...] = ()
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json: the rows by the names of their columns."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return {"check": self.check, "level": self.level, "sentence": self.sentence, "todo": self.todo, "rows": rows}
+
+
+class Block(NamedTuple):
+    """Some whole subjects' events: number of each one's subject, time, code and value, and where they stand."""
+
+    subject: np.ndarray
+    time: np.ndarray
+    code: np.ndarray
+    value: np.ndarray
+    here: slice
+
+
+def block_of(events: Events, owners: slice, here: slice) -> Block:
+    """The events `here` of the subjects `owners`, as `Events.blocks` gives both."""
+    return Block(events.owner(owners), events.time[here], events.code[here], events.value[here], here)
+
+
+def blocks(events: Events) -> Iterator[Block]:
+    """All events, about a million at a time, so that memory does not grow with their number."""
+    parts = counted(events.blocks(), len(events), lambda both: both[0].stop - both[0].start)
+    return (block_of(events, *both) for both in parts)
+
+
+def named(events: Events, pattern: re.Pattern[str]) -> np.ndarray:
+    """(codes,) whether a code matches."""
+    return np.array([bool(pattern.search(c)) for c in events.codes], bool)
+
+
+@dataclass
+class Tally:
+    """Events that a check hits: how many, of which codes, of how many subjects. Blocks hold whole subjects."""
+
+    codes: int
+    events: int = 0
+    subjects: int = 0
+
+    def __post_init__(self) -> None:
+        self.count = np.zeros(self.codes, np.int64)
+
+    def add(self, block: Block, hit: np.ndarray) -> None:
+        """The events of a block that are hit: booleans, or numbers within it."""
+        code = block.code[hit]
+        self.events += len(code)
+        self.subjects += len(np.unique(block.subject[hit]))
+        self.count += np.bincount(code, minlength=self.codes)
+
+
+def _first(block: Block, chosen: np.ndarray) -> np.ndarray:
+    """(events,) time of the first chosen event of each one's subject, the largest number where there is none."""
+    number = block.subject - block.subject[0]
+    first = np.full(int(number[-1]) + 1, LATEST)
+    np.minimum.at(first, number[chosen], block.time[chosen])
+    return first[number]
+
+
+def midnights(events: Events) -> Iterator[Finding]:
+    """Codes whose events stand at midnight: dates taken for times, visible up to a day before they happened.
+
+    A subject's first time stamp does not count: records are often counted from a nominal midnight.
+    """
+    birth, counted, night = events.begins(BIRTH), Tally(len(events.codes)), Tally(len(events.codes))
+    for block in blocks(events):
+        timed = (block.time != STATIC) & ~birth[block.code]
+        later = timed & (block.time != _first(block, timed))
+        counted.add(block, later)
+        night.add(block, later & (block.time % DAY == 0))
+    share = night.count / np.maximum(counted.count, 1)
+    hit = np.flatnonzero((counted.count >= FEWEST) & (share >= MIDNIGHT))
+    if not len(hit):
+        return
+    whole = night.events / max(1, counted.events)
+    what = (
+        f"{whole:.0%} of all events stand at 00:00:00: the folder knows days, not times"
+        if whole >= 0.9
+        else f"{len(hit)} codes stand at 00:00:00 in half of their {int(counted.count[hit].sum()):,} events or more"
+    )
+    yield Finding(
+        check="midnight",
+        level="warning",
+        sentence=what + "; what happened later that day is known from its start.",
+        todo="Convert dates to the end of their day (unmask events convert does), or keep prediction times at "
+        "midnight.",
+        columns=("code", "events", "share at midnight"),
+        rows=[
+            (events.codes[i], int(counted.count[i]), round(float(share[i]), 3))
+            for i in hit[np.argsort(-night.count[hit])][:SHOWN]
+        ],
+    )
+
+
+def after_death(events: Events) -> Iterator[Finding]:
+    """Events behind a death, and deaths at midnight that stand before events of their day."""
+    death = events.begins(DEATH)
+    if not death.any():
+        return
+    same_day, rest, late, dead = (Tally(len(events.codes)) for _ in range(4))
+    for block in blocks(events):
+        die = death[block.code] & (block.time != STATIC)
+        if not die.any():
+            continue
+        died = _first(block, die)
+        behind = (block.time > died) & ~die
+        midnight = behind & (died % DAY == 0) & (block.time - died < DAY)
+        same_day.add(block, midnight)
+        rest.add(block, behind & ~midnight)
+        late.add(block, behind & ~midnight & (block.time - died > DAY))
+        dead.add(block, die)
+    if same_day.events:
+        yield Finding(
+            check="death before its time",
+            level="warning",
+            sentence=f"{same_day.subjects:,} subjects die at 00:00:00 and have {same_day.events:,} events "
+            "later that day: their death is known up to a day before it happened.",
+            todo="Take the time of death, or the end of its day.",
+            **most_frequent(events, same_day.count),
+        )
+    if rest.events:
+        yield Finding(
+            check="after death",
+            level="note",
+            sentence=f"{rest.events:,} events of {rest.subjects:,} of the {dead.subjects:,} "
+            f"subjects who died stand after their death, {late.events:,} of them by more than a day.",
+            todo="Results and codes may be written after a death; where care goes on, the date of death is wrong.",
+            **most_frequent(events, rest.count),
+        )
+
+
+def several_deaths(events: Events) -> Iterator[Finding]:
+    """Subjects who die at two times or more: two people under one id, or one date that is wrong."""
+    death, rows = events.begins(DEATH), list[tuple[Any, ...]]()
+    for block in blocks(events):
+        died = death[block.code] & (block.time != STATIC)
+        who, when = np.unique(np.stack([block.subject[died], block.time[died]]), axis=1)
+        subject, first, times = np.unique(who, return_index=True, return_counts=True)
+        for i in np.flatnonzero(times > 1).tolist():
+            days = (day_of(when[k]) for k in (first[i], first[i] + times[i] - 1))
+            rows.append((int(events.subjects[subject[i]]), int(times[i]), *days))
+    if rows:
+        yield Finding(
+            check="several deaths",
+            level="warning",
+            sentence=f"{len(rows):,} subjects die more than once, at different times; everything here takes the first.",
+            todo="Look whether two people share an id, or which source's date is right, and keep that one.",
+            columns=("subject", "times", "the first", "the last"),
+            rows=rows[:SHOWN],
+        )
+
+
+def without_time(events: Events) -> Iterator[Finding]:
+    """Codes whose events have a time in some rows and none in others, and deaths without one: known from the start."""
+    static, timed = Tally(len(events.codes)), Tally(len(events.codes))
+    for block in blocks(events):
+        static.add(block, block.time == STATIC)
+        timed.add(block, block.time != STATIC)
+    dead = events.begins(DEATH)
+    count = np.where((timed.count > 0) | dead, static.count, 0)
+    if not count.any():
+        return
+    deaths = int(static.count[dead].sum())
+    said = f", {deaths:,} of them deaths" if deaths else " that have one in other rows"
+    what = f"{int(count.sum()):,} events of {int((count > 0).sum())} codes have no time{said}"
+    yield Finding(
+        check="facts without a time",
+        level="warning",
+        sentence=f"{what}: they count as known from the start, before they happened.",
+        todo=f"Give them their time, or leave them out (converting rejects them, unless {option('static', True)} is "
+        "said).",
+        columns=("code", "without a time", "with one"),
+        rows=[
+            (events.codes[i], int(count[i]), int(timed.count[i]))
+            for i in np.argsort(-count, kind="stable")[:SHOWN]
+            if count[i]
+        ],
+    )
+
+
+def before_birth(events: Events) -> Iterator[Finding]:
+    """Events before their subject's birth (the last one, where it has several)."""
+    birth, early = events.begins(BIRTH), Tally(len(events.codes))
+    rows: list[tuple[Any, ...]] = []
+    for block in blocks(events):
+        born = np.full(int(block.subject[-1] - block.subject[0]) + 1, STATIC)
+        births = birth[block.code] & (block.time != STATIC)
+        number = block.subject - block.subject[0]
+        born[number[births]] = block.time[births]
+        hit = np.flatnonzero((block.time != STATIC) & (block.time < born[number]))
+        early.add(block, hit)
+        who, first, count = np.unique(block.subject[hit], return_index=True, return_counts=True)
+        for subject, at, many in zip(who.tolist(), hit[first].tolist(), count.tolist(), strict=True):
+            if len(rows) < SHOWN:
+                code, times = events.codes[block.code[at]], (born[number[at]], block.time[at])
+                rows.append((int(events.subjects[subject]), day_of(times[0]), many, code, day_of(times[1])))
+    if early.events:
+        yield Finding(
+            check="before birth",
+            level="warning",
+            sentence=f"{early.events:,} events of {early.subjects:,} of {len(events):,} subjects stand before their "
+            "birth.",
+            todo="Look whether births or times are wrong (another patient, another unit, a birth that was moved): the "
+            "model sees ages below 0, and the birth counts as known from the start.",
+            columns=("subject", "born", "events before", "the first", "on"),
+            rows=rows,
+        )
+
+
+def day_of(time: int) -> str:
+    """A time in microseconds as YYYY-MM-DD."""
+    return str(np.datetime64(int(time), "us").astype("datetime64[D]"))
+
+
+def dates_for_none(events: Events) -> Iterator[Finding]:
+    """Dates that programs write where there is none, and dates after today where half of all are before it (patients
+    whose dates were moved live in the future)."""
+    days = np.array(NONE_DAYS, "datetime64[us]").astype(np.int64)
+    years = [f"{year:04}-01-01" for year in (NONE_YEARS[0] + 1, NONE_YEARS[1])]
+    first, last = np.array(years, "datetime64[us]").astype(np.int64).tolist()
+    today = int(datetime.now(UTC).timestamp()) * 1_000_000 + DAY
+    none, future, whole = _Dates(len(events.codes)), _Dates(len(events.codes)), 0
+    for block in blocks(events):
+        timed = block.time != STATIC
+        whole += int(timed.sum())
+        sentinel = timed & ((block.time < first) | (block.time >= last) | np.isin(block.time // DAY * DAY, days))
+        none.add(block, sentinel)
+        future.add(block, timed & ~sentinel & (block.time > today))
+    if none.events:
+        yield Finding(
+            check="dates for none",
+            level="warning",
+            sentence=f"{none.events:,} events of {none.subjects:,} subjects stand on dates that programs write for "
+            "none.",
+            todo="Leave them out, or their times: births of 1900-01-01 make ages above 100, and events of 9999-12-31 "
+            "are never known.",
+            columns=_Dates.COLUMNS,
+            rows=none.rows(events),
+        )
+    if 0 < 2 * future.events <= whole:
+        yield Finding(
+            check="dates in the future",
+            level="warning",
+            sentence=f"{future.events:,} of {whole:,} events, of {future.subjects:,} subjects, stand after today.",
+            todo="What is planned is known when it is planned: put it there. A date that means none (2100-01-01) is "
+            "none.",
+            columns=_Dates.COLUMNS,
+            rows=future.rows(events),
+        )
+
+
+@dataclass
+class _Dates(Tally):
+    """A tally that knows the first and the last date of each code."""
+
+    COLUMNS = ("code", "events", "from", "to")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.low, self.high = np.full(self.codes, LATEST), np.full(self.codes, STATIC)
+
+    def add(self, block: Block, hit: np.ndarray) -> None:
+        super().add(block, hit)
+        np.minimum.at(self.low, block.code[hit], block.time[hit])
+        np.maximum.at(self.high, block.code[hit], block.time[hit])
+
+    def rows(self, events: Events) -> list[tuple[Any, ...]]:
+        """Code, events, first and last date of the most frequent codes."""
+        order = [i for i in np.argsort(-self.count, kind="stable")[:SHOWN].tolist() if self.count[i]]
+        return [
+            (events.codes[i], int(self.count[i]), day_of(int(self.low[i])), day_of(int(self.high[i]))) for i in order
+        ]
+
+
+def order(events: Events) -> Iterator[Finding]:
+    """Codes whose place among the rows of a time stamp is constant: an artefact of how the files were written."""
+    codes, by_code = len(events.codes), True
+    count = np.zeros(codes, np.int64)
+    place_sum, square_sum, chance_sum = np.zeros(codes), np.zeros(codes), np.zeros(codes)
+    ranks = np.argsort(np.argsort(events.codes))
+    for block in blocks(events):
+        time, subject = block.time, block.subject
+        new = np.r_[True, (time[1:] != time[:-1]) | (subject[1:] != subject[:-1])]
+        inner = ~new[1:] & (time[1:] != STATIC)
+        rank = ranks[block.code]
+        by_code &= bool((rank[1:] >= rank[:-1])[inner].all())
+        stamp = np.cumsum(new) - 1
+        start, size = np.flatnonzero(new), np.bincount(stamp)
+        many = (size[stamp] > 2) & (time != STATIC)
+        k, code = size[stamp][many], block.code[many]
+        place = (np.arange(len(time)) - start[stamp])[many] / (k - 1)
+        count += np.bincount(code, minlength=codes)
+        place_sum += np.bincount(code, place, codes)
+        square_sum += np.bincount(code, place**2, codes)
+        chance_sum += np.bincount(code, (k + 1) / (12 * (k - 1)), codes)
+    mean = place_sum / np.maximum(count, 1)
+    spread = square_sum / np.maximum(count, 1) - mean**2
+    chance = chance_sum / np.maximum(count, 1)
+    hit = np.flatnonzero((count >= FEWEST) & (spread < STEADY * chance))
+    if not len(hit):
+        return
+    how = "rows of one time stamp are sorted by code" if by_code else "files were written in a fixed order"
+    yield Finding(
+        check="row order",
+        level="note",
+        sentence=f"{len(hit)} codes stand at nearly the same place always among the rows of their time stamp ({how}): "
+        "a model that reads the order of rows learns the order, not the patient.",
+        todo="MEDS defines no order there: shuffle the rows of each time stamp before a model that reads it.",
+        columns=("code", "events", "place (0 first, 1 last)"),
+        rows=[(events.codes[i], int(count[i]), round(float(mean[i]), 2)) for i in hit[np.argsort(-count[hit])][:SHOWN]],
+    )
+
+
+def duplicates(events: Events) -> Iterator[Finding]:
+    """Events given twice, and subjects with the same history under two ids."""
+    again = Tally(len(events.codes))
+    seen: dict[bytes, int] = {}
+    twins = []
+    for block in blocks(events):
+        value = np.where(np.isfinite(block.value), block.value, np.finfo(np.float32).min).astype(np.float32)
+        turn = np.lexsort((value, block.code, block.time, block.subject))
+        ordered = [column[turn] for column in (block.subject, block.time, block.code, value)]
+        same = np.ones(max(0, len(turn) - 1), bool)
+        for column in ordered:
+            same &= column[1:] == column[:-1]
+        again.add(block, turn[1:][same])
+        edges = np.r_[0, np.flatnonzero(np.diff(ordered[0])) + 1, len(turn)]
+        for a, b in pairwise(edges.tolist()):
+            if b - a < FEWEST:
+                continue
+            content = hashlib.blake2b(digest_size=16)
+            for column in ordered[1:]:
+                content.update(column[a:b].tobytes())
+            i = int(ordered[0][a])
+            other = seen.setdefault(content.digest(), i)
+            if other != i:
+                twins.append((int(events.subjects[other]), int(events.subjects[i])))
+    share = again.events / max(1, len(events.time))
+    if again.events >= max(1, 0.001 * len(events.time)):
+        yield Finding(
+            check="duplicates",
+            level="note",
+            sentence=f"{again.events:,} events ({share:.1%}) stand there twice, with the same time and value.",
+            todo="Counts and frequencies take them double: look whether a table was exported twice.",
+            **most_frequent(events, again.count, "copies"),
+        )
+    if twins:
+        yield Finding(
+            check="patients twice",
+            level="warning",
+            sentence=f"{len(twins)} subjects have exactly the events of another one: on two sides of a split they are "
+            "a leak.",
+            todo="Keep one of each, or give both the same id.",
+            columns=("subject", "the same as"),
+            rows=twins[:SHOWN],
+        )
+
+
+def absurd_values(events: Events) -> Iterator[Finding]:
+    """Codes whose greatest or least value lies far beyond the others."""
+    values, sketch = Tally(len(events.codes)), QuantileSketch(len(events.codes))
+    for block in blocks(events):
+        values.add(block, np.isfinite(block.value))
+        sketch.add(block.code, block.value)
+    low, high = sketch.quantiles(np.array([0.01, 0.99])).T
+    far = np.maximum(sketch.high - high, low - sketch.low)
+    hit = np.flatnonzero((values.count >= VALUES) & (high > low) & (far > FAR * (high - low)))
+    if len(hit):
+        yield Finding(
+            check="absurd values",
+            level="note",
+            sentence=f"{len(hit)} codes have values more than {FAR:g} times as far out as their middle 98 % is wide.",
+            todo="Look for typing mistakes, other units and marks for none (9999): leave such values out.",
+            columns=("code", "values", "least", "1 %", "99 %", "greatest"),
+            rows=[
+                (events.codes[i], int(values.count[i]), *(float(v[i]) for v in (sketch.low, low, high, sketch.high)))
+                for i in hit[np.argsort(-values.count[hit])][:SHOWN]
+            ],
+        )
+
+
+def coded_early(events: Events) -> Iterator[Finding]:
+    """Billing codes at the first moment of encounters that last a day or more: written at the end, dated to
+    the start."""
+    if events.visit is None:
+        return
+    coded, asked, early = named(events, CODED), 0, Tally(len(events.codes))
+    for owners, here in events.blocks():
+        block = block_of(events, owners, here)
+        stays = encounters(events, owners, here, block.time != STATIC)
+        rows = stays.rows - here.start
+        billed = coded[block.code[rows]] & (stays.end - stays.begin >= DAY)[stays.of]
+        asked += int(billed.sum())
+        early.add(block, rows[billed & (block.time[rows] == stays.begin[stays.of])])
+    if asked < FEWEST or early.events < 0.5 * asked:
+        return
+    yield Finding(
+        check="coded early",
+        level="warning",
+        sentence=f"{early.events:,} of {asked:,} diagnoses of encounters of a day or more stand at the encounter's "
+        "first moment: what was coded at its end is known from its start.",
+        todo="Put diagnoses that are coded for billing at the discharge.",
+        **most_frequent(events, early.count),
+    )
+
+
+def outside_encounters(events: Events) -> Iterator[Finding]:
+    """Events more than a day before their encounter's own begin, or after its end: times that are wrong, or results
+    that came late."""
+    if events.visit is None:
+        return
+    early, late, own = Tally(len(events.codes)), Tally(len(events.codes)), own_events(events)
+    for owners, here in events.blocks():
+        block = block_of(events, owners, here)
+        stays = encounters(events, owners, here, block.time != STATIC)
+        rows = stays.rows - here.start
+        begin, end = extents(stays.of, len(stays), block.time[rows], own[block.code[rows]])
+        early.add(block, rows[block.time[rows] < begin[stays.of] - DAY])
+        late.add(block, rows[block.time[rows] > end[stays.of] + DAY])
+    if early.events:
+        yield Finding(
+            check="events outside their encounter",
+            level="warning",
+            sentence=f"{early.events:,} events of {early.subjects:,} subjects stand more than a day before the "
+            "admission that begins their encounter.",
+            todo="Look at their times: a year mistyped is known a year too early. The encounter begins at its own "
+            "event all the same.",
+            **most_frequent(events, early.count),
+        )
+    if late.events:
+        yield Finding(
+            check="events after their encounter",
+            level="note",
+            sentence=f"{late.events:,} events of {late.subjects:,} subjects stand more than a day after the "
+            "end of their encounter.",
+            todo="Results may come after a discharge; other events may have a wrong time.",
+            **most_frequent(events, late.count),
+        )
+
+
+def most_frequent(events: Events, count: np.ndarray, what: str = "events") -> dict[str, Any]:
+    """`columns` and `rows` of a finding: the `SHOWN` codes with the highest counts of something; none without any."""
+    rows = [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
+    return {"columns": ("code", what), "rows": rows}
+
+
+CHECKS = (
+    midnights,
+    after_death,
+    several_deaths,
+    without_time,
+    before_birth,
+    dates_for_none,
+    coded_early,
+    outside_encounters,
+    absurd_values,
+    duplicates,
+    order,
+)

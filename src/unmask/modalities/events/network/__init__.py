@@ -1,0 +1,1 @@
+"""The encoder of events, its codec, its clock, and prepared histories."""

@@ -1,0 +1,283 @@
+"""Event slots: embed code, value and time; predict them back as one joint distribution.
+
+p(code) x p(value | code) x p(time): the value has a normal of its own for every code, so a hidden slot is scored as a
+whole. A value that is missing is never a target. What of a hidden event is known by design is the
+codec's `context_channels`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.core.model import WantedSlots
+from unmask.core.prediction import Categorical, no_mean, no_probabilities, weighted_sum
+from unmask.encoder.fused_linear import round_up
+from unmask.modalities.events.network.clock import Clock, squash, stretch
+from unmask.modalities.events.network.evidence import Evidence
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.vocabulary import FIRST
+
+PIECES = 12
+CHANNELS = ("code", "value", "has", "hours")
+ALWAYS = ("timed", "born", "start", "until")
+"""Known of hidden events too: that they have a time (static facts are never hidden), and the patient's age at the
+origin, its date and the time of asking, the same for the whole history. The age at an event is made of these and its
+hours, and hidden with them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventCodecConfig:
+    """How events are read.
+
+    Args:
+        codes: numbers in the vocabulary.
+        width: of the encoder.
+        code_weight, value_weight, time_weight: of each target's loss; 0 leaves it out.
+        clock, joined, hides, values, evidence: see `recipes.Structure`.
+        deviation: of the codes' initial embeddings; without a norm behind them, they must be heard beside the clock.
+    """
+
+    codes: int
+    width: int = 64
+    code_weight: float = 1.0
+    value_weight: float = 1.0
+    time_weight: float = 0.1
+    clock: tuple[str, ...] = ("scales",)
+    joined: bool = False
+    hides: Literal["all", "code"] = "all"
+    values: bool = True
+    evidence: bool = False
+    deviation: float = 0.02
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """What of an event is hidden and predicted, in the order of the targets' columns."""
+        return CHANNELS if self.hides == "all" else CHANNELS[:3]
+
+
+class EventPrediction:
+    """Joint distribution of hidden events. Targets are (hidden, 4): code, value, has, hours; 3 where the time is known.
+
+    Args:
+        code: over the codes.
+        features: (hidden, width) what values are predicted from.
+        scales: (codes, 2 width) and (codes, 2): from features to mean and log-variance of the value, for each code.
+        time: (hidden, 2) mean and log-variance of the squashed hours, a normal cut at 0, or None where the time is
+            known.
+        valued: (codes,) whether a code comes with a value.
+        weights: of code, value and time in the loss.
+
+    Attributes:
+        beside: what is trained beside the hidden events, added to the loss (see `query_model`).
+    """
+
+    def __init__(
+        self,
+        code: Categorical,
+        features: Tensor,
+        scales: tuple[Tensor, Tensor],
+        time: Tensor | None,
+        valued: Tensor,
+        weights: tuple[float, float, float],
+    ) -> None:
+        self.code, self.features, self.scales = code, features, scales
+        self.time = None if time is None else time.float()
+        self.valued, self.weights = valued, weights
+        self.beside: Tensor | float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    @property
+    def logits(self) -> Tensor:
+        return self.code.logits
+
+    def of_code(self, code: Int[Tensor, " hidden"]) -> tuple[Tensor, Tensor]:
+        """Mean and log-variance of the value, were the slot of this code."""
+        weight, bias = self.scales
+        x = self.features.float()
+        both = torch.einsum("nw,nkw->nk", x, F.embedding(code, weight).view(len(x), 2, x.shape[1])) + F.embedding(
+            code, bias
+        )
+        return both[:, 0], both[:, 1].clamp(-6, 4)
+
+    def parts(self, target: Float[Tensor, "hidden channels"]) -> list[tuple[float, Tensor]]:
+        """(weight, log-probability) of code, value and time where they are trained; 0 where an event has none."""
+        code, value, time = self.weights
+        found = [(code, self.code.log_prob(target[:, 0].long()))]
+        return [part for part in (*found, (value, self._value(target)), (time, self._time(target))) if part[0]]
+
+    def _value(self, target: Tensor, tempered: bool = False) -> Tensor:
+        return log_density(target[:, 1], *self.of_code(target[:, 0].long()), tempered) * target[:, 2]
+
+    def _time(self, target: Tensor, tempered: bool = False) -> Tensor:
+        if self.time is None:
+            return torch.zeros(len(self), device=target.device)
+        # The first event is the origin of time, which is known: its time is no target.
+        location, log_variance = self.time[:, 0], self.time[:, 1].clamp(-8, 4)
+        found = log_density(squash(target[:, 3]), location, log_variance, tempered)
+        # Nothing lies before the origin: the normal is cut at 0 hours.
+        inside = torch.special.log_ndtr(location * (-0.5 * log_variance).exp())
+        found = found - inside * ((0.5 * log_variance.detach()).exp() if tempered else 1.0)
+        return found * (target[:, 3] > 0)
+
+    def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
+        code, value, time = self.weights
+        total = self.code.loss(target[:, 0].long(), weight) * code + self.beside
+        if value:
+            total = total - value * weighted_sum(self._value(target, tempered=True), weight)
+        return total - time * weighted_sum(self._time(target, tempered=True), weight) if time else total
+
+    def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
+        return torch.stack([part for _, part in self.parts(value)]).sum(0)
+
+    def mode(self) -> Float[Tensor, "hidden channels"]:
+        code = self.code.mode()
+        return self._joined(code, self.of_code(code)[0], None if self.time is None else self.time[:, 0])
+
+    def mean(self) -> Tensor:
+        """Raises UserError: a code has no mean (`of_code` gives the mean of a code's value)."""
+        raise no_mean("events, each with a code,")
+
+    def probabilities(self) -> Tensor:
+        """Raises UserError: an event has a value and a time (`code.probabilities` are those of its code)."""
+        raise no_probabilities("events, each with a value and a time,")
+
+    def sample(
+        self, *, generator: torch.Generator | None = None, temperature: float = 1.0, top_k: int | None = None
+    ) -> Tensor:
+        if temperature <= 0:
+            return self.mode()
+
+        def drawn(location: Tensor, log_variance: Tensor) -> Tensor:
+            noise = torch.randn(len(self), generator=generator, device=location.device)
+            return location + noise * (0.5 * log_variance).exp() * temperature
+
+        code = self.code.sample(generator=generator, temperature=temperature, top_k=top_k)
+        time = None
+        if self.time is not None:
+            location, spread = (
+                self.time[:, 0].double(),
+                (0.5 * self.time[:, 1].clamp(-8, 4)).double().exp() * temperature,
+            )
+            share = torch.rand(len(self), generator=generator, device=location.device, dtype=torch.float64)
+            inside = torch.special.ndtr(location / spread)  # drawn from above, where the normal is cut at 0 hours
+            time = (location - spread * torch.special.ndtri((inside * share).clamp_min(1e-300))).clamp_min(0).float()
+        return self._joined(code, drawn(*self.of_code(code)), time)
+
+    def _joined(self, code: Tensor, value: Tensor, time: Tensor | None) -> Tensor:
+        has = self.valued[code].float() * bool(self.weights[1])
+        made = [code.float(), value * has, has]
+        return torch.stack(made if time is None else [*made, stretch(time)], -1)
+
+    def confidence(self) -> Float[Tensor, " hidden"]:
+        return self.code.confidence()
+
+    def correct(self, target: Tensor) -> Tensor:
+        return self.code.correct(target[:, 0].long())
+
+
+def log_density(x: Tensor, location: Tensor, log_variance: Tensor, tempered: bool = False) -> Tensor:
+    """Log density; `tempered`, each times its deviation, taken as given (Seitzer et al. 2022, beta 0.5).
+
+    Without that the gradient of a nearly certain value or time, which grows with its precision, drowns the codes'.
+    """
+    found = -0.5 * ((x - location) ** 2 * (-log_variance).exp() + log_variance + math.log(2 * math.pi))
+    return found * (0.5 * log_variance.detach()).exp() if tempered else found
+
+
+class EventCodec(nn.Module):
+    """Embeds events and predicts them back.
+
+    Attributes:
+        valued: (codes,) whether a code ever came with a value among the training patients.
+    """
+
+    drops_missing = False
+    edges: Tensor
+    valued: Tensor
+    forbidden: Tensor
+
+    def __init__(self, config: EventCodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.context_channels: tuple[str, ...] = (
+            (*ALWAYS, "visit") if config.hides == "all" else (*ALWAYS, "visit", "hours")
+        )
+        w = config.width
+        self.code = nn.Embedding(config.codes, w)
+        self.value = nn.Linear(PIECES + 1, w)
+        self.value_out = nn.Linear(w, w, bias=False)
+        self.clock = Clock(config.clock, w, config.joined)
+        self.evidence = Evidence(config.codes) if config.evidence else None
+        self.mask = nn.Parameter(torch.randn(w) * config.deviation)
+        self.transform, self.norm = nn.Linear(w, w), nn.LayerNorm(w)
+        self.code_head = nn.Linear(w, config.codes)
+        self.time_head = nn.Linear(w, 2)
+        self.value_head = nn.Embedding(config.codes, 2 * w)
+        self.value_bias = nn.Embedding(config.codes, 2)
+        nn.init.normal_(self.code.weight, std=config.deviation)
+        for part in (self.transform, self.code_head, self.value_head, self.value_bias, self.time_head):
+            # Near unit variance at first, or one outlier rules the step.
+            nn.init.normal_(part.weight, std=0.02)
+        self.register_buffer("valued", torch.ones(config.codes, dtype=torch.bool))
+        self.register_buffer("edges", torch.linspace(-2.4, 2.4, PIECES + 1), persistent=False)
+        self.register_buffer("forbidden", torch.arange(FIRST), persistent=False)
+
+    def start(self, histories: Histories, train: np.ndarray) -> None:
+        """With evidence: begin it, and the head's bias, at the counts of the training patients."""
+        if self.evidence is not None:
+            share = self.evidence.start(histories, train)
+            with torch.no_grad():
+                self.code_head.bias.copy_(torch.from_numpy(share).float())
+
+    def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
+        x = self.code(values["code"])
+        if self.config.values:
+            v, has = values["value"][..., None], values["has"][..., None]
+            # Piecewise-linear pieces (Gorishniy et al. 2022, section 3.2) over the code's own quantiles.
+            low, high = self.edges[:-1], self.edges[1:]
+            pieces = torch.cat([((v - low) / (high - low)).clamp(0, 1), v], -1)
+            x = x + self.value_out(F.gelu(self.value(pieces) + x)) * has
+        x = torch.where(masked[..., None], self.mask, x)
+        return self.clock(x, values, masked if self.config.hides == "all" else None)
+
+    def noise(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], bits: Int[Tensor, " n"]) -> dict[str, Tensor]:
+        code = FIRST + (bits & 0x7FFFFFFF) % max(1, self.config.codes - FIRST)
+        value = ((bits >> 31) & 0xFFFF).float() / 2**14 - 2
+        hours = torch.expm1(((bits >> 48) & 0x3FFF).float() / 2**14 * 4)
+        drawn = {"code": code.clamp_max(self.config.codes - 1), "value": value, "has": (bits >> 47) & 1, "hours": hours}
+        return {name: drawn[name] for name in self.config.channels}
+
+    def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Float[Tensor, "n channels"]:
+        return torch.stack([values[name].flatten()[flat].float() for name in self.config.channels], -1)
+
+    def write(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], new: Tensor) -> dict[str, Tensor]:
+        out = {k: v.clone() for k, v in values.items()}
+        for column, name in enumerate(self.config.channels):
+            out[name].view(-1)[flat] = new[:, column].to(out[name].dtype)
+        return out
+
+    def predict(self, states: Float[Tensor, "wanted width"], wanted: WantedSlots) -> EventPrediction:
+        """From the states, and, with evidence, from which codes stand visibly in the set of each slot."""
+        c, head, n = self.config, self.code_head, len(states)
+        x = self.norm(F.gelu(self.transform(round_up(states))))
+        features, weight = x, head.weight
+        if self.evidence is not None:
+            grid = wanted.hidden.grid(wanted.batch.shape)
+            present = self.evidence.present(wanted.batch.values, grid, wanted.slots)
+            beside = F.pad(present, (0, 0, 0, len(x) - n)).to(x.dtype)
+            features, weight = torch.cat([x, beside], 1), torch.cat([weight, self.evidence.weight], 1)
+        code = Categorical(features, weight, head.bias, self.forbidden, n)
+        scales = self.value_head.weight, self.value_bias.weight
+        weights = (c.code_weight, c.value_weight, c.time_weight)
+        time = self.time_head(x[:n]) if c.hides == "all" else None
+        return EventPrediction(code, x[:n], scales, time, self.valued, weights)

@@ -1,0 +1,1 @@
+"""What is predicted of a patient: features, candidates, probabilities, figures."""

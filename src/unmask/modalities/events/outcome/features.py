@@ -1,0 +1,134 @@
+"""What the outcome head reads of every prediction point, in memory or, for very many points, in a temporary file.
+
+A row holds the summaries (`summarise`), then the encoder's pooled states. Rows are made some thousand points at a time,
+and whoever reads them takes some at a time: a million labels (7.7 KB each) need no more memory than ten thousand.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.files import check_room
+from unmask.memory import data_in_memory
+from unmask.modalities.events.records.columns import Pages
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import Labels
+from unmask.modalities.events.records.summaries import names_of, summarise
+from unmask.progress import counted
+
+POINTS = 4096
+"""Points looked at in one go."""
+
+
+class Features:
+    """(points, features) float32 on the disk or in memory; some rows at a time are read like an array's: `x[rows]`.
+
+    Args:
+        rows: which points; default all.
+        columns: which features; default all.
+    """
+
+    def __init__(
+        self,
+        whole: np.ndarray,
+        pages: Pages | None = None,
+        *,
+        rows: np.ndarray | None = None,
+        columns: np.ndarray | None = None,
+    ) -> None:
+        self._whole, self._pages, self._rows, self._columns = whole, pages, rows, columns
+        width = whole.shape[1] if columns is None else len(columns)
+        self.shape = (len(whole) if rows is None else len(rows), width)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it would take in memory."""
+        return 4 * self.shape[0] * self.shape[1]
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """A copy of some points: a slice, numbers or booleans."""
+        found = self._whole[rows if self._rows is None else self._rows[rows]]
+        if self._columns is not None:
+            found = found[:, self._columns]
+        elif found.base is not None:
+            found = found.copy()
+        if self._pages is not None:
+            self._pages.seen(len(found))
+        return found
+
+    def part(self, rows: np.ndarray) -> Features:
+        """Some of the points, where they are."""
+        rows = np.arange(len(self))[rows]
+        return Features(
+            self._whole, self._pages, rows=rows if self._rows is None else self._rows[rows], columns=self._columns
+        )
+
+    def some(self, columns: np.ndarray) -> Features:
+        """Some of the features, where they are."""
+        chosen = np.arange(self.shape[1])[columns]
+        chosen = chosen if self._columns is None else self._columns[chosen]
+        return Features(self._whole, self._pages, rows=self._rows, columns=chosen)
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """0..count in parts of `POINTS`."""
+    most = POINTS
+    parts = [slice(start, min(start + most, count)) for start in range(0, count, most)]
+    return counted(parts, count, lambda part: part.stop - part.start)
+
+
+def gather(
+    histories: Histories,
+    points: Labels,
+    states: Callable[[Histories, Labels], np.ndarray] | None,
+    *,
+    most: float | None = None,
+) -> tuple[Features, list[str]]:
+    """Features of all points: summaries, then states; and the summaries' names.
+
+    Args:
+        states: gives the pooled states of points; None leaves them out.
+        most: bytes that may stay in memory; default 2 GB, or a quarter of what is free.
+
+    Raises:
+        UserError: they do not fit on the disk either.
+    """
+    names = names_of(histories)
+
+    def made(here: slice) -> np.ndarray:
+        some = points.take(np.arange(here.start, here.stop))
+        parts = [summarise(histories, some)[0]]
+        if states is not None:
+            parts.append(states(histories, some))
+        return np.concatenate(parts, 1, dtype=np.float32)
+
+    shape = (len(points), made(slice(0, min(1, len(points)))).shape[1])
+    if 4 * shape[0] * shape[1] <= (data_in_memory("auto") if most is None else most):
+        whole = np.zeros(shape, np.float32)
+        for here in blocks(len(points)):
+            whole[here] = made(here)
+        return Features(whole), names
+    with tempfile.TemporaryFile(prefix="unmask-features-") as file:  # gone with the process, however that ends
+        check_room(
+            Path(tempfile.gettempdir()),
+            4.0 * shape[0] * shape[1],
+            what="features of the prediction points",
+            hint="Free space, or name another place for temporary files: TMPDIR=.",
+        )
+        for here in blocks(len(points)):
+            file.write(made(here).data)
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return Features(np.frombuffer(mapped, np.float32).reshape(shape), Pages([mapped], 4 * shape[1])), names
+
+
+__all__ = ["POINTS", "Features", "blocks", "gather"]

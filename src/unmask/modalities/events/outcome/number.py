@@ -1,0 +1,310 @@
+"""Labels that are amounts (days in hospital, a laboratory value): what is expected, and an interval that holds it as
+often as said.
+
+The head gives an expected number and how far off it may be (`Number`); the interval's width comes from how far off it
+was at points of patients that it was not fitted on (split conformal prediction, Lei et al. 2018, on residuals over the
+predicted deviation, for each side by itself). All of it is fitted on training labels alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from unmask.errors import UserError, setting
+from unmask.modalities.events.outcome.features import Features, blocks
+from unmask.modalities.events.outcome.last_value import LastValue
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import Labels
+
+LEVEL = 0.9
+"""Share of the points whose interval should hold the number."""
+STRATA = (-0.7, 0.0, 0.7)
+"""Standardised numbers between which folds are balanced."""
+MOST_LOG = 5.0
+"""Of the predicted deviation, on either side: of standardised numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """float_value, or integer_value as an amount: the expected number and its interval.
+
+    The head works on (label - centre) / spread, and so do predictions, (points, 2): expected number, and deviation.
+
+    Attributes:
+        centre, spread: mean and deviation of the training labels.
+        least: 0 where no training label is below it: then nothing below is predicted, and no interval begins there.
+        level: share of new points whose interval should hold the number.
+        low, high: where the interval begins and ends, in predicted deviations from the expected number; None before
+            `calibrated`.
+        points: that these two come from.
+        rule: last value of a code that predictions are mixed with, or judged by; None where none goes with the labels,
+            or in folders of before.
+    """
+
+    centre: float
+    spread: float
+    least: float | None = None
+    level: float = LEVEL
+    low: float | None = None
+    high: float | None = None
+    points: int = 0
+    rule: LastValue | None = None
+    kind = "number"
+    outputs = 2
+
+    @classmethod
+    def fit(cls, labels: Labels) -> Number:
+        """Centre and spread of training labels.
+
+        Raises:
+            UserError: they are all alike.
+        """
+        assert labels.number is not None
+        number = labels.number.astype(np.float64)
+        spread = float(number.std())
+        if not spread > 1e-12 * max(1.0, float(np.abs(number).max())):
+            raise UserError(
+                f"every label to train on is {number[0]:g}",
+                hint=f"Give numbers that differ, or a smaller {setting('holdout')}.",
+            )
+        return cls(centre=float(number.mean()), spread=spread, least=0.0 if number.min() >= 0 else None)
+
+    def encode(self, labels: Labels) -> np.ndarray:
+        """(points, 1) standardised numbers."""
+        assert labels.number is not None
+        return ((labels.number - self.centre) / self.spread).astype(np.float32)[:, None]
+
+    def strata(self, y: np.ndarray) -> np.ndarray:
+        """What folds are balanced by: four ranges."""
+        return np.digitize(y[:, 0], STRATA)
+
+    def start(self, y: np.ndarray) -> np.ndarray:
+        """(2,): mean and log deviation of standardised labels."""
+        return np.array([y.mean(), np.log(max(float(y.std()), 1e-2))])
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """(members, points): half the squared error, and the normal log density's loss of the deviation alone, the
+        expected
+        number taken as given: so numbers that are hard to tell are not learnt less."""
+        location, log_deviation = logits[..., 0], logits[..., 1].clamp(-MOST_LOG, MOST_LOG)
+        error = (location - y[:, 0]) ** 2
+        return error / 2 + error.detach() / 2 * torch.exp(-2 * log_deviation) + log_deviation
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """(points, 2): the members' mean, and the deviation of their mixture."""
+        location, log_deviation = logits[..., 0], logits[..., 1].clamp(-MOST_LOG, MOST_LOG)
+        variance = torch.exp(2 * log_deviation).mean(0) + location.var(0, correction=0)
+        return torch.stack([location.mean(0), variance.sqrt()], -1)
+
+    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        """The voices' mean; trees, (points, 1), say nothing of the deviation."""
+        location = np.mean([v[:, 0] for v in voices], 0)
+        return np.stack([location, np.mean([v[:, 1] for v in voices if v.shape[1] > 1], 0)], 1)
+
+    def mixed(self, p: np.ndarray, said: np.ndarray) -> np.ndarray:
+        """Predictions (points, 2) with the rule's share in them; `said` (points,) is what the rule says, in
+        its unit."""
+        assert self.rule is not None
+        w = self.rule.weight
+        location = (1 - w) * p[:, 0] + w * (said - self.centre) / self.spread
+        return np.concatenate([location[:, None], p[:, 1:]], 1)
+
+    def with_rule(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:
+        """Predictions (points, 2) of networks and trees as the model gives them: with the share of the last value, if
+        any."""
+        if self.rule is None or not self.rule.weight:
+            return p
+        return self.mixed(p, self.rule.of(histories, points))
+
+    def calibrated(self, p: np.ndarray, y: np.ndarray) -> Number:
+        """With intervals as wide as predictions (points, 2) of numbers (points, 1) that were not fitted on ask for.
+
+        With so few points that the share cannot be reached on a side, the interval ends where the farthest of them
+        does.
+        """
+        score, n = np.sort((y[:, 0] - p[:, 0]) / p[:, 1]), len(p)
+        tail = (1 - self.level) / 2
+        first = max(int(np.floor((n + 1) * tail)), 1)
+        return dataclasses.replace(self, low=float(score[first - 1]), high=float(score[n - first]), points=n)
+
+    def expected(self, p: np.ndarray) -> np.ndarray:
+        """(points,) the expected number, in its own unit."""
+        return self._above(self.centre + self.spread * p[:, 0])
+
+    def interval(self, p: np.ndarray) -> np.ndarray | None:
+        """(points, 2) where the interval begins and ends; None for predictions without a deviation, or before
+        `calibrated`."""
+        if self.low is None or self.high is None or p.shape[1] < 2:
+            return None
+        ends = p[:, :1] + p[:, 1:] * np.array([[self.low, self.high]])
+        return self._above(self.centre + self.spread * ends)
+
+    def _above(self, number: np.ndarray) -> np.ndarray:
+        return number if self.least is None else np.maximum(number, self.least)
+
+    def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        """What `predict` writes: the label, the expected number, and the ends of its interval."""
+        number = labels.number
+        value = [None] * len(labels) if number is None else labels.nulled("number", number.astype(np.float64).tolist())
+        ends = self.interval(p)
+        return {
+            "float_value": pl.Series(value, dtype=pl.Float64),
+            "predicted_float_value": self.expected(p),
+            "predicted_low": np.full(len(p), np.nan) if ends is None else ends[:, 0],
+            "predicted_high": np.full(len(p), np.nan) if ends is None else ends[:, 1],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the folder."""
+        return {"kind": self.kind, **dataclasses.asdict(self)}
+
+
+def judged(target: Number, p: np.ndarray) -> np.ndarray:
+    """(points, 1) expected numbers, or (points, 3) with their intervals behind: what `RULES` and `COVERED` read."""
+    ends = target.interval(p)
+    expected = target.expected(p)[:, None]
+    return expected if ends is None else np.concatenate([expected, ends], 1)
+
+
+def rmse(y: np.ndarray, p: np.ndarray) -> float:
+    """Root of the mean squared error."""
+    return float(np.sqrt(np.mean((y - p[:, 0]) ** 2)))
+
+
+def mae(y: np.ndarray, p: np.ndarray) -> float:
+    """Mean of the absolute errors."""
+    return float(np.abs(y - p[:, 0]).mean())
+
+
+def r2(y: np.ndarray, p: np.ndarray) -> float:
+    """1 - squared error over that of these points' own mean."""
+    spread = float(((y - y.mean()) ** 2).sum())
+    return 1 - float(((y - p[:, 0]) ** 2).sum()) / spread if spread > 0 else float("nan")
+
+
+def spearman(y: np.ndarray, p: np.ndarray) -> float:
+    """Rank correlation; NaN where all predictions are alike."""
+    from scipy.stats import rankdata
+
+    if np.ptp(y) == 0 or np.ptp(p[:, 0]) == 0:
+        return float("nan")
+    return float(np.corrcoef(rankdata(y), rankdata(p[:, 0]))[0, 1])
+
+
+def coverage(y: np.ndarray, p: np.ndarray) -> float:
+    """Share of the numbers within their intervals."""
+    return float(((y >= p[:, 1]) & (y <= p[:, 2])).mean())
+
+
+RULES = {"rmse": rmse, "mae": mae, "r2": r2, "spearman": spearman}
+COVERED = {"coverage": coverage}
+
+
+ALPHAS = (1.0, 10.0, 100.0)
+"""Penalties of ridge regression that are tried."""
+TRIED = 2000
+"""Training points that ridge regression's inputs and penalty are chosen by."""
+
+
+def number_baselines(
+    x: np.ndarray,
+    y: np.ndarray,
+    test: np.ndarray | Features,
+    *,
+    groups: np.ndarray,
+    values: tuple[np.ndarray, np.ndarray] | None = None,
+    seed: int = 0,
+) -> dict[str, np.ndarray]:
+    """Expected standardised numbers for `test`, (points, 1), of models fitted on summaries: the training mean, ridge
+    regression, and gradient boosting.
+
+    Ridge regression reads the summaries, or with them the last values in their own units and whether each is there:
+    what predicts training patients set apart better, and so does its penalty.
+
+    Args:
+        x, test: (points, features) summaries, NaN where missing.
+        y: (points,) standardised numbers.
+        groups: (points,) patients.
+        values: (points, codes) last values in their units, of x and of test.
+    """
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+
+    told = np.flatnonzero(~np.isnan(x).all(0))
+    x = x[:, told]
+    out = {"training mean": np.full((len(test), 1), y.mean())}
+    if not x.shape[1]:
+        return out
+    boosting = HistGradientBoostingRegressor(
+        learning_rate=0.05,
+        max_iter=200,
+        max_leaf_nodes=15,
+        min_samples_leaf=20,
+        l2_regularization=1.0,
+        random_state=seed,
+    )
+    inputs = [x] if values is None else [x, np.concatenate([x, values[0]], 1)]
+    which, alpha = _ridge_for(inputs, y, groups, seed)
+    ridge = make_pipeline(_flagged(), Ridge(alpha=alpha)).fit(inputs[which], y)
+    boosting.fit(x, y)
+    said: dict[str, list[np.ndarray]] = {"ridge regression": [], "gradient boosting": []}
+    for here in blocks(len(test)):
+        part = test[here][:, told]
+        more = part if not which or values is None else np.concatenate([part, values[1][here]], 1)
+        said["ridge regression"].append(ridge.predict(more)[:, None])
+        said["gradient boosting"].append(boosting.predict(part)[:, None])
+    return out | {name: np.concatenate(parts) for name, parts in said.items()}
+
+
+def _flagged() -> Any:
+    """Inputs with flags of what is missing, standardised."""
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    imputer = SimpleImputer(strategy="median", keep_empty_features=True, add_indicator=True)
+    return make_pipeline(imputer, StandardScaler())
+
+
+def _ridge_for(inputs: Sequence[np.ndarray], y: np.ndarray, groups: np.ndarray, seed: int) -> tuple[int, float]:
+    """Which inputs, and which penalty, predict patients set apart best."""
+    from sklearn.linear_model import Ridge
+    from sklearn.model_selection import GroupKFold
+
+    some = np.sort(np.random.default_rng([seed, 97]).permutation(len(y))[:TRIED])
+    patients = len(np.unique(groups[some]))
+    if patients < 2:
+        return 0, max(ALPHAS)
+    error: dict[tuple[int, float], float] = {}
+    for which, x in enumerate(inputs):
+        for a, b in GroupKFold(min(5, patients)).split(some, groups=groups[some]):
+            flagged = _flagged().fit(x[some[a]])
+            seen, asked = flagged.transform(x[some[a]]), flagged.transform(x[some[b]])
+            for alpha in ALPHAS:
+                off = Ridge(alpha=alpha).fit(seen, y[some[a]]).predict(asked) - y[some[b]]
+                error[which, alpha] = error.get((which, alpha), 0.0) + float((off**2).sum())
+    return min(error, key=lambda k: error[k])
+
+
+__all__ = [
+    "COVERED",
+    "LEVEL",
+    "RULES",
+    "Number",
+    "coverage",
+    "judged",
+    "mae",
+    "number_baselines",
+    "r2",
+    "rmse",
+    "spearman",
+]

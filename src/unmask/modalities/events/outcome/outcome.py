@@ -1,0 +1,268 @@
+"""The outcome head: small networks and randomised trees over pooled encoder states and code summaries.
+
+Every network has a linear path and one hidden layer, all trained side by side in one batched product; each stops on
+patients of its own, so that all labelled patients serve both ends. Networks and trees are averaged on the log scale.
+Features are read some points at a time, so that memory does not grow with the number of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.modalities.events.outcome.features import Features, blocks
+from unmask.modalities.events.outcome.forest import Forest
+from unmask.modalities.events.outcome.number import Number
+from unmask.modalities.events.outcome.targets import Sorted, Target
+from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.training.finetune import Course, EpochOrder, Finetunable, Look, finetune_stage
+from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.optimiser import AdamW
+
+INPUTS = 512e6
+"""Bytes of standardised inputs that are kept while a head is trained."""
+LOOKED = 8192
+"""Points whose loss is computed in one go."""
+
+
+class OutcomeHead(nn.Module):
+    """Features -> outputs of a target: standardise (missing is 0 and flagged), then `members` networks and a forest.
+
+    A square stands beside each feature: for most measurements both ends of the scale are bad.
+
+    Args:
+        features: of the input, before the flags.
+        flags: how many features can be missing: each has a flag beside it.
+        members: networks beside each other.
+        hidden: width of a member's hidden layer.
+        outputs: numbers a point gets, see `targets`.
+        forest: sizes of its `Forest`; None for none.
+    """
+
+    def __init__(
+        self,
+        *,
+        features: int,
+        flags: int,
+        members: int,
+        hidden: int,
+        outputs: int = 1,
+        forest: dict[str, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.sizes = {
+            "features": features,
+            "flags": flags,
+            "members": members,
+            "hidden": hidden,
+            "outputs": outputs,
+        }
+        inputs = 2 * features + flags
+        self.forest = None if forest is None else Forest(**forest)
+        for name, length in (("centre", features), ("spread", features)):
+            self.register_buffer(name, torch.ones(length))
+        self.register_buffer("flagged", torch.zeros(flags, dtype=torch.int64))
+        self.linear = nn.Parameter(torch.zeros(members, inputs, outputs))
+        self.first = nn.Parameter(torch.randn(members, inputs, hidden) * (1.0 / max(inputs, 1)) ** 0.5)
+        self.first_bias = nn.Parameter(torch.zeros(members, 1, hidden))
+        self.second = nn.Parameter(torch.randn(members, hidden, outputs) * 0.3 * (1.0 / hidden) ** 0.5)
+        self.bias = nn.Parameter(torch.zeros(members, 1, outputs))
+
+    centre: Tensor
+    spread: Tensor
+    flagged: Tensor
+
+    def shape(self) -> dict[str, Any]:
+        return {**self.sizes, "forest": None if self.forest is None else self.forest.sizes}
+
+    def fit_scale(self, x: np.ndarray | Features) -> None:
+        """Centre and spread of the training features, some points at a time; a constant one is left at 0."""
+        count, total, square = (np.zeros(x.shape[1]) for _ in range(3))
+        for here in blocks(len(x)):
+            part = x[here]
+            seen = ~np.isnan(part)
+            count += seen.sum(0)
+            total += np.where(seen, part, 0).sum(0, dtype=np.float64)
+        present, count = count, np.maximum(count, 1)
+        mean = total / count
+        for here in blocks(len(x)):
+            part = x[here]
+            square += np.where(np.isnan(part), 0, (part - mean) ** 2).sum(0)
+        deviation = np.sqrt(square / count)
+        deviation = np.where(deviation > 1e-6, deviation, np.inf)
+        self.centre.copy_(torch.from_numpy(mean).float())
+        self.spread.copy_(torch.from_numpy(deviation).float())
+        self.flagged.copy_(torch.from_numpy(_flagged(1 - present / max(len(x), 1))))
+
+    def inputs(self, x: np.ndarray) -> Float[Tensor, "points inputs"]:
+        raw = torch.from_numpy(np.asarray(x, np.float32))
+        z = ((raw - self.centre) / self.spread).clamp(-5, 5).nan_to_num(0.0)
+        square = ((z**2 - 1) / 2).clamp_max(5) * (raw.isfinite() & self.spread.isfinite())
+        return torch.cat([z, square, raw[:, self.flagged].isnan().float() - 0.5], 1)
+
+    def logits(self, z: Tensor, dropout: float = 0.0) -> Float[Tensor, "members points outputs"]:
+        z = z.expand(len(self.linear), *z.shape)
+        z = F.dropout(z, dropout, self.training)
+        hidden = F.gelu(z @ self.first + self.first_bias)
+        hidden = F.dropout(hidden, dropout, self.training)
+        return z @ self.linear + hidden @ self.second + self.bias
+
+    @torch.no_grad()
+    def predict(self, x: np.ndarray | Features, target: Target, others: Sequence[np.ndarray] = ()) -> np.ndarray:
+        """(points, outputs) probabilities: of the networks, the forest and `others`, each counting alike."""
+        self.eval()
+        if not len(x):
+            return np.zeros((0, target.outputs))
+        return np.concatenate([self._predict(x[h], target, [voice[h] for voice in others]) for h in blocks(len(x))])
+
+    def _predict(self, x: np.ndarray, target: Target, others: Sequence[np.ndarray]) -> np.ndarray:
+        z = self.inputs(x)
+        voices = [target.probabilities(self.logits(z)).double().numpy()]
+        if self.forest is not None:
+            # Of a yes or no the probability of yes alone; of numbers trees say what is expected, and nothing more.
+            voices.append(self.forest.predict(z.numpy())[:, -target.outputs :])
+        return target.blend([*voices, *others])
+
+
+def flags_of(x: np.ndarray | Features) -> np.ndarray:
+    """Features missing for between 1 % and 99 % of the points: whether they are there says something."""
+    missing = np.zeros(x.shape[1])
+    for here in blocks(len(x)):
+        missing += np.isnan(x[here]).sum(0)
+    return _flagged(missing / max(len(x), 1))
+
+
+def _flagged(share: np.ndarray) -> np.ndarray:
+    return np.flatnonzero((share > 0.01) & (share < 0.99))
+
+
+def fit_head(
+    x: np.ndarray | Features,
+    y: np.ndarray,
+    groups: np.ndarray,
+    settings: OutcomeSettings,
+    target: Target,
+    *,
+    most: float = INPUTS,
+    keeper: Keeper | None = None,
+) -> OutcomeHead:
+    """Train the members; patients (`groups`), not rows, are what a member stops on.
+
+    Args:
+        x: (points, features), NaN where missing; read some points at a time.
+        y: (points, ...) as `target.encode` gives it.
+        most: bytes of standardised inputs that are kept. Of more, those of a step's points are made for that step, with
+            the same result, and trees are grown on as many points as fit, see `Forest.grow`.
+        keeper: keeps checkpoints of the members; trees are grown anew by a resumed run.
+
+    Raises:
+        StoppedBySignal: a signal ended the training.
+    """
+    generator = np.random.default_rng(settings.seed)
+    torch.manual_seed(settings.seed)
+    k = settings.members
+    head = OutcomeHead(
+        features=x.shape[1], flags=len(flags_of(x)), members=k, hidden=settings.hidden, outputs=target.outputs
+    )
+    head.fit_scale(x)
+    with torch.no_grad():
+        head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
+    wanted, width = torch.from_numpy(y), 2 * x.shape[1] + len(head.flagged)
+    kept_inputs = head.inputs(x[:]) if 4.0 * len(y) * width <= most else None
+
+    def inputs(part: Tensor) -> Tensor:
+        return head.inputs(x[part.numpy()]) if kept_inputs is None else kept_inputs[part]
+
+    fold = folds(target.strata(y), groups, generator)
+    stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
+    work = HeadFinetuning(head, inputs, wanted, stop, target, settings.dropout, generator)
+    optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    course = Course(
+        steps=settings.epochs * work.per_epoch, look_every=work.per_epoch, clip=None, patience=settings.patience
+    )
+    finetune_stage(work, optimiser, course, keeper=keeper, members=k)
+    if settings.trees and isinstance(target, Sorted | Number):
+        told, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
+        head.forest = Forest.grow(
+            lambda part: inputs(torch.from_numpy(part)).numpy(),
+            told,
+            trees=settings.trees,
+            classes=classes,
+            seed=settings.seed,
+            most=None if kept_inputs is not None else int(most / 4 / width) + 1,
+        )
+    return head.eval()
+
+
+class HeadFinetuning(Finetunable):
+    """The members of a head, side by side.
+
+    Args:
+        inputs: standardised inputs of some points, (n, inputs).
+        wanted: targets of all points.
+        stop: (members, points) whether the member stops on the point instead of learning from it.
+        generator: of the order of the points.
+    """
+
+    def __init__(
+        self,
+        head: OutcomeHead,
+        inputs: Callable[[Tensor], Tensor],
+        wanted: Tensor,
+        stop: Tensor,
+        target: Target,
+        dropout: float,
+        generator: np.random.Generator,
+    ) -> None:
+        super().__init__(head)
+        self.head, self.inputs, self.wanted, self.stop = head, inputs, wanted, stop
+        self.target, self.dropout, self.order = target, dropout, EpochOrder(generator)
+        # With fewer than five patients some members have nobody to stop on: they watch what they learn from.
+        self.watched = stop | ~stop.any(1, keepdim=True)
+        self.size = min(256, max(16, len(wanted) // 12))
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps per epoch."""
+        return -(-len(self.wanted) // self.size)
+
+    def batches(self, epoch: int) -> list[np.ndarray]:
+        order = self.order.permutation(len(self.wanted), epoch)
+        return [order[i : i + self.size] for i in range(0, len(order), self.size)]
+
+    def saved(self) -> dict[str, Any]:
+        return self.order.saved()
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self.order.restore(saved)
+
+    def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
+        part = torch.from_numpy(items)
+        loss = self.target.loss(self.head.logits(self.inputs(part), self.dropout), self.wanted[part])
+        weight = (~self.stop[:, part]).float()
+        total = (loss * weight).sum(1).div(weight.sum(1).clamp_min(1)).sum()
+        total.backward()
+        return total.detach()
+
+    @torch.no_grad()
+    def look(self) -> Look:
+        every = torch.arange(len(self.wanted))
+        losses = [self.target.loss(self.head.logits(self.inputs(p)), self.wanted[p]) for p in every.split(LOOKED)]
+        held = (torch.cat(losses, 1) * self.watched).sum(1) / self.watched.sum(1)
+        return Look(scores=-held.double().numpy())
+
+
+def folds(y: np.ndarray, groups: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Fold 0..4 of every row, by patient, each kind of label spread evenly."""
+    names, first = np.unique(groups, return_index=True)
+    number = np.zeros(len(names), np.int64)
+    for label in np.unique(y):
+        mine = generator.permutation(np.flatnonzero(y[first] == label))
+        number[mine] = np.arange(len(mine)) % 5
+    return number[np.searchsorted(names, groups)]

@@ -1,0 +1,344 @@
+"""Figures of predictions with bootstrap intervals, and the baselines fitted beside them.
+
+Points of one patient share the patient, so every interval resamples patients, each with all of their points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from unmask.evaluation.survival import concordance, kaplan_meier, step_values
+from unmask.modalities.events.outcome.features import Features, blocks
+from unmask.modalities.events.outcome.number import COVERED, RULES, Number, judged
+from unmask.modalities.events.outcome.targets import Binary, Classes, Labelled, TimeToEvent, rounded_up
+from unmask.modalities.events.records.meds import Labels
+
+Rule = Callable[[np.ndarray, np.ndarray], float]
+CELLS = 2_000_000
+"""Numbers (draws x points) held at once."""
+
+
+def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
+    """Figures of probabilities (points, outputs) as the kind of label wants them, each with its interval.
+
+    Binary: AUROC, AUPRC, Brier score, calibration. Classes: accuracy, AUROC one against the rest, averaged, log loss.
+    Numbers: RMSE, MAE, R2, Spearman's correlation, and of predictions with intervals their coverage. Time to an event:
+    Harrell's C, and under `by_days` the mean risk by each cut beside Kaplan-Meier's. Intervals are percentiles (2.5 and
+    97.5 %) over `draws` resamples of patients. A figure that these labels do not define is left out, and so is its
+    interval. A class that training did not have counts against the accuracy and has no part in the log loss.
+    """
+    y, who = target.encode(labels), labels.subject
+    if isinstance(target, Binary):
+        return figures(y[:, 0].astype(np.int64), p[:, 0], who, draws=draws, seed=seed)
+    if isinstance(target, Classes):
+        rules = {"accuracy": _accuracy, "macro_auroc": _macro_auroc, "log_loss": _log_loss}
+        known = y[y[:, 0] >= 0, 0]
+        out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who))}
+        out["classes"] = np.bincount(known, minlength=p.shape[1]).tolist()
+        return out | _estimated(rules, y[:, 0], p, who, draws, seed)
+    if isinstance(target, Number):
+        assert labels.number is not None
+        expected = judged(target, p)
+        found = RULES if expected.shape[1] == 1 else RULES | COVERED
+        return {"n": len(y), "patients": len(np.unique(who))} | _estimated(
+            found, labels.number.astype(np.float64), expected, who, draws, seed
+        )
+    assert labels.days is not None
+    out = {"n": len(y), "patients": len(np.unique(who)), "events": int(y[:, 1].sum())}
+    out["by_days"] = _beside_kaplan_meier(target, labels, p)
+    both = np.stack([labels.days, y[:, 1]], 1)
+    return out | _estimated({"c_index": _c_index}, both, p.mean(1), who, min(draws, 100), seed)
+
+
+def _beside_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> list[dict[str, float]]:
+    """By each cut of the time to an event, up to the last time that was observed: days, the mean predicted risk, and
+    the observed one (1 - Kaplan-Meier)."""
+    assert labels.days is not None
+    assert labels.value is not None
+    if not len(labels):
+        return []
+    observed = 1 - step_values(*kaplan_meier(labels.days, labels.value), np.array(target.cuts))
+    return [
+        {"days": cut, "predicted": float(mean), "observed": float(came)}
+        for cut, mean, came in zip(target.cuts, p.mean(0), observed, strict=True)
+        if cut <= rounded_up(float(labels.days.max()))
+    ]
+
+
+def constant(target: Binary | Classes | Number, labels: Labels) -> np.ndarray:
+    """(points, outputs) of a prediction that is the same for all: the shares (or the mean) of these labels
+    themselves."""
+    if isinstance(target, Number):
+        return np.full((len(labels), 1), target.encode(labels).mean(dtype=np.float64))
+    y = target.encode(labels)[:, 0].astype(np.int64)
+    if isinstance(target, Binary):
+        return np.full((len(y), 1), y.mean())
+    count = np.bincount(y[y >= 0], minlength=target.outputs)
+    return np.tile(count / max(1, count.sum()), (len(y), 1))
+
+
+def figures(
+    y: np.ndarray, p: np.ndarray, patients: np.ndarray | None = None, *, draws: int = 500, seed: int = 0
+) -> dict[str, Any]:
+    """AUROC, AUPRC, Brier score and calibration of a yes or no, with bootstrap intervals over patients.
+
+    Calibration: expected error over 10 equal-count bins, see `calibration_error`; `ece_floor` is what chance alone
+    makes of it where predictions are right; intercept (0 is right: predictions neither too low nor too high on the
+    whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
+
+    Args:
+        patients: (points,) whose each point is; default: every point another patient's.
+    """
+    from sklearn.metrics import average_precision_score, brier_score_loss
+
+    who = np.arange(len(y)) if patients is None else np.asarray(patients)
+    out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who)), "positives": int(y.sum())}
+    if len(np.unique(y)) < 2:
+        return out
+    rules: dict[str, Rule] = {
+        "auprc": average_precision_score,
+        "brier": brier_score_loss,
+        "slope": _slope,
+        "intercept": _intercept,
+    }
+    found = _estimated(rules, y, p, who, draws, seed)
+    found["ece"], floor, ends = calibration_error(y, p, who, draws=draws, seed=seed)
+    if len(np.unique(who)) > 1:
+        found["ece_floor"], found["intervals"]["ece"] = floor, ends
+    again, number = redrawn(who, draws, seed)
+    drawn = np.concatenate([auroc(y, p, weights, number) for weights in again])
+    drawn = drawn[np.isfinite(drawn)]
+    if len(np.unique(who)) > 1 and len(drawn):
+        found["intervals"]["auroc"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+    return out | {"auroc": float(auroc(y, p)[0])} | found
+
+
+def resampled(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    """(draws, points) how often each point stands in a resample of as many patients as there are, with replacement."""
+    again, number = redrawn(patients, draws, seed)
+    return np.concatenate(list(again))[:, number]
+
+
+def redrawn(patients: np.ndarray, draws: int, seed: int) -> tuple[Iterator[np.ndarray], np.ndarray]:
+    """Some draws at a time, (some, patients) how often each patient stands in a resample of as many, with replacement;
+    and (points,) the patient of each point."""
+    names, number = np.unique(patients, return_inverse=True)
+    rng, count = np.random.default_rng(seed), len(names)
+    step = max(1, CELLS // count)
+    share = np.full(count, 1 / count)
+    sizes = (min(step, draws - start) for start in range(0, draws, step))
+    return (rng.multinomial(count, share, size=size).astype(np.int32) for size in sizes), number.reshape(-1)
+
+
+def auroc(
+    y: np.ndarray, p: np.ndarray, weights: np.ndarray | None = None, patients: np.ndarray | None = None
+) -> np.ndarray:
+    """(draws,) area under the ROC curve, ties counting half, for each row of weights; NaN where one class has none.
+
+    Args:
+        y, p: (points,) 0 or 1, and scores.
+        weights: (draws, points); default one draw of ones. With `patients`, (draws, patients).
+        patients: (points,) whose weight each point has.
+    """
+    weights = np.ones((1, len(y)), np.int32) if weights is None else weights
+    whose = np.arange(len(y)) if patients is None else patients
+    order = np.argsort(p, kind="stable")
+    y = np.asarray(y)[order]
+    start = np.flatnonzero(np.r_[True, np.diff(np.asarray(p)[order]) > 0])
+    out = np.full(len(weights), np.nan)
+    step = max(1, CELLS // max(len(y), 1))
+    for k in range(0, len(weights), step):
+        w = weights[k : k + step][:, whose[order]].astype(np.float64)
+        yes, no = (np.add.reduceat(w * part, start, axis=1) for part in (y, 1 - y))
+        pairs = yes.sum(1) * no.sum(1)
+        won = (yes * (no.cumsum(1) - no / 2)).sum(1)
+        out[k : k + step] = np.where(pairs > 0, won / np.maximum(pairs, 1), np.nan)
+    return out
+
+
+def _estimated(
+    rules: Mapping[str, Rule], y: np.ndarray, p: np.ndarray, patients: np.ndarray, draws: int, seed: int
+) -> dict[str, Any]:
+    """Each rule's value, and under `intervals` its percentiles over resampled patients; one patient alone has none."""
+    drawn: dict[str, list[float]] = {name: [] for name in rules}
+    again, number = redrawn(patients, draws if len(np.unique(patients)) > 1 else 0, seed)
+    for times in (row for some in again for row in some):
+        i = np.repeat(np.arange(len(y)), times[number])
+        if y.ndim > 1 or len(np.unique(y[i])) > 1:
+            for name, rule in rules.items():
+                drawn[name].append(rule(y[i], p[i]))
+    out: dict[str, Any] = {"intervals": {}}
+    for name, rule in rules.items():
+        value = float(rule(y, p))
+        if np.isfinite(value):
+            out[name] = value
+            if np.isfinite(drawn[name]).any():
+                out["intervals"][name] = np.nanquantile(drawn[name], [0.025, 0.975]).tolist()
+    return out
+
+
+def calibration_line(y: np.ndarray, p: np.ndarray) -> tuple[float, float]:
+    """Intercept and slope of the logistic regression of the outcome on the log-odds of the prediction (Cox 1958).
+
+    The intercept is that at slope 1 (calibration in the large). NaN where predictions or outcomes are all alike.
+    """
+    x = np.log(np.clip(p, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(p, 1e-6, 1 - 1e-6))
+    if len(np.unique(y)) < 2 or np.ptp(x) < 1e-9:
+        return float("nan"), float("nan")
+    large = _newton(np.ones((len(x), 1)), y, x)
+    both = _newton(np.stack([np.ones(len(x)), x], 1), y, np.zeros(len(x)))
+    return float(large[0]), float(both[1])
+
+
+def _newton(x: np.ndarray, y: np.ndarray, offset: np.ndarray, steps: int = 25) -> np.ndarray:
+    """Coefficients of a logistic regression with an offset; NaN where it does not converge (a perfect split)."""
+    beta = np.zeros(x.shape[1])
+    for _ in range(steps):
+        mean = 1 / (1 + np.exp(-np.clip(x @ beta + offset, -30, 30)))
+        curve = (x * (mean * (1 - mean))[:, None]).T @ x + 1e-10 * np.eye(x.shape[1])
+        move = np.linalg.solve(curve, x.T @ (y - mean))
+        beta = beta + np.clip(move, -3, 3)
+        if np.abs(move).max() < 1e-8:
+            return beta
+    return np.full(x.shape[1], np.nan)
+
+
+def _slope(y: np.ndarray, p: np.ndarray) -> float:
+    return calibration_line(y, p)[1]
+
+
+def _intercept(y: np.ndarray, p: np.ndarray) -> float:
+    return calibration_line(y, p)[0]
+
+
+def _accuracy(y: np.ndarray, p: np.ndarray) -> float:
+    return float((p.argmax(1) == y).mean())
+
+
+def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
+    known = np.flatnonzero(y >= 0)
+    return float(-np.log(p[known, y[known]].clip(1e-12)).mean()) if len(known) else float("nan")
+
+
+def _macro_auroc(y: np.ndarray, p: np.ndarray) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    both = [k for k in range(p.shape[1]) if 0 < (y == k).sum() < len(y)]
+    return float(np.mean([roc_auc_score(y == k, p[:, k]) for k in both])) if both else float("nan")
+
+
+def _c_index(both: np.ndarray, risk: np.ndarray) -> float:
+    return concordance(risk, both[:, 0], both[:, 1])
+
+
+def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:
+    """Points in bins of equal count, from low to high predictions; equal predictions always share a bin, so that there
+    may be fewer, and none depends on the order of the points."""
+    if not len(p):
+        return []
+    turn = np.argsort(p, kind="stable")
+    place = np.repeat(np.arange(bins), [len(part) for part in np.array_split(turn, bins)])
+    edges = np.r_[0, np.flatnonzero(np.diff(p[turn])) + 1, len(p)]
+    middle = place[(edges[:-1] + edges[1:] - 1) // 2]
+    mine = np.repeat(middle, np.diff(edges))
+    return [turn[mine == k] for k in np.unique(mine)]
+
+
+def calibration(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:
+    """Expected calibration error: mean distance of predicted and observed share over bins of equal count, see
+    `bins_of`; of a constant its distance to the share. Of right predictions it is above 0 by chance: see
+    `calibration_error`."""
+    return float(sum(len(i) * abs(p[i].mean() - y[i].mean()) for i in bins_of(p, bins)) / len(y))
+
+
+def calibration_error(
+    y: np.ndarray, p: np.ndarray, patients: np.ndarray, *, draws: int = 500, seed: int = 0
+) -> tuple[float, float, list[float]]:
+    """The expected calibration error without what chance adds to it, its floor (`calibration` of right predictions, by
+    chance alone), and a 95 % interval.
+
+    Chance is drawn by a bootstrap under the null: what of each point is not explained by its bin, times a random sign
+    per patient (a wild cluster bootstrap; Cameron, Gelbach & Miller 2008). The distances of bins shrink by its variance
+    (all by one factor) before their bias is drawn, so that clear miscalibration is not made less. The true error and
+    the estimate are apart by no more than chance moves all bins together, so that the interval holds the error, and 0
+    where that is right.
+
+    Args:
+        patients: (points,) whose each point is.
+    """
+    groups = bins_of(p)
+    place = np.empty(len(y), np.int64)
+    for number, here in enumerate(groups):
+        place[here] = number
+    size = np.bincount(place)
+    off = np.bincount(place, y - p) / len(y)  # of each bin, times its share of the points
+    rest = y - p - (np.bincount(place, y - p) / size)[place]
+    names, who = np.unique(patients, return_inverse=True)
+    pairs = np.unique(np.stack([place, who.reshape(-1)]), axis=1)
+    of = np.bincount(pairs[0])  # patients of each bin, one of whom its mean takes up
+    rest = rest * (of / np.maximum(of - 1, 1))[place]
+    signs = np.random.default_rng([seed, 7]).choice([-1.0, 1.0], (draws // 2 + 1, len(names)))
+    per_patient = np.zeros((len(names), len(groups)))
+    np.add.at(per_patient, (who.reshape(-1), place), rest / len(y))
+    chance = signs @ per_patient
+    chance = np.concatenate([chance, -chance])
+    alone = np.abs(chance).sum(1)
+    plain = float(np.abs(off).sum())
+    shrunk = np.abs(off) * np.sqrt(max(1 - chance.var(0).sum() / max((off**2).sum(), 1e-12), 0))
+    bias = float((np.abs(shrunk + chance).sum(1) - shrunk.sum()).mean())
+    reach = float(np.quantile(alone, 0.95))
+    return max(plain - bias, 0.0), float(alone.mean()), [max(plain - reach, 0.0), min(plain + reach, 1.0)]
+
+
+def baselines(
+    x: np.ndarray, y: np.ndarray, test: np.ndarray | Features, *, last: np.ndarray, classes: int = 2, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Probabilities for `test`, (points, classes), of models fitted on summaries.
+
+    Prevalence; logistic regression on last values alone, and on everything; gradient boosting on everything.
+
+    Args:
+        x, test: (points, features) summaries, NaN where missing.
+        y: class numbers.
+        last: which features are last values.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    told = ~np.isnan(x).all(0)  # a feature without a single value is refused by some versions of scikit-learn
+    x, last = x[:, told], last[told]
+
+    def logistic() -> Any:
+        steps = SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler()
+        return make_pipeline(*steps, LogisticRegression(C=0.01, max_iter=1000))
+
+    boosting = HistGradientBoostingClassifier(
+        learning_rate=0.05,
+        max_iter=200,
+        max_leaf_nodes=15,
+        min_samples_leaf=20,
+        l2_regularization=1.0,
+        random_state=seed,
+    )
+    share = np.bincount(y, minlength=classes) / len(y)
+    out = {"prevalence": np.tile(share, (len(test), 1))}
+    known = np.unique(y)
+    every = np.ones(len(last), bool)
+    models = [
+        ("last values", logistic(), last),
+        ("logistic regression", logistic(), every),
+        ("gradient boosting", boosting, every),
+    ]
+    for name, model, used in models:
+        if used.any():
+            out[name] = np.zeros((len(test), classes))
+            model.fit(x[:, used], y)
+            for here in blocks(len(test)):
+                out[name][here, known] = model.predict_proba(test[here][:, told][:, used])
+    return out

@@ -1,0 +1,1 @@
+"""Questions about what is to come, answered without labels."""

@@ -1,0 +1,363 @@
+"""Answers questions about what is to come from the encoder's states, at all horizons at once.
+
+A question is a query: its codes (a set of items, pooled), the side of a value that counts, and what the record says of
+each. It attends to the states of the history, and gets a rate for each bin of horizons: the probability that it comes
+true within dt is 1 - exp(-sum of rates up to dt), which cannot fall as dt grows. That a question comes true in a bin or
+not, given that it had not before, is what is trained: yes and no at every horizon that was observed, none beyond.
+
+A value to be passed enters as margins alone (`margins`): the share of the code's values beyond it, of those after a
+last value like the known one, and how far the known values lie beyond it. All of them fall as it moves outward, and
+none has a weight below 0, so that an answer cannot rise. A question begins at what a regression of its code alone, on
+the margins and on what is plain of the record, makes of the code's base rate (`query_start`).
+
+Shape letters: rows, slots, asked (questions of a row), items, bins, width, margins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.modalities.events.questions.queries import BINS, FEATURES
+
+LAYERS = 2
+RAMPS, STEPS = (-0.75, 0.0, 0.75), (3.0, 12.0)
+"""Where ramps of the distance between a known value and the one asked about end, normal scores; and how steep steps
+are."""
+KNOWN = 4 * (len(RAMPS) + len(STEPS))
+MARGINS = 2 + KNOWN + 4
+QUICK = 8.0
+"""By how much faster than others the weights of the margins are learnt: they begin at what is plain."""
+VALUED, BEYOND = slice(4, 9), slice(9, 12)
+"""`queries.features`: what known values of the code are, and what of them lies beyond the one asked about."""
+PLAIN = [0, 1, 2, 3, 12, 13, 14, 15]
+"""`queries.features`: what does not depend on values: how often, how long ago, of how long a record."""
+COVARIATES = MARGINS + len(PLAIN)
+WEIGHTS = 2 * COVARIATES + BINS
+"""Of a code and side: weights of margins and plain features in the first bin and in the last, and what is added in each
+bin."""
+PRIOR = np.zeros((2, COVARIATES))
+"""Weights before anything is known of a code: the share, and with a value known what the last one says."""
+PRIOR[:, :MARGINS], PRIOR[:, :2], PRIOR[:, 2 : 2 + KNOWN : 4] = 0.05, (1.0, 0.5), 0.25
+GROUPS = 8
+"""Of a code's last values, by their size: the values that came next are counted in each."""
+NEXT_LEVELS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995)
+"""Shares of a group's next values below its knots."""
+FADES = 4.0
+"""How fast the share of next values falls beyond the last knot, per normal score."""
+
+
+class Look(nn.Module):
+    """A query looks at the states of its history, and is changed by what it finds."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.inner = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(
+        self,
+        x: Float[Tensor, "rows asked width"],
+        states: Float[Tensor, "rows slots width"],
+        seen: Bool[Tensor, "rows asked slots"],
+    ) -> Float[Tensor, "rows asked width"]:
+        rows, _, width = x.shape
+
+        def parted(t: Tensor) -> Tensor:
+            return t.view(rows, -1, self.heads, width // self.heads).transpose(1, 2)
+
+        key, value = self.key_value(states).chunk(2, -1)
+        found = F.scaled_dot_product_attention(
+            parted(self.query(self.norm(x))), parted(key), parted(value), attn_mask=seen[:, None]
+        )
+        x = x + self.out(found.transpose(1, 2).reshape(x.shape))
+        return x + self.inner(self.between(x))
+
+
+class QueryHead(nn.Module):
+    """Questions -> a rate in each bin of horizons.
+
+    Args:
+        codes: numbers in the vocabulary.
+        width, heads: of the encoder's states, and of the attention to them.
+
+    Attributes:
+        edges: (bins,) upper edges of the bins, hours.
+        share: (codes,) how often each code was asked for in training; 0: never, and it cannot be asked for.
+        lasts, nexts: (codes, groups) means of groups of a code's last values, and (codes, groups, knots) quantiles of
+            the values that came next, normal scores, see `next_share`; NaN where a code has no two values in a row.
+        calibration: of the logarithm of the summed rates, fitted on held-out patients: slope, intercept, what is added
+            where a value must be passed, and by the logarithm of the share of values beyond it; 1, 0, 0 and 0 where
+            there were none.
+        calibrated: how many questions that fit had.
+    """
+
+    edges: Tensor
+    share: Tensor
+    lasts: Tensor
+    nexts: Tensor
+    calibration: Tensor
+    calibrated: Tensor
+
+    def __init__(self, codes: int, width: int, heads: int) -> None:
+        super().__init__()
+        wide = width + 1 + FEATURES - 3
+        self.item = nn.Sequential(nn.Linear(wide, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.code = nn.Embedding(codes, width)
+        self.pool = nn.Linear(2 * width, width)
+        self.states = nn.LayerNorm(width)
+        self.looks = nn.ModuleList(Look(width, heads) for _ in range(LAYERS))
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, BINS)
+        self.base = nn.Embedding(codes, BINS)
+        # Each code's own `WEIGHTS`, by side, and what the question and the record change of those of the margins.
+        self.code_weights = nn.Embedding(3 * codes, WEIGHTS)
+        self.weigh = nn.Linear(width, 2 * MARGINS, bias=False)
+        nn.init.normal_(self.code.weight, std=0.5)
+        nn.init.normal_(self.out.weight, std=0.02)
+        nn.init.constant_(self.base.weight, -3.0)
+        nn.init.normal_(self.weigh.weight, std=0.02 / QUICK)
+        with torch.no_grad():
+            self.code_weights.weight.copy_(self.inverse(torch.from_numpy(np.r_[PRIOR.ravel(), np.zeros(BINS)])))
+        self.register_buffer("edges", torch.ones(BINS, dtype=torch.float64))
+        self.register_buffer("share", torch.zeros(codes, dtype=torch.float64))
+        self.register_buffer("lasts", torch.full((codes, GROUPS), float("nan")))
+        self.register_buffer("nexts", torch.full((codes, GROUPS, len(NEXT_LEVELS)), float("nan")))
+        self.register_buffer("calibration", torch.tensor([1.0, 0.0, 0.0, 0.0]))
+        self.register_buffer("calibrated", torch.zeros((), dtype=torch.int64))
+
+    @staticmethod
+    def inverse(weights: Float[Tensor, "... weights"]) -> Float[Tensor, "... weights"]:
+        """What `code_weights` holds, of weights and of what is added: those of the margins cannot fall below 0."""
+        each, added = weights.split([2 * COVARIATES, BINS], -1)
+        above, free = each.unflatten(-1, (2, COVARIATES)).split([MARGINS, COVARIATES - MARGINS], -1)
+        held = torch.cat([torch.log(torch.expm1(above.clamp_min(0.01))), free], -1)
+        return torch.cat([held.flatten(-2), added], -1).float()
+
+    def forward(
+        self,
+        states: Float[Tensor, "rows slots width"],
+        segment: Int[Tensor, "rows slots"],
+        asked: dict[str, Tensor],
+    ) -> Float[Tensor, "rows asked bins"]:
+        """Rates, uncalibrated.
+
+        Args:
+            asked: of `query_batches.asked_values`.
+        """
+        code, side = asked["code"], asked["side"].float()
+        there = code >= 0
+        code, plain = code.clamp_min(0), asked["features"]
+        plain = torch.cat([plain[..., : BEYOND.start], plain[..., BEYOND.stop :]], -1)
+        x = self.item(torch.cat([self.code(code), side[..., None], plain], -1))
+        held, added = self.code_weights(3 * code + asked["side"] + 1).split([2 * COVARIATES, BINS], -1)
+        above, free = held.unflatten(-1, (2, COVARIATES)).split([MARGINS, COVARIATES - MARGINS], -1)
+        above = F.softplus(above + QUICK * self.weigh(x).float().unflatten(-1, (2, MARGINS)))
+        more = along_bins(torch.cat([above, free], -1), covariates_of(asked, self.next_share(asked))) + added
+        count = there.sum(-1, keepdim=True).clamp_min(1)
+        mean = (x * there[..., None]).sum(-2) / count
+        most = x.masked_fill(~there[..., None], -1e4).amax(-2)
+        x = self.pool(torch.cat([mean, most], -1))
+        seen = (asked["segment"][..., None] == segment[:, None]) & (segment[:, None] != 0)
+        seen = seen | (asked["segment"] == 0)[..., None]  # padding looks anywhere: nothing to see is not a number
+        states = self.states(states)
+        for look in self.looks:
+            x = look(x, states, seen)
+        base = F.softplus(self.base(code).float()).log() + more
+        base = base.masked_fill(~there[..., None], -30.0).logsumexp(-2).exp().clamp_min(1e-7)
+        return F.softplus(self.out(self.norm(x)).float() + base + torch.log(-torch.expm1(-base)))
+
+    @torch.no_grad()
+    def next_share(self, asked: dict[str, Tensor]) -> Float[Tensor, "rows asked items"]:
+        """Of the values that came after a last value like the known one, how many lie beyond the one asked about: on a
+        line between the two groups of last values around it. The share of all values where the code has no groups."""
+        code, cut = asked["code"].clamp_min(0), asked["score"].double()[..., None, None]
+        lasts, knots = self.lasts[code].double(), self.nexts[code].double()
+        # Knots at one place are set apart, so that the share is a line between each two.
+        knots = knots + 1e-4 * torch.arange(len(NEXT_LEVELS), device=cut.device)
+        levels = torch.tensor(NEXT_LEVELS, dtype=torch.float64, device=cut.device)
+        place = (knots <= cut).sum(-1, keepdim=True).clamp(1, len(NEXT_LEVELS) - 1)
+        low, high = knots.gather(-1, place - 1), knots.gather(-1, place)
+        below = levels[place - 1] + (levels[place] - levels[place - 1]) * ((cut - low) / (high - low)).clamp(0, 1)
+        under = torch.exp(-FADES * (knots[..., :1] - cut).clamp_min(0))
+        over = torch.exp(-FADES * (cut - knots[..., -1:]).clamp_min(0))
+        below = torch.where(cut > knots[..., -1:], 1 - (1 - levels[-1]) * over, below * under)[..., 0]
+        share = torch.where(asked["side"][..., None] > 0, 1 - below, below)
+        last = asked["features"][..., VALUED][..., 1:2].double()
+        group = (lasts <= last).sum(-1, keepdim=True).clamp(1, GROUPS - 1)
+        near, far = lasts.gather(-1, group - 1), lasts.gather(-1, group)
+        part = ((last - near) / (far - near).clamp_min(1e-6)).clamp(0, 1)
+        found = (share.gather(-1, group - 1) * (1 - part) + share.gather(-1, group) * part)[..., 0]
+        return torch.where(found.isfinite(), found.clamp_min(1e-6), asked["share"].double()).float()
+
+    def overlap(self, hours: Float[Tensor, " n"]) -> Float[Tensor, "n bins"]:
+        """Share of each bin that lies before so many hours."""
+        high = self.edges
+        low = F.pad(high[:-1], (1, 0))
+        return ((hours.double()[..., None] - low) / (high - low)).clamp(0, 1).float()
+
+    def loss(
+        self,
+        rates: Float[Tensor, "n bins"],
+        first: Float[Tensor, " n"],
+        end: Float[Tensor, " n"],
+    ) -> Float[Tensor, " n"]:
+        """Negative log-likelihood of what came, in nats: of no in each bin before, and of yes in the bin where it came
+        true, as far as the bin was observed.
+
+        Args:
+            first: hours to the first yes; infinite where none was seen.
+            end: hours to the end of what was observed.
+        """
+        came = (first <= end) & (first <= self.edges[-1])
+        observed = self.overlap(end.clamp(max=float(self.edges[-1])))
+        bin_of = torch.searchsorted(self.edges, torch.where(came, first, 0.0).double()).clamp(max=BINS - 1)
+        before = torch.arange(BINS, device=rates.device) < bin_of[..., None]
+        quiet = torch.where(came[..., None], before.float(), observed)
+        # What ends the record itself (a discharge) came in its bin, whatever of that was left.
+        seen = torch.where(first < end, observed.gather(-1, bin_of[..., None])[..., 0], 1.0)
+        there = rates.gather(-1, bin_of[..., None])[..., 0] * seen
+        yes = torch.log(-torch.expm1(-there.clamp_min(1e-6)))
+        return (rates * quiet).sum(-1) - torch.where(came, yes, 0.0)
+
+    def probability(
+        self, rates: Float[Tensor, "n bins"], hours: Float[Tensor, " n"], share: Float[Tensor, " n"] | None = None
+    ) -> Float[Tensor, " n"]:
+        """That a question comes true within so many hours.
+
+        Args:
+            share: of values beyond those to be passed (`share_of`); None: uncalibrated.
+        """
+        rates = rates.float() if share is None else calibrated(rates, share, self.calibration)
+        return -torch.expm1(-(rates * self.overlap(hours)).sum(-1).clamp_min(1e-7))
+
+    def share_of(
+        self, code: Int[Tensor, "n items"], side: Int[Tensor, "n items"], share: Float[Tensor, "n items"]
+    ) -> Float[Tensor, " n"]:
+        """Of the base rate of a question's codes, what is beyond the values to be passed: the share itself for a single
+        code; 1 for codes alone."""
+        base = F.softplus(self.base(code.clamp_min(0)).float()).mean(-1) * (code >= 0)
+        return (base * torch.where(side != 0, share, 1.0)).sum(-1) / base.sum(-1).clamp_min(1e-9)
+
+    @torch.no_grad()
+    def calibrate(
+        self,
+        rates: np.ndarray,
+        share: np.ndarray,
+        first: np.ndarray,
+        end: np.ndarray,
+        weight: np.ndarray,
+        patient: np.ndarray,
+    ) -> None:
+        """Fit `calibration` on questions of held-out patients, by the likelihood of what came: every one is at risk up
+        to its first yes or the end of observation, as in training. With fewer than `FEWEST` nothing changes."""
+        if len(rates) < FEWEST:
+            return
+        questions = [torch.from_numpy(np.asarray(part, np.float64)) for part in (rates, share, first, end, weight)]
+        questions.append(torch.from_numpy(patient))
+        self.calibration.copy_(fitted_calibration(self, *questions).float())
+        self.calibrated.fill_(len(rates))
+
+
+FEWEST = 200
+"""Questions of held-out patients that a calibration needs."""
+TRUSTED = 20.0
+"""Weight of the calibration that changes nothing, in questions of as many patients (`design_effect`): few held-out
+patients change little."""
+
+
+def along_bins(
+    weights: Float[Tensor, "... 2 covariates"], values: Float[Tensor, "... covariates"]
+) -> Float[Tensor, "... bins"]:
+    """Covariates weighed in the first bin and in the last, and between them on a line."""
+    first, last = (weights * values[..., None, :]).sum(-1)[..., None].unbind(-2)
+    along = torch.linspace(0, 1, BINS, device=values.device, dtype=values.dtype)
+    return first * (1 - along) + last * along
+
+
+def covariates_of(
+    asked: dict[str, Tensor], next_share: Float[Tensor, "rows asked items"]
+) -> Float[Tensor, "rows asked items covariates"]:
+    """`margins`, and the plain features."""
+    return torch.cat([margins(asked, next_share), asked["features"][..., PLAIN].float()], -1)
+
+
+def margins(
+    asked: dict[str, Tensor], next_share: Float[Tensor, "rows asked items"]
+) -> Float[Tensor, "rows asked items margins"]:
+    """How far beyond the value asked about things lie; all fall as it moves outward, and are 0 where none is asked.
+
+    Where no value is known, the logarithm of the share of the code's values beyond it, and where one is, of
+    `next_share`; the last, mean, most and least extreme known value (0, the middle, where none is known) minus it, in
+    normal scores, as ramps and steps; of known values, how many lie beyond it and how lately.
+    """
+    side, features = asked["side"].float(), asked["features"].float()
+    valued, last, mean, least, most = features[..., VALUED].unbind(-1)
+    above = side > 0
+    known = torch.stack([last, mean, torch.where(above, most, least), torch.where(above, least, most)], -1)
+    distance = side[..., None] * (known - asked["score"].float()[..., None])
+    ramps = [-F.softplus(4 * (ramp - distance)) / 4 for ramp in RAMPS]
+    steps = [torch.sigmoid(steep * distance) - 1 for steep in STEPS]
+    any_beyond, count, ago = features[..., BEYOND].unbind(-1)
+    counted = [any_beyond, count, any_beyond * torch.exp(-3 * ago), any_beyond * torch.exp(-ago)]
+    shares = torch.stack([asked["share"].float().log() * (1 - valued), next_share.log() * valued], -1)
+    found = torch.cat([shares, *ramps, *steps, torch.stack(counted, -1)], -1)
+    return found * side.abs()[..., None]
+
+
+def calibrated(
+    rates: Float[Tensor, "n bins"], share: Float[Tensor, " n"], line: Float[Tensor, " 4"]
+) -> Float[Tensor, "n bins"]:
+    """Rates whose sums up to each bin went through `QueryHead.calibration`."""
+    total = rates.cumsum(-1).clamp_min(1e-7).log()
+    passed = (share < 1).to(total)
+    more = line[1] + line[2] * passed + line[3] * share.clamp_min(1e-4).log()
+    total = torch.exp(line[0] * total + more[:, None]).clamp(1e-9, 50)
+    return torch.diff(total, prepend=torch.zeros_like(total[:, :1]))
+
+
+@torch.enable_grad()
+def fitted_calibration(
+    head: QueryHead, rates: Tensor, share: Tensor, first: Tensor, end: Tensor, weight: Tensor, patient: Tensor
+) -> Tensor:
+    """(4,) the `calibration` that makes what came likeliest; slope and part of the share are above 0, so that answers
+    still fall as the value asked about moves outward."""
+    level = torch.zeros(len(rates), dtype=torch.float64, requires_grad=True)
+    (weight * head.loss(rates * level.exp()[:, None], first, end)).sum().backward()
+    assert level.grad is not None
+    trusted = TRUSTED * design_effect(level.grad, patient)
+    free = torch.tensor([0.0, 0.0, 0.0, 0.1], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
+
+    def line() -> Tensor:
+        return torch.stack([free[0].exp(), free[1], free[2], free[3] ** 2])
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        found = calibrated(rates, share, line())
+        loss = (weight * head.loss(found, first, end)).sum() + trusted * (free**2).sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    return line().detach()
+
+
+def design_effect(score: Tensor, patient: Tensor) -> float:
+    """By how much the sum of questions' scores varies more than if each were of another patient (Kish 1965): those of
+    one patient come together or not at all."""
+    score = score - score.mean()
+    of_each = score.new_zeros(int(patient.max()) + 1).index_add(0, patient, score)
+    return max(1.0, float((of_each**2).sum() / (score**2).sum().clamp_min(1e-12)))
+
+
+def asked_of(batch: PackedBatch) -> dict[str, Tensor] | None:
+    """What `query_batches` laid beside a batch; None where nothing is asked."""
+    found = {name[6:]: value for name, value in batch.extra.items() if name.startswith("asked.")}
+    return found or None

@@ -1,0 +1,1 @@
+"""MEDS: histories of patients, codes, visits, splits."""

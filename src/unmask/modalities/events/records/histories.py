@@ -1,0 +1,243 @@
+"""Patients as examples: one slot per event, behind a first slot that holds the patient and the time of asking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from unmask.core.batch import Example, PackedBatch
+from unmask.core.inference import packed_batches
+from unmask.modalities.events.records.meds import BIRTH, HOUR, STATIC, Events, Labels
+from unmask.modalities.events.records.ties import Ties, canonical, first_kept, ranks
+from unmask.modalities.events.records.vocabulary import (
+    CLS,
+    FIRST,
+    LONG,
+    MONTHS,
+    RARE,
+    SEP,
+    VISIT_END,
+    VISIT_START,
+    WEEKS,
+    Vocabulary,
+)
+from unmask.progress import counted
+
+YEAR = 365.25 * 24 * HOUR
+BLOCK = 1024
+"""Examples held at once."""
+
+
+class Looked:
+    """Something of every event that is computed when it is looked at, and indexed like an array."""
+
+    def __init__(self, of: Callable[[Any], np.ndarray]) -> None:
+        self._of = of
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Of some events: a slice or numbers; or of one."""
+        if np.ndim(rows) == 0 and not isinstance(rows, slice):
+            return self._of(np.array([rows]))[0]
+        return self._of(rows)
+
+
+class Histories:
+    """The histories of a folder, numbered and scaled by a vocabulary when they are looked at, ready to be cut into
+    examples.
+
+    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, below 0 for
+    what is no slot) and `score` (normal score, NaN where none) are made of those that are asked for, some two million
+    per second.
+
+    Args:
+        marks: slots between visits, see `recipes.Structure`.
+        ties: how rows of one time stamp are read, see `ties`.
+    """
+
+    def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none", ties: Ties = "set") -> None:
+        self.events, self.vocabulary, self.marks, self.ties = events, vocabulary, marks, ties
+        numbers = vocabulary.numbers(events.codes)
+        self.code = Looked(lambda rows: numbers[events.code[rows]])
+        self.score = Looked(lambda rows: vocabulary.scale(self.code[rows], events.value[rows]))
+        self._numbers, self._births = numbers, events.begins(BIRTH)
+
+    @cached_property
+    def unknown(self) -> dict[str, int]:
+        """Codes that the vocabulary does not have, and how many events each has; most frequent first."""
+        counts = np.zeros(len(self._numbers), np.int64)
+        for _, here in self.events.blocks():
+            counts += np.bincount(self.events.code[here], minlength=len(counts))
+        rare = np.flatnonzero((self._numbers == RARE) & (counts > 0))
+        return {self.events.codes[i]: int(counts[i]) for i in rare[np.argsort(-counts[rare], kind="stable")]}
+
+    def lengths(self) -> np.ndarray:
+        """(subjects,) slots of every whole history, however long, the first among them: `length` of all at once."""
+        out = np.ones(len(self.events), np.int64)
+        between = {"none": 0, "sep": 1, "visit": 3}[self.marks]
+        for owners, here in self.events.blocks():
+            count = owners.stop - owners.start
+            owner = np.repeat(np.arange(count), np.diff(self.events.offsets[owners.start : owners.stop + 1]))
+            kept = self.code[here] >= 0
+            owner, time = owner[kept], self.events.time[here][kept]
+            out[owners] += np.bincount(owner, minlength=count)
+            if between:
+                timed = time != STATIC
+                owner, time = owner[timed], time[timed]
+                first = np.r_[True, (owner[1:] != owner[:-1]) | (time[1:] != time[:-1])][: len(owner)]
+                visits = np.bincount(owner[first], minlength=count)
+                # No time token stands before the first visit.
+                out[owners] += between * visits - ((visits > 0) & (self.marks == "visit"))
+        return out
+
+    def rows(self, subject: int, prediction_time: int | None = None) -> np.ndarray:
+        """Event rows of a subject known at `prediction_time`, birth left out; those of one time stamp in canonical
+        order (by code, then value), whatever their order in the file."""
+        cut = self.events.before(subject, prediction_time)
+        here = np.arange(cut.start, cut.stop)
+        here = here[self.code[here] >= 0]
+        if self.ties == "rows":
+            return here
+        e = self.events
+        return here[canonical(e.time[here], self.code[here], e.code[here], e.value[here])]
+
+    def known(self, subject: int, prediction_time: int | None = None) -> int:
+        """How many events of a subject are known at `prediction_time`, birth left out."""
+        return int(np.count_nonzero(self.code[self.events.before(subject, prediction_time)] >= 0))
+
+    def slots_of(self, subject: int, prediction_time: int | None = None) -> tuple[np.ndarray, np.ndarray, int]:
+        """Event row and code number of every slot behind the first, uncut, and how many of them are static.
+
+        A mark has the row of the event it stands beside, and a code number of its own.
+        """
+        rows = self.rows(subject, prediction_time)
+        time = self.events.time[rows]
+        static = int(np.searchsorted(time, STATIC, side="right"))
+        code = self.code[rows]
+        if self.marks == "none" or static == len(rows):
+            return rows, code, static
+        first = static + np.flatnonzero(np.r_[True, time[static + 1 :] != time[static:-1]])
+        last = np.r_[first[1:], len(rows)]
+        if self.marks == "sep":
+            where, mark, beside = last, np.full(len(last), SEP), last - 1
+        else:
+            gap = np.r_[0, time[first[1:]] - time[last[:-1] - 1]]
+            marks = np.stack([time_token(gap), np.full(len(first), VISIT_START), np.full(len(first), VISIT_END)], 1)
+            where = np.stack([first, first, last], 1).ravel()[1:]
+            mark, beside = marks.ravel()[1:], np.stack([first, first, last - 1], 1).ravel()[1:]
+        return np.insert(rows, where, rows[beside]), np.insert(code, where, mark), static
+
+    def kept(self, time: np.ndarray, static: int, slots: int) -> np.ndarray:
+        """Which of the slots with these times fit a model of `slots` slots: the first `static`, facts without a time,
+        and the latest others; whole time stamps, where the last one fits."""
+        room = max(0, slots - 1 - static)
+        timed = time[static:]
+        start = max(0, len(timed) - room) if self.ties == "rows" else first_kept(timed, room)
+        return np.r_[np.arange(static)[: slots - 1], np.arange(static + start, len(time))]
+
+    def cut(
+        self, subject: int, prediction_time: int | None = None, *, slots: int
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """As `slots_of`, cut to a model of `slots` slots."""
+        rows, codes, static = self.slots_of(subject, prediction_time)
+        kept = self.kept(self.events.time[rows], static, slots)
+        return rows[kept], codes[kept], min(static, slots - 1)
+
+    def example(
+        self, subject: int, prediction_time: int | None = None, *, slots: int, asked: int | None = None
+    ) -> Example:
+        """One patient: static events, then the latest timed ones that fit.
+
+        Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event (the origin)
+        and timed; born: age in years at the origin (0 where birth is unknown), and start: its date in years since
+        1970, the same in every slot; visit: number of the visit, 1.. , 0 at static events; until: hours from the origin
+        to the time of asking, the same in every slot, -1 where it is not told. Static events and marks are
+        special: never hidden. The position of a slot is the rank of its time stamp, 0 at static events.
+
+        Args:
+            asked: the time of asking (microseconds), which the model is told: it stands as the time of the first slot.
+                Default: not told. Without any timed event before it, it is the origin.
+        """
+        rows, codes, static = self.cut(subject, prediction_time, slots=slots)
+        n = len(rows) + 1
+        time = self.events.time[rows]
+        begin = int(time[static]) if static < len(rows) else asked
+        code = np.r_[CLS, codes].astype(np.int64)
+        mark = (code >= SEP) & (code < FIRST)
+        hours, value = np.zeros(n, np.float32), np.zeros(n, np.float32)
+        if begin is not None:
+            hours[1 + static :] = (time[static:] - begin) / HOUR
+        timed = (np.arange(n) > static).astype(np.int64)
+        special = (timed == 0) | mark
+        until = -1.0
+        if asked is not None and begin is not None:
+            until = max(0, asked - begin) / HOUR
+            hours[0], timed[0] = until, 1
+        score = np.r_[np.float32(np.nan), self.score[rows]]
+        has = np.isfinite(score) & ~mark
+        value[has] = score[has]
+        # A visit is what shares a time stamp.
+        visit = np.zeros(n, np.int64)
+        visit[1 + static :] = ranks(time[static:])
+        return Example(
+            values={
+                "code": code,
+                "value": value,
+                "has": has.astype(np.int64),
+                "hours": hours,
+                "timed": timed,
+                "born": np.full(n, self.age(subject, begin, prediction_time), np.float32),
+                "start": np.full(n, 0 if begin is None else begin / YEAR, np.float32),
+                "visit": visit,
+                "until": np.full(n, until, np.float32),
+            },
+            identity=int(subject),
+            special=special,
+            unit=np.where(special, -1, visit),
+            position=visit if self.ties == "set" else None,
+        )
+
+    def batches(
+        self,
+        points: Labels | None,
+        numbers: np.ndarray,
+        *,
+        slots: int,
+        change: Callable[[Example], Example] | None = None,
+    ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
+        """Examples of the points (or subjects, their histories whole) of these numbers in batches; which of `numbers`
+        each batch holds. Of a point the model is told the prediction time.
+
+        Args:
+            change: made of every example.
+        """
+        for start in counted(range(0, len(numbers), BLOCK), len(numbers), lambda _: BLOCK):
+            examples = []
+            for i in numbers[start : start + BLOCK].tolist():
+                subject, time = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))
+                example = self.example(subject, time, slots=slots, asked=time if self.ties == "set" else None)
+                examples.append(example if change is None else change(example))
+            for batch, held in packed_batches(examples, slots):
+                yield batch, start + held
+
+    def age(self, subject: int, moment: int | None, prediction_time: int | None = None) -> float:
+        """Years from birth to `moment`; 0 where birth is not known (or not before `prediction_time`)."""
+        cut = self.events.before(subject, prediction_time)
+        born = np.flatnonzero(self._births[self.events.code[cut]] & (self.events.time[cut] != STATIC))
+        if not len(born) or moment is None:
+            return 0.0
+        return float(moment - self.events.time[cut][born[0]]) / YEAR
+
+    def length(self, subject: int, prediction_time: int | None = None, *, slots: int | None = None) -> int:
+        """Slots of a whole history and the first; with `slots`, of what is kept of it."""
+        if slots is not None:
+            return len(self.cut(subject, prediction_time, slots=slots)[0]) + 1
+        return len(self.slots_of(subject, prediction_time)[0]) + 1
+
+
+def time_token(gap: np.ndarray) -> np.ndarray:
+    """The artificial time token of a gap in microseconds (CEHR-BERT: weeks, then months of 30 days, then LT)."""
+    days = gap // (24 * HOUR)
+    return np.where(days < 28, WEEKS + days // 7, np.where(days < 360, MONTHS + days // 30, LONG))

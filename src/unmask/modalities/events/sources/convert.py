@@ -1,0 +1,180 @@
+"""`unmask events convert`: a plain event table, FHIR, or an OMOP or MIMIC-IV folder -> a MEDS folder.
+
+Every row (table) or resource (FHIR) gives events, or is left out with a reason that is counted; every file is read, or
+named with the reason. A sample of what was rejected stands in OUT/rejected.jsonl. Nothing is held whole in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import polars as pl
+
+from unmask.errors import UserError
+from unmask.files import files_below
+from unmask.modalities.events.records.parquet import as_frame
+from unmask.modalities.events.records.shards import ShardWriter
+from unmask.modalities.events.sources import fhir, folders, plain
+from unmask.modalities.events.sources.ids import Subjects
+from unmask.modalities.events.sources.reading import Reading
+from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table, note
+from unmask.modalities.events.sources.times import Order
+from unmask.progress import counted
+
+OF_TABLES = ("dates", "decimal", "missing")
+"""Options that every table reads."""
+OF_PLAIN = ("static", *plain.COLUMNS)
+
+
+def convert(
+    source: Any,
+    out: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    dates: str | None = None,
+    onset: bool = False,
+    static: bool = False,
+    decimal: str | None = None,
+    missing: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Make a MEDS folder of a table, of FHIR (json, ndjson, zip, a folder of them), of OMOP or MIMIC-IV.
+
+    Args:
+        source: a table in memory (pandas, polars, Arrow, columns by name, or rows as dicts), a table's file (.csv,
+            .csv.gz, .tsv, .parquet), a FHIR file, or a folder: with person it is OMOP, with patients and admissions
+            MIMIC-IV, else FHIR.
+        columns: of a plain table: role (subject, time, code, value, visit, text, unit) -> its name.
+        dates: "month-first" or "day-first", how dates such as 01/02/2020 are meant; they are refused without.
+        onset: FHIR conditions without a time of recording stand at their onset, which may lie before they were known;
+            they are rejected without.
+        static: of a plain table: rows without a time are facts known from the start even where they are deaths, or
+            where their code has a time in other rows; they are rejected without.
+        decimal: "," or ".", the mark of decimals in values of tables; commas are refused without. Beside it the other
+            mark parts thousands.
+        missing: of tables: texts that mean an empty cell, in any case, in place of the usual ones (NA in capitals; n/a,
+            nan, null, #n/a, <na>, nat, ? and . in any case; of OMOP and MIMIC-IV none). In columns of numbers, numbers.
+
+    Returns:
+        rows, kept_rows (which gave an event), rejected_rows (the others), rejected (events left out, by reason),
+        first_rejected (the first row of each reason),
+        events, subjects, codes; static (rows that are facts without a time, by code); tables (files, rows and events of
+        each), notes (what was done to kept events, with counts), unused (files not read, and why).
+
+    Raises:
+        UserError: nothing readable there, a column is absent, an option that is not read for such a source, or `out`
+            exists.
+    """
+    source = source if isinstance(source, str | Path) else as_frame(source)
+    reading = Reading(order=cast(Order | None, dates), decimal=decimal, missing=missing, static=static)
+    options = {"dates": dates, "decimal": decimal, "missing": missing, "static": static, "onset": onset}
+    options |= {role: name != plain.COLUMNS.get(role) for role, name in (columns or {}).items()}
+    given = frozenset(name for name, value in options.items() if value not in (None, False))
+    work = _Work(columns=columns or {}, reading=reading, onset=onset, given=given)
+    ledger = work.ledger
+    with ShardWriter(out) as shards:
+        for frame in counted(work.events(source), size=len):
+            shards.add(frame)
+        if not shards.rows:
+            first = f"; the first: {ledger.samples[0]['row']}" if ledger.samples else ""
+            raise UserError(
+                f"{_name(source)}: no events in {ledger.rows} rows ({dict(ledger.counts)}{first})",
+                hint="Check the columns.",
+            )
+        if ledger.zones[True]:
+            note(ledger, "times without a zone beside times with one, taken as UTC", ledger.zones[False])
+        lines = "".join(json.dumps(s, ensure_ascii=False, default=str) + "\n" for s in ledger.samples)
+        (shards.folder / "rejected.jsonl").write_text(lines, encoding="utf-8")
+        if work.subjects.texts and work.subjects.numbers:
+            (shards.folder / "metadata").mkdir(exist_ok=True)
+            numbers = work.subjects.numbers
+            mapped = pl.DataFrame({"source_id": list(numbers), "subject_id": list(numbers.values())})
+            mapped.write_parquet(shards.folder / "metadata" / "source_ids.parquet")
+        target = shards.finish(name=_name(source), descriptions=work.names)
+        return {
+            "out": str(target),
+            "rows": ledger.rows,
+            "kept_rows": ledger.kept,
+            "rejected_rows": ledger.rows - ledger.kept,
+            "rejected": dict(ledger.counts),
+            "first_rejected": {s["reason"]: s["row"] for s in reversed(ledger.samples)},
+            "events": shards.rows,
+            "subjects": shards.subjects,
+            "codes": len(shards.counts),
+            "notes": dict(ledger.notes),
+            "static": dict(ledger.static.most_common()),
+            "tables": {name: dict(count) for name, count in ledger.tables.items()},
+            "unused": ledger.unused,
+        }
+
+
+def _name(source: str | Path | pl.DataFrame) -> str:
+    return "table" if isinstance(source, pl.DataFrame) else Path(source).name
+
+
+@dataclass
+class _Work:
+    """One conversion: what was asked, and what comes up on the way.
+
+    Attributes:
+        given: names of the options that were given.
+    """
+
+    columns: Mapping[str, str]
+    reading: Reading
+    onset: bool
+    given: frozenset[str] = frozenset()
+    ledger: Ledger = field(default_factory=Ledger)
+    names: dict[str, str] = field(default_factory=dict)
+    subjects: Subjects = field(default_factory=Subjects)
+
+    def _read_alone(self, kind: str, *read: str) -> None:
+        """
+        Raises:
+            UserError: an option was given that is not read for this kind of source.
+        """
+        others = sorted(self.given.difference(read))
+        if others:
+            raise UserError(
+                f"{', '.join(f'--{name}' for name in others)}: not read for {kind}",
+                hint=f"Read are {', '.join(f'--{name}' for name in read)}.",
+            )
+
+    def events(self, source: str | Path | pl.DataFrame) -> Iterator[pl.DataFrame]:
+        if isinstance(source, pl.DataFrame):
+            self._read_alone("a table", *OF_TABLES, *OF_PLAIN)
+            yield from plain.from_frame(source, self.columns, self.ledger, self.subjects, self.reading)
+            return
+        path = Path(source)
+        if not path.exists():
+            raise UserError(
+                f"{path}: no such file", hint="Give a table (csv, parquet), FHIR, or a folder of OMOP or MIMIC-IV."
+            )
+        if path.is_dir():
+            kind = folders.kind_of(path)
+            if kind is not None:
+                self._read_alone(kind.name, *OF_TABLES)
+                yield from folders.read(kind, path, self.ledger, self.names, self.subjects, self.reading)
+                return
+            files = files_below(path)
+            if not any(fhir.is_fhir(p) for p in files):
+                raise UserError(
+                    f"{path}: neither OMOP (person), MIMIC-IV (patients, admissions) nor FHIR (json)",
+                    hint=f"Found {', '.join(str(p.relative_to(path)) for p in files[:20]) or 'no file'}.",
+                )
+            yield from self._fhir(path)
+        elif is_table(path):
+            self._read_alone("a table", *OF_TABLES, *OF_PLAIN)
+            yield from plain.read(path, self.columns, self.ledger, self.subjects, self.reading)
+        elif fhir.is_fhir(path):
+            yield from self._fhir(path)
+        else:
+            known = ", ".join((*ENDINGS, *fhir.ENDINGS))
+            raise UserError(f"{path}: not a kind of file known here", hint=f"Give {known}.")
+
+    def _fhir(self, path: Path) -> Iterator[pl.DataFrame]:
+        self._read_alone("FHIR", "onset")
+        return fhir.read(path, self.ledger, self.names, self.subjects, onset=self.onset)

@@ -1,0 +1,1 @@
+"""What a model of events is used for: pretrain, fill, ask, evaluate, finetune."""

@@ -1,0 +1,233 @@
+"""What a trained model says of hidden events: a missing value with its interval, the likeliest next events, and what
+it expected at each visit of a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from unmask.core.ask import Question, answers
+from unmask.core.batch import Example
+from unmask.modalities.events.network.clock import squash, stretch
+from unmask.modalities.events.network.codec import EventPrediction
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import DEATH, HOUR, STATIC, Events
+from unmask.modalities.events.records.vocabulary import FIRST
+from unmask.modalities.events.uses.folder import EventFolder
+
+SCHEMA: dict[str, Any] = {
+    "subject_id": pl.Int64,
+    "kind": pl.String,
+    "time": pl.Datetime("us"),
+    "code": pl.String,
+    "probability": pl.Float64,
+    "value": pl.Float64,
+    "low": pl.Float64,
+    "high": pl.Float64,
+}
+
+
+def quantiles(folder: EventFolder, code: int, location: float, log_variance: float, level: float) -> list[float]:
+    """Median and interval of a value on its own scale: the scale is monotone, so quantiles go through it."""
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    spread = math.exp(0.5 * log_variance)
+    found = folder.vocabulary.unscale(code, location + spread * np.array([0.0, -z, z]))
+    return [float(v) for v in found]
+
+
+def missing_values(
+    folder: EventFolder, histories: Histories, *, worded: np.ndarray | None = None, level: float = 0.9
+) -> pl.DataFrame:
+    """Every event without a value whose code usually has one: the value expected there, with its interval.
+
+    The code is known: the answer is p(value | code, everything visible). Events cut off by the model's length are
+    left out.
+
+    Args:
+        worded: (events,) whether an answer in words stands in place of the value: then none is missing.
+    """
+    vocabulary, events = histories.vocabulary, histories.events
+    usual = _usual(histories)
+    questions, about = [], []
+    for subject in range(len(events)):
+        rows, codes, static = histories.cut(subject, slots=folder.settings.slots)
+        gone = np.isnan(histories.score[rows]) & (codes >= FIRST) & usual[codes]
+        if worded is not None:
+            gone &= ~worded[rows]
+        gone[:static] = False
+        if gone.any():
+            where = np.flatnonzero(gone)
+            example = histories.example(subject, slots=folder.settings.slots)
+            questions.append(Question(example=example, hidden=where + 1))
+            about.append((subject, rows[where], codes[where]))
+    out: list[tuple[Any, ...]] = []
+    for numbers, prediction, places in answers(folder.model, questions, slots=folder.settings.slots):
+        asked = [about[number] for number in numbers]
+        location, log_variance = _values(prediction, places, [codes for _, _, codes in asked])
+        for (subject, rows, codes), at in zip(asked, places, strict=True):
+            for place, row, code in zip(at.tolist(), rows.tolist(), codes.tolist(), strict=True):
+                found = quantiles(folder, code, float(location[place]), float(log_variance[place]), level)
+                name = vocabulary.codes[code - FIRST]
+                out.append((int(events.subjects[subject]), "value", int(events.time[row]), name, None, *found))
+    return _frame(out)
+
+
+def _codes(prediction: EventPrediction, places: Sequence[np.ndarray], codes: Sequence[np.ndarray]) -> torch.Tensor:
+    """(wanted,) the code given for each place, 0 elsewhere."""
+    out = torch.zeros(len(prediction), dtype=torch.int64)
+    out[torch.from_numpy(np.concatenate(places))] = torch.from_numpy(np.concatenate(codes))
+    return out.to(prediction.logits.device)
+
+
+def _values(
+    prediction: EventPrediction, places: Sequence[np.ndarray], codes: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(wanted,) location and log-variance of the value expected beside the code of each place; 0 elsewhere."""
+    location, log_variance = prediction.of_code(_codes(prediction, places, codes))
+    return location.cpu().numpy(), log_variance.cpu().numpy()
+
+
+def _usual(histories: Histories) -> np.ndarray:
+    """(codes,) whether a code usually has a value."""
+    every = slice(0, len(histories.events.time) if histories.vocabulary.share is None else 0)
+    return histories.vocabulary.usual(histories.code[every], histories.events.value[every])
+
+
+def died(events: Events) -> np.ndarray:
+    """(subjects,) whether the record has a death, with a time or without."""
+    dead = events.begins(DEATH)
+    out = np.zeros(len(events), bool)
+    for owners, here in events.blocks():
+        out[events.owner(owners)[dead[events.code[here]]]] = True
+    return out
+
+
+def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
+    """The likeliest codes of one more event behind each record, with the value expected of each and the time of the
+    event: the median of what is predicted, given that it lies after the last event.
+
+    Of time and value only what the model was trained to predict; without codes among that there are no next events, nor
+    are there any of patients who died.
+    """
+    vocabulary, events = histories.vocabulary, histories.events
+    usual = _usual(histories)
+    if not folder.settings.code_weight:
+        return _frame([])
+    top = min(top, len(vocabulary.codes))
+    living = np.flatnonzero(~died(events))
+    questions = [Question(example=e, hidden=np.array([len(e) - 1])) for e in _longer(folder, histories, living)]
+    out: list[tuple[Any, ...]] = []
+    for numbers, prediction, places in answers(folder.model, questions, slots=folder.settings.slots):
+        codes, log_probs = (x.cpu() for x in prediction.code.top(top))
+        values = [prediction.of_code(codes[:, k].to(prediction.logits.device)) for k in range(top)]
+        for number, (place,) in zip(numbers, places, strict=True):
+            subject = int(living[number])
+            last = int(events.time[events.offsets[subject + 1] - 1])
+            hours = float(questions[number].example.values["hours"][-1])
+            when = None
+            if prediction.time is not None and folder.settings.time_weight and last != STATIC:
+                guess = prediction.time[place].double().cpu()
+                when = last + max(1, int((later_than(hours, float(guess[0]), float(guess[1])) - hours) * HOUR))
+            for code, log_prob, (location, log_variance) in zip(
+                codes[place].tolist(), log_probs[place].tolist(), values, strict=True
+            ):
+                found: list[float | None] = [None, None, None]
+                if usual[code] and folder.settings.value_weight:
+                    found = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), level)]
+                name = vocabulary.codes[code - FIRST]
+                out.append((int(events.subjects[subject]), "next", when, name, math.exp(log_prob), *found))
+    return _frame(out)
+
+
+def later_than(hours: float, location: float, log_variance: float) -> float:
+    """Median, in hours, of a normal of the squashed hours, given that it lies above `hours`."""
+    start = float(squash(torch.tensor(hours, dtype=torch.float64)))
+    spread = math.exp(0.5 * min(max(log_variance, -8.0), 4.0))
+    z = (start - location) / spread
+    if z < 6:
+        above = 0.5 * math.erfc(z / math.sqrt(2))
+        middle = -NormalDist().inv_cdf(above / 2)
+    else:  # the tail is exponential there
+        middle = z + math.log(2) / z
+    return float(stretch(torch.tensor(location + spread * middle, dtype=torch.float64)))
+
+
+def _longer(folder: EventFolder, histories: Histories, subjects: np.ndarray) -> list[Example]:
+    """Every one of these patients with one empty slot at the end, a visit of its own, at the time of the last event."""
+    out = []
+    for subject in subjects.tolist():
+        e = histories.example(subject, slots=folder.settings.slots - 1)
+        values = {name: np.r_[v, v[-1:]] for name, v in e.values.items()}
+        values["visit"][-1] += 1
+        values["timed"][-1] = 1
+        unit, special = np.asarray(e.unit), np.asarray(e.special)
+        out.append(
+            Example(
+                values=values,
+                identity=e.identity,
+                special=np.r_[special, False],
+                unit=np.r_[unit, values["visit"][-1]],
+                position=None if e.position is None else np.r_[e.position, np.max(e.position) + 1],
+            )
+        )
+    return out
+
+
+def timeline(
+    folder: EventFolder, histories: Histories, subject: int, prediction_time: int | None
+) -> list[dict[str, Any]]:
+    """What was expected at every event of a patient, each visit hidden alone: one row per event.
+
+    Returns:
+        time (microseconds), code, value, probability (of the code that stood there), likeliest (code), expected, low
+        and high (the value of the code that stood there, 80 %).
+    """
+    slots, vocabulary = folder.settings.slots, histories.vocabulary
+    example = histories.example(subject, slots=slots, prediction_time=prediction_time)
+    rows, codes, _ = histories.cut(subject, prediction_time, slots=slots)
+    unit = np.asarray(example.unit)
+    visits = [np.flatnonzero(unit == u) for u in np.unique(unit[unit >= 0])]
+    out: list[dict[str, Any]] = []
+    questions = [Question(example=example, hidden=v) for v in visits]
+    for numbers, prediction, places in answers(folder.model, questions, slots=slots):
+        stood = [codes[visits[number] - 1] for number in numbers]
+        location, log_variance = _values(prediction, places, stood)
+        likely, log_probs = prediction.code.mode(), prediction.code.log_prob(_codes(prediction, places, stood))
+        for number, at in zip(numbers, places, strict=True):
+            for place, slot in zip(at.tolist(), visits[number].tolist(), strict=True):
+                code, row = int(codes[slot - 1]), int(rows[slot - 1])
+                shown: list[float | None] = [None, None, None]
+                if code >= FIRST and vocabulary.valued[code] and folder.settings.value_weight:
+                    shown = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), 0.8)]
+                value = float(histories.events.value[row])
+                out.append(
+                    {
+                        "time": int(histories.events.time[row]),
+                        "code": name_of(vocabulary.codes, code),
+                        "value": value if math.isfinite(value) else None,
+                        "probability": float(log_probs[place].exp()),
+                        "likeliest": name_of(vocabulary.codes, int(likely[place])),
+                        "expected": shown[0],
+                        "low": shown[1],
+                        "high": shown[2],
+                        "slot": slot,
+                    }
+                )
+    return sorted(out, key=lambda r: r["slot"])
+
+
+def name_of(codes: list[str], number: int) -> str:
+    return codes[number - FIRST] if number >= FIRST else "(rare)"
+
+
+def _frame(rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+    known = [(s, k, None if t in (None, STATIC) else t, *rest) for s, k, t, *rest in rows]
+    schema = {**SCHEMA, "time": pl.Int64}
+    frame = pl.DataFrame(known, schema=schema, orient="row")
+    return frame.with_columns(pl.col("time").cast(pl.Datetime("us"))).sort("subject_id", "time", maintain_order=True)

@@ -1,0 +1,197 @@
+"""An event model folder: config.json, model.safetensors and unmask.json (vocabulary, settings, outcome head)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from unmask.core.model import MaskedModel
+from unmask.encoder.build import make_encoder
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
+from unmask.encoder.kinds import Full, Local
+from unmask.errors import UserError
+from unmask.evaluation.card import add_card
+from unmask.files import check_weights
+from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
+from unmask.modalities.events.outcome.outcome import OutcomeHead
+from unmask.modalities.events.outcome.targets import from_dict
+from unmask.modalities.events.outcome.tune import Tuned
+from unmask.modalities.events.questions.query_head import QueryHead
+from unmask.modalities.events.questions.query_model import AskingModel
+from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
+from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.uses.card import remembered
+from unmask.training.checkpoint import read_weights
+from unmask.writing import brought_to_an_end, written_folder
+
+FORMAT = 3
+"""Of the network that the settings describe; 1 told positions by sinusoids, 2 (version 0.1) gave every row of one time
+stamp a position of its own."""
+ROWS = 2
+"""The format of version 0.1."""
+ROTARY = Rotary(base=10_000.0)
+"""What counts between events is how many time stamps lie between them."""
+
+
+@dataclass
+class EventFolder:
+    """A loaded folder: model, vocabulary, settings; where fine-tuned, the outcome head and the encoder tuned for it."""
+
+    model: MaskedModel[EventCodec]
+    vocabulary: Vocabulary
+    settings: EventSettings
+    head: OutcomeHead | None = None
+    outcome: dict[str, Any] | None = None
+    tuned: Tuned | None = None
+
+
+def new_model(settings: EventSettings, codes: int) -> MaskedModel[EventCodec]:
+    """A new model with random weights, made from the seed alone."""
+    torch.manual_seed(settings.train.seed)
+    shape = structure_of(settings)
+    codec = EventCodec(
+        EventCodecConfig(
+            codes=codes,
+            width=settings.width,
+            code_weight=settings.code_weight,
+            value_weight=settings.value_weight,
+            time_weight=settings.time_weight,
+            clock=shape.clock,
+            joined=shape.joined,
+            hides=shape.hides,
+            values=shape.values,
+            evidence=shape.evidence,
+            deviation=0.02 if shape.post else 1.0,
+        )
+    )
+    decoder = None
+    if settings.architecture == "visible_only":
+        # About half of the encoder's, of heads of even width: rotary positions turn pairs.
+        each = max(16, settings.width // (2 * settings.heads))
+        width = settings.heads * (each + each % 2)
+        decoder = EncoderConfig(
+            width=width,
+            layers=1,
+            heads=settings.heads,
+            norm=Norm(placement="pre"),
+            positions=ROTARY,
+            feedforward=MLP(inner=2 * width),
+            initial_deviation=width**-0.5,
+        )
+    encoder = make_encoder(encoder_of(settings))
+    if not settings.questions:
+        return MaskedModel(codec, encoder, decoder)
+    model = AskingModel(codec, encoder, decoder)
+    model.queries, model.weight = QueryHead(codes, settings.width, settings.heads), settings.question_weight
+    return model
+
+
+def encoder_of(settings: EventSettings) -> EncoderConfig:
+    """The encoder that the settings' structure asks for."""
+    shape = structure_of(settings)
+    known: dict[str, Any] = {
+        "learned": Learned(slots=settings.slots),
+        "rotary": ROTARY,
+        "none": None,
+    }
+    return EncoderConfig(
+        width=settings.width,
+        layers=settings.layers,
+        heads=settings.heads,
+        norm=Norm(placement="post" if shape.post else "pre"),
+        positions=known[shape.positions],
+        feedforward=Gated(inner=settings.inner) if shape.gated else MLP(inner=settings.inner),
+        attention=Local(window=settings.window, global_every=settings.global_every) if settings.window else Full(),
+        initial_deviation=0.02 if shape.post else settings.width**-0.5,
+    )
+
+
+def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:
+    """Write the folder's three files and its model card.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    state = {f"model.{k}": v for k, v in folder.model.state_dict().items()}
+    if folder.head is not None:
+        state |= {f"head.{k}": v for k, v in folder.head.state_dict().items()}
+    if folder.tuned is not None:
+        state |= {f"tuned.{k}": v for k, v in folder.tuned.state_dict().items()}
+    state = {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}
+    settings = dataclasses.asdict(folder.settings)
+    config = {"model_type": "unmask-events", "codes": len(folder.vocabulary)}
+    config |= {k: settings[k] for k in ("architecture", "width", "layers", "heads", "inner", "slots")}
+    more = {"kind": "events", "format": FORMAT, "events": settings, "vocabulary": folder.vocabulary.to_dict()}
+    more |= remembered(about or {}, Path(out))
+    if folder.head is not None:
+        more |= {"outcome": folder.outcome, "head": folder.head.shape(), "tuned": folder.tuned is not None}
+
+    with written_folder(out) as new:
+        save_file(state, new / "model.safetensors", metadata={"format": "pt"})
+        (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+        (new / "unmask.json").write_text(json.dumps(more, ensure_ascii=False), encoding="utf-8")
+        add_card(new, out)
+
+
+def load_folder(path: str | Path) -> EventFolder:
+    """Load what `save_folder` wrote.
+
+    Raises:
+        UserError: naming what is missing, corrupt or does not fit together.
+    """
+    path = Path(path).expanduser()
+    brought_to_an_end(path)
+    try:
+        about = json.loads((path / "unmask.json").read_text(encoding="utf-8"))
+        before = {"ties": "rows"} if about.get("format") == ROWS else {}
+        settings = with_overrides(EventSettings(), about["events"] | before)
+        vocabulary = Vocabulary.from_dict(about["vocabulary"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path / 'unmask.json'}: not of an event model ({error})", hint="Copy the folder again."
+        ) from None
+    if settings.ties == "rows":
+        warnings.warn(
+            f"{path}: pretrained by version 0.1: it reads the order of rows within a time stamp, which MEDS does not "
+            "define, and is not told the prediction time. Give it files in the order of those it was trained on, or "
+            "pretrain it again.",
+            stacklevel=2,
+        )
+    if about.get("format") not in (ROWS, FORMAT):
+        raise UserError(f"{path}: written by another version, whose network is another one", hint="Pretrain it again.")
+    check_weights(path, about)
+    weights = read_weights(path / "model.safetensors")
+    model = new_model(settings, len(vocabulary))
+    if settings.questions and "model.queries.code_weights.weight" not in weights:
+        raise UserError(
+            f"{path}: what answers its questions is of an earlier version, whose answers about values were worse",
+            hint="Pretrain it again.",
+        )
+    try:
+        head = OutcomeHead(**about["head"]) if "head" in about else None
+        tuned = Tuned(model, from_dict(about["outcome"]["target"]).outputs) if about.get("tuned") else None
+        model.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("model.")})
+        if head is not None:
+            head.load_state_dict({k[5:]: v for k, v in weights.items() if k.startswith("head.")})
+        if tuned is not None:
+            tuned.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("tuned.")})
+    except (RuntimeError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{path / 'model.safetensors'}: does not fit unmask.json ({str(error).splitlines()[0]})",
+            hint="Copy the folder again.",
+        ) from None
+    return EventFolder(
+        model=model.eval(),
+        vocabulary=vocabulary,
+        settings=settings,
+        head=head,
+        outcome=about.get("outcome"),
+        tuned=None if tuned is None else tuned.eval(),
+    )

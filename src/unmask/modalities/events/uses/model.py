@@ -1,0 +1,327 @@
+"""A trained event model in use: embed, features, predict. `unmask.load(path)` gives one."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from unmask.core.embed import embed_batches
+from unmask.core.score import Mode
+from unmask.errors import UserError, option
+from unmask.given import values_of
+from unmask.modalities.events.outcome.features import Features, gather
+from unmask.modalities.events.outcome.number import Number
+from unmask.modalities.events.outcome.targets import Target, from_dict
+from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
+from unmask.modalities.events.questions.query_text import EXAMPLE
+from unmask.modalities.events.recipes import OutcomeSettings, structure_of
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import Events, Labels, as_events, read_labels, worded
+from unmask.modalities.events.records.parquet import as_frame
+from unmask.modalities.events.records.splits import Met, met
+from unmask.modalities.events.records.unknown import beyond_line, unknown_line, unknown_of
+from unmask.modalities.events.uses.evaluate import evaluate
+from unmask.modalities.events.uses.fill import SCHEMA, died, missing_values, next_events
+from unmask.modalities.events.uses.folder import EventFolder, load_folder
+from unmask.modalities.events.uses.query_answers import UNCALIBRATED, ask, queries_of
+from unmask.modalities.events.uses.query_panel import panel_answers
+from unmask.modalities.events.uses.surprise import By, surprise
+from unmask.training.precision import computing, resolve_device, resolve_precision
+from unmask.writing import written
+
+PARTS = {"states": True, "summaries": True, "answers": False}
+"""What an outcome head reads, where its folder does not say."""
+
+
+@dataclass(repr=False)
+class EventModel:
+    """A masked event model, its vocabulary and, where fine-tuned, its outcome head.
+
+    Attributes:
+        most_unknown: data of whose events a larger share has codes that the model does not know is refused.
+        unknown: of the data read last: share of such events, their number and the most frequent of their codes, and
+            known codes whose values lie beyond those it was trained on.
+        dead: of the data filled last: patients who died, who have no next events.
+        met: of the data predicted last: who of the subjects trained the head.
+    """
+
+    folder: EventFolder
+    device: torch.device
+    precision: str
+    most_unknown: float = 0.5
+    unknown: dict[str, Any] = field(default_factory=dict)
+    dead: int = 0
+    met: Met | None = None
+
+    def __repr__(self) -> str:
+        encoder = self.folder.model.encoder.config
+        count = sum(p.numel() for p in self.folder.model.parameters())
+        head = "" if self.folder.outcome is None else ", with an outcome head"
+        return (
+            f"EventModel({count / 1e6:.3g} M parameters, {encoder.layers} layers of {encoder.width}, "
+            f"{len(self.folder.vocabulary):,} codes{head}, {self.precision} on {self.device})"
+        )
+
+    def embed(self, data: Any, points: Any = None) -> np.ndarray:
+        """One vector per patient (or prediction point): mean and maximum of the encoder's states, (n, 2 width).
+
+        Args:
+            points: a MEDS task folder, a table with its columns, or labels read before.
+
+        Raises:
+            UserError: points are of subjects without events: rows of the array would not be theirs.
+        """
+        events = as_events(data)
+        read = None if points is None else read_labels(points, events, need_value=False)
+        if read is not None and read is not points and read.outside:
+            raise UserError(
+                f"{read.outside:,} of {read.outside + len(read):,} labels are of subjects without events",
+                hint="Leave them out, or read them with unmask.events.read_labels, which does.",
+            )
+        return self.states(self.histories(events), read)
+
+    def histories(self, events: Events) -> Histories:
+        """The patients as this model reads them.
+
+        Raises:
+            UserError: more than `most_unknown` of their events have codes that the model does not know.
+        """
+        made = self._histories(events)
+        self.unknown = unknown_of(made)
+        if self.unknown["unknown_share"] > self.most_unknown:
+            raise UserError(
+                f"{unknown_line(self.unknown)}, above the limit of {self.most_unknown:.0%}",
+                hint=f"Convert the data as the model's was, or pretrain on it; {option('most_unknown')} raises the "
+                "limit.",
+            )
+        if (line := beyond_line(self.unknown)) is not None:
+            warnings.warn(line, stacklevel=3)
+        return made
+
+    def _histories(self, events: Events) -> Histories:
+        s = self.folder.settings
+        return Histories(events, self.folder.vocabulary, structure_of(s).marks, s.ties)
+
+    def states(self, histories: Histories, points: Labels | None = None) -> np.ndarray:
+        """Pooled states; of each point the events known at its time."""
+        settings, model = self.folder.settings, self.folder.model.to(self.device)
+        numbers = np.arange(len(histories.events) if points is None else len(points))
+        batches = histories.batches(points, numbers, slots=settings.slots)
+        with self._computing():
+            return embed_batches(model, batches, mean_and_maximum, count=len(numbers), width=2 * settings.width)
+
+    def learnt(self, *, states: bool, answers: bool) -> Callable[[Histories, Labels], np.ndarray] | None:
+        """What makes the learnt features of points: pooled states, then answers; None without either.
+
+        Raises:
+            UserError: answers of a model that was pretrained without questions.
+        """
+        made: list[Callable[[Histories, Labels], np.ndarray]] = [self.states] if states else []
+        if answers:
+            queries_of(self.folder)
+            made.append(self.panel_answers)
+        return (lambda histories, points: np.concatenate([m(histories, points) for m in made], 1)) if made else None
+
+    def panel_answers(self, histories: Histories, points: Labels) -> np.ndarray:
+        """(points, questions) answers to a panel of questions, on the log scale; see `query_panel`."""
+        self.folder.model.to(self.device)
+        return panel_answers(self.folder, histories, points)
+
+    def features(
+        self, histories: Histories, points: Labels, *, states: bool, summaries: bool, answers: bool = False
+    ) -> Features:
+        """What the outcome head reads: summaries, then pooled states, then answers."""
+        found, names = gather(histories, points, self.learnt(states=states, answers=answers))
+        return found if summaries else found.some(np.arange(len(names), found.shape[1]))
+
+    def tuner(
+        self, histories: Histories, points: Labels, target: Target, settings: OutcomeSettings | None = None
+    ) -> Tuner:
+        """What fine-tunes copies of the encoder for a task, and asks them."""
+        settings = settings or OutcomeSettings()
+        return Tuner(
+            histories=histories,
+            points=points,
+            target=target,
+            slots=self.folder.settings.slots,
+            settings=settings.tune,
+            seed=settings.seed,
+            device=self.device,
+            context=self._computing,
+        )
+
+    def predict(self, data: Any, labels: Any) -> tuple[pl.DataFrame, Labels]:
+        """Probability (or number, with its interval) at each prediction point, MEDS-shaped, in the order of the labels.
+
+        The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was
+        held out of that ('held_out'), or the fine-tuning did not have it ('unseen'); null where the model does not
+        know: folders of version 0.1, and data whose ids are other people's by their births. Probabilities of 'train'
+        are too good to judge the model by.
+
+        Raises:
+            UserError: the model has no outcome head, or data or labels are not right.
+        """
+        events = as_events(data)
+        points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
+        self.met = met(events, (self.folder.outcome or {}).get("patients"))
+        frame = pl.DataFrame(
+            {
+                "subject_id": events.subjects[points.subject],
+                "prediction_time": points.time,
+                **target.columns(p, points),
+                "split": pl.Series(self.met.split[points.subject].tolist(), dtype=pl.String),
+            }
+        ).with_columns(pl.col("prediction_time").cast(pl.Datetime("us")))
+        return frame, points
+
+    def ask(
+        self,
+        data: Any,
+        questions: str | Iterable[str],
+        at: Any = None,
+        *,
+        until: str | None = None,
+    ) -> pl.DataFrame:
+        """Answers to questions about what is to come, without a label: how probable is it that a code, its value
+        beyond one, or any or none of several, stands in the record within so long after the time of asking?
+
+        Args:
+            questions: such as "LAB//glucose > 10 within 30 days"; `query_text` has the grammar.
+            at: labels, as `read_labels` takes them: asked at their times; default at the last event of each patient (an
+                OBSERVATION_END where the data has one).
+            until: a day or a time, such as "2024-06-30": everybody is asked then, the date of the extract.
+
+        Returns:
+            subject_id, prediction_time, question, probability (null where nothing can be said), unanswered (why); a row
+            per point and question, points in the order of the labels.
+
+        Raises:
+            UserError: the model was pretrained without questions, a question cannot be read or was not trained (an
+                unknown code, with the nearest known ones; a horizon; a value), or the data are not right.
+        """
+        one = isinstance(questions, str) or not isinstance(questions, Iterable)
+        several: list[Any] = [questions] if one else values_of(questions)
+        for question in several:
+            if not isinstance(question, str):
+                raise UserError(f"question {question!r}: not a text", hint=EXAMPLE)
+        return ask(self, data, several, at, until)
+
+    def uncalibrated(self) -> list[str]:
+        """What to say of answers that no held-out patients calibrated; a line or none."""
+        return [] if int(queries_of(self.folder).calibrated) else [UNCALIBRATED]
+
+    def evaluate(self, data: Any, labels: Any, *, seed: int = 0) -> dict[str, Any]:
+        """Figures of the predictions at labelled points, with intervals over patients, beside a constant prediction.
+
+        Where the folder's splits hold subjects out, at their points alone; never at points of patients who trained the
+        head, known by their subject ids (unless births say that these are other people's).
+
+        Returns:
+            kind, rows and points (how many), patients, without_events (points before the first event of their patient),
+            outside (labels of subjects without events), trained (points left out because their patients trained the
+            head; None where the model does not know, with the reason among the warnings: folders of version 0.1, and
+            ids of other people), split, warnings, and under `results` the figures of "model", of "constant" (the shares
+            of these labels themselves; of numbers their mean), and of numbers those of the last value of the code that
+            goes best with them.
+
+        Raises:
+            UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
+                head have points.
+        """
+        return evaluate(self, as_events(data), labels, seed=seed)
+
+    def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
+        """The points, what is predicted of them, and (points, outputs) of it.
+
+        Raises:
+            UserError: the model has no outcome head.
+        """
+        if self.folder.head is None or self.folder.outcome is None:
+            raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
+        target, histories = from_dict(self.folder.outcome["target"]), self.histories(events)
+        x = self.features(
+            histories, points, **PARTS | {k: self.folder.outcome[k] for k in PARTS if k in self.folder.outcome}
+        )
+        others = []
+        if self.folder.tuned is not None:
+            others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
+        p = self.folder.head.predict(x, target, others)
+        return points, target, target.with_rule(p, histories, points) if isinstance(target, Number) else p
+
+    def fill(self, data: Any, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
+        """Missing values with an interval (kind "value"), and the likeliest next events ("next").
+
+        Args:
+            top: next events per patient; 0 leaves them out, and patients who died (`dead` counts them) have none.
+            level: of the interval.
+
+        Returns:
+            subject_id, kind, time, code, probability, value (median), low, high.
+        """
+        if not 0 < level < 1 or top < 0:
+            raise UserError(f"level={level}, top={top}", hint="Expected a level between 0 and 1, top not below 0.")
+        data = data if isinstance(data, str | Path | Events) else as_frame(data)  # looked at twice
+        events = as_events(data)
+        histories = self.histories(events)
+        self.folder.model.to(self.device)
+        parts = []
+        if self.folder.settings.value_weight:
+            parts.append(missing_values(self.folder, histories, worded=worded(data), level=level))
+        self.dead = int(died(events).sum()) if top else 0
+        if top:
+            parts.append(next_events(self.folder, histories, top=top, level=level))
+        return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
+
+    def score(self, data: Any, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
+        """How natural each patient, visit or event is to the model; see `surprise.surprise`."""
+        events = as_events(data)
+        self.folder.model.to(self.device)
+        with self._computing():
+            return surprise(self.folder, self.histories(events), by=by, mode=mode)
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, codes, and what the model was made with."""
+        s = self.folder.settings
+        return {
+            "kind": "events",
+            "parameters": sum(p.numel() for p in self.folder.model.parameters()),
+            "architecture": s.architecture,
+            "width": s.width,
+            "layers": s.layers,
+            "slots": s.slots,
+            "codes": len(self.folder.vocabulary.codes),
+            "outcome_head": self.folder.head is not None,
+        }
+
+    def _computing(self) -> contextlib.AbstractContextManager[Any]:
+        return computing(self.precision, self.device)
+
+
+def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> EventModel:
+    """The event model in a folder, ready to use.
+
+    Raises:
+        UserError: naming what is missing, corrupt or does not fit together.
+    """
+    where = resolve_device(device)
+    # Small models gain nothing from bf16 at rest, and probabilities should not depend on a measurement.
+    named = "fp32" if precision == "auto" and where.type == "cpu" else resolve_precision(precision, where).name
+    return EventModel(folder=load_folder(folder), device=where, precision=named)
+
+
+def write_predictions(frame: pl.DataFrame, out: str | Path) -> None:
+    """Write a parquet, whole or not at all.
+
+    Raises:
+        UserError: the folder is not there, or cannot be written.
+    """
+    with written(out) as temporary:
+        frame.write_parquet(temporary)

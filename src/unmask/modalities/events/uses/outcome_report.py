@@ -1,0 +1,331 @@
+"""report.html of a fine-tuned outcome: figures beside the baselines', calibration, subgroups, a patient's timeline."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import quoted
+from unmask.evaluation.charts import line_chart, number, table
+from unmask.evaluation.report import Report
+from unmask.modalities.events.outcome import clinical, number_report
+from unmask.modalities.events.outcome.number import Number
+from unmask.modalities.events.outcome.scoring import scored
+from unmask.modalities.events.outcome.targets import Binary, Classes, Labelled, TimeToEvent
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import HOUR, STATIC, Labels
+from unmask.modalities.events.records.vocabulary import FIRST
+from unmask.modalities.events.uses.fill import timeline
+from unmask.modalities.events.uses.folder import EventFolder
+from unmask.writing import final_place
+
+LEAST = 30
+"""Points that a subgroup needs to be shown."""
+MOST_GROUPS, MOST_EVENTS = 12, 60
+BANDS = (0, 18, 40, 65, 80, 200)
+SHOWN = (
+    "auroc",
+    "auprc",
+    "brier",
+    "ece",
+    "ece_floor",
+    "slope",
+    "intercept",
+    "accuracy",
+    "macro_auroc",
+    "log_loss",
+    "c_index",
+    "rmse",
+    "mae",
+    "r2",
+    "spearman",
+    "coverage",
+)
+KINDS = {
+    "binary": "yes or no",
+    "classes": "one of several classes",
+    "number": "a number",
+    "time_to_event": "time to an event",
+}
+NO_BREAK_HYPHEN, NO_BREAK_SPACE = "\u2011", "\u00a0"
+IN_UNITS = ("rmse", "mae")
+"""Figures in the unit of the labels, of any size."""
+NAMES = {
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "ece_floor": "by chance alone",
+    "slope": "calibration slope",
+    "intercept": "calibration intercept",
+    "c_index": "C-index",
+    "macro_auroc": "macro AUROC",
+    "log_loss": "log loss",
+    "rmse": "RMSE",
+    "mae": "mean error",
+    "r2": "R²",
+    "spearman": "rank correlation",
+    "coverage": "within the interval",
+}
+
+
+WORTH = (
+    "Measured on the training patients alone, in five folds: how much better the head does with all parts than without "
+    "this one, with 95 % intervals over patients. What is worth nothing is left out."
+)
+
+
+def worth_rows(worth: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
+    """Headers and rows of what each part is worth."""
+    keys = [k for k in ("log_likelihood", "auroc") if all(k in p for p in worth["parts"].values())]
+    rows = []
+    for part, found in worth["parts"].items():
+        told = [f"{found[k]:+.4f} ({' to '.join(f'{b:+.4f}' for b in found['intervals'][k])})" for k in keys]
+        rows.append([part, *told, "left out" if part in worth["left_out"] else "kept"])
+    return ["part", *(("log-likelihood, nats per point", "AUROC")[: len(keys)]), ""], rows
+
+
+def write(
+    out: Path,
+    found: dict[str, Any],
+    histories: Histories,
+    points: Labels,
+    predicted: dict[str, np.ndarray],
+    target: Labelled,
+    folder: EventFolder,
+    words: dict[str, str] | None = None,
+    examples: bool = False,
+) -> list[dict[str, Any]]:
+    """Write the page about the held-out `points`; returns the figures by subgroup.
+
+    Args:
+        words: descriptions of codes.
+        examples: draw the record of the patient at highest risk.
+    """
+    words = words or {}
+    outcome = str(found.get("outcome", "the outcome"))
+    page = Report(f"Prediction of {outcome} from patient events", str(final_place(out)))
+    page.facts(
+        {
+            "Outcome": outcome,
+            "Training labels": _count(found, "training"),
+            "Held-out labels": _count(found, "held_out"),
+            "Kind": KINDS.get(target.kind, target.kind),
+            "Time": f"{found['seconds']:.0f} s",
+        }
+    )
+    if len(points):
+        page.section("When predictions are asked for", clinical.asked_when(histories, points) + " (held-out points).")
+    if found.get("unseen_classes"):
+        listed = ", ".join(f"{quoted(name)} ({count})" for name, count in found["unseen_classes"].items())
+        page.facts({"Held-out labels of classes that training did not have": listed})
+    counts = next((name for name in found["results"] if name.endswith("number of events")), "number of events")
+    page.section(
+        "On held-out patients",
+        figures_table(found["results"], "model"),
+        note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
+        "labels. Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and "
+        "calibration error (10 bins of equal count, less what chance adds; beside it what right predictions would show "
+        "by chance alone); a calibration slope of 1 and an intercept of 0 are right. The "
+        "row 'prevalence' is what a rule that knows nothing of the patient scores, "
+        f"'{counts}' one that knows no more than that."
+        if not isinstance(target, Number)
+        else "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
+        "labels. RMSE and the mean error (both in the unit of the labels) are better when lower; R² (share of the "
+        f"variance that is explained) and rank correlation when higher; of the intervals {target.level:.0%} should "
+        "hold the number. 'training mean' is a rule that knows nothing of the patient, "
+        f"'{counts}' one that knows no more than that, 'last value of ...' one that knows a single value.",
+    )
+    if isinstance(target, Binary) and len(points) >= 20 and predicted:
+        assert points.value is not None
+        truth = points.value.astype(np.int64)
+        ours = found["results"]["ours"]
+        shown: dict[str, np.ndarray] = {n: predicted[n][:, 0] for n in ("ours", "gradient boosting") if n in predicted}
+        if 0 < truth.sum() < len(truth):
+            page.section(
+                "Calibration and ROC", note=clinical.calibration_words(truth, shown["ours"], ours["intervals"])
+            )
+            page.chart(clinical.roc_chart(truth, shown)).chart(clinical.calibration_chart(truth, shown))
+            found["thresholds"] = clinical.thresholds(truth, shown["ours"], points.subject)
+            page.section(
+                "If patients were flagged at a threshold",
+                clinical.threshold_table(found["thresholds"]),
+                note="Ours, on held-out prediction points. PPV: of those flagged, the share that had the outcome; "
+                "NPV: of those not flagged, the share that did not. Thresholds are fixed, not chosen on these "
+                "patients; intervals of 95 % resample patients.",
+            )
+    if isinstance(target, TimeToEvent) and len(points) >= 20 and predicted:
+        page.section("Calibration", note="Held-out points; who was censored counts as Kaplan and Meier count them.")
+        for chart in clinical.time_calibration(points, predicted["ours"], target.cuts):
+            page.chart(chart)
+    if isinstance(target, Number) and len(points) and predicted:
+        number_report.sections(page, points, predicted["ours"], target, outcome)
+    key = next((k for k in SHOWN if any(k in row for row in found.get("curve", ()))), None)
+    if "worth" in found:
+        page.section("What each part is worth", table(*worth_rows(found["worth"])), note=WORTH)
+    if key is not None:
+        lines: dict[str, tuple[list[float], list[float]]] = {}
+        for row in found["curve"]:
+            lines.setdefault(row["model"], ([], []))[0].append(row["labels"])
+            lines[row["model"]][1].append(row.get(key, float("nan")))
+        for name, result in found["results"].items():
+            x, y = lines.setdefault(name, ([], []))
+            x.append(found["training"])
+            y.append(result.get(key, float("nan")))
+        told = NAMES.get(key, key.upper())
+        page.section("Learning curve", line_chart(lines, f"{told} by labels", "training labels", told))
+    groups = by_subgroup(histories, points, predicted, target) if predicted else []
+    if groups:
+        page.section(
+            "By subgroup",
+            figures_table({g["group"]: g for g in groups}, "group, ours"),
+            note=f"Static facts and age bands with {LEAST} held-out points or more.",
+        )
+    if examples and len(points) and predicted:
+        _draw_timeline(page, folder, histories, points, predicted["ours"], target, words)
+    page.write(out / "report.html")
+    return groups
+
+
+def _count(found: dict[str, Any], part: str) -> str:
+    """How many labels, of how many patients, and how many of a yes or no are yes."""
+    who, yes = found.get("patients", {}).get(part), found.get("positives", {}).get(part)
+    told = f"{found[part]:,}" + ("" if who is None else f" of {who:,} patients")
+    return told if yes is None or not found[part] else f"{told}; {yes:,} positive ({yes / found[part]:.1%})"
+
+
+def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
+    """One row a name, one column a figure, its interval behind it."""
+    shown = [k for k in SHOWN if any(k in r for r in results.values())]
+    rows = []
+    for name, result in results.items():
+        cells = [_figure(k, result) if k in result else "" for k in shown]
+        rows.append([name, result["n"], *cells])
+    return table([first, "n", *(NAMES.get(k, k.upper() if len(k) < 6 else k) for k in shown)], rows)
+
+
+def figure_text(name: str, value: float) -> str:
+    """A figure with three decimals, or with four digits where it is in the unit of the labels.
+
+    >>> figure_text("auroc", 0.81234), figure_text("rmse", 12345.6), figure_text("mae", 0.00012)
+    ('0.812', '12,346', '1.2e-4')
+    """
+    return number(value) if name in IN_UNITS else f"{value:.3f}"
+
+
+def _figure(name: str, result: dict[str, Any]) -> str:
+    """A figure, and its interval behind it."""
+    ends = result["intervals"].get(name)
+    span = "" if ends is None else f" ({figure_text(name, ends[0])} to {figure_text(name, ends[1])})"
+    return figure_text(name, result[name]) + span
+
+
+def by_subgroup(
+    histories: Histories, points: Labels, predicted: dict[str, np.ndarray], target: Labelled
+) -> list[dict[str, Any]]:
+    """Ours, by age band and by static fact."""
+    out = []
+    for name, chosen in subgroups(histories, points).items():
+        if chosen.sum() >= LEAST:
+            out.append({"group": name, **scored(target, points.take(chosen), predicted["ours"][chosen], draws=200)})
+    return out
+
+
+def subgroups(histories: Histories, points: Labels) -> dict[str, np.ndarray]:
+    """Name -> which points: age at the prediction time in bands, static codes, halves of static values."""
+    both = list(zip(points.subject.tolist(), points.time.tolist(), strict=True))
+    years = np.array([histories.age(s, t, t) for s, t in both])
+    out: dict[str, np.ndarray] = {}
+    for low, high in pairwise(BANDS):
+        chosen = (years >= max(low, 1e-9)) & (years < high)
+        if chosen.any():
+            out[f"age {low} to {high}" if high < 200 else f"age {low} or more"] = chosen
+    events, codes = histories.events, histories.vocabulary.codes
+    value: dict[int, np.ndarray] = {}
+    for i, (subject, moment) in enumerate(both):
+        for row in histories.rows(subject, moment):
+            if events.time[row] != STATIC:
+                break
+            value.setdefault(int(histories.code[row]), np.full(len(both), np.nan))
+            value[int(histories.code[row])][i] = events.value[row] if math.isfinite(events.value[row]) else math.inf
+    for code, found in value.items():
+        if code < FIRST or len(out) >= MOST_GROUPS:
+            continue
+        name = codes[code - FIRST]
+        if np.isinf(found).any():
+            out[name] = np.isinf(found)
+        elif np.isfinite(found).sum() >= 2 * LEAST:
+            middle = float(np.nanmedian(found))
+            out |= {f"{name} up to {middle:g}": found <= middle, f"{name} above {middle:g}": found > middle}
+    return {name: chosen for name, chosen in out.items() if not chosen.all()}
+
+
+def _draw_timeline(
+    page: Report,
+    folder: EventFolder,
+    histories: Histories,
+    points: Labels,
+    p: np.ndarray,
+    target: Labelled,
+    words: dict[str, str],
+) -> None:
+    """The held-out patient of highest predicted risk (of classes, of the last; of numbers, the highest): each visit
+    hidden alone, what was expected of it."""
+    at = int(p[:, 0 if isinstance(target, Number) else -1].argmax())
+    subject, moment = int(points.subject[at]), int(points.time[at])
+    rows = timeline(folder, histories, subject, moment)
+    if not rows:
+        return
+    risk = f"probability of {target.names[-1]}" if isinstance(target, Classes) else "risk"
+    risk = "number" if isinstance(target, Number) else risk
+    note = (
+        f"Subject {int(histories.events.subjects[subject])}, the one of highest predicted {risk} among the held out. "
+        "Each visit was hidden alone and predicted from all others; the interval is of 80 %."
+    )
+    page.section("A patient's timeline", "", note=note)
+    begin = rows[0]["time"]
+    measured = [r for r in rows if r["value"] is not None and r["expected"] is not None]
+    counts: dict[str, int] = {}
+    for r in measured:
+        counts[r["code"]] = counts.get(r["code"], 0) + 1
+    for code in sorted(counts, key=lambda c: -counts[c])[:3]:
+        mine = [r for r in measured if r["code"] == code]
+        if len(mine) > 1:
+            unit, size = clinical.unit_for((mine[-1]["time"] - begin) / HOUR)
+            since = [(r["time"] - begin) / HOUR / size for r in mine]
+            lines = {
+                n: (since, [r[k] for r in mine])
+                for n, k in (
+                    ("measured", "value"),
+                    ("expected", "expected"),
+                    ("low", "low"),
+                    ("high", "high"),
+                )
+            }
+            page.chart(line_chart(lines, clinical.named(code, words), f"{unit} since the first event shown", ""))
+    shown = [
+        [
+            _moment(r["time"]),
+            clinical.named(r["code"], words),
+            _text(r["value"]),
+            "" if r["expected"] is None else f"{r['expected']:.3g} ({r['low']:.3g} to {r['high']:.3g})",
+            f"{r['probability']:.1%}",
+            clinical.named(r["likeliest"], words),
+        ]
+        for r in rows[-MOST_EVENTS:]
+    ]
+    headers = ["time", "event", "value", "value expected", "probability given to it", "likeliest there"]
+    page.section("Its last events, hidden visit by visit", table(headers, shown))
+
+
+def _moment(time: int) -> str:
+    """Date and minute, which stay on one line of a table."""
+    shown = datetime.fromtimestamp(time / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
+    return shown.replace("-", NO_BREAK_HYPHEN).replace(" ", NO_BREAK_SPACE)
+
+
+def _text(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

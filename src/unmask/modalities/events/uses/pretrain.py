@@ -1,0 +1,303 @@
+"""`unmask pretrain events`: a MEDS folder -> vocabulary -> masked model -> run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.core.batch import PackedBatch, packer, place_best_fit
+from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, Uniform, Units
+from unmask.core.hashing import Salt, uniform
+from unmask.core.model import MaskedModel
+from unmask.core.own_selector import own_selector
+from unmask.core.plan import Plan
+from unmask.engines.folder import prepared_at
+from unmask.errors import UserError, setting
+from unmask.evaluation.card import source_name
+from unmask.memory import data_in_memory
+from unmask.modalities.events.network.held_out import split, subjects_to_learn_from
+from unmask.modalities.events.network.prepared import open_prepared, prepared_settings
+from unmask.modalities.events.network.rules import code_counts, code_rules
+from unmask.modalities.events.questions.queries import QueryDraws
+from unmask.modalities.events.questions.query_batches import with_questions
+from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, calibrate, start_asking
+from unmask.modalities.events.recipes import EventSettings, check_read, structure_of, with_overrides
+from unmask.modalities.events.records.columns import Store
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import BY_SPLITS, HOUR, STATIC, Events, as_events
+from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.uses.folder import FORMAT, EventFolder, new_model, save_folder
+from unmask.training.ahead import MadeWhenNeeded
+from unmask.training.job import Job, RunResult
+from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.settings import TrainSettings, lasting
+
+VISITS = 0.25
+"""Share of the histories whose whole visits are hidden with hide=mixed: of them codes are learnt slowly."""
+VALIDATION_KEPT = 1 << 18
+"""Held-out slots whose batches stay in memory (some 40 MB); more are made whenever they are looked at."""
+CALIBRATING = 0.15
+"""Share of a run's minutes in which held-out patients are asked."""
+LATEST = 5 * 365.25 * 24
+"""Hours behind the last event at most that a pretraining history is told to be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRun:
+    """A finished run: where it is, how it ended, what it was trained on."""
+
+    folder: Path
+    result: RunResult
+    settings: EventSettings
+    data: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
+        return self.result.summary(self.folder, self.settings.train.seed, data=self.data)
+
+
+class EventPretraining(Pretrainable[EventRun]):
+    """A new masked event model; see `pretrain`."""
+
+    def __init__(self, data: str | Path | Events, settings: EventSettings, subjects: np.ndarray | None) -> None:
+        self.data, self.settings, self.subjects = data, settings, subjects
+
+    @property
+    def train(self) -> TrainSettings:
+        train = self.settings.train
+        # The minutes hold the calibration of answers too.
+        minutes = None if train.minutes is None or not self.settings.questions else (1 - CALIBRATING) * train.minutes
+        return train if minutes is None else dataclasses.replace(train, minutes=minutes)
+
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        settings, seed, vocabulary = self.settings, self.settings.train.seed, None
+        folder = prepared_at(self.data, "events") if isinstance(self.data, str | Path) else None
+        if folder is None:
+            self.events = as_events(self.data, store=store_of(settings, out, say))
+        else:
+            if self.subjects is not None:
+                raise UserError(f"{folder}: its patients were chosen when it was prepared", hint="Leave subjects= out.")
+            self.events, vocabulary, seed = open_prepared(folder, settings)
+            say(f"{folder}: prepared, {len(self.events.time):,} events")
+        chosen = subjects_to_learn_from(self.events) if self.subjects is None else np.asarray(self.subjects)
+        self.chosen, self.training, self.held_out = chosen, *split(self.events, chosen, settings, seed)
+        if not len(self.training):
+            raise UserError(
+                f"{len(chosen)} patients and none left to train on", hint=f"Give more, or {setting('holdout', 0)}."
+            )
+        if vocabulary is None:
+            vocabulary = Vocabulary.fit(
+                self.events, subjects=self.training, floor=settings.floor, rollup=settings.rollup
+            )
+        self.histories = Histories(self.events, vocabulary, structure_of(settings).marks, settings.ties)
+
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        settings, histories = self.settings, self.histories
+        vocabulary = histories.vocabulary
+        model = new_model(settings, len(vocabulary))
+        model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
+        model.codec.start(histories, self.training)
+        self.draws = start_asking(model, histories, self.training, settings)
+        whole = histories.lengths()
+        lengths = np.minimum(whole, settings.slots)
+        for i in np.flatnonzero(whole > settings.slots).tolist():  # cut between time stamps
+            lengths[i] = histories.length(i, slots=settings.slots)
+        self.about = self._about(whole, lengths)
+        say(
+            f"{len(self.training)} training and {len(self.held_out)} held-out patients, {self.about['events']:,} "
+            f"events, {len(vocabulary.codes)} codes; {self.about['events_cut']:,} oldest events of long histories "
+            "left out"
+            + (f"; {self.about['kept_out']} patients kept out by {BY_SPLITS}" if self.about["kept_out"] else "")
+        )
+        # As they are known when asked about, long histories are cut elsewhere, and may fill all slots.
+        planned = lengths if self.draws is None else np.minimum(whole, settings.slots)
+        job = make_job(model, histories, planned, self.training, self.held_out, settings, self.draws)
+        self.validation, self.corruption = job.validation, job.validation_corruption
+        return job
+
+    def _about(self, whole: np.ndarray, lengths: np.ndarray) -> dict[str, Any]:
+        """Counts of the data. `whole` and `lengths`: slots of each history, before and after long ones are cut."""
+        histories, chosen = self.histories, self.chosen
+        return {
+            "patients": len(chosen),
+            "training": len(self.training),
+            "held_out": len(self.held_out),
+            "events": int(np.diff(self.events.offsets)[self.training].sum()),
+            "codes": len(histories.vocabulary.codes),
+            "rare_events": sum(histories.unknown.values()),
+            "rare_codes": dict(list(histories.unknown.items())[:20]),
+            "events_cut": int((whole - lengths).sum()),
+            "patients_cut": int((whole > lengths).sum()),
+            "kept_out": 0 if self.subjects is not None else len(self.events) - len(chosen),
+        }
+
+    def save(self, out: Path, model: Any) -> None:
+        frequencies = code_counts(self.histories, self.training)
+        self.about["rules"] = code_rules(frequencies, self.validation, self.corruption)
+        if self.draws is not None:
+            minutes = self.settings.train.minutes
+            seconds = None if minutes is None else 60 * CALIBRATING * minutes
+            self.about["answers"] = calibrate(model, self.draws, self.held_out, self.settings, seconds)
+            self.about["questions_calibrated_on"] = int(model.queries.calibrated)
+        folder = EventFolder(model=model, vocabulary=self.histories.vocabulary, settings=self.settings)
+        save_folder(out, folder, about={"data": self.about, "source": source_name(self.data)})
+
+    def finished(self, out: Path, result: RunResult) -> EventRun:
+        return EventRun(folder=out, result=result, settings=self.settings, data=self.about)
+
+    def report(self, finished: EventRun) -> None:
+        write_report(finished)
+
+
+def pretrain(
+    data: str | Path | Events,
+    out: str | Path,
+    *,
+    settings: EventSettings | None = None,
+    resume: bool = False,
+    console: bool = True,
+    trackers: Sequence[str] = (),
+    subjects: np.ndarray | None = None,
+) -> EventRun:
+    """Pretrain a masked event model. Vocabulary and value scales come from the training patients alone.
+
+    Args:
+        data: a MEDS folder or the URL of one, events read before, or a folder that `prepare` has made.
+        settings: default those that the data was prepared with, or `EventSettings()`.
+        subjects: numbers of the patients to learn from; default all but those that the folder's splits hold out. Where
+            the splits have a tuning part, the run is judged by it.
+
+    Raises:
+        UserError: for anything wrong with the input, the settings or the folder.
+    """
+    if settings is None:
+        known = {} if isinstance(data, Events) else prepared_settings(data)
+        settings = with_overrides(EventSettings(), known)
+    check_read(settings)
+    kind = EventPretraining(data, settings, subjects)
+    return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
+
+
+def store_of(settings: EventSettings, out: Path, say: Callable[[str], None]) -> Store:
+    """Where the events of a run go: see `EventSettings.store`."""
+    most = data_in_memory(settings.store, settings.train.memory)
+    return Store(folder=Path(settings.store_folder or out / "events"), most=most, say=say)
+
+
+def corruption_of(settings: EventSettings) -> Corruption:
+    """The training corruption the settings ask for."""
+    ratio = settings.ratio if settings.ratio_from is None else (settings.ratio_from, settings.ratio)
+    visits, events = Units(ratio=ratio), Uniform(ratio=ratio)
+    selectors: dict[str, Selector] = {
+        "visit": visits,
+        "event": events,
+        "mixed": Mixture(first=visits, second=events, share=VISITS),
+    }
+    return Corruption(
+        select=own_selector(settings.select, ratio) if settings.select is not None else selectors[settings.hide],
+        replace=Replacement(mask=settings.mask, random=settings.random, keep=settings.keep),
+    )
+
+
+def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], int], PackedBatch]:
+    """Rows of subject numbers -> packed batch.
+
+    Examples are made anew for every batch, some two million slots per second on one core where a step of the default
+    model takes in 40 thousand: keeping them (57 bytes per slot) would cost more memory than the events themselves.
+    """
+    return packer(lambda number: histories.example(number, slots=slots, asked=asked_at(histories, number)), slots)
+
+
+def asked_at(histories: Histories, subject: int) -> int | None:
+    """The time of asking that half of the histories are told in pretraining: behind their last event, by nothing up to
+    five years, evenly on the log scale; drawn for each patient once."""
+    drawn, gap = (
+        float(uniform(np.array([subject]), salt)[0]) for salt in (Salt.ASKING_TIME_SHOWN, Salt.ASKING_TIME_GAP)
+    )
+    last = int(histories.events.time[histories.events.offsets[subject + 1] - 1])
+    if histories.ties == "rows" or drawn < 0.5 or last == STATIC:
+        return None
+    return last + int(math.expm1(gap * math.log1p(LATEST)) * HOUR)
+
+
+def make_job(
+    model: MaskedModel,
+    histories: Histories,
+    lengths: np.ndarray,
+    train: np.ndarray,
+    held_out: np.ndarray,
+    settings: EventSettings,
+    draws: QueryDraws | None = None,
+) -> Job:
+    """Tie a model, patients and a corruption together for the run."""
+    rows = settings.train.batch_slots // settings.slots
+    plan = Plan(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
+    make: Callable[..., PackedBatch] = batch_maker(histories, settings.slots)
+    if draws is not None:
+        asking = {"count": settings.questions, "seed": settings.train.seed}
+        make = with_questions(make, draws, slots=settings.slots, **asking)
+    placed = [[int(held_out[i]) for i in row] for row in place_best_fit(lengths[held_out], settings.slots)]
+    makers = [functools.partial(make, placed[k : k + rows], rows) for k in range(0, len(placed), rows)]
+    size = rows * settings.slots
+    few = len(makers) * size <= VALIDATION_KEPT
+    validation = [made() for made in makers] if few else MadeWhenNeeded(makers, size)
+    corruption = corruption_of(settings)
+    return Job(
+        model=model,
+        plan=plan,
+        make_batch=make,
+        by_epoch=draws is not None,
+        corruption=corruption,
+        validation=validation,
+        validation_corruption=dataclasses.replace(corruption, static=True),
+        fingerprint=_fingerprint(histories, train, settings),
+        look_ahead=1,
+    )
+
+
+def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSettings) -> dict[str, Any]:
+    """What must not change between a run and its resumption: the events, who is learnt from, and most settings."""
+    events, content = histories.events, hashlib.sha256()
+    content.update(json.dumps([events.digest(), events.codes, histories.vocabulary.codes]).encode())
+    for part in (events.subjects, events.offsets, train):
+        content.update(np.ascontiguousarray(part, np.int64).data)
+    kept = lasting(dataclasses.asdict(settings))
+    for name in ("store", "store_folder"):
+        kept.pop(name)
+    return {"settings": kept, "the events": content.hexdigest(), "the network": FORMAT}
+
+
+def write_report(finished: EventRun) -> Path:
+    """report.html of a run: figures, curves, settings."""
+    from unmask.evaluation.charts import table
+    from unmask.evaluation.report import Report, training_curves
+
+    r = finished.result
+    page = Report("Masked pretraining on patient events", str(finished.folder))
+    page.facts(
+        {
+            "Held-out loss": r.held_out("loss", "{:.3f} nats"),
+            "Steps": r.steps,
+            "Held-out code accuracy": r.held_out("accuracy", "{:.1%}"),
+            "Time": f"{r.seconds:.0f} s",
+            "Real events/s": f"{r.slots_per_second:,.0f}",
+            "Precision": r.precision,
+            "Patients": finished.data["training"],
+            "Events": finished.data["events"],
+        }
+    )
+    page.section("Training", training_curves(finished.folder / "metrics.jsonl", loss="nats per hidden event"))
+    if finished.data.get("answers"):
+        page.section("Answers to questions", table(*answer_rows(finished.data["answers"])), note=ANSWERS)
+    page.section("Settings", json.dumps(dataclasses.asdict(finished.settings), indent=1))
+    return page.write(finished.folder / "report.html")

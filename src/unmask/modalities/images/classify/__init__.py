@@ -1,0 +1,1 @@
+"""A head for classes, and its training."""

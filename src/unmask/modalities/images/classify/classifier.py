@@ -1,0 +1,350 @@
+"""A classifier on top of an image encoder: the network, and its uses once trained."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.core.batch import PackedBatch
+from unmask.core.model import MaskedModel
+from unmask.encoder.on_host import on_host, to_device
+from unmask.errors import UserError, first_of, quoted, setting
+from unmask.modalities.images.classify.objectives import Objective, OneClass, objective_from
+from unmask.modalities.images.network.card import scored
+from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig, unpatchify
+from unmask.modalities.images.network.features import PASSING, cell_means, cells, pooled, settled
+from unmask.modalities.images.network.folder import save_folder
+from unmask.modalities.images.network.gradients import picture_gradients, picture_numbers
+from unmask.modalities.images.reading.arrays import ImageSet, some_pictures
+from unmask.modalities.images.reading.split import several_labels
+
+ClassPooling = Literal["mean", "first", "grid"]
+
+
+class DropPath:
+    """Stochastic depth (Huang et al. 2016): a block's output is left out for a random share of the rows while training.
+
+    A forward hook of the block, so that the encoder itself knows nothing of it.
+
+    Attributes:
+        kept: which rows keep the output; None draws them at every pass.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.kept: Tensor | None = None
+
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
+        """Booleans: which of so many rows keep the output."""
+        return torch.rand(rows, generator=generator) >= self.share
+
+    def __call__(self, module: nn.Module, _: Any, output: Tensor) -> Tensor:
+        if not module.training or not self.share:
+            return output
+        kept = self.draw(len(output)) if self.kept is None else self.kept
+        return output * to_device(kept.to(output.dtype) / (1 - self.share), output.device)[:, None, None]
+
+
+class ClassifierNet(nn.Module):
+    """Encoder with nothing hidden -> pooled patches (or the class token) -> norm -> linear.
+
+    The norm stands behind the pooling, as in MAE's fine-tuning, and starts as the encoder's final one. With pooling
+    'grid' it stands before: the head reads what `embed(pooling="grid")` gives.
+
+    Args:
+        gradients: the head reads the oriented gradients of the whole picture (`gradients.picture_gradients`) beside.
+    """
+
+    def __init__(
+        self,
+        model: MaskedModel[PatchCodec],
+        classes: int,
+        pooling: ClassPooling = "mean",
+        drop_path: float = 0.0,
+        gradients: bool = False,
+    ) -> None:
+        super().__init__()
+        self.masked = model
+        self.norm = model.encoder.final_norm
+        model.encoder.final_norm = nn.Identity()
+        self.read(pooling, gradients, classes)
+        layers = model.encoder.layers
+        self.drop_paths: list[DropPath] = []
+        for number, layer in enumerate(layers if drop_path else ()):
+            for block in (layer.attention, layer.feedforward):
+                self.drop_paths.append(DropPath(drop_path * number / max(len(layers) - 1, 1)))
+                block.register_forward_hook(self.drop_paths[-1])
+
+    @property
+    def config(self) -> PatchCodecConfig:
+        """What the encoder was built for: size, patch and channels of pictures."""
+        return self.masked.codec.config
+
+    def read(self, pooling: ClassPooling, gradients: bool, classes: int) -> None:
+        """Let a new head of so many outputs, near 0, read features of this kind.
+
+        Raises:
+            UserError: pooling 'first' of a model without a class token.
+        """
+        if pooling == "first" and not self.config.class_token:
+            raise UserError(
+                "pooling=first, but the model has no class token", hint=f"Use {setting('pooling', 'mean')}."
+            )
+        self.pooling, self.gradients = pooling, gradients
+        inputs = self.masked.encoder.config.width * (math.prod(cells(self.config.grid)) if pooling == "grid" else 1)
+        inputs += picture_numbers(self.config.image) if gradients else 0
+        self.head = nn.Linear(inputs, classes, device=self.device)
+        nn.init.trunc_normal_(self.head.weight, std=2e-5)
+        nn.init.zeros_(self.head.bias)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lies."""
+        return self.masked.codec.patch.weight.device
+
+    def forward(self, batch: PackedBatch) -> Float[Tensor, "rows classes"]:
+        return self.head(self.features(batch)).float()
+
+    def features(self, batch: PackedBatch) -> Float[Tensor, "rows features"]:
+        """What the head reads of each picture."""
+        pooled = self.pooled(self.masked.states(batch), batch, self.pooling)
+        if not self.gradients:
+            return pooled
+        return torch.cat([pooled, self.edges(batch).to(pooled.dtype)], 1)
+
+    def edges(self, batch: PackedBatch) -> Float[Tensor, "rows numbers"]:
+        """Oriented gradients of the pictures of a batch."""
+        patches = batch.values["patch"][:, int(self.config.class_token) :]
+        return picture_gradients(unpatchify(patches, self.config.patch, self.config.grid))
+
+    def pooled(
+        self, states: Float[Tensor, "rows slots width"], batch: PackedBatch, pooling: ClassPooling
+    ) -> Float[Tensor, "rows features"]:
+        """The encoder's states, pooled and normed."""
+        first = int(self.config.class_token)
+        if pooling == "grid":
+            return cell_means(self.norm(states), batch, self.config)
+        if pooling == "first":
+            pooled = states[:, 0]
+        elif bool(on_host(batch.observed).all()):
+            pooled = states[:, first:].mean(1)
+        else:  # the mean over the patches that were measured
+            seen = batch.observed[:, first:, None].to(states.dtype)
+            pooled = (states[:, first:] * seen).sum(1) / seen.sum(1).clamp_min(1)
+        return self.norm(pooled)
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[MaskedModel[PatchCodec]]:
+        """The masked model with its final norm put back, for saving and embedding."""
+        self.masked.encoder.final_norm = self.norm
+        try:
+            yield self.masked
+        finally:
+            self.masked.encoder.final_norm = nn.Identity()
+
+
+def layer_groups(net: ClassifierNet, *, rate: float, decay: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Parameter groups with rates that fall from the head to the patches (Clark et al. 2020; Bao et al. 2022).
+
+    Embeddings are layer 0, block i is i + 1, norm and head come last; each layer has `decay` times the rate of the
+    next. Vectors do not decay. Frozen tables and what classification does not use (decoder, patch head) get no group.
+    """
+    last = len(net.masked.encoder.layers) + 1
+    used = [("encoder", net.masked.encoder), ("codec", net.masked.codec), ("norm", net.norm), ("head", net.head)]
+    groups: dict[tuple[int, bool], list[Tensor]] = {}
+    for part, module in used:
+        for name, parameter in module.named_parameters():
+            if not parameter.requires_grad or (part == "codec" and not name.startswith(("patch.", "edges.", "cls"))):
+                continue
+            depth = (
+                last if part in ("norm", "head") else int(name.split(".")[1]) + 1 if name.startswith("layers.") else 0
+            )
+            groups.setdefault((depth, parameter.ndim > 1), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "lr": (peak := rate * decay ** (last - depth)),
+            "initial_lr": peak,
+            "weight_decay": weight_decay if matrix else 0.0,
+        }
+        for (depth, matrix), parameters in sorted(groups.items(), key=lambda item: item[0])
+    ]
+
+
+@dataclass(repr=False)
+class Classifier:
+    """A fine-tuned model ready to use; `unmask.load` gives one for a folder that `finetune classify` wrote.
+
+    Attributes:
+        model: the image model below (its `read` brings pictures into shape).
+        net: encoder and head.
+        classes: names of the classes or labels; of a number what it is called.
+        objective: what its labels are: one class per picture (the default), several labels, or a number.
+    """
+
+    model: Any
+    net: ClassifierNet
+    classes: list[str]
+    objective: Objective = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.objective is None:
+            self.objective = OneClass(self.classes)
+
+    def __repr__(self) -> str:
+        return f"Classifier({first_of(map(quoted, self.classes))}; {self.model!r})"
+
+    @classmethod
+    def restore(cls, model: Any) -> Classifier:
+        """From a loaded folder that holds a head.
+
+        Raises:
+            UserError: the head's tensors are missing.
+        """
+        about: Mapping[str, Any] = model.folder.classifier
+        gradients = bool(about.get("gradients", False))
+        net = ClassifierNet(model.model, len(about["classes"]), about["pooling"], gradients=gradients)
+        if set(model.folder.head) != {"weight", "bias"}:
+            raise UserError("the folder has no classification head", hint="Copy the folder again.")
+        net.head.load_state_dict(model.folder.head)
+        objective = objective_from(about)
+        return cls(model=model, net=net.to(model.device).eval(), classes=objective.classes, objective=objective)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.model.device
+
+    @property
+    def precision(self) -> str:
+        """In what it computes: fp32 or bf16."""
+        return self.model.precision
+
+    @property
+    def problem(self) -> str:
+        """'single' (one class per picture), 'multi' (several labels) or 'regression' (a number)."""
+        return self.objective.problem
+
+    def read(self, images: Any, *, labelled: bool = True, **options: Any) -> ImageSet:
+        """Pictures of any source for this model, with labels of its kind; see `ImageModel.read`.
+
+        Args:
+            labelled: read the labels of a table; False reads its files alone.
+        """
+        chosen = {"store": PASSING, "problem": self.problem if labelled else "none"} | options
+        return self.model.read(images, **chosen)
+
+    def answers(self, images: Any) -> np.ndarray:
+        """(pictures, classes) probabilities, or (pictures, 1) numbers in their own unit; order kept."""
+        return np.concatenate([p for _, p in self._answered(self.read(images, labelled=False))])
+
+    def probabilities(self, images: Any) -> np.ndarray:
+        """(pictures, classes) float32, order kept.
+
+        Raises:
+            UserError: the model predicts a number.
+        """
+        if self.problem == "regression":
+            raise UserError("a model of numbers has no probabilities", hint="Use answers(...) or predict(...).")
+        return self.answers(images)
+
+    def predict(self, images: Any) -> list[dict[str, Any]]:
+        """A prediction for each picture, in order; 'name' is its path where it came from a file. One class: 'label' and
+        its 'probability'; several labels: 'labels' (from the threshold on) and 'probabilities' of all; a number:
+        'value' in its own unit. Of a picture cut into tiles the mean over them."""
+        return list(self.predicted(self.read(images, labelled=False)))
+
+    def predicted(self, found: ImageSet) -> Iterator[dict[str, Any]]:
+        """`predict` of pictures that were read, a batch of them at a time."""
+        if found.tiles is not None:
+            yield from self.objective.rows(found.tiles.names, pooled(self.answers(found), found))
+            return
+        names = found.names or [str(i) for i in range(len(found))]
+        for place, p in self._answered(found):
+            whole = settled(found)[place]
+            yield from self.objective.rows([n for n, w in zip(names[place], whole, strict=True) if w], p[whole])
+
+    def _answered(self, found: ImageSet) -> Iterator[tuple[slice, np.ndarray]]:
+        """Places and answers of each batch."""
+        for place, batch in self.model.batches(found):
+            with torch.inference_mode(), self.model._context():
+                logits = self.net(batch).cpu().numpy()
+            yield place, self.objective.answers(logits)
+
+    def evaluate(self, images: Any, *, seed: int = 0, most: int | None = None) -> dict[str, Any]:
+        """Figures on labelled pictures (of their test part, where they have one; tiles of one picture count once) with
+        95 % intervals, beside a rule that looks at no picture: `evaluation.classes.class_figures`,
+        `evaluation.labels.label_figures` or `evaluation.values.value_figures`; `notes` names pictures that stand under
+        several labels.
+
+        Args:
+            seed: of the intervals, and of which pictures are taken.
+            most: at most this many pictures.
+
+        Raises:
+            UserError: no labels, labels of another kind, or a class the model does not know.
+        """
+        found = self.read(images)
+        notes = several_labels(found)
+        if found.test is not None:
+            found = found.take(np.flatnonzero(found.test))
+        if most is not None:
+            found = some_pictures(found, most, seed)
+        figures = self.objective.figures(*self.judged(found), seed)
+        count = {"rows": figures["n"], "pictures": figures["n"]}
+        return figures | count | {"classes": list(self.classes), "problem": self.problem, "notes": notes}
+
+    def judged(self, found: ImageSet) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """(truth, answers, groups or None) of each picture that could be read; of one cut into tiles the answer is the
+        mean over them."""
+        truth, answers, groups = self.objective.truth(found), self.answers(found), found.groups
+        if found.tiles is not None:
+            present, first = np.unique(found.tiles.scene, return_index=True)
+            return truth[first], pooled(answers, found)[present], None if groups is None else groups[first]
+        whole = settled(found)
+        return truth[whole], answers[whole], None if groups is None else groups[whole]
+
+    def embed(self, images: Any, **options: Any) -> np.ndarray:
+        """Pooled states of the fine-tuned encoder; see `ImageModel.embed`."""
+        with self.net.whole():
+            return self.model.embed(images, **options)
+
+    def inspect(self) -> dict[str, Any]:
+        """Size and settings of the model, and the classes."""
+        about: dict[str, Any] = {"classes": self.classes, "problem": self.problem}
+        about |= {"pooling": self.net.pooling, "gradients": self.net.gradients}
+        return self.model.inspect() | about | self.objective.about()
+
+    def save(self, path: str | Path, *, pictures: int | None = None, judged: dict[str, Any] | None = None) -> None:
+        """Save as a model folder with its head.
+
+        Args:
+            pictures, judged: how many it was trained on, and what `evaluate` gave on held-out ones, for the model card.
+        """
+        base = {k: v for k, v in self.model.folder.settings.items() if k not in ("results", "classifier")}
+        known = self.model.folder.settings.get("classifier") or {}
+        kept = {k: known[k] for k in ("pictures", "figures") if k in known}  # of a model that was loaded
+        told: dict[str, Any] = kept if pictures is None else {"pictures": pictures}
+        told |= {} if judged is None else {"figures": [f.to_dict() for f in scored(judged)]}
+        with self.net.whole() as masked:
+            read: dict[str, Any] = {"pooling": self.net.pooling, "gradients": self.net.gradients}
+            about = told | {"classes": self.classes} | read | self.objective.about()
+            save_folder(
+                path,
+                masked,
+                depth=self.model.folder.depth,
+                settings=base | {"classifier": about},
+                head={"weight": self.net.head.weight, "bias": self.net.head.bias},
+            )
+
+
+__all__ = ["Classifier", "ClassifierNet", "DropPath", "layer_groups"]

@@ -1,0 +1,1 @@
+"""The masked autoencoder, its batches, its folder, and the features that it gives."""

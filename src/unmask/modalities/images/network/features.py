@@ -1,0 +1,129 @@
+"""Vectors of pictures: pooled states of an image model's encoder, and of a picture cut into tiles the mean
+over them."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
+
+from unmask.core.batch import PackedBatch
+from unmask.core.embed import Pool, Pooling, embed_batches, pooled_by
+from unmask.core.model import MaskedModel
+from unmask.modalities.images.network.batches import image_batches
+from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
+from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.reading.shards import Store
+from unmask.modalities.images.reading.streaming import StreamedArray
+from unmask.writing import written
+
+ImagePooling = Literal[Pooling, "grid"]
+CELLS = 4
+"""Rows and columns of pooling 'grid', at most."""
+PASSING = Store(folder=None, most=256e6)
+"""For one pass over files: sets larger than this are decoded as they come."""
+RESTING = 512e6
+"""Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""
+
+
+def inference_rows(model: MaskedModel[PatchCodec]) -> int:
+    """Pictures in a batch of a model that is used, not trained: 256, fewer where a layer's states would take over 0.5
+    GB."""
+    config = model.codec.config
+    return min(256, max(1, int(RESTING / (config.slots * max(config.width, config.head_width) * 12 * 4))))
+
+
+def features(
+    model: MaskedModel[PatchCodec],
+    images: ImageSet,
+    context: contextlib.AbstractContextManager[Any],
+    *,
+    pooling: ImagePooling = "mean",
+    normalise: bool = False,
+    rows: int | None = None,
+) -> np.ndarray:
+    """Pooled encoder states of pictures of the model's size, (pictures, width) float32; of pooling 'grid' (pictures,
+    cells x width)."""
+    batches = image_batches(model.codec, images, rows or inference_rows(model))
+    width = model.encoder.config.width
+    if pooling == "grid":
+        pool: Pool = grid_pool
+        width *= int(np.prod(cells(model.codec.config.grid)))
+    else:
+        pool = pooled_by(pooling, include_special=False)
+    with context:
+        return embed_batches(model, batches, pool, count=len(images), width=width, normalise=normalise)
+
+
+def row_names(images: ImageSet) -> list[str]:
+    """What each row of `embed` is of: the path of a picture (and its part, such as a frame), of tiles the picture that
+    they were cut from; its number where it has no name."""
+    names = images.names or [str(number) for number in range(len(images))]
+    if images.tiles is None:
+        return names
+    _, first = np.unique(images.tiles.scene, return_index=True)
+    return [names[number].rpartition("#y=")[0] or names[number] for number in first]
+
+
+def write_named(names: list[str], vectors: np.ndarray, out: str | Path) -> None:
+    """Write vectors as .parquet, columns `picture` and `vector`, whole or not at all.
+
+    Raises:
+        UserError: its folder is not there, or it cannot be written.
+    """
+    import polars as pl
+
+    with written(out) as temporary:
+        pl.DataFrame({"picture": names, "vector": list(vectors)}).write_parquet(temporary)
+
+
+def cells(grid: tuple[int, int]) -> tuple[int, int]:
+    """(rows, columns) of the cells that 'grid' takes means over: 4 x 4, fewer where there are fewer patches."""
+    return (min(CELLS, grid[0]), min(CELLS, grid[1]))
+
+
+def grid_pool(model: MaskedModel[PatchCodec], batch: PackedBatch, count: int) -> Tensor:
+    """Means of the states over the cells of a grid, side by side: what is where is kept. (count, cells x width) fp32; a
+    cell without an observed patch is 0."""
+    return cell_means(model.states(batch).float(), batch, model.codec.config)
+
+
+def cell_means(states: Tensor, batch: PackedBatch, config: PatchCodecConfig) -> Tensor:
+    """`grid_pool` of given states, (count, slots, width)."""
+    first, (rows, columns) = int(config.class_token), config.grid
+    states, seen = states[:, first:], batch.observed[:, first:, None].to(states.dtype)
+
+    def summed(x: Tensor) -> Tensor:
+        return adaptive_avg_pool2d(x.transpose(1, 2).unflatten(2, (rows, columns)), cells(config.grid))
+
+    found = summed(states * seen) / summed(seen).clamp_min(1e-6)
+    return found.flatten(2).transpose(1, 2).flatten(1)
+
+
+def settled(images: ImageSet) -> np.ndarray:
+    """Booleans: the pictures that could be read, once all were looked at; of a stream, the others join `skipped`."""
+    if not isinstance(images.pixels, StreamedArray):
+        return np.ones(len(images), bool)
+    whole, stream = images.pixels.whole(), images.pixels.stream
+    known = {name for name, _ in images.skipped}
+    for i in np.flatnonzero(~whole):
+        name = images.names[i].partition("#")[0]
+        if name not in known:
+            known.add(name)
+            images.skipped.append((name, stream.broken[int(stream.first[stream.file[images.pixels.which[i]]])]))
+    return whole
+
+
+def pooled(vectors: np.ndarray, images: ImageSet) -> np.ndarray:
+    """One vector for each picture: the mean over its tiles, those with more measured pixels counting more."""
+    assert images.tiles is not None
+    weight = np.ones(len(images)) if images.missing is None else 1e-6 + (~images.missing).mean((1, 2))
+    count = len(images.tiles.sizes)
+    total = np.zeros((count, vectors.shape[1]))
+    np.add.at(total, images.tiles.scene, vectors * weight[:, None])
+    share = np.bincount(images.tiles.scene, weight, count)
+    return (total / np.maximum(share, 1e-12)[:, None]).astype(vectors.dtype)

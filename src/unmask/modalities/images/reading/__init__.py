@@ -1,0 +1,1 @@
+"""Pictures from folders, tables, arrays and shards, and how they are split."""

@@ -1,0 +1,534 @@
+"""Pictures as arrays: `ImageSet`, and the arrays it is made from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unmask.errors import UserError, first_of, setting
+from unmask.given import array_of, no_value
+from unmask.modalities.images.formats.picture import Alpha, Choice, Picture, Slice
+from unmask.modalities.images.reading.decode import (
+    Form,
+    View,
+    examples,
+    fitted,
+    fitting,
+    places,
+    recoloured,
+    with_channels,
+)
+from unmask.modalities.images.reading.lazy import LazyArray
+from unmask.modalities.images.reading.shards import Store
+from unmask.modalities.images.reading.targets import Problem, Targets, array_targets
+from unmask.modalities.images.recipes import sides
+
+KEPT_PART = 256e6
+"""Bytes up to which a part taken from pictures on disk is read into memory."""
+FEW_CHANNELS = 4
+"""An axis of at most this many entries is the channels, the last axis first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """Where tiles stand in the pictures they were cut from.
+
+    Attributes:
+        scene: of each tile, the number of its picture.
+        top, left: of each tile, in pixels of its picture.
+        names, sizes: of the pictures; sizes are (height, width).
+    """
+
+    scene: np.ndarray
+    top: np.ndarray
+    left: np.ndarray
+    names: list[str]
+    sizes: list[tuple[int, int]]
+
+    def take(self, which: np.ndarray) -> Tiles:
+        """Some of the tiles, in the order given."""
+        return replace(self, scene=self.scene[which], top=self.top[which], left=self.left[which])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet:
+    """Pictures of one size and depth, in memory or, read like arrays part by part, on disk.
+
+    Attributes:
+        pixels: (pictures, height, width, channels), uint8, uint16 or float32: an array, or what stands for one
+            (`shards.StoredArray`, `streaming.StreamedArray`); so is `missing`.
+        labels: number of each picture's class, or None where there are no classes.
+        classes: names of the classes.
+        names: of the pictures: their path within the folder, or their number.
+        test: True for pictures of a test part (a folder, file or array named so), or None.
+        skipped: (name, reason) of pictures that could not be read.
+        missing: (pictures, height, width), True where a pixel was not measured (it holds 0); None where all were.
+        groups: a number for each picture; pictures of one group (patient, slide, file) belong on one side of a split.
+            None where each stands for itself.
+        tiles: where each stands in the picture it was cut from; None where pictures are whole.
+        notes: what was made of the files.
+        targets: several labels or a number for each picture, where the label is not one class; `labels` is then None.
+        fits: its depth and range were compared with those of the model it is for, or it was said that they fit.
+    """
+
+    pixels: np.ndarray
+    labels: np.ndarray | None = None
+    classes: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    test: np.ndarray | None = None
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    missing: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    tiles: Tiles | None = None
+    notes: list[str] = field(default_factory=list)
+    targets: Targets | None = None
+    fits: bool = False
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __repr__(self) -> str:
+        height, width = self.size
+        classes = f", {len(self.classes)} classes" if self.classes else ""
+        return (
+            f"ImageSet({len(self):,} pictures of {height} x {width}, {self.channels} channels, {self.depth}{classes})"
+        )
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in pixels, of all pictures."""
+        return (int(self.pixels.shape[1]), int(self.pixels.shape[2]))
+
+    @property
+    def channels(self) -> int:
+        """How many channels the pictures have."""
+        return int(self.pixels.shape[3])
+
+    @property
+    def depth(self) -> str:
+        """Type of their pixels, such as uint8 or float32."""
+        return str(self.pixels.dtype)
+
+    def take(self, which: np.ndarray) -> ImageSet:
+        """Some of the pictures, in the order given."""
+        return replace(
+            self,
+            pixels=_part(self.pixels, which),
+            labels=None if self.labels is None else self.labels[which],
+            names=[self.names[i] for i in np.arange(len(self))[which]] if self.names else [],
+            test=None if self.test is None else self.test[which],
+            missing=None if self.missing is None else _part(self.missing, which),
+            groups=None if self.groups is None else self.groups[which],
+            tiles=None if self.tiles is None else self.tiles.take(which),
+            targets=None if self.targets is None else self.targets.take(which),
+        )
+
+    def resized(self, size: int | tuple[int, int] | None) -> ImageSet:
+        """The pictures at another size; None leaves them."""
+        if size is None or self.size == sides(size) or not len(self):
+            return self
+        pixels, missing = resize_all(self.pixels, self.missing, sides(size))
+        notes = [*self.notes, *fitting([self.size], sides(size))]
+        return replace(self, pixels=pixels, missing=missing, notes=notes)
+
+    def centred(self, size: tuple[int, int]) -> ImageSet:
+        """The middle of every picture, at its own resolution; in memory."""
+        rows, columns = (slice((n - m) // 2, (n - m) // 2 + m) for n, m in zip(self.size, size, strict=True))
+        tiles = self.tiles and replace(
+            self.tiles, top=self.tiles.top + rows.start, left=self.tiles.left + columns.start
+        )
+        missing = None if self.missing is None else self.missing[:][:, rows, columns]
+        return replace(self, pixels=self.pixels[:][:, rows, columns], missing=missing, tiles=tiles)
+
+    def with_channels(self, channels: int | None) -> ImageSet:
+        """Grey repeated into colours, or colours weighed to grey; None leaves them."""
+        if channels is None or channels == self.channels:
+            return self
+        notes = [*self.notes, *recoloured([self.channels] * len(self), channels)]
+        return replace(self, pixels=to_channels(self.pixels, channels), notes=notes)
+
+
+def _part(array: Any, which: np.ndarray) -> Any:
+    """Some pictures, in the order given; many of a set on disk stay there."""
+    if isinstance(array, LazyArray):
+        found = array.part(which)
+        return found if found.nbytes > KEPT_PART else found[:]
+    return array[which]
+
+
+def resize_all(
+    pixels: Sequence[np.ndarray] | np.ndarray, missing: np.ndarray | None, size: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Pictures at another size, and which of their pixels are missing there."""
+    form = Form(height=size[0], width=size[1], channels=pixels[0].shape[-1], depth=str(pixels[0].dtype))
+    found = [fitted(p, None if missing is None else missing[n], form) for n, p in enumerate(pixels)]
+    gone = None
+    if any(m is not None for _, m in found):
+        gone = np.stack([np.zeros(size, bool) if m is None else m for _, m in found])
+    return np.stack([p for p, _ in found]), gone
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How pictures are read; see `sources.read_images`."""
+
+    size: int | tuple[int, int] | None = None
+    channels: int | None = None
+    depth: str | None = None
+    workers: int | None = None
+    strict: bool = False
+    column: str | None = None
+    label_column: str | None = None
+    planes: str | int | None = None
+    alpha: Alpha | None = None
+    nodata: float | None = None
+    slice: Slice = "axial"
+    view: View = "shrink"
+    overlap: int = 0
+    group: str | None = None
+    store: Store | None = None
+    problem: Problem | None = None
+    pictures: str | None = None
+    usual: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def choice(self) -> Choice:
+        """What is said of files that can be read in more than one way."""
+        return Choice(
+            planes=self.planes, channels=self.channels, alpha=self.alpha, nodata=self.nodata, slice=self.slice
+        )
+
+
+PLAIN = Reading()
+OF_FILES = ("group", "column", "label_column", "pictures")
+"""What is said of files, of tables of them, and of nothing else."""
+
+
+def refuse_unread(how: Reading, what: str, *names: str) -> None:
+    """Refuse what was said of pictures of a kind for which nothing reads it.
+
+    Raises:
+        UserError: naming the first of `names` that is neither as it is by default nor in `how.usual`.
+    """
+    for name in names:
+        if (value := getattr(how, name)) not in (getattr(PLAIN, name), how.usual.get(name)):
+            raise UserError(f"{setting(name, value)} of {what}: nothing reads it", hint="Leave it out.")
+
+
+def tiled(images: ImageSet, how: Reading) -> ImageSet:
+    """Pictures in memory cut into tiles of `how.size`.
+
+    Raises:
+        UserError: no size is given.
+    """
+    if how.size is None:
+        raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
+    height, width = sides(how.size)
+    form = Form(
+        height=height, width=width, channels=images.channels, depth=images.depth, view="tile", overlap=how.overlap
+    )
+    found = places(*images.size, form)
+    which = np.repeat(np.arange(len(images)), len(found))
+    cut = [
+        example
+        for n, pixels in enumerate(images.pixels)
+        for example in examples(
+            Picture(pixels=pixels, missing=None if images.missing is None else images.missing[n]), form
+        )
+    ]
+    missing = None
+    if any(c.missing is not None for c in cut):
+        missing = np.stack([np.zeros((height, width), bool) if c.missing is None else c.missing for c in cut])
+    names = images.names or [str(n) for n in range(len(images))]
+    tiles = Tiles(
+        scene=which,
+        top=np.tile([p.top for p in found], len(images)),
+        left=np.tile([p.left for p in found], len(images)),
+        names=names,
+        sizes=[images.size] * len(images),
+    )
+    groups = np.arange(len(images)) if images.groups is None else images.groups
+    return replace(
+        images,
+        pixels=np.stack([c.pixels for c in cut]),
+        missing=missing,
+        groups=groups[which],
+        tiles=tiles,
+        names=[f"{names[n]}#y={tiles.top[k]},x={tiles.left[k]}" for k, n in enumerate(which)],
+        labels=None if images.labels is None else images.labels[which],
+        test=None if images.test is None else images.test[which],
+        targets=None if images.targets is None else images.targets.take(which),
+    )
+
+
+def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Reading = PLAIN) -> ImageSet:
+    """Pictures of an array or tensor: (n, height, width), (n, height, width, channels) or (n, channels, height, width).
+
+    (3, height, width) for three channels may be one picture or three, and is refused without labels.
+
+    Raises:
+        UserError: another shape, one that can be read in two ways, NaN, or numbers that are no pixels.
+    """
+    pixels = as_array(pixels)
+    refuse_unread(how, f"{name}, an array", "alpha")
+    # For a model of colours three grey pictures may be one in torchvision's order; labels would say how many there are.
+    leading = labels is None and len(pixels) == how.channels != 1
+    if pixels.ndim == 3 and (pixels.shape[-1] in (3, 4) or leading):
+        raise UserError(
+            f"{name} has shape {pixels.shape}: one picture in colour, or {len(pixels)} grey ones?",
+            hint="Give one picture as array[None], grey ones as array[..., None].",
+        )
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    if pixels.ndim != 4 or 0 in pixels.shape[1:]:
+        raise UserError(
+            f"{name} has shape {pixels.shape}",
+            hint="Expected (pictures, height, width), (…, height, width, channels) or (…, channels, height, width).",
+        )
+    return _image_set(_channels_last(pixels, name, how.channels), labels, name, how)
+
+
+def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
+    """A list of arrays, (height, width), (height, width, channels) or (channels, height, width), brought to one size;
+    grey ones beside coloured ones are repeated into colours.
+
+    Raises:
+        UserError: sizes that differ with no size given, or depths that differ.
+    """
+    planes = []
+    for number, picture in enumerate(map(as_array, pictures)):
+        if picture.ndim not in (2, 3) or 0 in picture.shape:
+            raise UserError(
+                f"picture {number} has shape {picture.shape}",
+                hint="Expected (height, width), (height, width, channels) or (channels, height, width).",
+            )
+        if picture.ndim == 2:
+            picture = picture[..., None]
+        planes.append(_channels_last(picture[None], f"picture {number}", how.channels)[0])
+    if len({p.dtype for p in planes}) > 1:
+        other = next(i for i, p in enumerate(planes) if p.dtype != planes[0].dtype)
+        raise UserError(
+            f"picture 0 holds {planes[0].dtype}, picture {other} {planes[other].dtype}",
+            hint="Give pictures of one depth.",
+        )
+    if how.size is None and len({p.shape[:2] for p in planes}) > 1:
+        raise mixed_sizes([(f"picture {i}", p.shape[0], p.shape[1]) for i, p in enumerate(planes)])
+    most = max(p.shape[-1] for p in planes)
+    size = planes[0].shape[:2] if how.size is None else sides(how.size)
+    same = [to_channels(p, most) for p in planes]
+    each = [_image_set(p[None], None, f"picture {i}", how).resized(size) for i, p in enumerate(same)]
+    gone = [e.missing for e in each]
+    missing = None
+    if any(g is not None for g in gone):
+        missing = np.concatenate([np.zeros((1, *size), bool) if g is None else g for g in gone])
+    notes = fitting([p.shape[:2] for p in planes], size) + recoloured([p.shape[-1] for p in planes], most)
+    return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing, notes=notes)
+
+
+class Part(NamedTuple):
+    """One array of several that make up a data set."""
+
+    name: str
+    test: bool | None
+    pixels: np.ndarray
+    labels: np.ndarray | None
+
+
+def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
+    """Arrays of one data set as one: classes are numbered over all of them, train and test parts stay known.
+
+    Raises:
+        UserError: sizes that differ with no size given, channels or depths that differ.
+    """
+    sets = [from_array(p.pixels, p.labels, p.name, how).resized(how.size) for p in parts]
+    if len({s.size for s in sets}) > 1:
+        raise mixed_sizes([(p.name, *s.size) for p, s in zip(parts, sets, strict=True)])
+    if len({(s.channels, s.depth) for s in sets}) > 1:
+        told = ", ".join(f"{p.name} has {s.channels} of {s.depth}" for p, s in zip(parts, sets, strict=True))
+        raise UserError(f"channels differ: {told}", hint="Give files of one kind.")
+    raw = [p.labels for p in parts if p.labels is not None]
+    whole = np.concatenate([r.ravel() for r in raw]) if len(raw) == len(parts) else None
+    targets = None if whole is None else array_targets(whole, how.problem)
+    labels, classes = number_classes(whole if targets is None else None)
+    known = {p.test for p in parts} == {True, False}
+    missing = None
+    if any(s.missing is not None for s in sets):
+        missing = np.concatenate([np.zeros(s.pixels.shape[:3], bool) if s.missing is None else s.missing for s in sets])
+    return ImageSet(
+        pixels=np.concatenate([s.pixels for s in sets]),
+        labels=labels,
+        classes=classes,
+        missing=missing,
+        notes=list(dict.fromkeys(note for s in sets for note in s.notes)),
+        targets=targets,
+        test=np.concatenate([np.full(len(s), p.test) for p, s in zip(parts, sets, strict=True)]) if known else None,
+    )
+
+
+def as_array(data: Any) -> np.ndarray:
+    """An array or tensor as an array; of booleans, black and white."""
+    array = array_of(data)
+    return array.astype(np.uint8) * 255 if array.dtype == bool else array
+
+
+def _channels_last(pixels: np.ndarray, name: str, channels: int | None) -> np.ndarray:
+    """(n, height, width, channels) from either order.
+
+    An axis of few entries is the channels; with more of them, the one that is as long as `channels`, else the one that
+    leaves the other two alike.
+    """
+    _, first, middle, last = pixels.shape
+    if min(first, last) <= FEW_CHANNELS:
+        leading = last > FEW_CHANNELS
+    elif channels in (first, last):
+        leading = channels != last
+    elif (first == middle) != (middle == last):
+        leading = middle == last
+    else:
+        raise UserError(
+            f"{name} has shape {pixels.shape}: {first} or {last} channels?",
+            hint=f"Say how many there are: {setting('channels')}.",
+        )
+    return pixels.transpose(0, 2, 3, 1) if leading else pixels
+
+
+def _image_set(pixels: np.ndarray, labels: Any, name: str, how: Reading) -> ImageSet:
+    """(n, height, width, channels) of any numbers, in 8 or 16 bits or float32; NaN and `how.nodata` are missing."""
+    refuse_unread(how, f"{name}, an array", "planes", "slice", *OF_FILES)
+    depth, missing = how.depth, None
+    if how.nodata is not None:
+        missing = (pixels == how.nodata).any(-1)
+    if pixels.dtype.kind == "f":
+        # A nodata value is often the largest negative float: compared before it is cut to 32 bits.
+        pixels = pixels.astype(np.float32, copy=False)
+        nan = np.isnan(pixels).any(-1)
+        missing = nan if missing is None else missing | nan
+        _no_infinity(pixels, missing, name)
+    elif pixels.dtype.kind in "iu" and pixels.dtype not in (np.uint8, np.uint16):
+        low, high = (int(pixels.min()), int(pixels.max())) if pixels.size else (0, 0)
+        # A dark picture for a model of 16 bits is no picture of 8 bits.
+        kind = depth if depth in ("uint8", "uint16") else "uint8" if high <= 255 else "uint16"
+        top = 255 if depth == "uint8" else 65535
+        if low < 0 or high > top:
+            raise UserError(f"{name} holds whole numbers from {low} to {high}", hint=f"Expected 0 to {top}, or floats.")
+        pixels = pixels.astype(kind)
+    elif pixels.dtype.kind not in "iu":
+        raise UserError(f"{name} holds {pixels.dtype}", hint="Expected whole numbers or floats.")
+    if labels is not None:
+        labels = array_of(labels).ravel()
+        if len(labels) != len(pixels):
+            raise UserError(
+                f"{name}: {len(pixels)} pictures and {len(labels)} labels", hint="Give one label a picture."
+            )
+    numbers, classes = number_classes(labels)
+    pixels, notes = np.ascontiguousarray(pixels), []
+    if missing is not None and missing.any():
+        pixels = np.where(missing[..., None], np.zeros((), pixels.dtype), pixels)
+        notes = [
+            f"{missing.mean():.1%} of the pixels missing, in {int(missing.any((1, 2)).sum())} of {len(pixels)} pictures"
+        ]
+    else:
+        missing = None
+    return ImageSet(pixels=pixels, labels=numbers, classes=classes, missing=missing, notes=notes)
+
+
+def _no_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
+    infinite = np.isinf(pixels) & ~missing[..., None]
+    bad = infinite.reshape(len(pixels), -1).any(1)
+    if bad.any():
+        first = int(np.flatnonzero(bad)[0])
+        row, column, channel = (int(i[0]) for i in np.nonzero(infinite[first]))
+        raise UserError(
+            f"{name}: picture {first} has {pixels[first, row, column, channel]} at row {row}, column {column}, channel "
+            f"{channel} ({int(bad.sum())} such pictures)",
+            hint=f"Leave these pictures out, or put numbers in; NaN and {setting('nodata')} mark missing pixels.",
+        )
+
+
+def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
+    """Labels of any kind -> numbers 0.. and names, in sorted order; whole numbers in floats without their '.0'.
+
+    Raises:
+        UserError: naming the rows without a label, or with several.
+    """
+    if labels is None:
+        return None, []
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "iub":
+        values = [v.strip() if isinstance(v, str) else v for v in labels.tolist()]
+        empty = [f"row {n}" for n, v in enumerate(values) if no_value(v) or v == ""]
+        if empty:
+            raise UserError(
+                f"{len(empty)} of {len(values)} pictures have no label: {first_of(empty)}",
+                hint="Leave them out, or give each its label.",
+            )
+        listed = next((n for n, v in enumerate(values) if isinstance(v, list | tuple | set | dict | np.ndarray)), None)
+        if listed is not None:
+            raise UserError(
+                f"row {listed} has the label {values[listed]!r:.60}",
+                hint="Give a name or a number each; of several labels an array (pictures, labels) of 0 and 1.",
+            )
+        values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+        labels = np.array(values if all(isinstance(v, int | float) for v in values) else [str(v) for v in values])
+    names, numbers = np.unique(labels, return_inverse=True)
+    return numbers.astype(np.int64), [str(n) for n in names]
+
+
+def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """`decode.with_channels`.
+
+    Raises:
+        UserError: any change but grey to colours and back.
+    """
+    try:
+        return with_channels(pixels, channels)
+    except ValueError as error:
+        raise UserError(f"pictures with {error}", hint="Give pictures with as many channels.") from None
+
+
+class MixedSizes(UserError):
+    """Pictures of several sizes, and no size to bring them to; `side` is one that would do."""
+
+    side: int
+
+
+def mixed_sizes(found: Sequence[tuple[str, int, int]]) -> MixedSizes:
+    """What is said of pictures, (name, height, width), whose sizes differ."""
+    first = found[0]
+    other = next(f for f in found if f[1:] != first[1:])
+    known = sorted({f[1:] for f in found})
+    middle = known[len(known) // 2]
+    error = MixedSizes(
+        f"pictures of {len(known)} sizes: {first[0]} has {first[2]} x {first[1]} pixels, {other[0]} has {other[2]} x "
+        f"{other[1]}",
+        hint=f"Say which size to bring them to, for example {setting('image_size', min(middle))}.",
+    )
+    error.side = min(middle)
+    return error
+
+
+def some_pictures(images: ImageSet, most: int, seed: int) -> ImageSet:
+    """At most so many pictures, drawn at random; of pictures cut into tiles all tiles of those drawn."""
+    generator = np.random.default_rng(seed)
+    if images.tiles is None:
+        return images.take(generator.permutation(len(images))[:most])
+    drawn = generator.permutation(np.unique(images.tiles.scene))[:most]
+    return images.take(np.flatnonzero(np.isin(images.tiles.scene, drawn)))
+
+
+def content_digest(images: ImageSet) -> list[Any]:
+    """How many pictures there are, and a digest of some 256 of them: of other pictures it is another one."""
+    step = max(1, len(images) // 256)
+    content = hashlib.sha256(np.ascontiguousarray(images.pixels[::step]).tobytes())
+    if images.missing is not None:
+        content.update(np.packbits(images.missing[::step]).tobytes())
+    return [len(images), content.hexdigest()]
+
+
+def picture_count(images: ImageSet) -> int:
+    """How many pictures there are, of tiles those they were cut from."""
+    return len(images) if images.tiles is None else len(np.unique(images.tiles.scene))

@@ -1,0 +1,282 @@
+"""Files to examples, in worker processes: opened by `reader`, brought to one form, cut into tiles where that is asked
+for.
+
+No torch here: a worker starts at once and stays small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from unmask.modalities.images.formats.picture import PLAIN, Asked, Broken, Choice, Header, Picture, Source
+from unmask.modalities.images.reading.reader import is_picture, pictures, survey
+from unmask.progress import counted
+
+INLINE = 64
+"""Up to this many files are decoded in this process: starting workers costs more."""
+MEASURED = 0.5
+"""A pixel of a resized picture is missing where less than this share of what it is made of was measured."""
+
+CUT = 0.005
+"""Less than this share of a picture cut off is rounding."""
+
+View = Literal["shrink", "tile"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """What every picture of a set is brought to.
+
+    Attributes:
+        view: 'shrink' brings a picture to the size (covers it, cut to the middle); 'tile' cuts it into pieces of the
+            size at its own resolution, each an example.
+        overlap: pixels that neighbouring tiles share, at least.
+    """
+
+    height: int
+    width: int
+    channels: int
+    depth: str
+    view: View = "shrink"
+    overlap: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an example stands in its picture: top and left in pixels of the picture's own, and the picture's size."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def places(height: int, width: int, form: Form) -> list[Place]:
+    """The examples that a picture of this size gives: one, or its tiles row by row.
+
+    Tiles cover the whole picture; they are spread evenly, so that neighbours share `overlap` pixels or more. A picture
+    smaller than a tile gives one, whose rest is missing.
+
+    >>> [p.left for p in places(64, 150, Form(height=64, width=64, channels=1, depth="uint8", view="tile"))]
+    [0, 43, 86]
+    """
+    if form.view == "shrink":
+        return [Place(top=0, left=0, height=height, width=width)]
+    tops, lefts = (_starts(n, side, form.overlap) for n, side in ((height, form.height), (width, form.width)))
+    return [Place(top=t, left=s, height=height, width=width) for t in tops for s in lefts]
+
+
+def _starts(length: int, side: int, overlap: int) -> list[int]:
+    if length <= side:
+        return [0]
+    count = 1 + -(-(length - side) // (side - overlap))
+    return [round(k * (length - side) / (count - 1)) for k in range(count)]
+
+
+def examples(picture: Picture, form: Form) -> list[Picture]:
+    """A picture's examples in the form asked for, one for each of `places`.
+
+    Raises:
+        ValueError: its channels cannot be brought to those of the form.
+    """
+    array = with_channels(picture.pixels, form.channels)
+    if form.view == "shrink":
+        return [_of_depth(Picture(pixels=p, missing=m), form.depth) for p, m in [fitted(array, picture.missing, form)]]
+    height, width = array.shape[:2]
+    found = places(height, width, form)
+    return [_of_depth(_tile(array, picture.missing, place, form), form.depth) for place in found]
+
+
+def fitting(sizes: Iterable[tuple[int, int]], size: tuple[int, int]) -> list[str]:
+    """A line on what `fitted` does to pictures of these (heights, widths); none where all are of the size.
+
+    >>> fitting([(24, 96)], (24, 24)), fitting([(32, 32)], (224, 224))
+    (['were 96 x 24 pixels: 75% of each cut off'], ['were 32 x 32 pixels: enlarged 7 times'])
+    >>> fitting([(40, 40), (80, 100)], (40, 40))
+    ['were 40 x 40 to 100 x 80 pixels: shrunk to 0.5 of their sides at most, up to 20% of each cut off']
+    """
+    old = np.array(sorted(set(sizes), key=lambda s: s[0] * s[1]))
+    scale = np.max(np.array(size) / old, 1)
+    cut = 1 - np.prod(size) / (np.prod(old, 1) * scale**2)
+    (low, wide), (high, broad) = old[0], old[-1]
+    one = len(old) == 1
+    were = f"were {wide} x {low}" + ("" if one else f" to {broad} x {high}") + " pixels"
+    parts = [f"enlarged {'' if one else 'up to '}{scale.max():.2g} times"] if scale.max() > 1 else []
+    if scale.min() < 1:
+        parts.append(f"shrunk to {scale.min():.2g} of their sides{'' if one else ' at most'}")
+    if cut.max() >= CUT:
+        parts.append(f"{'' if one else 'up to '}{cut.max():.0%} of each cut off")
+    return [f"{were}: {', '.join(parts)}"] if parts else []
+
+
+def fitted(array: np.ndarray, missing: np.ndarray | None, form: Form) -> tuple[np.ndarray, np.ndarray | None]:
+    """A picture shrunk or enlarged to cover the form's size and cut to the middle, from the pixels that
+    were measured."""
+    size = (form.height, form.width)
+    if missing is None or array.shape[:2] == size:
+        return resize(array, *size), missing
+    known = _fit((~missing).astype(np.float32), *size)
+    low, high = _range(array, missing)
+    planes = [_fit(np.where(missing, 0, array[..., c]).astype(np.float32), *size) for c in range(array.shape[-1])]
+    found = np.clip(np.stack(planes, -1) / np.maximum(known, MEASURED)[..., None], low, high)
+    gone = known < MEASURED
+    found[gone] = 0
+    kind = array.dtype
+    return (np.round(found) if kind.kind in "iu" else found).astype(kind), gone if gone.any() else None
+
+
+def _range(array: np.ndarray, missing: np.ndarray) -> tuple[float, float]:
+    known = array[~missing]
+    return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+
+
+def _tile(array: np.ndarray, missing: np.ndarray | None, place: Place, form: Form) -> Picture:
+    here = (slice(place.top, place.top + form.height), slice(place.left, place.left + form.width))
+    part, gone = array[here], None if missing is None else missing[here]
+    high, wide = part.shape[:2]
+    if (high, wide) != (form.height, form.width):
+        beyond = ((0, form.height - high), (0, form.width - wide))
+        gone = np.pad(np.zeros((high, wide), bool) if gone is None else gone, beyond, constant_values=True)
+        part = np.pad(part, (*beyond, (0, 0)))
+    return Picture(pixels=np.ascontiguousarray(part), missing=gone if gone is not None and gone.any() else None)
+
+
+def _of_depth(picture: Picture, depth: str) -> Picture:
+    """Pixels at another depth, full range to full range; 0 where missing."""
+    array = picture.pixels
+    if picture.missing is not None:
+        array = np.where(picture.missing[..., None], np.zeros((), array.dtype), array)
+    if str(array.dtype) != depth:
+        array = (array.astype(np.float32) / scale_of(str(array.dtype)) * scale_of(depth)).astype(depth)
+    return Picture(pixels=array, missing=picture.missing)
+
+
+def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """Grey repeated into three colours, or colours weighed to grey (ITU-R 601; of 8 bits as Pillow rounds), of one
+    picture or several, channels last.
+
+    Raises:
+        ValueError: any other change.
+    """
+    have = pixels.shape[-1]
+    if have == channels:
+        return pixels
+    if (have, channels) == (1, 3):
+        return np.repeat(pixels, 3, -1)
+    if (have, channels) != (3, 1):
+        raise ValueError(f"{have} channels, {channels} expected")
+    if pixels.dtype == np.uint8:
+        return ((pixels @ np.array([19595, 38470, 7471], np.int32) + 2**15) >> 16).astype(np.uint8)[..., None]
+    grey = pixels.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32)
+    return (np.round(grey) if pixels.dtype.kind in "iu" else grey).astype(pixels.dtype)[..., None]
+
+
+def recoloured(found: Iterable[int], channels: int) -> list[str]:
+    """A line on what `with_channels` does to pictures of so many channels each; none where all have as many.
+
+    >>> recoloured([1, 3, 1], 3), recoloured([3], 1)
+    (['2 pictures: grey repeated into 3 channels'], ['1 pictures: colours weighed to grey'])
+    """
+    count = sum(have != channels for have in found)
+    line = "colours weighed to grey" if channels == 1 else "grey repeated into 3 channels"
+    return [f"{count} pictures: {line}"] if count else []
+
+
+def resize(array: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Bring a picture to a size: shrunk or enlarged to cover it (bicubic, antialiased), then cut to the middle."""
+    if array.shape[:2] == (height, width):
+        return array
+    if array.dtype == np.uint8 and array.shape[-1] in (1, 3):
+        image = Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array)
+        found = np.asarray(ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC))
+        return found[..., None] if found.ndim == 2 else found
+    planes = [_fit(array[..., c].astype(np.float32), height, width) for c in range(array.shape[-1])]
+    # Bicubic sampling swings beyond sharp edges.
+    out = np.clip(np.stack(planes, -1), array.min(), array.max())
+    return (np.round(out) if array.dtype.kind in "iu" else out).astype(array.dtype)
+
+
+def _fit(plane: np.ndarray, height: int, width: int) -> np.ndarray:
+    return np.asarray(ImageOps.fit(Image.fromarray(plane), (width, height), Image.Resampling.BICUBIC))
+
+
+def scale_of(depth: str) -> float:
+    """What a pixel is divided by to lie in 0..1; floats are taken as they are."""
+    return {"uint8": 255.0, "uint16": 65535.0}.get(depth, 1.0)
+
+
+def decode(source: Source, form: Form, choice: Choice = PLAIN) -> list[Picture] | Broken:
+    """All examples of a file in the form asked for, picture by picture, or why it cannot be read."""
+    found = pictures(source, choice)
+    if isinstance(found, Asked):
+        return Broken(reason=found.what)
+    if isinstance(found, Broken):
+        return found
+    try:
+        return [example for picture in found for example in examples(picture, form)]
+    except ValueError as error:
+        return Broken(reason=str(error))
+
+
+def _decode(task: tuple[Source, Form, Choice]) -> list[Picture] | Broken:
+    return decode(*task)
+
+
+def _survey(task: tuple[Source, Choice]) -> list[Header] | Broken | Asked:
+    return survey(*task)
+
+
+@contextlib.contextmanager
+def _mapper(count: int, workers: int | None) -> Iterator[Any]:
+    workers = min(os.cpu_count() or 1, 8) if workers is None else workers
+    if workers <= 1 or count <= INLINE:
+        yield map
+        return
+    # Forked workers touch nothing but the readers and NumPy, so threads of the parent do not matter to them.
+    kind = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(kind)) as pool:
+        yield lambda function, items: pool.map(function, items, chunksize=16)
+
+
+def survey_all(
+    sources: Sequence[Source], choice: Choice = PLAIN, workers: int | None = None
+) -> list[list[Header] | Broken | Asked]:
+    """What pictures many files hold, in order."""
+    with _mapper(len(sources), workers) as mapped:
+        return list(counted(mapped(_survey, ((s, choice) for s in sources)), len(sources)))
+
+
+def decode_all(
+    sources: Iterable[Source], count: int, form: Form, choice: Choice = PLAIN, workers: int | None = None
+) -> Iterator[list[Picture] | Broken]:
+    """The examples of many files in one form, file by file in order."""
+    with _mapper(count, workers) as mapped:
+        yield from counted(mapped(_decode, ((s, form, choice) for s in sources)), count)
+
+
+__all__ = [
+    "Broken",
+    "Choice",
+    "Form",
+    "Header",
+    "Picture",
+    "Place",
+    "Source",
+    "decode",
+    "decode_all",
+    "examples",
+    "is_picture",
+    "places",
+    "resize",
+    "scale_of",
+    "survey_all",
+]

@@ -1,0 +1,242 @@
+"""A table of pictures and their labels (csv, tsv, parquet): its columns, its files, and everything wrong with its rows
+at once."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UserError, first_of, setting, suggest
+from unmask.files import read_text
+from unmask.modalities.images.reading.array_files import part_of
+from unmask.modalities.images.reading.arrays import Reading
+from unmask.modalities.images.reading.listing import File
+from unmask.modalities.images.reading.reader import is_picture
+from unmask.modalities.images.reading.targets import Parsed, cell_text, parse_cells, parse_columns, zero_or_one
+
+FILES = ("file", "filename", "file_name", "filepath", "file_path", "path", "image", "image_path", "img", "picture")
+LABELS = ("label", "labels", "class", "classes", "target")
+PARTS = ("split", "part", "set", "subset")
+ENDINGS = (".csv", ".tsv", ".parquet")
+SHOWN = 50
+"""Bad rows that are named one by one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelTable:
+    """Rows of a table of pictures.
+
+    Attributes:
+        files: in the order of the rows; the label of each is its row's number.
+        parsed: labels of the rows.
+        notes: what was made of the table.
+    """
+
+    files: list[File]
+    parsed: Parsed
+    notes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    columns: dict[str, list[Any]]
+    where: list[str]
+    """Of each row: 'line 3' or 'row 2'."""
+    bad: list[str]
+
+
+def is_label_table(path: Path, column: str | None = None) -> bool:
+    """Whether a file is a table of paths: csv and tsv always, parquet where its column of pictures holds texts."""
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return True
+    if path.suffix.lower() != ".parquet":
+        return False
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(path)
+    names = [column] if column is not None else [n for n in schema.names if n.lower() in FILES]
+    return bool(names) and all(
+        n in schema.names
+        and (pa.types.is_string(schema.field(n).type) or pa.types.is_large_string(schema.field(n).type))
+        for n in names
+    )
+
+
+def read_label_table(
+    path: Path,
+    how: Reading,
+    group_of: Callable[[Path, Path], str | None],
+    columns: dict[str, list[Any]] | None = None,
+) -> LabelTable:
+    """Read a table of files and labels.
+
+    Args:
+        how: `pictures` is the folder that paths are relative to (default the table's own), `column` the one of files,
+            `label_column` the one of labels or several parted by commas, `problem` what labels are.
+        group_of: what a file belongs to by its folders, from (file, folder that paths are relative to).
+        columns: of a table in memory, which `path` is the name of.
+
+    Raises:
+        UserError: columns that cannot be told, or all rows whose file is not there, comes twice or has no proper label.
+    """
+    if columns is not None:
+        rows = _Rows(columns=columns, where=[f"row {n}" for n in range(len(next(iter(columns.values()), [])))], bad=[])
+    else:
+        rows = _parquet(path) if path.suffix.lower() == ".parquet" else _separated(path)
+    names = list(rows.columns)
+    if not rows.where and not rows.bad:
+        raise UserError(f"{path}: no rows", hint="Expected a row for each picture below the names of the columns.")
+    if how.pictures is not None and not Path(how.pictures).expanduser().is_dir():
+        raise UserError(f"pictures={how.pictures}: no such folder", hint="It is what the paths are relative to.")
+    file_column = _file_column(path, names, how.column)
+    root = path.parent if how.pictures is None else Path(how.pictures).expanduser()
+    part_column = next((n for n in names if n.lower() in PARTS), None)
+    parts = None if part_column is None else [part_of(cell_text(c)) for c in rows.columns[part_column]]
+    if parts is None or any(p is None for p in parts) or len(set(parts)) < 2:
+        parts, part_column = None, None
+    others = [n for n in names if n not in (file_column, part_column, how.group)]
+    parsed = Parsed() if how.problem == "none" else _labels(path, rows, others, how)
+    cells = [cell_text(c) for c in rows.columns[file_column]]
+    places = [root / Path(cell).expanduser() for cell in cells]
+    bad = list(rows.bad)
+    first: dict[str, int] = {}
+    for row, (cell, place) in enumerate(zip(cells, places, strict=True)):
+        wrong = [parsed.bad[row]] if row in parsed.bad else []
+        if not cell:
+            wrong.insert(0, f"{file_column}: no path")
+        elif not place.is_file():
+            wrong.insert(0, f"{cell}: no such file")
+        elif not is_picture(place):
+            wrong.insert(0, f"{cell}: not a picture")
+        elif (before := first.setdefault(os.path.realpath(place), row)) != row:
+            wrong.insert(0, f"{cell}: also in {rows.where[before]}")
+        if how.group in rows.columns and not cell_text(rows.columns[how.group][row]):
+            wrong.append(f"{how.group}: no group")
+        bad += [f"{rows.where[row]}: {'; '.join(wrong)}"] if wrong else []
+    if bad:
+        raise _refusal(path, bad, len(rows.where) + len(rows.bad), how.pictures)
+    if how.group in rows.columns:
+        groups: list[str | None] = [cell_text(c) for c in rows.columns[how.group]]
+    else:
+        groups = [group_of(place, root) for place in places]
+    files = [
+        File(source=str(place), name=cell, label=row, test=None if parts is None else parts[row], group=groups[row])
+        for row, (cell, place) in enumerate(zip(cells, places, strict=True))
+    ]
+    notes = list(parsed.notes)
+    if part_column is not None:
+        apart = Counter(cell_text(c) for c, part in zip(rows.columns[part_column], parts or [], strict=True) if part)
+        counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(apart.items()))
+        notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {counts}")
+    return LabelTable(files=files, parsed=parsed, notes=notes + _without_row(places, path))
+
+
+def _without_row(places: Sequence[Path], path: Path) -> list[str]:
+    """Pictures that lie beside those of the table and have no row, counted."""
+    known = {os.path.realpath(place) for place in places}
+    folders = {place.parent for place in places}
+    left = sum(
+        os.path.realpath(f) not in known
+        for folder in folders
+        for f in folder.iterdir()
+        if not f.name.startswith(".") and f.is_file() and is_picture(f)
+    )
+    return [f"{left} pictures beside them have no row in {path.name}: left out"] if left else []
+
+
+def _refusal(path: Path, bad: Sequence[str], rows: int, pictures: str | None) -> UserError:
+    shown = first_of(bad, SHOWN, between="\n    ")
+    whose = "the table's folder" if pictures is None else pictures
+    return UserError(
+        f"{path}: {len(bad)} of {rows} rows cannot be used:\n    {shown}",
+        hint=f"Every row is a picture once, with its label; paths are relative to {whose} ({setting('pictures')} "
+        "names another). Several labels stand in one cell, parted by |. Mend these rows or leave them out.",
+    )
+
+
+def _file_column(path: Path, names: Sequence[str], asked: str | None) -> str:
+    found = [n for n in names if n.lower() in FILES] if asked is None else [n for n in names if n == asked]
+    if len(found) == 1:
+        return found[0]
+    if asked is not None:
+        raise UserError(f"{path}: no column {asked!r}", hint=suggest(asked, names))
+    told = (
+        f"several columns may be the files: {', '.join(found)}" if found else f"no column of files: {', '.join(names)}"
+    )
+    semicolons = " (fields parted by commas are expected)" if len(names) == 1 and ";" in names[0] else ""
+    raise UserError(f"{path}: {told}{semicolons}", hint=f"Call it 'file', or name it: {setting('column')}.")
+
+
+def _labels(path: Path, rows: _Rows, others: list[str], how: Reading) -> Parsed:
+    """The labels: of columns that were named, of the one that is called so, of the only one, or of several
+    of 0 and 1."""
+    problem = how.problem or "auto"
+    if how.label_column is not None:
+        asked = [n.strip() for n in how.label_column.split(",")]
+        for name in asked:
+            if name not in rows.columns:
+                raise UserError(f"{path}: no column {name!r}", hint=suggest(name, list(rows.columns)))
+    else:
+        called = [n for n in others if n.lower() in LABELS]
+        asked = called if len(called) == 1 else others
+        flags = [n for n in asked if all(zero_or_one(cell_text(c)) for c in rows.columns[n])]
+        if not asked:
+            raise UserError(f"{path}: no column of labels", hint="Expected columns file and label.")
+        if len(asked) > 1 and problem != "multi" and (problem != "auto" or len(flags) < len(asked)):
+            raise UserError(
+                f"{path}: several columns may be the labels: {', '.join(asked)}",
+                hint=f"Name it with {setting('label_column')}; several columns of 0 and 1 parted by commas.",
+            )
+    if len(asked) > 1:
+        if problem not in ("auto", "multi"):
+            raise UserError(f"{len(asked)} columns of labels with problem={problem}", hint="Name one column.")
+        return parse_columns({name: rows.columns[name] for name in asked})
+    return parse_cells(rows.columns[asked[0]], asked[0], problem)
+
+
+def _separated(path: Path) -> _Rows:
+    try:
+        text = read_text(path, hint="Give a table of texts parted by commas.")
+        lines = list(_lines(text, "\t" if path.suffix.lower() == ".tsv" else ","))
+    except csv.Error as error:
+        raise UserError(
+            f"{path}: cannot be read ({error})", hint="Expected a table of texts parted by commas."
+        ) from None
+    if not lines:
+        raise UserError(f"{path}: empty", hint="Expected columns file and label, their names in the first line.")
+    names = [name.strip() for name in lines[0][1]]
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: two columns of one name ({', '.join(names)})", hint="Give each its own name.")
+    good = [(number, cells) for number, cells in lines[1:] if len(cells) == len(names)]
+    bad = [
+        f"line {number}: {len(cells)} cells, expected {len(names)}"
+        for number, cells in lines[1:]
+        if len(cells) != len(names)
+    ]
+    columns: dict[str, list[Any]] = {name: [cells[n] for _, cells in good] for n, name in enumerate(names)}
+    return _Rows(columns=columns, where=[f"line {number}" for number, _ in good], bad=bad)
+
+
+def _lines(text: str, delimiter: str) -> Any:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    for cells in reader:
+        if any(cell.strip() for cell in cells):
+            yield reader.line_num, cells
+
+
+def _parquet(path: Path) -> _Rows:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    return _Rows(columns=columns, where=[f"row {n}" for n in range(table.num_rows)], bad=[])
+
+
+__all__ = ["ENDINGS", "LabelTable", "is_label_table", "read_label_table"]

@@ -1,0 +1,258 @@
+"""What a set of picture files becomes, known before a pixel is decoded: its examples, their form, what is left out and
+why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.errors import UserError, option, setting
+from unmask.modalities.images.formats.picture import Asked, Broken, Header, Source
+from unmask.modalities.images.reading.arrays import Reading, Tiles, mixed_sizes, number_classes
+from unmask.modalities.images.reading.decode import Form, Place, fitting, places, recoloured, survey_all
+from unmask.modalities.images.reading.reader import described, name_of
+from unmask.modalities.images.recipes import sides
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Examples of files, file by file in the order of `sources`.
+
+    Attributes:
+        sources: the files that are read.
+        form: what every example is brought to.
+        counts: examples of each file.
+        names: of the examples: the file's, '#' and which part of it.
+        labels, test, groups: of the examples, as in `ImageSet`; `classes` names the labels.
+        tiles: where each example stands in its picture, of tiled sets.
+        skipped: (name, reason) of files that are not read.
+        notes: what was made of the files.
+    """
+
+    sources: list[Source]
+    form: Form
+    counts: np.ndarray
+    names: list[str]
+    labels: np.ndarray | None
+    classes: list[str]
+    test: np.ndarray | None
+    groups: np.ndarray | None
+    tiles: Tiles | None
+    skipped: list[tuple[str, str]]
+    notes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file (or the content of one) of a set.
+
+    Attributes:
+        source, name: what is opened, and what it is called.
+        label: its class, or None.
+        test: whether it is of a test part; None where there are no parts.
+        group: what it belongs to (patient, plate, slide) where that was asked for, else None.
+    """
+
+    source: Source
+    name: str
+    label: Any = None
+    test: bool | None = None
+    group: str | None = None
+
+
+def list_files(files: Sequence[File], how: Reading) -> Listing:
+    """Survey files and settle what all their pictures are brought to.
+
+    Raises:
+        UserError: a file that can be read in two ways, a broken one in strict mode, nothing readable, sizes, channels
+            or depths that do not go together.
+    """
+    surveyed = survey_all([f.source for f in files], how.choice, how.workers)
+    skipped: list[tuple[str, str]] = []
+    good: list[tuple[File, list[Header]]] = []
+    for file, found in zip(files, surveyed, strict=True):
+        if isinstance(found, Asked):
+            raise UserError(f"{file.name}: {found.what}", hint=found.hint)
+        if isinstance(found, Broken):
+            skip(file.name, found.reason, how.strict, skipped)
+        else:
+            good.append((file, found))
+    if not good:
+        first = f" ({skipped[0][0]}: {skipped[0][1]})" if skipped else ""
+        raise UserError(f"none of {len(files)} pictures could be read{first}", hint="Check the files.")
+    good = _in_order(good)
+    form = _form([(file.name, header) for file, headers in good for header in headers], how)
+    return _listed(good, form, skipped)
+
+
+def skip(name: str, reason: str, strict: bool, skipped: list[tuple[str, str]]) -> None:
+    """Note a picture that cannot be read.
+
+    Raises:
+        UserError: in strict mode.
+    """
+    if strict:
+        raise UserError(f"{name}: {reason}", hint=f"Remove the file, or leave out {option('strict', True)} to skip it.")
+    skipped.append((name, reason))
+
+
+def reasons(skipped: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """How many pictures were skipped for each reason, the most frequent first."""
+    return dict(Counter(reason for _, reason in skipped).most_common())
+
+
+def _in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[Header]]]:
+    """Slices of a series (files of one folder that say where they stand) by their place in space; all else as it is."""
+    runs: dict[tuple[str, Any], list[int]] = {}
+    for number, (file, headers) in enumerate(good):
+        if headers[0].order is not None:
+            runs.setdefault((str(Path(file.name).parent), headers[0].order[0]), []).append(number)
+    out = list(good)
+    for numbers in runs.values():
+        by_place = sorted(numbers, key=lambda n: good[n][1][0].order or ())
+        for here, there in zip(numbers, by_place, strict=True):
+            out[here] = good[there]
+    return out
+
+
+def _form(found: Sequence[tuple[str, Header]], how: Reading) -> Form:
+    sizes = {(h.height, h.width) for _, h in found}
+    if how.size is None and how.view == "tile":
+        raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
+    if how.size is None and len(sizes) > 1:
+        raise mixed_sizes([(name, h.height, h.width) for name, h in found])
+    height, width = sides(how.size) if how.size is not None else next(iter(sizes))
+    if how.view == "tile" and how.overlap >= min(height, width):
+        raise UserError(f"overlap={how.overlap} of tiles of {width} x {height}", hint="Expected less than their side.")
+    return Form(
+        height=height,
+        width=width,
+        channels=_channels(found, how.channels),
+        depth=_depth(found),
+        view=how.view,
+        overlap=how.overlap,
+    )
+
+
+def _channels(found: Sequence[tuple[str, Header]], asked: int | None) -> int:
+    """How many channels all pictures have; grey ones go with coloured ones, and nothing else with another number."""
+    kinds = {(h.channels, h.colour) for _, h in found}
+    most = max(channels for channels, _ in kinds)
+    mixed = len({channels for channels, _ in kinds}) > 1
+    if mixed and not all(colour and channels in (1, 3) for channels, colour in kinds):
+        first = found[0]
+        name, other = next((n, h) for n, h in found if h.channels != first[1].channels)
+        raise UserError(
+            f"channels differ: {first[0]} has {first[1].channels}, {name} has {other.channels}",
+            hint="Give files of one kind.",
+        )
+    if asked is None or asked == most:
+        return most
+    if asked in (1, 3) and all(colour for _, colour in kinds):
+        return asked
+    name, header = found[0]
+    raise UserError(
+        f"channels={asked}, but {name} has {header.channels}{f' ({header.axes})' if header.axes else ''}",
+        hint="Give pictures with as many channels, or leave channels out.",
+    )
+
+
+def _depth(found: Sequence[tuple[str, Header]]) -> str:
+    """The depth of all pictures; 8 and 16 bits together become floats of 0 to 1."""
+    depths = {h.depth for _, h in found}
+    if len(depths) == 1:
+        return depths.pop()
+    if "float32" in depths:
+        whole = next((n, h) for n, h in found if h.depth != "float32")
+        real = next(n for n, h in found if h.depth == "float32")
+        raise UserError(
+            f"depths differ: {whole[0]} holds {whole[1].depth}, {real} floats",
+            hint="Whole numbers and floats have no common scale: give pictures of one kind.",
+        )
+    return "float32"
+
+
+def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tuple[str, str]]) -> Listing:
+    names: list[str] = []
+    scene_names: list[str] = []
+    groups: list[str] = []
+    sizes: list[tuple[int, int]] = []
+    spots: list[tuple[int, Place]] = []
+    counts, of_file = [], []
+    for number, (file, headers) in enumerate(good):
+        before = len(names)
+        for header in headers:
+            found = places(header.height, header.width, form)
+            for place in found:
+                where = f"y={place.top},x={place.left}" if len(found) > 1 else ""
+                names.append(name_of(file.name, ",".join(p for p in (header.part, where) if p)))
+                spots.append((len(scene_names), place))
+                groups.append(file.group if file.group is not None else header.group or file.name)
+            scene_names.append(name_of(file.name, header.part))
+            sizes.append((header.height, header.width))
+        counts.append(len(names) - before)
+        of_file += [number] * counts[-1]
+    files = [good[n][0] for n in of_file]
+    labels, classes = number_classes(None if files[0].label is None else np.array([f.label for f in files], object))
+    tiles = None
+    if form.view == "tile":
+        tiles = Tiles(
+            scene=np.array([s for s, _ in spots]),
+            top=np.array([p.top for _, p in spots]),
+            left=np.array([p.left for _, p in spots]),
+            names=scene_names,
+            sizes=sizes,
+        )
+    together = np.unique(groups, return_inverse=True)[1]
+    depths = {h.depth for _, headers in good for h in headers}
+    notes = described([h for _, headers in good for h in headers])
+    if form.view == "shrink":
+        notes += fitting(sizes, (form.height, form.width))
+    notes += recoloured([h.channels for _, headers in good for h in headers], form.channels)
+    if depths == {"uint8", "uint16"}:
+        notes.append("8 and 16 bits together: each divided by its own full range")
+    return Listing(
+        sources=[f.source for f, _ in good],
+        form=form,
+        counts=np.array(counts),
+        names=names,
+        labels=labels,
+        classes=classes,
+        test=None if files[0].test is None else np.array([f.test for f in files], bool),
+        groups=together if len(np.unique(together)) < len(together) or files[0].group is not None else None,
+        tiles=tiles,
+        skipped=skipped,
+        notes=notes,
+    )
+
+
+def without(listing: Listing, kept: np.ndarray, skipped: list[tuple[str, str]]) -> Listing:
+    """A listing without some of its files, which turned out broken while being decoded.
+
+    Args:
+        kept: of each file.
+    """
+    each = np.repeat(kept, listing.counts)
+
+    def some(values: np.ndarray | None) -> np.ndarray | None:
+        return None if values is None else values[each]
+
+    return replace(
+        listing,
+        sources=[s for s, k in zip(listing.sources, kept, strict=True) if k],
+        counts=listing.counts[kept],
+        names=[n for n, k in zip(listing.names, each, strict=True) if k],
+        labels=some(listing.labels),
+        test=some(listing.test),
+        groups=some(listing.groups),
+        tiles=None if listing.tiles is None else listing.tiles.take(each),
+        skipped=listing.skipped + skipped,
+    )

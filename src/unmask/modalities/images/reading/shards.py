@@ -1,0 +1,359 @@
+"""Pictures decoded once and kept on disk, for sets larger than memory.
+
+    folder/KEY/index.json       what the shards hold: the form of the pictures and where each shard begins
+               00000.bin        examples one after another, each the bytes of (height, width, channels)
+               00000.gone       for examples with missing pixels, their masks, 8 pixels per byte
+               00000.json       examples of each file (or why it cannot be read), and of each example a CRC-32
+               .lock            held while shards are being made
+
+KEY is made of the files' names, sizes and times and of all that decides what becomes of them, so another set or another
+way of reading is another folder. A shard counts once its .json stands: work that was killed goes on with the next one.
+Pictures are read by position (`pread`), not through a memory map: pages of a map count as the process's memory and
+stall the interpreter while they are fetched. Every picture's CRC is checked when it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unmask.errors import UserError, setting
+from unmask.files import check_room, fsync
+from unmask.modalities.images.formats.picture import PLAIN, Broken, Choice, Source
+from unmask.modalities.images.reading.decode import Form, decode
+from unmask.modalities.images.reading.lazy import LazyArray
+from unmask.writing import LOCK, locked, replace_json
+
+VERSION = 1
+SHARD_BYTES = 64_000_000
+"""A shard's size, about; what a killed builder loses at most."""
+MOST_SHARDS = 400
+"""Files that a process may have open are limited: larger sets have larger shards."""
+TOLD_EVERY = 10.0
+"""Seconds between lines about progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Where pictures go that do not fit in memory.
+
+    Attributes:
+        folder: holds a folder for each set; None keeps nothing: files are decoded whenever they are looked at
+            (`streaming`).
+        most: bytes of decoded pictures that may stay in memory; larger sets go to disk.
+        say: told how decoding goes.
+    """
+
+    folder: Path | None
+    most: float
+    say: Callable[[str], None] = lambda text: None
+
+
+class Made(NamedTuple):
+    """Of one example: the CRC-32 of its pixels and, where some are missing, its mask."""
+
+    crc: int
+    mask: bytes | None
+
+
+def build(
+    folder: Path,
+    sources: Sequence[Source],
+    counts: Sequence[int],
+    form: Form,
+    *,
+    choice: Choice = PLAIN,
+    workers: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[Shards, dict[int, str]]:
+    """Decode files into shards below `folder`, or go on where a killed builder stopped, or find them done.
+
+    Args:
+        counts: examples that each file gives.
+
+    Returns:
+        The examples of the files that could be read, file by file in order; and why the others (by number) could not.
+
+    Raises:
+        UserError: another process is at it, or the disk has too little room.
+    """
+    size = form.height * form.width * form.channels * np.dtype(form.depth).itemsize
+    edges = _edges(np.asarray(counts), size)
+    key = _key(sources, counts, form, choice)
+    here = Path(folder) / key[:16]
+    with locked(here / LOCK, busy="is decoding pictures into it"):
+        todo = [n for n in range(len(edges) - 1) if not _whole(here, n, size)]
+        if todo:
+            check_room(
+                here,
+                sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo) * size,
+                what="decoded pictures",
+                hint=f"Choose a smaller image_size (or store_size), or another place: {setting('store_folder')}.",
+            )
+            index = {"version": VERSION, "key": key, "files": len(sources), "form": asdict(form), "edges": edges}
+            replace_json(here / "index.json", index)
+            done = int(np.sum(counts)) - sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo)
+            if done:
+                say(f"{done:,} of {int(np.sum(counts)):,} pictures are decoded already: {here}")
+            started, told = time.monotonic(), time.monotonic()
+            first = done
+            with _pool(workers) as mapped:
+                for number in todo:
+                    part = slice(edges[number], edges[number + 1])
+                    _shard(here, number, sources[part], counts[part], form, choice, size, mapped)
+                    done += int(np.sum(counts[part]))
+                    if time.monotonic() - told > TOLD_EVERY or number == todo[-1]:
+                        told = time.monotonic()
+                        speed = (done - first) / max(told - started, 1e-9)
+                        say(f"decoded {done:,} of {int(np.sum(counts)):,} pictures ({speed:,.0f}/s) into {here}")
+    return _opened(here, edges, form)
+
+
+def _edges(counts: np.ndarray, size: int) -> list[int]:
+    """Numbers of the files at which shards begin, and the end; a function of the set alone."""
+    most = max(SHARD_BYTES, int(counts.sum()) * size // MOST_SHARDS)
+    shard = np.cumsum(counts) * size // most
+    return [0, *(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(counts)]
+
+
+def _key(sources: Sequence[Source], counts: Sequence[int], form: Form, choice: Choice) -> str:
+    content = hashlib.sha256(json.dumps([VERSION, asdict(form), asdict(choice), list(map(int, counts))]).encode())
+    for source in sources:
+        if isinstance(source, bytes):
+            content.update(hashlib.sha256(source).digest())
+            continue
+        try:
+            about = os.stat(source)
+            told = (os.path.abspath(source), about.st_size, about.st_mtime_ns)
+        except OSError:
+            told = (os.path.abspath(source), -1, -1)
+        content.update(json.dumps(told).encode())
+    return content.hexdigest()
+
+
+def die_with_parent() -> None:
+    """A killed builder leaves no workers behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+@contextlib.contextmanager
+def _pool(workers: int | None) -> Iterator[Callable[[Any, Sequence[Any]], Iterator[Any]]]:
+    workers = min(os.cpu_count() or 1, 8) if workers is None else workers
+    if workers <= 1:
+        yield map
+        return
+    kind = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(kind)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=die_with_parent) as pool:
+        yield lambda function, items: pool.map(function, items, chunksize=8)
+
+
+def _shard(
+    folder: Path,
+    number: int,
+    sources: Sequence[Source],
+    counts: Sequence[int],
+    form: Form,
+    choice: Choice,
+    size: int,
+    mapped: Callable[[Any, Sequence[Any]], Iterator[Any]],
+) -> None:
+    path = folder / f"{number:05d}.bin"
+    starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
+    tasks = [
+        (str(path), start * size, source, int(count), form, choice)
+        for source, count, start in zip(sources, counts, starts[:-1], strict=True)
+    ]
+    try:
+        path.write_bytes(b"")
+        found = list(mapped(_write, tasks))
+        examples: list[Made] = []
+        with path.open("r+b") as file, path.with_suffix(".gone").open("wb") as masks:
+            for result, start in zip(found, starts[:-1], strict=True):
+                if isinstance(result, str):
+                    continue
+                if start != len(examples):  # a file before it could not be read: close the hole
+                    moved = os.pread(file.fileno(), len(result) * size, start * size)
+                    os.pwrite(file.fileno(), moved, len(examples) * size)
+                examples += result
+            file.truncate(len(examples) * size)
+            for made in examples:
+                masks.write(made.mask or b"")
+        for kept in (path, path.with_suffix(".gone")):
+            fsync(kept)
+        replace_json(
+            path.with_suffix(".json"),
+            {
+                "files": [r if isinstance(r, str) else len(r) for r in found],
+                "crc": [m.crc for m in examples],
+                "gone": [i for i, m in enumerate(examples) if m.mask is not None],
+                "masks": zlib.crc32(b"".join(m.mask or b"" for m in examples)),
+            },
+        )
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror or error})", hint="Free space; what is decoded is kept."
+        ) from None
+
+
+def _write(task: tuple[str, int, Source, int, Form, Choice]) -> list[Made] | str:
+    """Decode a file and write its examples where they belong; why it cannot be read, where it cannot."""
+    path, offset, source, count, form, choice = task
+    found = decode(source, form, choice)
+    if isinstance(found, Broken):
+        return found.reason
+    if len(found) != count:
+        return f"gave {len(found)} pictures, {count} were announced: the file changed"
+    out = []
+    target = os.open(path, os.O_WRONLY)
+    try:
+        for picture in found:
+            content = np.ascontiguousarray(picture.pixels).tobytes()
+            offset += os.pwrite(target, content, offset)
+            mask = None if picture.missing is None else np.packbits(picture.missing).tobytes()
+            out.append(Made(zlib.crc32(content), mask))
+    finally:
+        os.close(target)
+    return out
+
+
+def _whole(folder: Path, number: int, size: int) -> bool:
+    """Whether a shard was finished and its pictures are all there."""
+    try:
+        about = json.loads((folder / f"{number:05d}.json").read_text(encoding="utf-8"))
+        return (folder / f"{number:05d}.bin").stat().st_size == len(about["crc"]) * size
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _opened(folder: Path, edges: Sequence[int], form: Form) -> tuple[Shards, dict[int, str]]:
+    broken: dict[int, str] = {}
+    sizes: list[int] = []
+    crc: list[int] = []
+    gone: list[tuple[int, int, int]] = []
+    for number, first in enumerate(edges[:-1]):
+        about = json.loads((folder / f"{number:05d}.json").read_text(encoding="utf-8"))
+        broken |= {first + i: told for i, told in enumerate(about["files"]) if isinstance(told, str)}
+        before = sum(sizes)
+        sizes.append(len(about["crc"]))
+        crc += about["crc"]
+        gone += [(before + i, number, k) for k, i in enumerate(about["gone"])]
+    return Shards(folder, np.cumsum([0, *sizes]), np.array(crc, np.uint32), gone, form), broken
+
+
+class Shards:
+    """Decoded examples on disk; `pixels` and `missing` are read like arrays, parts at a time."""
+
+    def __init__(
+        self, folder: Path, starts: np.ndarray, crc: np.ndarray, gone: Sequence[tuple[int, int, int]], form: Form
+    ) -> None:
+        self.folder, self.starts, self.crc, self.form = folder, starts, crc, form
+        self.gone = {example: (shard, place) for example, shard, place in gone}
+        self.shape = (form.height, form.width, form.channels)
+        self.dtype = np.dtype(form.depth)
+        self.size = int(np.prod(self.shape)) * self.dtype.itemsize
+        self._files: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def pixels(self) -> StoredArray:
+        return StoredArray(self, np.arange(len(self)), self.dtype, self.shape, self._pixels)
+
+    @property
+    def missing(self) -> StoredArray | None:
+        """Masks of missing pixels; None where there are none."""
+        if not self.gone:
+            return None
+        return StoredArray(self, np.arange(len(self)), np.dtype(bool), self.shape[:2], self._missing)
+
+    def _file(self, shard: int, suffix: str) -> int:
+        name = f"{shard:05d}{suffix}"
+        if name not in self._files:
+            try:
+                self._files[name] = os.open(self.folder / name, os.O_RDONLY)
+            except OSError as error:
+                raise UserError(
+                    f"{self.folder / name}: {error.strerror}", hint="Remove the folder: pictures are decoded again."
+                ) from None
+        return self._files[name]
+
+    def _pixels(self, example: int, out: np.ndarray) -> None:
+        shard = int(np.searchsorted(self.starts, example, "right")) - 1
+        view = memoryview(out.data).cast("B")
+        got = os.preadv(self._file(shard, ".bin"), [view], int(example - self.starts[shard]) * self.size)
+        if got != self.size or zlib.crc32(view) != self.crc[example]:
+            raise UserError(
+                f"{self.folder / f'{shard:05d}.bin'}: example {example - self.starts[shard]} is not as it was written",
+                hint=f"The disk or a copy damaged it: remove {self.folder}, and pictures are decoded again.",
+            )
+
+    def _missing(self, example: int, out: np.ndarray) -> None:
+        out[:] = False
+        if example in self.gone:
+            shard, place = self.gone[example]
+            size = -(-out.size // 8)
+            packed = os.pread(self._file(shard, ".gone"), size, place * size)
+            out[:] = np.unpackbits(np.frombuffer(packed, np.uint8), count=out.size).reshape(out.shape).astype(bool)
+
+    def __del__(self) -> None:
+        for descriptor in self._files.values():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+class StoredArray(LazyArray):
+    """Examples on disk, or some of them."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        which: np.ndarray,
+        kind: np.dtype,
+        shape: tuple[int, ...],
+        read: Callable[[int, np.ndarray], None],
+    ) -> None:
+        super().__init__(which, kind, shape)
+        self._shards, self._read = shards, read
+
+    def fetch(self, numbers: np.ndarray, following: np.ndarray, out: np.ndarray) -> None:
+        for row, number in zip(out, numbers, strict=True):
+            self._read(int(number), row)
+
+    def part(self, which: np.ndarray) -> StoredArray:
+        return StoredArray(self._shards, self.which[which], self.dtype, self.each, self._read)
+
+    def all(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
+        """Of masks: whether all pixels of an example are missing."""
+        return np.array([n in self._shards.gone and bool(self[i].all()) for i, n in enumerate(self.which)], bool)
+
+    def any(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
+        """Of masks: whether any pixel of an example is missing."""
+        return np.array([n in self._shards.gone for n in self.which], bool)
+
+    def mean(self) -> float:
+        """Of masks: the share of missing pixels."""
+        each = [float(self[i].mean()) for i, n in enumerate(self.which) if n in self._shards.gone]
+        return sum(each) / max(len(self), 1)
+
+
+__all__ = ["Shards", "Store", "StoredArray", "build"]

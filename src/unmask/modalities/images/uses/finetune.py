@@ -1,0 +1,295 @@
+"""`unmask finetune classify` for images: a pretrained encoder and a linear head, trained together on labelled pictures:
+one class per picture, several labels, or a number."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import shutil
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.errors import UserError, option, setting
+from unmask.memory import peak_memory
+from unmask.modalities.images.classify.classifier import Classifier, ClassifierNet
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
+from unmask.modalities.images.classify.classifier_training import PictureFinetuning
+from unmask.modalities.images.classify.objectives import objective_of, strata
+from unmask.modalities.images.classify.probe_start import Reading, choose_reading, readings, start_as_probe
+from unmask.modalities.images.classify.scored_report import finetuned_report
+from unmask.modalities.images.network.build import untrained
+from unmask.modalities.images.reading.account import class_counts, describe, told
+from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
+from unmask.modalities.images.reading.label_table import ENDINGS
+from unmask.modalities.images.reading.shards import Store
+from unmask.modalities.images.reading.split import copies_across, copies_said, held_out_by_class
+from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.uses.pretrain import store_of
+from unmask.training.finetune import finetune
+from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.precision import resolve_precision
+from unmask.training.settings import refuse_unread
+from unmask.training.tracking import Tracker, console_logger
+from unmask.writing import training_folder, writes_model, written_folder
+
+WATCHING = ("memory", "log_every", "checkpoint_seconds")
+"""Settings that may change between a run and its resumption: they say how it is watched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finetuned:
+    """A finished fine-tuning: the classifier, and what came of it."""
+
+    classifier: Classifier
+    folder: Path
+    figures: dict[str, Any]
+
+
+@writes_model
+def finetune_classify(
+    model: str | Path | ImageModel,
+    data: Any,
+    out: str | Path,
+    *,
+    validation: Any = None,
+    settings: ClassifierSettings | None = None,
+    console: bool = True,
+    checkpoints: bool = False,
+    resume: bool = False,
+) -> Finetuned:
+    """Fine-tune an image model on labelled pictures.
+
+    Args:
+        model: a folder, or a loaded `ImageModel` (which is copied).
+        data: labelled pictures; see `sources.read_images`. Of data with a test part the training part alone is used.
+        validation: labelled pictures to choose the best epoch by; default a `holdout` share of each class.
+        out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
+        checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run:
+            the figures say `stopped` 'signal', and there is no model yet.
+        resume: go on from the checkpoint of an interrupted run to `out`, on the same pictures with the same settings.
+
+    Raises:
+        UserError: no classes, one class only, an unknown class in the validation pictures, a setting that nothing reads
+            for such labels, or `out` holds a model.
+    """
+    settings, out = settings or ClassifierSettings(), Path(out)
+    train_settings = settings.train
+    if resume and train_settings.minutes is not None:
+        raise UserError(
+            f"{option('resume', True)} with {option('minutes')}",
+            hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
+        )
+    loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
+    base: ImageModel = loaded.model if isinstance(loaded, Classifier) else loaded
+    store = store_of(settings.store, settings.store_folder or out / "pictures", train_settings, console_logger(console))
+    train, held = _pictures(base, data, validation, settings, store)
+    objective = objective_of(train, settings.problem, settings.threshold)
+    smoothing = _smoothing(settings, objective.problem)
+    start = _start(settings, objective.problem)
+    read = {"threshold": objective.problem == "multi", "holdout": validation is None}
+    read |= dict.fromkeys(("probe_rate", "average"), start == "probe")
+    refuse_unread(settings, [name for name, does in read.items() if not does])
+    truth = objective.truth(train)
+    account = describe(train)
+    if objective.problem == "single":
+        account["notes"] = [*class_counts(objective.classes, truth), *account["notes"]]
+    account["notes"] += copies_said(train) if held is None else copies_across(train, held)
+    for line in told(account):
+        console_logger(console)(line)
+    torch.manual_seed(train_settings.seed)
+    started = time.monotonic()
+    masked = copy.deepcopy(base.model)
+    if isinstance(loaded, Classifier):
+        with loaded.net.whole() as whole:
+            masked = copy.deepcopy(whole)
+    if settings.from_scratch:
+        masked = untrained(masked, train_settings.seed)
+    precision = resolve_precision(train_settings.precision, base.device)
+    net = ClassifierNet(masked, len(objective.classes), "mean", settings.drop_path).to(base.device)
+    console_logger(console)(_let_read(net, train, truth, settings, start))
+    if (bias := objective.bias(truth)) is not None:
+        with torch.no_grad():
+            net.head.bias.copy_(torch.from_numpy(bias))
+    inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, precision.name)
+    classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective)
+    targets = objective.prepare(truth, smoothing)
+    work = PictureFinetuning(classifier, train, targets, held, settings, from_probe=start == "probe")
+    figures = {
+        "pictures": len(train),
+        "whole_pictures": picture_count(train),
+        "data": account,
+        "problem": objective.problem,
+        "classes": len(objective.classes),
+        "pooling": net.pooling,
+        "gradients": net.gradients,
+        "start": start,
+        "precision": precision.name,
+        "device": str(base.device),
+    }
+    keeper = None
+    if checkpoints or resume:
+        keeper = _keeper(out, settings, [train, targets, held], resume=resume)
+    figures = _train(work, out, keeper, console, started) | figures
+    if figures["stopped"] == "signal":
+        return Finetuned(classifier=classifier, folder=out, figures=figures)
+    judged: dict[str, Any] | None = None
+    if held is not None:
+        judged = classifier.evaluate(dataclasses.replace(held, test=None), seed=train_settings.seed)
+        figures["validation"] = judged
+    with written_folder(out) as new:
+        classifier.save(new, pictures=len(train), judged=judged)
+        finetuned_report(new, out, figures, settings, told(account))
+    if keeper is not None:
+        shutil.rmtree(keeper.folder, ignore_errors=True)
+    return Finetuned(classifier=classifier, folder=out, figures=figures)
+
+
+def _pictures(
+    base: ImageModel, data: Any, validation: Any, settings: ClassifierSettings, store: Store | None
+) -> tuple[ImageSet, ImageSet | None]:
+    table: dict[str, Any] = {
+        "store": store,
+        "problem": settings.problem,
+        "pictures": settings.pictures,
+        "column": settings.column,
+        "label_column": settings.label_column,
+    }
+    train = base.read(data, group=settings.group, **table)
+    if (test := train.test) is not None:
+        train, apart = train.take(np.flatnonzero(~test)), train.take(np.flatnonzero(test))
+        train = dataclasses.replace(train, notes=[*train.notes, *copies_across(train, apart)])
+    objective = objective_of(train, settings.problem, settings.threshold)
+    _smoothing(settings, objective.problem)
+    if validation is not None:
+        # The column of groups of a table is not one of labels; folders of validation pictures need not have the levels.
+        group = settings.group if str(validation).lower().endswith(ENDINGS) else None
+        held = base.read(validation, group=group, **table | {"problem": objective.problem})
+        if held.test is not None:
+            held = held.take(np.flatnonzero(held.test))
+        objective.truth(held)
+        return train, held
+    if not settings.holdout:
+        return train, None
+    out = held_out_by_class(dataclasses.replace(train, labels=strata(train)), settings.holdout, settings.train.seed)
+    if not out.any():
+        warnings.warn(
+            "no picture is held out: no class has two pictures, or two groups (patients, files, folders), of which one "
+            f"could be; nothing is judged ({option('validation')} gives pictures to judge on)",
+            stacklevel=3,
+        )
+    return train.take(np.flatnonzero(~out)), train.take(np.flatnonzero(out)) if out.any() else None
+
+
+def _start(settings: ClassifierSettings, problem: str) -> str:
+    """Where the head starts: 'zero' or 'probe'.
+
+    Raises:
+        UserError: a probe of labels that have none.
+    """
+    if settings.start == "auto":
+        return "probe" if problem == "single" and not settings.from_scratch else "zero"
+    if settings.start == "probe" and problem != "single":
+        raise UserError(
+            f"start=probe with problem={problem}",
+            hint=f"The probe is of one class per picture: say {setting('start', 'zero')}.",
+        )
+    return settings.start
+
+
+def _let_read(net: ClassifierNet, train: ImageSet, truth: np.ndarray, settings: ClassifierSettings, start: str) -> str:
+    """Give a network the head that the settings ask for; a line that says what it reads."""
+    outputs, seed = net.head.out_features, settings.train.seed
+    asked = readings(settings.pooling, settings.gradients, class_token=net.config.class_token)
+    if start == "zero":
+        net.read(*asked[0], outputs)
+        return f"the head reads {named(asked[0])}, and starts at zero"
+    why, found = "", choose_reading(net, train, truth, asked, seed) if len(asked) > 1 else {}
+    if found:
+        asked = sorted(asked, key=lambda reading: -found[reading].likelihood)  # of equals the smallest
+        others = ", ".join(f"{named(reading)} {found[reading].right:.1%}" for reading in asked[1:])
+        why = f": a linear probe tells {found[asked[0]].right:.1%} right in four folds ({others})"
+    net.read(*asked[0], outputs)
+    start_as_probe(net, train, truth, seed)
+    return f"the head reads {named(asked[0])}, and starts as a linear probe{why}"
+
+
+def named(reading: Reading) -> str:
+    """What a head reads, in words."""
+    pool, edges = reading
+    words = {"mean": "the mean of the patches", "first": "the class token", "grid": "the means over a grid"}
+    return words[pool] + (" and oriented gradients" if edges else "")
+
+
+def _smoothing(settings: ClassifierSettings, problem: str) -> float:
+    """The share by which targets are smoothed.
+
+    Raises:
+        UserError: a setting that has no meaning for numbers.
+    """
+    if problem == "regression" and (settings.smoothing or settings.cutmix):
+        raise UserError(
+            f"smoothing={settings.smoothing}, cutmix={settings.cutmix} with problem=regression",
+            hint="Numbers are not smoothed, and a cut-out piece does not carry its share of a number: leave both out.",
+        )
+    if settings.smoothing is not None:
+        return settings.smoothing
+    return 0.1 if problem == "single" else 0.0
+
+
+def _keeper(out: Path, settings: ClassifierSettings, data: list[Any], *, resume: bool) -> Keeper:
+    """Checkpoints beside `out`, of a run on these data (pictures, targets, held-out pictures) with these settings."""
+    kept = dataclasses.asdict(settings)
+    kept["train"] = {k: v for k, v in kept["train"].items() if k not in WATCHING}
+    for name in ("store", "store_folder"):
+        kept.pop(name)
+    train, targets, held = data
+    found: dict[str, Any] = {"settings": kept, "the training pictures": content_digest(train)}
+    found["the labels"] = hashlib.sha256(targets.numpy().tobytes()).hexdigest()
+    found["the validation pictures"] = None if held is None else content_digest(held)
+    folder, seconds = training_folder(out), settings.train.checkpoint_seconds
+    return Keeper(folder, seconds=seconds, fingerprint=found, resume=resume)
+
+
+def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: bool, begin: float) -> dict[str, Any]:
+    """Train, with what it takes said before; what came of it, in seconds from `begin`, when the head was chosen."""
+    started, settings, course = time.monotonic(), work.settings.train, work.course()
+    fitted = work.forecast()
+    for line in fitted.told():
+        console_logger(console)(line)
+    found = None if keeper is None else keeper.found
+    ending = f"{settings.minutes:g} minutes" if settings.minutes is not None else f"{course.steps} steps"
+    resumed = None if found is None else found.step
+    begun, first = (work.start() if work.averages else None), None
+    if work.from_probe and work.held is not None and work.settings.keep_best and found is None:
+        work.module.eval()
+        first = work.look()  # the probe may be kept
+    with Tracker(out, total=ending, console=console, config=vars(settings), resumed_step=resumed) as tracker:
+        result = finetune(work, work.optimiser(), course, tracker=tracker, keeper=keeper, first=first)
+    averaged = begun is not None and result.stopped != "signal" and work.average(begun)
+    seconds = time.monotonic() - started
+    figures: dict[str, Any] = {
+        "steps": result.steps,
+        "seconds": round(time.monotonic() - begin, 2),
+        "stopped": result.stopped,
+        "averaged": averaged,
+        "images_per_second": round(work.pictures / max(seconds, 1e-9), 1),
+        "micro_batches": -(-work.batch // work.rows),
+        "expected_memory_mb": round(fitted.expected / 1e6, 1),
+        "peak_memory_mb": round(peak_memory(), 1),
+    }
+    if work.held is not None:
+        figures["validation_pictures"] = picture_count(work.held)
+        figures["kept_step"] = result.kept_step
+        for name, value in (work.look().metrics if averaged else result.metrics).items():
+            figures |= {"kept_by": name, f"validation_{name}": value}
+    return figures
+
+
+__all__ = ["ClassifierSettings", "Finetuned", "finetune_classify", "with_overrides"]

@@ -1,0 +1,318 @@
+"""Using an image model: fill, reconstruct, score, embed, evaluate, look at its attention, inspect."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.core.batch import PackedBatch
+from unmask.core.fill import Order
+from unmask.core.pretrain import validate
+from unmask.errors import UserError, option
+from unmask.files import damaged
+from unmask.modalities.images.network.batches import image_batches
+from unmask.modalities.images.network.build import at_size
+from unmask.modalities.images.network.codec import PatchCodecConfig
+from unmask.modalities.images.network.features import PASSING, ImagePooling, features, inference_rows, pooled, settled
+from unmask.modalities.images.network.folder import ImageFolder, load_folder, save_folder
+from unmask.modalities.images.network.latents import no_pixels
+from unmask.modalities.images.network.masking import image_corruption
+from unmask.modalities.images.reading.account import check_fit
+from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.modalities.images.reading.floats import evenly
+from unmask.modalities.images.reading.sources import read_images
+from unmask.modalities.images.reading.split import copies_said
+from unmask.modalities.images.recipes import sides
+from unmask.modalities.images.uses.attention_maps import attention_maps
+from unmask.modalities.images.uses.evaluate import classes_told_apart
+from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
+from unmask.modalities.images.uses.score import Scored, score_pictures, scored_of
+from unmask.training.precision import computing, precision_of, resolve_device
+
+
+class ImageModel:
+    """A masked image model ready to use; see `load`."""
+
+    def __init__(self, folder: ImageFolder, device: torch.device, precision: str) -> None:
+        self.folder, self.model, self.device, self.precision = folder, folder.model, device, precision
+
+    def __repr__(self) -> str:
+        config, encoder = self.config, self.model.encoder.config
+        count = sum(p.numel() for p in self.model.parameters())
+        height, width = config.image
+        return (
+            f"ImageModel({count / 1e6:.3g} M parameters, {encoder.layers} layers of {encoder.width}, pictures of "
+            f"{height} x {width}, {config.channels} channels, patches of {config.patch}, {self.precision} on "
+            f"{self.device})"
+        )
+
+    @property
+    def config(self) -> PatchCodecConfig:
+        """Size, channels and patches of the pictures that the model reads."""
+        return self.model.codec.config
+
+    def read(self, images: Any, *, rescale: bool = False, **options: Any) -> ImageSet:
+        """Pictures of any source, brought to the model's size and channels, read as those it was trained on.
+
+        Args:
+            rescale: take pictures of another depth or range than those it was trained on, full range to full range.
+            options: see `sources.read_images`.
+
+        Raises:
+            UserError: another depth, or values far from those it was trained on.
+        """
+        chosen = self.folder.reading | options
+        if isinstance(images, ImageSet) and images.tiles is not None and chosen.get("view") == "tile":
+            # Pieces that random crops were taken from: their middle, not the whole shrunk.
+            images = images if images.size == self.config.image else images.centred(self.config.image)
+        given: dict[str, Any] = {
+            "size": self.config.image,
+            "channels": self.config.channels,
+            "depth": self.folder.depth,
+        }
+        found = read_images(images, usual=self.folder.reading, **given, **chosen)
+        if not rescale and not found.fits:
+            for line in check_fit(found, self.folder.depth, self.folder.range, self.folder.typical):
+                warnings.warn(line, stacklevel=2)
+        return dataclasses.replace(found, fits=True)
+
+    def _need_pixels(self) -> None:
+        if not self.config.pixels:
+            raise no_pixels()
+
+    def _context(self) -> contextlib.AbstractContextManager[Any]:
+        return computing(self.precision, self.device)
+
+    def batches(self, images: ImageSet, rows: int | None = None) -> Iterator[tuple[slice, PackedBatch]]:
+        """Pictures in batches on the model's device, of `rows` or what memory asks for; a picture's identity is its
+        place."""
+        for batch, numbers in image_batches(self.model.codec, images, rows or inference_rows(self.model)):
+            yield slice(int(numbers[0]), int(numbers[-1]) + 1), batch.to(self.device)
+
+    def reconstruct(
+        self,
+        images: Any,
+        *,
+        ratio: float | None = None,
+        box: tuple[int, int, int, int] | None = None,
+        mask: np.ndarray | None = None,
+        steps: int = 1,
+        order: Order = "random",
+        temperature: float = 0.0,
+        sweeps: int = 0,
+        seed: int = 0,
+        statistics: Statistics | None = None,
+        gaps: bool = False,
+    ) -> Reconstruction:
+        """Hide a part of pictures and predict it back, in original pixel units also under normalised targets.
+
+        Args:
+            ratio: share of the patches to hide at random (default `hidden_ratio` where neither box, mask nor gaps is
+                given); missing ones are not among them.
+            gaps: hide every patch with a missing pixel, so that what was not measured is predicted.
+            box: left, top, width, height in pixels of the model's picture size. The model sees no patch it touches;
+                pixels outside of it stay as they are.
+            mask: over pixels or patches, for all pictures or one per picture; non-zero is hidden, as a box is.
+            steps, order, temperature, sweeps: see `core.fill.fill`; more steps let patches agree with each other.
+            statistics: where a normalised patch's mean and deviation come from: 'predicted' by the model, its visible
+                'neighbours', or the 'truth' (as published figures of MAE are drawn: it knows two numbers of every
+                hidden patch). Default: predicted where the model was trained to, else neighbours.
+
+        Raises:
+            UserError: more than one of ratio, box and mask, or one that does not fit the picture; a model that predicts
+                no pixels.
+        """
+        self._need_pixels()
+        found = self.read(images)
+        if ratio is None and box is None and mask is None and not gaps:
+            ratio = self.hidden_ratio
+        hidden = chosen_pixels(self.config, found, ratio=ratio, box=box, mask=mask, gaps=gaps, seed=seed)
+        with self._context():
+            return reconstructed(
+                self.model,
+                found,
+                hidden,
+                statistics=statistics,
+                seed=seed,
+                steps=steps,
+                order=order,
+                temperature=temperature,
+                sweeps=sweeps,
+            )
+
+    def fill(self, images: Any, **options: Any) -> np.ndarray:
+        """Pictures with the hidden part predicted: `reconstruct(...).filled`."""
+        return self.reconstruct(images, **options).filled
+
+    def embed(self, images: Any, *, pooling: ImagePooling = "mean", normalise: bool = False) -> np.ndarray:
+        """One vector per picture, (pictures, width) float32, order kept; of a picture cut into tiles the mean over
+        them. Files of large sets are decoded as they come.
+
+        Args:
+            pooling: 'mean' or 'max' over the patches, 'first' for the class token, 'grid' for the means over a grid of
+                4 x 4 cells side by side, (pictures, 16 x width): what is where is kept.
+        """
+        if pooling == "first" and not self.config.class_token:
+            raise UserError("pooling=first, but the model has no class token", hint=f"Use {option('pooling', 'mean')}.")
+        found = self.read(images, store=PASSING)
+        whole = found.tiles is None
+        vectors = features(self.model, found, self._context(), pooling=pooling, normalise=normalise and whole)
+        if whole:
+            return vectors[settled(found)]
+        vectors = pooled(vectors, found)
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalise else vectors
+
+    @property
+    def scored(self) -> Scored:
+        """What `score` is the density of: 'pixels', or of models that predict normalised patches alone 'patterns'."""
+        return scored_of(self.model)
+
+    def score(self, images: Any) -> list[dict[str, Any]]:
+        """Pseudo-log-likelihood of pictures, one dictionary per picture: name, score (nats, summed over the patches),
+        slots (how many patches were scored).
+
+        Each patch is hidden alone and predicted from all others (Salazar et al. 2020): a pass of the model per patch.
+        The density is of the patch's pixels as the model sees them (normalised per channel), under a normal with the
+        deviation that the model predicts for the patch, or 1 where it predicts none; of models that predict normalised
+        patches alone, of the patch at mean 0 and deviation 1 (see `scored`). Missing pixels and patches have no part;
+        of a picture cut into tiles the patches of all tiles are added up. Compare scores of one model, per slot where
+        pictures have different numbers of them.
+        """
+        self._need_pixels()
+        return score_pictures(self.model, self.read(images, store=PASSING), self._context())
+
+    def evaluate(
+        self,
+        images: Any,
+        *,
+        k: int = 20,
+        seed: int = 0,
+        most: int | None = None,
+        baselines: bool = True,
+        pooling: ImagePooling = "mean",
+    ) -> dict[str, Any]:
+        """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches
+        (where the model predicts them in pixels).
+
+        Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles
+        are judged each by itself; the intervals resample whole groups (patients, and the pictures that tiles and slices
+        are of). `notes` says how many pictures to judge on are exact copies of training ones.
+
+        Args:
+            most: at most this many training and a quarter as many test pictures; None takes all, of sets too large for
+                memory 50 000.
+            pooling: of the features, as `embed` has it.
+            baselines: the same two on raw pixels, of small pictures that are in memory.
+
+        Raises:
+            UserError: all pictures are of one class.
+        """
+        found = self.read(images, store=PASSING)
+        out: dict[str, Any] = {
+            "rows": len(found),
+            "pictures": len(found),
+            "skipped": len(found.skipped),
+            "notes": copies_said(found),
+        }
+        if self.config.pixels:
+            out["loss"] = self.loss(found, seed=seed)
+        if found.labels is None:
+            return out
+
+        def vectors(part: ImageSet) -> np.ndarray:
+            return features(self.model, part, self._context(), pooling=pooling)
+
+        return out | classes_told_apart(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
+
+    @property
+    def hidden_ratio(self) -> float:
+        """Share of a picture's patches that was hidden in training; 0.75 where the folder does not say."""
+        return float((self.folder.settings.get("images") or {}).get("ratio", 0.75))
+
+    def loss(self, images: Any, *, ratio: float | None = None, seed: int = 0, most: int = 2000) -> float:
+        """Mean error of hidden patches (in the units of the training loss), with masks that are always the same;
+        `ratio` of them is hidden, by default `hidden_ratio`."""
+        self._need_pixels()
+        found = self.read(images)
+        if len(found) > most:
+            found = found.take(evenly(np.arange(len(found)), most))
+        corruption = image_corruption(self.config, ratio=ratio or self.hidden_ratio, static=True)
+        batches = (batch for _, batch in self.batches(found))
+        return validate(self.model, batches, corruption, seed=seed, autocast=self._context, device=self.device)["loss"]
+
+    def attention(self, images: Any, *, layer: int = -1) -> np.ndarray:
+        """Where a layer looks: (n, heads, rows, columns), weights of the class token's query (or the patches' mean)."""
+        found = self.read(images)
+        with torch.inference_mode():
+            # Rows of one picture each where patches are missing: the encoder's columns are then its observed slots.
+            rows = None if found.missing is None else 1
+            parts = [attention_maps(self.model, batch, layer).cpu().numpy() for _, batch in self.batches(found, rows)]
+        return np.concatenate(parts)
+
+    def resized(self, size: int | tuple[int, int]) -> ImageModel:
+        """The same model for pictures of another size, its position tables resampled (bicubic)."""
+        model = at_size(self.model, size).to(self.device).eval()
+        return ImageModel(dataclasses.replace(self.folder, model=model), self.device, self.precision)
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, shape, FLOPs a picture, memory by precision."""
+        config, encoder = self.config, self.model.encoder.config
+        count = {
+            name: sum(p.numel() for p in part.parameters())
+            for name, part in (("all", self.model), ("encoder", self.model.encoder))
+        }
+        return {
+            "kind": "images",
+            "architecture": "in_place" if self.config.pixels and not self.model.visible_only else "visible_only",
+            "predicts_pixels": self.config.pixels,
+            "parameters": count["all"],
+            "encoder_parameters": count["encoder"],
+            "layers": encoder.layers,
+            "width": encoder.width,
+            "heads": encoder.heads,
+            "image_height": config.image[0],
+            "image_width": config.image[1],
+            "channels": config.channels,
+            "patch": config.patch,
+            "patches": config.patches,
+            "slots": config.slots,
+            "flops_per_image": config.slots * encoder.flops_per_slot(config.slots),
+            "memory_mb_fp32": count["all"] * 4 / 1e6,
+            "memory_mb_bf16": count["all"] * 2 / 1e6,
+            "tensors_left_random": self.folder.random,
+            "tensors_ignored": self.folder.ignored,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Save as a model folder."""
+        save_folder(path, self.model, depth=self.folder.depth, settings=self.folder.settings)
+
+
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **shape: Any) -> Any:
+    """Load an image model: a folder of unmask, a Hugging Face ViTMAE or ViT folder, or a weights file of the official
+    MAE or timm (see `folder.load_folder` for what such a file leaves open). A fine-tuned folder gives a `Classifier`.
+
+    Args:
+        precision: 'auto' computes in fp32 for models under 10 M parameters, else measures.
+    """
+    where = resolve_device(device)
+    with damaged(path):
+        folder = load_folder(path, **shape)
+    name = precision_of(folder.model, precision, where)
+    folder.model.to(where).eval()
+    model = ImageModel(folder, where, name)
+    if folder.classifier is None:
+        return model
+    from unmask.modalities.images.classify.classifier import Classifier
+
+    return Classifier.restore(model)
+
+
+__all__ = ["ImageModel", "Reconstruction", "features", "load", "sides"]

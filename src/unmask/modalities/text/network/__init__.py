@@ -1,0 +1,1 @@
+"""The encoder with its heads, its folder, pretraining and further pretraining."""

@@ -1,0 +1,475 @@
+"""`unmask adapt`: continue pretraining on domain text, with an early stop and a guard against forgetting."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.core.batch import PackedBatch
+from unmask.core.pretrain import validate
+from unmask.errors import UserError, option, setting
+from unmask.evaluation.card import source_name
+from unmask.files import read_object
+from unmask.modalities.text.network.card import corpus_of
+from unmask.modalities.text.network.folder import find_folder, load_folder, save_folder
+from unmask.modalities.text.network.pretrain import TextRun, counts, lengths_of, make_job, write_report
+from unmask.modalities.text.network.prospect import Prospect, probed, prospect_of
+from unmask.modalities.text.reading.sources import plain_text, resolve
+from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
+from unmask.modalities.text.tokens.batches import measuring_corruption, validation_batches
+from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.corpus import build_cache, check_unknown
+from unmask.modalities.text.tokens.replay import Replayed
+from unmask.training.checkpoint import checkpoints
+from unmask.training.job import Job, RunResult
+from unmask.training.launcher import goes_on
+from unmask.training.precision import computing, resolve_device, resolve_precision
+from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.run import LOOKED_AT, check_run_folder
+from unmask.training.settings import TrainSettings
+from unmask.training.validation import sample
+from unmask.writing import replace_json
+
+ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
+"""Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate of models of their
+size."""
+
+OBJECTIVE = (
+    "density",
+    "ratio",
+    "ratio_end",
+    "spread",
+    "hide",
+    "rarity",
+    "select",
+    "loss_weight",
+    "mask",
+    "random",
+    "keep",
+)
+"""What is hidden and how it counts: kept where the start drew the share of each text anew, as masked diffusion does, so
+that it goes on to be what `generate` draws from."""
+
+OF_ITS_OWN_RATE = 0.25
+"""Of the learning rate that a model of our own was trained with: small models bear more than published ones, and learn
+little at a rate for those (docs/explanation/measured-text-tasks.md)."""
+
+MEASURED = 0.5
+"""Share of the documents of general text that forgetting is measured on where the others are learnt from (`replay`)."""
+
+OF_A_NEW_MODEL = (
+    "recipe",
+    "objective",
+    "generator",
+    "architecture",
+    "width",
+    "layers",
+    "heads",
+    "inner",
+    "initial_attention",
+    "initial_embeddings",
+    "vocabulary",
+    "tokenizer_kind",
+    "tokenizer",
+    "lowercase",
+    "strip_accents",
+    "dropout",
+)
+"""Settings that the model to adapt has already."""
+
+
+def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) -> TextSettings:
+    """`ADAPT` on top of the usual settings, and what was given on top of both.
+
+    Args:
+        model: that is to be adapted; the rate is then that of `rate_for`, and the objective that of `objective_of`,
+            unless they are given.
+
+    Raises:
+        UserError: an unknown setting, or one that only a new model has; no such model.
+    """
+    for key in OF_A_NEW_MODEL:
+        if key in given:
+            raise UserError(f"{key}={given[key]}: the model to adapt has its own", hint="Leave it out.")
+    usual = with_overrides(TextSettings(), ADAPT)
+    if model is not None:
+        usual = with_overrides(usual, {"learning_rate": rate_for(model)})
+        objective = objective_of(model)
+        if given.get("density", objective.get("density")) == objective.get("density"):
+            usual = with_overrides(usual, _checked_objective(given, objective))
+    return with_overrides(usual, given)
+
+
+def _checked_objective(given: Mapping[str, Any], objective: dict[str, Any]) -> dict[str, Any]:
+    """The start's objective, where what is given does not presume another."""
+    idle = [key for key in ("ratio", "ratio_end") if given.get(key) is not None]
+    if objective.get("density") == "uniform" and idle:
+        raise UserError(
+            f"{setting(idle[0], given[idle[0]])}: this model draws the share of each text that it hides "
+            "(density=uniform), where it has no say",
+            hint=f"Leave it out, or give {setting('density', 'fixed')} too.",
+        )
+    return objective
+
+
+def objective_of(model: str | Path) -> dict[str, Any]:
+    """The settings of `OBJECTIVE` that a model was trained with where it drew the shares that it hid; else none.
+
+    Raises:
+        UserError: no such model.
+    """
+    text = (read_object(find_folder(str(model)) / "unmask.json") or {}).get("text")
+    if not isinstance(text, dict) or text.get("density", "fixed") == "fixed":
+        return {}
+    return {name: text[name] for name in OBJECTIVE if name in text}
+
+
+def rate_for(model: str | Path) -> float:
+    """The learning rate to adapt a model with: a quarter of that which it was trained with where its folder says so
+    (`OF_ITS_OWN_RATE`), what its folder says where it was adapted before, that of `ADAPT` for others.
+
+    Raises:
+        UserError: no such model.
+    """
+    about = read_object(find_folder(str(model)) / "unmask.json") or {}
+    text = about.get("text")
+    train = text.get("train") if isinstance(text, dict) else None
+    rate = train.get("learning_rate") if isinstance(train, dict) else None
+    again = "adapted_from" in about  # perhaps by another objective, whose own rate says nothing of this one
+    rate = about.get("adapt_rate") if again else rate
+    if not isinstance(rate, float) or not rate > 0:
+        return float(ADAPT["learning_rate"])  # type: ignore[arg-type]
+    return rate if again else OF_ITS_OWN_RATE * rate
+
+
+def start_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model's runs hid, of the settings in its folder, for a model that is made of it: its last run, where that
+    one drew the shares that it hid, else the one that it began with."""
+    last = settings.get("text") or {}
+    first = settings.get("start", last)  # {} of a published model, of which it is not known
+    text = last if last.get("density", "fixed") != "fixed" else first
+    return {name: text[name] for name in OBJECTIVE if name in text}
+
+
+def in_words(figures: dict[str, float | None]) -> str:
+    """Figures as a line; what was not measured is left out.
+
+    >>> in_words({"loss": 4.4274, "accuracy": 0.3297, "general_loss": None})
+    'loss 4.427, accuracy 0.330'
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items() if value is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapted:
+    """Held-out metrics on the domain (and on general text, where given) before and after; None was not measured.
+
+    Attributes:
+        prospect: what was foreseen; where nothing is held out, from the corpus alone.
+    """
+
+    run: TextRun
+    before: dict[str, float | None]
+    after: dict[str, float | None]
+    prospect: Prospect | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
+        foreseen = None if self.prospect is None else self.prospect.to_dict()
+        return self.run.to_dict() | {"before": self.before, "after": self.after, "prospect": foreseen}
+
+    def said(self) -> list[str]:
+        """What was foreseen, and why the run stopped, in sentences."""
+        result, lines = self.run.result, [] if self.prospect is None else self.prospect.lines()
+        if result.stopped == "early":
+            why = (
+                "the loss on general text had risen by more than its limit"
+                if result.refused
+                else f"the held-out loss had not fallen for {self.run.settings.train.patience} looks"
+            )
+            lines.append(f"stopped at step {result.steps}: {why}; the weights of step {result.kept_step} are kept")
+        if result.kept_step == 0:
+            lines.append(f"adapting did not lower the held-out loss: {self.run.folder} holds the weights as they were")
+        return lines
+
+    def table(self) -> list[tuple[str, str, str]]:
+        """Name, before and after of each metric, for people."""
+
+        def shown(value: float | None) -> str:
+            return "-" if value is None else f"{value:.4f}"
+
+        return [(name, shown(self.before[name]), shown(self.after[name])) for name in self.before]
+
+
+class TextAdaptation(Pretrainable[Adapted]):
+    """A published or pretrained model on domain text; see `adapt`."""
+
+    prospect: Prospect | None = None
+
+    def __init__(
+        self,
+        model: str | Path,
+        data: str | Sequence[str],
+        settings: TextSettings,
+        *,
+        general: str | Sequence[str] | None,
+        most_forgetting: float = 0.2,
+        replay: float = 0.0,
+    ) -> None:
+        self.data, self.general, self.most_forgetting, self.replay = data, general, most_forgetting, replay
+        torch.manual_seed(settings.train.seed)  # of a head that the model lacks, and must be the same in every process
+        self.origin, self.loaded = str(model), load_folder(str(model))
+        longest = self.loaded.model.encoder.config.longest or settings.slots
+        if longest < settings.slots:
+            batch = settings.train.batch_slots // longest * longest
+            settings = with_overrides(settings, {"slots": longest, "batch_slots": batch})
+        self.loaded.tokenizer.require_mask()
+        self.settings = settings
+        self._digest = _digest(self.loaded.model)
+
+    @property
+    def train(self) -> TrainSettings:
+        return self.settings.train
+
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        if why := self.loaded.why_not_masked():
+            say(f"{self.origin}: {why}; what is missing is learnt from scratch")
+        self._caches(out, say, resume=resume)
+
+    def _caches(self, out: Path, say: Callable[[str], None], *, resume: bool) -> None:
+        """Tokenise the domain's text, and the general one where it is given."""
+        self.started = resume and bool(checkpoints(out))
+        self.cache, self.held = self._cache(self.data, out / "cache", self.settings, say), None
+        if self.general is not None:
+            held_out = MEASURED if self.replay else 0.999
+            only_held_out = dataclasses.replace(self.settings, holdout=held_out, hide="token")
+            self.held = self._cache(self.general, out / "cache-general", only_held_out, say)
+
+    def _cache(
+        self, data: str | Sequence[str], folder: Path, settings: TextSettings, say: Callable[[str], None]
+    ) -> TokenCache:
+        source, settings = sources_of(data, folder.parent, settings, say)
+        return build_cache(source, self.loaded.tokenizer, folder, settings, say, resumed=self.started)
+
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        loaded, settings = self.loaded, self.settings
+        sets = self._held_out(say)
+        extra = {"general": sets["general_"]} if "general_" in sets else {}
+        stop = self._forgot if extra else None
+        cache: Any = self.cache
+        if self.replay and self.held is not None:
+            cache = Replayed(self.cache, self.held, self.replay, seed=settings.train.seed)
+            say(f"{cache.share:.1%} of what is learnt from is general text ({self.replay:.1%} were asked for)")
+        job = make_job(loaded.model, cache, loaded.tokenizer, settings, extra_validation=extra, stop_when=stop)
+        job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": self._digest})
+        self.before = _measure(loaded.model, sets, settings)
+        say(f"before: {in_words(self.before)}")
+        return self._foreseen(job, out, say)
+
+    def _foreseen(self, job: Job, out: Path, say: Callable[[str], None]) -> Job:
+        """Say what is to be expected, and have the start's weights kept unless training lowers the held-out loss."""
+        loaded, train = self.loaded, self.train
+        prospect = prospect_of(
+            self.cache,
+            loaded.tokenizer,
+            loss=self.before["loss"],
+            general_loss=self.before.get("general_loss"),
+            head=not loaded.why_not_masked(),
+        )
+        self.prospect, loss = prospect, self.before["loss"]
+        if loss is None:
+            for line in prospect.lines():
+                say(line)
+            return job
+        some = sample(job.validation, LOOKED_AT * train.batch_slots)
+        if train.patience is not None or job.stop_when is not None:
+            job = dataclasses.replace(job, at_start=_measure(loaded.model, {"": some}, self.settings)["loss"])
+        kept = out / "prospect.json"
+        if (out / "checkpoints").exists():
+            prospect = dataclasses.replace(prospect, probe_gain=(read_object(kept) or {}).get("probe_gain"))
+        elif int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            prospect = dataclasses.replace(prospect, probe_gain=probed(job, train, loss))
+            replace_json(kept, prospect.to_dict())
+        self.prospect = prospect
+        for line in prospect.lines():
+            say(line)
+        return job
+
+    def _held_out(self, say: Callable[[str], None], most: int = 2048) -> dict[str, Sequence[PackedBatch]]:
+        """Held-out batches of the domain, under '', and of general text, where given, under 'general_'; of `most`
+        examples each."""
+        check_unknown(self.cache.unknown, say, name=source_name(self.data) or "the corpus", given=True)
+        if self.held is not None and self.general is not None:
+            name = source_name(self.general) or "the general text"
+            check_unknown(self.held.unknown, say, name=name, given=True)
+            if not len(self.held.validation):
+                raise UserError(
+                    f"{name}: none of it is held out to measure forgetting on",
+                    hint="Give more general text, of several documents.",
+                )
+            if not len(self.cache.validation):
+                one = len(self.cache) == 1
+                raise UserError(
+                    "the domain's text is one example, of which nothing can be held out to stop early by"
+                    if one
+                    else "nothing is held out of the domain's text to stop early by",
+                    hint=("Give more texts" if one else "Hold some out (holdout)")
+                    + f", or leave {option('general')} out.",
+                )
+        caches = {"": self.cache} | ({} if self.held is None else {"general_": self.held})
+        return {
+            name: validation_batches(
+                cache,
+                np.asarray(cache.validation),
+                slots=self.settings.slots,
+                special_ids=self.loaded.tokenizer.special_ids,
+                batch_slots=self.settings.train.batch_slots,
+                most=most,
+            )
+            for name, cache in caches.items()
+        }
+
+    def _forgot(self, metrics: dict[str, float]) -> bool:
+        return metrics["general_loss"] > (self.before["general_loss"] or 0.0) + self.most_forgetting
+
+    def save(self, out: Path, model: Any) -> None:
+        loaded = self.loaded
+        kept = {k: v for k, v in as_dict(self.settings).items() if k not in OF_A_NEW_MODEL}
+        save_folder(
+            out,
+            model=model,
+            tokenizer=loaded.tokenizer,
+            family=loaded.family,
+            hf_config=loaded.hf_config,
+            passengers=loaded.passengers,
+            aliases=loaded.aliases,
+            dtype=loaded.loaded.common_type(),
+            settings={
+                "text": kept,
+                "adapted_from": self.origin,
+                "start": start_of(loaded.settings),
+                "lengths": lengths_of(self.cache),
+                "adapt_rate": self.settings.train.learning_rate,
+                "before": self.before,
+                "replay": self.replay,
+                "prospect": None if self.prospect is None else self.prospect.to_dict(),
+                "source": source_name(self.data),
+                "corpus": corpus_of(self.cache, loaded.tokenizer),
+            },
+        )
+
+    def finished(self, out: Path, result: RunResult) -> Adapted:
+        run = TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))
+        after = self.after(result)
+        return Adapted(run=run, before=self.before, after=after, prospect=self.prospect)
+
+    def after(self, result: RunResult) -> dict[str, float | None]:
+        """What `before` holds, of the trained model."""
+        found = result.validation
+        return {name: found.get(f"validation_{name}", found.get(name)) for name in self.before}
+
+    def report(self, finished: Adapted) -> None:
+        write_report(finished.run, said=finished.said())
+
+
+def adapt(
+    model: str | Path,
+    data: str | Sequence[str],
+    out: str | Path,
+    *,
+    settings: TextSettings | None = None,
+    general: str | Sequence[str] | None = None,
+    most_forgetting: float = 0.2,
+    replay: float = 0.0,
+    resume: bool = False,
+    console: bool = True,
+) -> Adapted:
+    """Continue pretraining `model` on `data`.
+
+    Args:
+        settings: default: `adapt_settings({}, model)`; those of a new model (`OF_A_NEW_MODEL`) are not read. `slots` is
+            cut to the model's longest context.
+        general: held-out general text. Its loss is measured beside the domain's, and the run stops when it has
+            risen by more than `most_forgetting` nats per hidden slot.
+        replay: share of what is learnt from that is general text, 0 to below 1; half of `general` is then learnt from,
+            the other half measured.
+
+    Raises:
+        UserError: `out` is the model's own folder; anything wrong with model, data or settings; nothing is held out
+            though `general` or patience asks for it.
+    """
+    if not 0 <= replay < 1:
+        raise UserError(f"replay={replay}", hint="Expected a share from 0 to below 1, such as 0.2.")
+    if replay and general is None:
+        raise UserError(f"replay={replay} without general text", hint=f"Give {option('general')} FILE too.")
+    settings = settings or adapt_settings({}, model)
+    return adapted(
+        TextAdaptation,
+        model,
+        data,
+        out,
+        settings=settings,
+        general=general,
+        most_forgetting=most_forgetting,
+        replay=replay,
+        resume=resume,
+        console=console,
+    )
+
+
+def adapted(
+    kind: type[TextAdaptation],
+    model: str | Path,
+    data: str | Sequence[str],
+    out: str | Path,
+    *,
+    settings: TextSettings,
+    resume: bool,
+    console: bool,
+    **more: Any,
+) -> Adapted:
+    """Adapt in the way of `kind`; the folder is looked at before the model is loaded."""
+    out = Path(out)
+    if out.exists() and Path(model).exists() and out.samefile(model):
+        raise UserError(f"{out} is the model to adapt", hint=f"Choose another {option('out')}; the original is kept.")
+    again = goes_on(out, cpu=resolve_device(settings.train.device).type == "cpu")
+    check_run_folder(out, resume=again or resume)
+    return pretrained(kind(model, data, settings, **more), out, resume=resume, console=console)
+
+
+def sources_of(
+    data: str | Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None] | None = None
+) -> tuple[list[str], TextSettings]:
+    """The files of some data, and the settings that they are read with."""
+    source = resolve([data] if isinstance(data, str) else list(data), out, say)
+    return source, settings if plain_text(source) else dataclasses.replace(settings, document="auto")
+
+
+def _digest(model: torch.nn.Module) -> str:
+    """Of a model's names and weights: a run is resumed from the model it was started from."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _measure(model: Any, sets: Mapping[str, Sequence[PackedBatch]], settings: TextSettings) -> dict[str, float | None]:
+    """Loss and accuracy on each of the sets, their names in front; None where a set is empty."""
+    device = resolve_device(settings.train.device)
+    precision = resolve_precision(settings.train.precision, device)
+    model.to(device)
+    found: dict[str, float | None] = {}
+    for prefix, batches in sets.items():
+        with computing(precision.name, device):
+            metrics = validate(model, batches, measuring_corruption(), device=device) if batches else {}
+        found |= {f"{prefix}{name}": metrics.get(name) for name in ("loss", "accuracy")}
+    return found

@@ -1,0 +1,441 @@
+"""A text model folder is a Hugging Face folder: config.json, model.safetensors, tokenizer.json, plus unmask.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import warnings
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from unmask.core.model import MaskedModel
+from unmask.core.token_codec import TokenCodec, TokenCodecConfig
+from unmask.encoder.build import Undrawn, make_encoder
+from unmask.encoder.check import check
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
+from unmask.encoder.kinds import Local
+from unmask.errors import UserError
+from unmask.families import Family, by_name, detect, settle
+from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
+from unmask.families.heads import TaskHead, published_head
+from unmask.files import check_weights, damaged, read_object
+from unmask.modalities.text.network.sentence_files import encoder_folder, lower_cased, read_sentences
+from unmask.modalities.text.network.sentences import Sentences
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.plugins import installed_model
+from unmask.training.checkpoint import read_weights
+from unmask.writing import brought_to_an_end, written_folder
+
+DECODER = "decoder.safetensors"
+"""Tensors of the visible-only architecture's decoder; transformers does not look at them."""
+_HEADS = re.compile(
+    r"(^|\.)(pooler\w*|\w*classifier|qa_outputs|score|cls|head|lm_head|vocab_\w+|seq_relationship|\w*predictions"
+    r"|generator_\w+)(\.|$)"
+)
+_INSIDE = re.compile(r"(^|\.)(layers?|h|embeddings)\.")
+_DECODER_PREFIX = "unmask_decoder."
+
+
+@dataclass(repr=False)
+class TextFolder:
+    """A loaded model folder.
+
+    Attributes:
+        passengers: tensors the masked model has no place for (poolers, task heads), written back on saving.
+        random: published names of tensors that were not in the file and stayed random.
+        ignored: names of the passengers.
+        aliases: published names under which the file holds further copies of tied tensors.
+        settings: contents of unmask.json.
+        loaded: all that was found out about the file, so that it can be written back as it was.
+        sentences: how the folder says vectors are made.
+        path: the folder, None of a model that came from none.
+    """
+
+    model: MaskedModel[TokenCodec]
+    tokenizer: Tokenizer
+    family: Family
+    hf_config: dict[str, Any]
+    passengers: dict[str, Tensor] = field(default_factory=dict)
+    random: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    loaded: Loaded = field(default_factory=Loaded)
+    sentences: Sentences = field(default_factory=Sentences)
+    path: Path | None = None
+
+    def __repr__(self) -> str:
+        config, codec = self.model.encoder.config, self.model.codec.config
+        count = sum(p.numel() for p in self.model.parameters())
+        return (
+            f"{self.family.name}: {count / 1e6:.3g} M parameters, {config.layers} layers of {config.width}, "
+            f"vocabulary {codec.vocabulary}, up to {config.longest or 512} tokens"
+        )
+
+    def head(self) -> TaskHead | None:
+        """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""
+        return published_head(self.family, self.hf_config, self.passengers, self.model)
+
+    def why_not_masked(self) -> str | None:
+        """Why this model cannot predict hidden tokens, None where it can: its head was not in the file."""
+        if rule := self.family.not_a_masked_model:
+            pattern, reason = rule
+            if any(re.match(pattern, name) for name in self.passengers):
+                return f"this checkpoint is {reason}"
+        lost = sorted(self.random)
+        return f"the file holds no masked-LM head ({lost[0]} and {len(lost) - 1} others are random)" if lost else None
+
+
+def find_folder(name: str | Path) -> Path:
+    """A local folder, that of a model which an installed package brings, or one fetched from the Hugging Face hub by
+    name.
+
+    Raises:
+        UserError: neither is there.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        brought_to_an_end(path)
+        return path
+    text = str(name)
+    if (installed := installed_model(text)) is not None:
+        return installed
+    if path.exists() or text.startswith((".", "/", "~")) or text.count("/") > 1:
+        raise UserError(f"{name}: no such model folder", hint="Give a folder with config.json, or a hub name.")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        modules = "[0-9]_*/pytorch_model*.bin"  # sentence-transformers', of which some are pickles alone
+        patterns = ["*.json", "*.txt", "*.safetensors", "merges.txt", modules]
+        found = Path(snapshot_download(text, allow_patterns=patterns))
+        if not any(encoder_folder(found).glob("*.safetensors")):
+            patterns = ["*.json", "*.txt", "pytorch_model*.bin", modules]
+            found = Path(snapshot_download(text, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{name}: neither a folder here nor to be had from the hub ({reason})",
+            hint="Check the name or the network.",
+        ) from None
+    return found
+
+
+def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> TextFolder:
+    """Load a masked language model from a folder or hub name.
+
+    Args:
+        tokenizer: to use instead of the folder's.
+
+    Raises:
+        UserError: naming what is missing, corrupt or does not fit together.
+    """
+    folder = find_folder(name)
+    with damaged(folder):
+        return _loaded(encoder_folder(folder), tokenizer, folder)
+
+
+def _check_config(config: dict[str, Any], path: Path) -> None:
+    """Refuse a config.json whose names of labels or classes are not what transformers writes."""
+    labels, classes = config.get("id2label"), config.get("architectures")
+    if labels is not None and not (isinstance(labels, dict) and all(str(k).isdigit() for k in labels)):
+        raise UserError(f"{path}: id2label is {labels!r:.80}", hint='Expected an object: {"0": "NAME", "1": ...}.')
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(c, str) for c in classes)):
+        raise UserError(f"{path}: architectures is {classes!r:.80}", hint='Expected a list of names: ["BertModel"].')
+
+
+def _loaded(folder: Path, tokenizer: Tokenizer | None, whole: Path) -> TextFolder:
+    """What `folder` holds; `whole` is the folder around it where sentence-transformers' old layout has one."""
+    config = read_object(folder / "config.json")
+    if config is None:
+        raise UserError(f"{folder}: no config.json", hint="A model folder holds config.json, weights and tokenizer.")
+    _check_config(config, folder / "config.json")
+    family = detect(config)
+    if tokenizer is None:
+        tokenizer = Tokenizer.load(folder, lowercase=(whole / "modules.json").exists() and lower_cased(folder))
+    settings = read_object(folder / "unmask.json") or {}
+    check_weights(folder, settings)
+    weights = _weights(folder, config)
+    family, settled = settle(family, config, set(published_names(family, weights).values()))
+    decoder, task = settings.get("decoder"), settings.get("task") or {}
+    if not isinstance(task, dict):
+        raise UserError(f"{folder}/unmask.json: task {task!r}", hint="An object is expected there.")
+    try:
+        encoder, codec = family.read(settled)
+        vocabulary = int(config["vocab_size"])
+    except KeyError as error:
+        raise UserError(f"{folder}/config.json: no {error}", hint=f"A {family.name} config has it.") from None
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{folder}/config.json: {error}", hint="Numbers are expected where it says so.") from None
+    if tokenizer.vocab_size > vocabulary:
+        raise UserError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} entries, the embedding table {vocabulary}",
+            hint="Tokenizer and weights do not belong together.",
+        )
+    if codec.get("types") and any(tokenizer.backend.encode("a").type_ids):
+        raise UserError(
+            f"{folder}/tokenizer.json: gives a lone text token types other than 0",
+            hint="Not built here: every slot of a lone text has type 0.",
+        )
+    codec["tied"] = is_tied(family, codec["tied"], weights)
+    try:
+        # Before anything is made: numbers that are too large would fill the memory.
+        check(encoder)
+        check_sizes(family, encoder, vocabulary, weights)
+        made = EncoderConfig.from_dict(decoder) if decoder else None
+        if made is not None:
+            check(made)
+        with Undrawn() as undrawn:
+            model = assemble(vocabulary, tokenizer, encoder, codec, made)
+        found = load_state(family, model, weights)
+        undrawn.draw(model, found.unfilled - set(_decoder_state(model)))
+    except UserError as error:
+        raise UserError(f"{folder}: {error.what}", hint=error.hint) from None
+    if decoder:
+        _load_decoder(model, folder / DECODER)
+    if odd := unexpected(found.passengers):
+        shown = ", ".join(odd[:3]) + (f" and {len(odd) - 3:,} others" if len(odd) > 3 else "")
+        warnings.warn(f"{folder}: tensors of the file that the model does not use: {shown}", stacklevel=2)
+    return TextFolder(
+        model=model.eval(),
+        tokenizer=tokenizer,
+        family=family,
+        hf_config=config,
+        passengers=found.passengers,
+        random=found.random,
+        ignored=sorted(found.passengers),
+        aliases=found.aliases,
+        settings=settings,
+        loaded=found,
+        sentences=read_sentences(whole, task, encoder.width, tokenizer.longest),
+        path=whole,
+    )
+
+
+def unexpected(names: Collection[str]) -> list[str]:
+    """Of tensors without a place in a model those that are no task head or pooler either: layers beyond config.json,
+    another model's.
+
+    >>> names = ["classifier.weight", "bert.pooler.dense.bias", "bert.encoder.layer.6.output.dense.bias", "adapter.up"]
+    >>> unexpected(names)
+    ['bert.encoder.layer.6.output.dense.bias', 'adapter.up']
+    """
+    return [name for name in names if _INSIDE.search(name) or not _HEADS.search(name)]
+
+
+def _weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors of the folder; of its ONNX file where it has no others."""
+    _refuse_other_frameworks(folder)
+    ours = any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
+    if not ours and (any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx"))):
+        from unmask.families.onnx_import import find_graph, read_onnx
+
+        return read_onnx(find_graph(folder), config)
+    return read_weights(folder)
+
+
+def _refuse_other_frameworks(folder: Path) -> None:
+    """A checkpoint of TensorFlow or JAX alone: its kernels are transposed and fused otherwise, model by model."""
+    if any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*")):
+        return
+    for pattern, what in {"*.h5": "TensorFlow", "*.ckpt*": "TensorFlow", "*.msgpack": "JAX (Flax)"}.items():
+        if found := sorted(folder.glob(pattern)):
+            raise UserError(
+                f"{found[0]}: a {what} checkpoint, stored in another layout for every model",
+                hint="Convert it with transformers 4: AutoModel.from_pretrained(..., from_tf=True or from_flax=True).",
+            )
+
+
+def _decoder_state(model: MaskedModel[TokenCodec]) -> dict[str, Tensor]:
+    return {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items() if k.startswith("decoder")}
+
+
+def _load_decoder(model: MaskedModel[TokenCodec], path: Path) -> None:
+    held = {k.removeprefix(_DECODER_PREFIX): v for k, v in read_weights(path).items()}
+    for name, tensor in _decoder_state(model).items():
+        if name not in held:
+            raise UserError(f"{path}: no tensor {name}", hint="Copy the file again.")
+        if held[name].shape != tensor.shape:
+            raise UserError(
+                f"{path}: tensor {name} has shape {list(held[name].shape)}, unmask.json implies {list(tensor.shape)}",
+                hint="The two files do not belong together.",
+            )
+    model.load_state_dict(held, strict=False)
+
+
+def assemble(
+    vocabulary: int,
+    tokenizer: Tokenizer,
+    encoder: EncoderConfig,
+    codec: Mapping[str, Any],
+    decoder: EncoderConfig | None,
+) -> MaskedModel[TokenCodec]:
+    """A masked model with random weights. `codec`: entries of `TokenCodecConfig` that the tokenizer does not decide."""
+    # Tables are padded to round sizes (ModernBERT: 88 rows): rows without a token are never drawn, never proposed.
+    unused = set(range(vocabulary)) - set(tokenizer.backend.get_vocab(with_added_tokens=True).values())
+    config = TokenCodecConfig(
+        vocabulary=vocabulary,
+        mask_id=tokenizer.mask_id if tokenizer.mask_id is not None else 0,
+        special_ids=tuple(sorted(unused | {int(i) for i in tokenizer.special_ids})),
+        deviation=encoder.initial_deviation,
+        **codec,
+    )
+    return MaskedModel(TokenCodec(config), make_encoder(encoder), decoder)
+
+
+def new_text_model(
+    recipe: str,
+    *,
+    vocabulary: int,
+    width: int,
+    layers: int,
+    heads: int,
+    slots: int,
+    tokenizer: Tokenizer,
+    inner: int | None = None,
+    dropout: float = 0.0,
+    decoder: EncoderConfig | None = None,
+) -> tuple[MaskedModel[TokenCodec], Family]:
+    """A model with random weights, in a published shape so that it can be saved for transformers.
+
+    Args:
+        recipe: 'bert' (post-norm, learned positions) or 'modern' (ModernBERT's choices).
+        inner: of the feed-forward; default 4 x width ('bert') or 1.5 x width rounded to 64, gated ('modern').
+        decoder: makes it visible-only.
+
+    Raises:
+        UserError: another recipe.
+    """
+    if recipe == "bert":
+        family, norm = by_name("bert"), Norm(placement="post", epsilon=1e-12)
+        encoder = EncoderConfig(
+            width=width,
+            layers=layers,
+            heads=heads,
+            norm=norm,
+            positions=Learned(slots=max(slots, 16)),
+            feedforward=MLP(inner=inner or 4 * width),
+            dropout=dropout,
+        )
+        codec: dict[str, Any] = {"types": 2, "head_norm": norm}
+    elif recipe == "modern":
+        family = by_name("modernbert")
+        norm = Norm(placement="pre", epsilon=1e-5, bias=False, first_is_identity=True)
+        inner = inner or max(64, round(1.5 * width / 64) * 64)
+        encoder = EncoderConfig(
+            width=width,
+            layers=layers,
+            heads=heads,
+            norm=norm,
+            positions=Rotary(slots=max(slots, 512)),
+            feedforward=Gated(inner=inner),
+            attention=Local(window=64, bias=False),
+            dropout=dropout,
+            dropout_inside=True,
+        )
+        codec = {"head_norm": Norm(epsilon=1e-5, bias=False), "head_bias": False}
+    else:
+        raise UserError(f"recipe {recipe!r}", hint="Expected bert or modern.")
+    codec |= {"width": width, "encoder_width": width}
+    return assemble(vocabulary, tokenizer, encoder, codec, decoder), family
+
+
+def save_folder(
+    folder: str | Path,
+    *,
+    model: MaskedModel[TokenCodec],
+    tokenizer: Tokenizer,
+    family: Family,
+    hf_config: Mapping[str, Any] | None = None,
+    passengers: Mapping[str, Tensor] | None = None,
+    aliases: Collection[str] = (),
+    settings: Mapping[str, Any] | None = None,
+    like: Loaded | None = None,
+    dtype: torch.dtype | None = None,
+    without: Collection[str] = (),
+) -> None:
+    """Write a folder that transformers loads, with its model card (README.md).
+
+    A new folder appears whole, by one rename. In a folder that is there, files are replaced one by one, each by a
+    rename, when all of them are written.
+
+    Args:
+        hf_config: entries of the config.json the model came with; what is in there is kept.
+        aliases: published names to write tied tensors under as well; transformers does without.
+        like: write the weights as this file had them: its names and number formats, no tensor that was not there.
+        dtype: number format of all weights; default that of `like`, else the model's.
+        without: published names to leave out: weights that were never read and never trained.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    from unmask.evaluation.card import add_card  # loading needs none of it
+    from unmask.modalities.text.network.card import remembered
+
+    settings = remembered(settings or {}, Path(folder))
+    with written_folder(folder) as new:
+        _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings, like, dtype, without)
+        add_card(new, folder)
+    if not model.visible_only:
+        (Path(folder) / DECODER).unlink(missing_ok=True)
+
+
+def _write_files(
+    new: Path,
+    model: MaskedModel[TokenCodec],
+    tokenizer: Tokenizer,
+    family: Family,
+    hf_config: Mapping[str, Any] | None,
+    passengers: Mapping[str, Tensor] | None,
+    aliases: Collection[str],
+    settings: Mapping[str, Any] | None,
+    like: Loaded | None,
+    dtype: torch.dtype | None,
+    without: Collection[str],
+) -> None:
+    encoder, codec = model.encoder.config, model.codec.config
+    special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
+    config = dict(family.write(encoder, codec, special)) | dict(hf_config or {})
+    if hf_config is None:
+        config |= {"mask_token_id": special["mask"]}
+    # What the file now holds, whatever it held before.
+    config.pop("torch_dtype", None)
+    config |= {"vocab_size": codec.vocabulary, "tie_word_embeddings": codec.tied}
+    config |= family.forced
+    state = published_state(family, model, passengers, aliases)
+    if like is not None:
+        state = like.as_loaded(state)
+    state = {k: v for k, v in state.items() if k not in without}
+    if dtype is not None:
+        state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
+    config["dtype"] = _most_common_type(state)
+    save_file(state, new / "model.safetensors", metadata={"format": "pt"})
+    about = {k: v for k, v in (settings or {}).items() if k != "decoder"} | {"family": family.name}
+    if model.visible_only:
+        about["decoder"] = model.decoder.config.to_dict()
+        save_file({_DECODER_PREFIX + k: v for k, v in _decoder_state(model).items()}, new / DECODER)
+    (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    (new / "unmask.json").write_text(json.dumps(about, indent=2, default=_plain), encoding="utf-8")
+    longest = ((settings or {}).get("task") or {}).get("slots") or encoder.longest
+    tokenizer.save(new, types=bool(codec.types), longest=longest)
+
+
+def _most_common_type(state: Mapping[str, Tensor]) -> str:
+    """The number format most of the weights have, as config.json names it."""
+    size: dict[str, int] = {}
+    for tensor in state.values():
+        if tensor.is_floating_point():
+            name = str(tensor.dtype).removeprefix("torch.")
+            size[name] = size.get(name, 0) + tensor.numel()
+    return max(size, key=size.__getitem__)
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)

@@ -1,0 +1,274 @@
+"""`unmask pretrain text`: raw text -> tokenizer -> cache -> masked model -> a folder that transformers loads."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.core.co_occurrence import Factors, co_occurrences, factors, information
+from unmask.core.model import MaskedModel
+from unmask.core.plan import Plan
+from unmask.engines.folder import prepared_at
+from unmask.errors import UserError
+from unmask.evaluation.card import source_name
+from unmask.modalities.text.network.build import build_model, start_from_counts
+from unmask.modalities.text.network.card import corpus_of
+from unmask.modalities.text.network.detection import save_detection
+from unmask.modalities.text.network.folder import save_folder
+from unmask.modalities.text.reading.sources import in_memory, resolve
+from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
+from unmask.modalities.text.tokens.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
+from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer, check_unknown
+from unmask.modalities.text.tokens.prepared import open_prepared, prepared_settings
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.training.checkpoint import checkpoints
+from unmask.training.job import Job, RunResult
+from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.same_run import begun_with
+from unmask.training.settings import TrainSettings, lasting
+from unmask.writing import write_json_lines, written
+
+COUNTED = 16_000_000
+"""Tokens from which the counts are taken that a new model begins with."""
+
+CORPUS = "the corpus"
+"""In a run's fingerprint: the digest of its tokens."""
+COMPANY = "company.npz"
+"""Of the run folder, until the run is finished: which tokens stand near which, for the model to begin with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRun:
+    """A finished text run: where it is, how it ended, what the corpus was."""
+
+    folder: Path
+    result: RunResult
+    settings: TextSettings
+    corpus: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for --json."""
+        return self.result.summary(self.folder, self.settings.train.seed, corpus=self.corpus)
+
+
+TEXTS = "texts.jsonl"
+"""In the folder of a run on texts in memory: these texts."""
+
+
+class TextPretraining(Pretrainable[TextRun]):
+    """A new masked language model on raw text; see `pretrain`."""
+
+    def __init__(self, data: Any, settings: TextSettings) -> None:
+        self.settings, self.texts, self.rule = settings, in_memory(data), dict[str, float]()
+        self.data = [str(data)] if isinstance(data, str | Path) else [] if self.texts is not None else list(data)
+
+    @property
+    def train(self) -> TrainSettings:
+        return self.settings.train
+
+    def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
+        started = resume and bool(checkpoints(out))
+        if (folder := prepared_at(self.data, "text")) is not None:
+            self.tokenizer, self.cache = open_prepared(folder, self.settings)
+            say(f"{folder}: prepared, {self.cache.meta['tokens']:,} tokens")
+        else:
+            data = resolve(self.data, out, say)
+            if self.texts is not None:  # a file of the run, so that it goes on with the same
+                data = [str(out / TEXTS)]
+                if first:
+                    out.mkdir(parents=True, exist_ok=True)
+                    write_json_lines(({"text": text} for text in self.texts), data[0])
+            self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
+            self.tokenizer.require_mask()
+            expected = begun_with(out, CORPUS) if started else None
+            self.cache = build_cache(
+                data, self.tokenizer, out / "cache", self.settings, say, resumed=started, expected=expected
+            )
+        if self.counts_company and not started and self._company(out) is None:
+            self._count_company(out, say)
+
+    @property
+    def counts_company(self) -> bool:
+        """Whether the model begins with which tokens stand near which."""
+        return self.settings.initial_embeddings == "co_occurrence" and self.settings.objective != "detection"
+
+    @property
+    def _company_of(self) -> str:
+        """What the company was counted in and made for: a file that says otherwise is another run's."""
+        return f"{self.cache.digest()} {self.settings.width} {self.settings.train.seed}"
+
+    def _count_company(self, out: Path, say: Callable[[str], None]) -> None:
+        """Which tokens stand near which, for all processes to begin with."""
+        began = time.monotonic()
+        counts = co_occurrences(self.cache.pieces(COUNTED), self.cache.meta["vocabulary"])
+        found = factors(information(counts), self.settings.width, seed=self.settings.train.seed)
+        out.mkdir(parents=True, exist_ok=True)
+        with written(out / COMPANY) as file:
+            np.savez(file, of=self._company_of, **vars(found))
+        say(f"embeddings begin with which tokens stand together ({time.monotonic() - began:.0f} s)")
+
+    def _company(self, out: Path) -> Factors | None:
+        """What `_count_company` found; None where it was not asked, or the run was begun: its weights are in its
+        checkpoints then."""
+        if not self.counts_company or not (out / COMPANY).exists():
+            return None
+        with np.load(out / COMPANY) as kept:
+            arrays = dict(kept)
+        return Factors(**arrays) if str(arrays.pop("of")) == self._company_of else None
+
+    def job(self, out: Path, say: Callable[[str], None]) -> Job:
+        cache = self.cache
+        check_unknown(cache.unknown, say)
+        model, self.family = build_model(self.settings, self.tokenizer)
+        frequencies = cache.frequencies(most=COUNTED)
+        if said := special_said(self.tokenizer, frequencies):
+            say(said)
+        if isinstance(model, MaskedModel):
+            start_from_counts(model, self.settings, frequencies, self._company(out))
+        size = sum(p.numel() for p in model.parameters())
+        say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {size / 1e6:.1f} M parameters")
+        return make_job(model, cache, self.tokenizer, self.settings)
+
+    def save(self, out: Path, model: torch.nn.Module) -> None:
+        source = "texts in memory" if self.texts is not None else source_name(self.data)
+        about = {"text": as_dict(self.settings), "source": source, "lengths": lengths_of(self.cache)}
+        about["corpus"] = corpus = corpus_of(self.cache, self.tokenizer)
+        self.rule = {k: v for k, v in corpus.items() if k == "most_frequent"}
+        save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
+        save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
+        (out / COMPANY).unlink(missing_ok=True)
+
+    def finished(self, out: Path, result: RunResult) -> TextRun:
+        return TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache) | self.rule)
+
+    def report(self, finished: TextRun) -> None:
+        write_report(finished)
+
+
+def pretrain(
+    data: Any,
+    out: str | Path,
+    *,
+    settings: TextSettings | None = None,
+    resume: bool = False,
+    console: bool = True,
+    trackers: Sequence[str] = (),
+) -> TextRun:
+    """Pretrain a masked language model on raw text.
+
+    Args:
+        data: files, folders, globs, URLs of these or `hf:NAME`, see `unmask.modalities.text.reading.sources`; or the
+            folder of a corpus that `prepare` has made; or texts: a column, a table with one column or a column
+            `text`, a list.
+        settings: default those that the corpus was prepared with, or `TextSettings()`.
+        out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html.
+        resume: continue the run in `out`; on a CPU with one process and as many threads, bit for bit as if never
+            interrupted (runs bounded by minutes excepted: their schedule follows the clock).
+
+    Raises:
+        UserError: for anything wrong with the input, the settings or the folder.
+    """
+    kind = TextPretraining(data, settings or TextSettings())
+    if settings is None and kind.texts is None:
+        kind.settings = with_overrides(TextSettings(), prepared_settings(kind.data))
+    return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
+
+
+def counts(cache: TokenCache) -> dict[str, int]:
+    """How many examples a corpus has."""
+    return {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
+
+
+def special_said(tokenizer: Tokenizer, frequencies: np.ndarray) -> str | None:
+    """A warning of special tokens written in the texts; None where there are none.
+
+    Args:
+        frequencies: (vocabulary,) count of each token.
+    """
+    written = [i for i in tokenizer.special_ids.tolist() if i != tokenizer.unk_id and frequencies[i]]
+    if not written:
+        return None
+    named = ", ".join(f"{tokenizer.token(i)} {frequencies[i]:,}" for i in written)
+    return f"warning: special tokens are written in the texts ({named}): they are read as such, and never learnt"
+
+
+def lengths_of(cache: TokenCache) -> list[int]:
+    """101 quantiles of the training examples' lengths in tokens, without special ones: from these `generate` draws."""
+    around = len(cache.meta["before"]) + len(cache.meta["after"])
+    return np.quantile(cache.lengths[cache.train] - around, np.linspace(0, 1, 101), method="nearest").tolist()
+
+
+def make_job(
+    model: torch.nn.Module, cache: TokenCache, tokenizer: Tokenizer, settings: TextSettings, **more: Any
+) -> Job:
+    """Tie a model, a corpus and a corruption together for the run."""
+    if not len(cache.train):
+        raise UserError("no training examples: the corpus is too small to hold any out", hint="Give more text.")
+    special = tokenizer.special_ids
+    plan = Plan(
+        lengths=cache.lengths,
+        examples=np.asarray(cache.train),
+        slots=settings.slots,
+        rows=settings.train.batch_slots // settings.slots,
+        seed=settings.train.seed,
+    )
+    return Job(
+        model=model,
+        plan=plan,
+        make_batch=batch_maker(cache, settings.slots, special),
+        corruption=corruption_of(settings, cache),
+        validation=validation_batches(
+            cache,
+            np.asarray(cache.validation),
+            slots=settings.slots,
+            special_ids=special,
+            batch_slots=settings.train.batch_slots,
+        ),
+        validation_corruption=measuring_corruption(),
+        fingerprint=_fingerprint(settings, tokenizer, cache),
+        **more,
+    )
+
+
+def write_report(finished: TextRun, *, said: Sequence[str] = ()) -> Path:
+    """report.html of a run: the figures, the curves, and what the model makes of held-out text.
+
+    Args:
+        said: sentences that say whether it was worth it.
+    """
+    from unmask.evaluation.report import Report, training_curves
+
+    r = finished.result
+    report = Report("Masked pretraining on text", str(finished.folder))
+    facts: dict[str, Any] = {
+        "Held-out accuracy": r.held_out("accuracy", "{:.1%}"),
+        "Held-out loss": r.held_out("loss", "{:.3f} nats"),
+        "Steps": r.steps,
+        "Time": f"{r.seconds:.0f} s",
+        "Real tokens/s": f"{r.slots_per_second:,.0f}",
+        "Padding waste": f"{r.padding_waste:.1%}",
+        "Precision": r.precision,
+    }
+    report.facts(facts)
+    if said:
+        report.section("Did it help?", "\n\n".join(said))
+    report.section("Training", training_curves(finished.folder / "metrics.jsonl"))
+    report.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
+    return report.write(finished.folder / "report.html")
+
+
+def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, cache: TokenCache) -> dict[str, Any]:
+    """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
+    return {
+        "settings": lasting(as_dict(settings)),
+        "the tokenizer": tokenizer.fingerprint(),
+        CORPUS: cache.digest(),
+    }

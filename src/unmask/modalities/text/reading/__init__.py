@@ -1,0 +1,1 @@
+"""Texts and rows from files and from memory."""

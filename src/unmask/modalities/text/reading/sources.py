@@ -1,0 +1,371 @@
+"""Raw text in: files, folders, globs and Hugging Face datasets as one stream of documents, in constant memory."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from unmask.engines.folder import ABOUT
+from unmask.errors import UserError, first_of, flags_are_named, suggest
+from unmask.files import files_below
+from unmask.modalities.text.reading.documents import (
+    WHOLE,
+    Document,
+    ReadReport,
+    Span,
+    cut,
+    first_undecodable,
+    moved,
+    packed,
+    refuse_binary,
+)
+from unmask.modalities.text.reading.given import listed
+from unmask.modalities.text.reading.plain import Parting, parting_of, plain_documents
+from unmask.modalities.text.reading.rows import csv_documents, hub_documents, jsonl_documents, parquet_documents
+from unmask.modalities.text.reading.seen import Seen
+from unmask.remote import Place, Remote, files_at, is_url, nearly_url, place, size_of
+
+SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".tsv", ".parquet")
+MOST_CHARACTERS = 10_000_000
+"""Of a document; a longer one is cut."""
+_LINK, _ODD, _KIND, _HIDDEN = "link", "odd", "kind", "hidden"
+_REASONS = {
+    _LINK: ("link to nothing", "links to nothing"),
+    _ODD: ("that is no plain file", "that are no plain files"),
+    _KIND: ("of a kind that is not read", "of kinds that are not read"),
+    _HIDDEN: ("hidden", "hidden"),
+}
+"""Why something in a folder is not read: of one, and of several."""
+_FORMATS = f"Read are {' '.join(SUFFIXES)}, and all but parquet with .gz."
+
+
+def suffix_of(path: Place) -> str:
+    """The suffix that says the format, without .gz.
+
+    >>> suffix_of(Path("a/b.jsonl.gz")), suffix_of(Path("B.TXT.GZ"))
+    ('.jsonl', '.txt')
+    """
+    return (path.with_suffix("") if packed(path) else path).suffix.lower()
+
+
+def _readable(path: Place) -> bool:
+    # The WikiText release names its files .raw: plain text.
+    return suffix_of(path) in (*SUFFIXES, ".raw") and not (packed(path) and suffix_of(path) == ".parquet")
+
+
+def on_hub(item: str | Path) -> bool:
+    """Whether `hf:NAME` is meant, a data set that the package datasets reads; hf:// is a URL of files.
+
+    >>> on_hub("hf:org/name"), on_hub("hf://datasets/org/name/a.parquet")
+    (True, False)
+    """
+    return str(item).startswith("hf:") and not is_url(item)
+
+
+def plain_text(inputs: Iterable[str | Path]) -> bool:
+    """Whether one of the files is plain text, whose documents have to be parted."""
+    return any(suffix_of(place(i)) in (".txt", ".md", ".raw") for i in inputs)
+
+
+def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = None) -> list[Place]:
+    """Files named by files, folders (recursively), globs and URLs of these, sorted within each, without repeats.
+
+    Below a folder nothing is read whose name, or whose folder's name, begins with a dot.
+
+    Args:
+        without: a folder whose files are left out where a folder or glob finds them (a run's own, inside its data).
+
+    Raises:
+        UserError: nothing there, or a named file of a format that is not read.
+    """
+    inputs = [inputs] if isinstance(inputs, str | Path) else inputs
+    return list(dict.fromkeys(found for item in inputs for found in _found(item, without, {})))
+
+
+def in_memory(data: Any) -> list[str] | None:
+    """The texts of data that are texts themselves: a column, a table (see `listed`), a generator, or a list of strings
+    of which none names a file and some are prose: they have a blank, a comma or full stop of Chinese or Japanese, or
+    more bytes than a file's name may have; None of names of files.
+
+    Raises:
+        UserError: they are no texts.
+    """
+    if isinstance(data, str | Path) or flags_are_named():  # words of a command name files
+        return None
+    if not isinstance(data, list | tuple):
+        return listed(data)
+    named = any(not isinstance(i, str) or is_url(i) or on_hub(i) or os.path.exists(i) for i in data)
+    prose = any(re.search(r"[\s\u3001\u3002\uff01\uff0c\uff1f]", i.strip()) or len(i) > 255 for i in data if not named)
+    return list(data) if prose else None
+
+
+def resolve(
+    inputs: Sequence[str | Path], out: Path | None = None, say: Callable[[str], None] | None = None
+) -> list[str]:
+    """The files that inputs name, and `hf:NAME` as it is: what a run in `out` reads now and when it is resumed.
+
+    Args:
+        say: told in a line what stands there and is not read, if anything is.
+
+    Raises:
+        UserError: see `expand`.
+    """
+    unread: dict[Place, str] = {}
+    items = [str(item) for item in inputs]
+    found = [str(i) for item in items for i in ([item] if on_hub(item) else _found(item, out, unread))]
+    if unread and say is not None:
+        named = set(found)  # a hidden file may be given by its own name beside its folder
+        unread = {where: why for where, why in unread.items() if str(where) not in named}
+        if unread:
+            say(told_unread(unread))
+    return found
+
+
+def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> Sequence[Place]:
+    """The files that one of the inputs names.
+
+    Args:
+        without: see `expand`.
+        unread: what a folder, glob or URL holds beside them is put here, with the reason.
+
+    Raises:
+        UserError: see `expand`.
+    """
+    path, other = Path(item), dict[Place, str]()
+    if is_url(item):
+        there = files_at(str(item))
+        inside = _sorted_out((p for p in there if not _hidden_at(p, str(item), other)), other)
+        nothing = f"{item}: no file of a format that is read (of {len(there)} there)"
+    elif os.path.isdir(path) and (path / ABOUT).exists():  # not path.is_dir, which fails where a name is too long
+        raise UserError(
+            f"{path}: a prepared corpus, which `unmask pretrain text` alone reads",
+            hint="Give the texts themselves.",
+        )
+    elif os.path.isdir(path):
+        hidden: list[Path] = []
+        inside = _sorted_out(_outside(without, files_below(path, hidden=hidden)), other)
+        other |= dict.fromkeys(_outside(without, hidden), _HIDDEN)
+        nothing = f"{path}: no text files in this folder"
+    elif os.path.isfile(path):
+        if not _readable(path):
+            raise UserError(f"{path}: format {_kind(path)} is not read", hint=_FORMATS)
+        return [path]
+    elif os.path.islink(path) and not os.path.exists(path):
+        target = os.path.realpath(path)
+        leads = "that leads back to itself" if os.path.islink(target) else f"to {target}, which is not there"
+        raise UserError(f"{item}: a link {leads}", hint="Mend the link, or give the file itself.")
+    elif matches := sorted(Path(p) for p in glob.glob(str(item), recursive=True) if not os.path.isdir(p)):
+        inside = _sorted_out(_outside(without, matches), other)
+        nothing = f"{item}: {len(matches)} files match, none of a format that is read"
+    else:
+        near = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
+        close = difflib.get_close_matches(path.name, near, n=1)
+        hint = suggest(path.name, close) if close else "Check the path."
+        if nearly_url(str(item)):
+            hint = "A URL has two slashes, as s3://bucket/folder."
+        raise UserError(f"{item}: no such file or folder", hint=hint)
+    if not inside:
+        raise UserError(nothing, hint=f"{told_unread(other)}. {_FORMATS}" if other else _FORMATS)
+    unread |= other
+    return inside
+
+
+def _sorted_out(places: Iterable[Place], unread: dict[Place, str]) -> list[Place]:
+    """Those of the files found that are read; the others are put into `unread`."""
+    read: list[Place] = []
+    for p in places:
+        if isinstance(p, Path) and p.is_symlink() and not p.exists():
+            unread[p] = _LINK
+        elif isinstance(p, Path) and not p.is_file():
+            unread[p] = _ODD
+        elif not _readable(p):
+            unread[p] = _KIND
+        else:
+            read.append(p)
+    return read
+
+
+def _hidden_at(where: Remote, url: str, unread: dict[Place, str]) -> bool:
+    """Whether a file that a URL names is hidden below what the URL spells out; it is put into `unread` then."""
+    spelt = re.split(r"[*\[]", url)[0]
+    below = where.url.removeprefix(spelt) if where.url.startswith(spelt) else where.name
+    hidden = any(part.startswith(".") for part in below.split("/"))
+    if hidden:
+        unread[where] = _HIDDEN
+    return hidden
+
+
+def _outside(folder: Path | None, paths: Iterable[Path]) -> list[Path]:
+    if folder is None:
+        return list(paths)
+    # Not Path.resolve, which fails where a link leads back to itself.
+    home = Path(os.path.realpath(folder))
+    return [p for p in paths if not Path(os.path.realpath(p)).is_relative_to(home)]
+
+
+def told_unread(unread: Mapping[Place, str]) -> str:
+    """What stands in folders and is not read, and why, in a line.
+
+    >>> told_unread({Path("a.txt"): "link", Path("b.pdf"): "kind", Path("c.html"): "kind", Path(".d.txt"): "hidden"})
+    '4 files were not read: 1 link to nothing (a.txt), 2 of kinds that are not read (.html, .pdf), 1 hidden (.d.txt)'
+    """
+    folders = sum(isinstance(p, Path) and p.is_dir() for p in unread)
+    what = "file" if not folders else "folder" if folders == len(unread) else "files and folders"
+    parts = []
+    for reason, (one, many) in _REASONS.items():
+        if places := [p for p, why in unread.items() if why == reason]:
+            names = sorted({_kind(p) if reason == _KIND else p.name for p in places})
+            parts.append(f"{len(places):,} {one if len(places) == 1 else many} ({first_of(names, 3)})")
+    plural = "s" * (len(unread) != 1 and what != "files and folders")
+    return f"{len(unread):,} {what}{plural} w{'as' if len(unread) == 1 else 'ere'} not read: {', '.join(parts)}"
+
+
+def _kind(path: Place) -> str:
+    return suffix_of(path) + ".gz" * packed(path) or "no suffix"
+
+
+def iter_documents(
+    inputs: Sequence[str | Path] | str | Path,
+    *,
+    column: str | None = None,
+    report: ReadReport | None = None,
+    deduplicate: bool = True,
+    max_characters: int = MOST_CHARACTERS,
+    entities: bool = False,
+    document: Parting = "auto",
+    say: Callable[[str], None] | None = None,
+) -> Iterator[Document]:
+    """Stream documents.
+
+    .txt: separated by blank lines, or one per line in a file without blank lines; .md: one per file; .jsonl, .csv,
+        .tsv,
+    .parquet: one per row, in `column` (default: the first of text, content, body, document, abstract that is there).
+    `hf:NAME[:split]` streams a Hugging Face dataset. Files at URLs (s3://, gs://, hf://, https://) are read by fsspec.
+    A file named twice is read once.
+
+    Args:
+        report: filled as documents are read.
+        deduplicate: drop exact copies (a 64-bit hash per document is remembered: 8 MB per million).
+        max_characters: a longer document is cut at white space.
+        entities: read "entities" of .jsonl rows, a list of {"start", "end"} in characters of the text.
+        document: where documents end in .txt files ('auto'), and in .md files where it is not 'auto'.
+        say: see `resolve`.
+
+    Raises:
+        UserError: missing, binary or malformed input, no text at all, or `document` given without a file it is for.
+    """
+    inputs = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    report = ReadReport() if report is None else report
+    if document not in get_args(Parting):
+        raise UserError(f"document={document}", hint=f"Expected one of {', '.join(get_args(Parting))}.")
+    seen = Seen()
+    raw = _raw(resolve(inputs, say=say), column, report, max_characters, entities, document)
+    for found, encoded in sound_documents(raw, report):
+        if deduplicate and not seen.add(encoded):
+            report.duplicates += 1
+            continue
+        report.documents += 1
+        report.characters += len(found.text)
+        yield found
+    check_read(inputs, report, document)
+
+
+def sound_documents(raw: Iterable[Document], report: ReadReport) -> Iterator[tuple[Document, bytes]]:
+    """Documents without the white space around them, and their UTF-8; empty ones and those that are no Unicode are left
+    out and counted."""
+    for found in raw:
+        text, where = found.text.strip(), f"{found.source}:{found.line}"
+        if not text:
+            report.empty += 1
+            report.note(where, "empty")
+            continue
+        try:
+            encoded = text.encode("utf-8")
+        except UnicodeEncodeError:
+            # JSON can spell half a surrogate pair; no tokenizer takes it.
+            report.undecodable += 1
+            report.note(where, "half a surrogate pair, left out")
+            continue
+        found.entities = moved(found.entities, found.text.index(text))
+        found.text = text
+        yield found, encoded
+
+
+FEW_UNDECODABLE, MOST_UNDECODABLE = 20, 0.05
+"""Lines or rows that are not UTF-8 are left out and told of; above both this number and this share of the documents the
+text is refused: it is of another encoding, and what is left would be chosen by it."""
+
+
+def check_read(inputs: Sequence[str | Path], report: ReadReport, document: Parting) -> None:
+    """
+    Raises:
+        UserError: no text was read, much of it is not UTF-8, or `document` was given without a file it is for.
+    """
+    if document != "auto" and not report.parted:
+        raise UserError(f"document={document}: no .txt or .md file in {first_of(inputs, 3)}", hint="Leave it out.")
+    if not report.documents:
+        why = f"{report.empty} empty, {report.undecodable} not UTF-8" if inputs else "nothing was given"
+        raise UserError(f"no text found in {first_of(inputs, 3)} ({why})", hint="; ".join(report.examples[:3]))
+    if report.undecodable > max(FEW_UNDECODABLE, MOST_UNDECODABLE * (report.documents + report.undecodable)):
+        bad, good = f"{report.undecodable:,} lines or rows are not UTF-8", f"documents that are: {report.documents:,}"
+        first = first_undecodable(report.examples)
+        convert = "" if "surrogate" in first else " Convert such files: iconv -f latin1 -t utf-8 FILE > NEW."
+        raise UserError(f"{first_of(inputs, 3)}: {bad}, {good}", hint=f"The first: {first}.{convert}")
+
+
+def _raw(
+    files: Sequence[str], column: str | None, report: ReadReport, longest: int, entities: bool, parting: Parting
+) -> Iterator[Document]:
+    read: set[Place] = set()
+    for name in files:
+        if on_hub(name):
+            yield from cut(hub_documents(name[3:], column), report, longest)
+        elif (path := place(name)) not in read:
+            read.add(path)
+            yield from file_documents(path, column, report, longest, entities, parting)
+
+
+def file_documents(
+    path: Place,
+    column: str | None,
+    report: ReadReport,
+    longest: int = MOST_CHARACTERS,
+    entities: bool = False,
+    parting: Parting = "auto",
+    span: Span = WHOLE,
+) -> Iterator[Document]:
+    """The documents of one file as they stand in it.
+
+    Args:
+        longest: characters; longer documents are cut.
+        span: the part of it that is read, which begins and ends between two documents; lines are counted from there.
+    """
+    if size_of(path) == 0:
+        report.empty += 1
+        report.note(str(path), "empty file")
+        return
+    kind = suffix_of(path)
+    if kind == ".parquet":
+        yield from cut(parquet_documents(path, column, span), report, longest)
+        return
+    if not span.begin:
+        refuse_binary(path)
+    if kind == ".jsonl":
+        yield from cut(jsonl_documents(path, column, report, entities, span), report, longest)
+    elif kind in (".csv", ".tsv"):
+        yield from cut(csv_documents(path, column, report, "\t" if kind == ".tsv" else ","), report, longest)
+    else:
+        way = parted(path, parting)
+        if not span.begin:
+            report.parted[way] = report.parted.get(way, 0) + 1
+        yield from plain_documents(path, report, longest, way, span)
+
+
+def parted(path: Place, parting: Parting) -> Parting:
+    """Where documents of a plain text file end, 'auto' decided."""
+    return parting if parting != "auto" else ("file" if suffix_of(path) == ".md" else parting_of(path))

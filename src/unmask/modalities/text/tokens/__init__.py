@@ -1,0 +1,1 @@
+"""From texts to tokens: tokenizers, their training, prepared corpora, batches."""

@@ -1,0 +1,104 @@
+"""From the token cache to packed batches and corruption: the text side of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unmask.core.batch import Example, PackedBatch, packer, place_best_fit
+from unmask.core.corruption import ALL_MASK, Corruption, Ratio, Replacement, Selector, Spans, Uniform, Units
+from unmask.core.density import density_of, weigh_of
+from unmask.core.own_selector import own_selector
+from unmask.core.weighted import Weighted
+
+if TYPE_CHECKING:  # a model in use needs none of these, and starts sooner without
+    from unmask.modalities.text.recipes import TextSettings
+    from unmask.modalities.text.tokens.cache import TokenCache
+
+
+def text_example(ids: np.ndarray, units: np.ndarray, special: np.ndarray, identity: int) -> Example:
+    """One text example; `special` marks [CLS], [SEP] and whatever else is never hidden."""
+    return Example(values={"token": ids}, identity=identity, unit=units, special=special)
+
+
+def batch_maker(
+    cache: TokenCache, slots: int, special_ids: np.ndarray
+) -> Callable[[list[list[int]], int], PackedBatch]:
+    """A function from rows of example numbers to a packed batch with a fixed number of rows."""
+    special = np.asarray(special_ids)
+
+    def example(number: int) -> Example:
+        ids, units = cache.example(number)
+        return text_example(ids, units, np.isin(ids, special), number)
+
+    return packer(example, slots)
+
+
+def validation_batches(
+    cache: TokenCache,
+    numbers: np.ndarray,
+    *,
+    slots: int,
+    special_ids: np.ndarray,
+    batch_slots: int | None = None,
+    most: int = 2048,
+) -> list[PackedBatch]:
+    """Held-out examples (at most `most`, spread evenly over the split) in packed batches, always the same.
+
+    Args:
+        batch_slots: of a training step: a held-out batch has no more slots, and 32 rows at most.
+    """
+    rows = 32 if batch_slots is None else max(1, min(32, batch_slots // slots))
+    if len(numbers) > most:
+        numbers = numbers[np.linspace(0, len(numbers) - 1, most).astype(int)]
+    placed = place_best_fit(cache.lengths[numbers], slots)
+    # Best fit puts the longest examples first: mix the rows, so that every batch is like the others.
+    mixed = np.random.default_rng(0).permutation(len(placed))
+    named = [[int(numbers[i]) for i in placed[row]] for row in mixed]
+    make = batch_maker(cache, slots, special_ids)
+    return [make(named[i : i + rows], rows) for i in range(0, len(named), rows)]
+
+
+def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Corruption:
+    """The training corruption the settings ask for.
+
+    Args:
+        cache: the corpus, whose counts `rarity` goes by.
+
+    Raises:
+        ValueError: `rarity` without a corpus.
+    """
+    from unmask.training.schedule import Ramp
+
+    fixed = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
+    density = density_of(settings.density, fixed, settings.spread)
+    ratio: Ratio = fixed if density is None else density
+    kinds: dict[str, Callable[[Ratio], Selector]] = {
+        "token": lambda r: Uniform(ratio=r) if not settings.rarity else _by_rarity(r, settings.rarity, cache),
+        "word": lambda r: Units(ratio=r),
+        "span": lambda r: Spans(ratio=r),
+        "entity": lambda r: Units(ratio=r),
+    }
+    replacement = Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
+    select = own_selector(settings.select, ratio) if settings.select is not None else kinds[settings.hide](ratio)
+    return Corruption(
+        select=select, replace=replacement, static=settings.static, weigh=weigh_of(settings.loss_weight, density)
+    )
+
+
+def _by_rarity(ratio: Ratio, power: float, cache: TokenCache | None) -> Selector:
+    """Tokens weighted by how often they occur in the training text, once more than they do."""
+    if cache is None:
+        raise ValueError("rarity needs a corpus to count tokens in")
+    counts = cache.frequencies() + 1.0
+    return Weighted(ratio=ratio, weight=(counts / counts.max()) ** -power)
+
+
+def measuring_corruption(ratio: float = 0.15) -> Corruption:
+    """What held-out loss and accuracy are measured with: 15 % of the tokens, all behind the mask, fixed.
+
+    Independent of the training recipe, so that runs with different ratios can be compared.
+    """
+    return Corruption(select=Uniform(ratio=ratio), replace=ALL_MASK, static=True)

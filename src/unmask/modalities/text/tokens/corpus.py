@@ -1,0 +1,163 @@
+"""The corpus of a run: its tokenizer, brought along or trained on it, and its cache of tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unmask.errors import UserError, setting
+from unmask.modalities.text.reading.documents import ReadReport
+from unmask.modalities.text.reading.sampling import sampled
+from unmask.modalities.text.reading.sources import iter_documents, on_hub
+from unmask.modalities.text.recipes import TextSettings, changed
+from unmask.modalities.text.tokens.cache import TokenCache, content_key, is_held_out
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.version import __version__
+from unmask.writing import written
+
+TOKENIZER_CHARACTERS = 60_000_000
+"""A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to
+nothing."""
+
+MOST_UNKNOWN = 0.1
+"""Above this share of unknown tokens a corpus is refused: they are special, so never hidden and never learnt."""
+
+
+def check_unknown(share: float, say: Callable[[str], None], *, name: str = "the corpus", given: bool = False) -> None:
+    """Tell how much of some texts the tokenizer does not know.
+
+    Args:
+        share: of their tokens.
+        name: of the texts, for people.
+        given: the tokenizer is that of a model which is there already.
+
+    Raises:
+        UserError: more than `MOST_UNKNOWN`.
+    """
+    if share > MOST_UNKNOWN:
+        whose = "the model's tokenizer" if given else "the tokenizer"
+        raise UserError(
+            f"{name}: {share:.1%} of the tokens are unknown to {whose} ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
+            hint="Choose a model that was trained on the text's language, or pretrain one: unmask pretrain text."
+            if given
+            else f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make "
+            f"{setting('vocabulary')} larger, or say {setting('tokenizer_kind', 'bpe')}, which knows every character.",
+        )
+    if share > 0.001:
+        say(f"{share:.2%} of the tokens of {name} are unknown to the tokenizer")
+
+
+def build_tokenizer(
+    data: Sequence[str], out: Path, settings: TextSettings, say: Callable[[str], None], *, reuse: bool = False
+) -> Tokenizer:
+    """The tokenizer of a run: brought along, or trained now on the training documents and saved in `out`.
+
+    Args:
+        reuse: take the one in `out`, if there is one: of the run that is resumed, or of the first process. One that was
+            trained there on the same files with the same settings is taken without.
+    """
+    if settings.tokenizer is not None:
+        return given_tokenizer(settings)
+    mark, key = out / ".tokenizer.key", _tokenizer_key(data, settings)
+    made = mark.read_text().strip() if mark.exists() else ""
+    named = any(map(on_hub, data))  # nothing says that it is what it was
+    if (out / "tokenizer.json").exists() and (reuse or (made == key and not named)):
+        return Tokenizer.load(out)
+    documents = iter_documents(data, column=settings.column, report=ReadReport(), document=settings.document)
+    texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
+    tokenizer = new_tokenizer(sampled(texts, TOKENIZER_CHARACTERS), settings, say)
+    tokenizer.save(out)
+    with written(mark) as temporary:
+        temporary.write_text(key)
+    return tokenizer
+
+
+def given_tokenizer(settings: TextSettings) -> Tokenizer:
+    """The tokenizer that is brought along.
+
+    Raises:
+        UserError: nothing to load there; or a setting of how one is trained is changed, to what this one has not.
+    """
+    assert settings.tokenizer is not None
+    made = Tokenizer.load(settings.tokenizer)
+    normalizer = made.backend.normalizer
+    read = "A\u00e9" if normalizer is None else unicodedata.normalize("NFC", normalizer.normalize_str("A\u00e9"))
+    has = {
+        "vocabulary": made.vocab_size,
+        "tokenizer_kind": type(made.backend.model).__name__.lower(),
+        "lowercase": "a" in read,
+        "strip_accents": "e" in read,
+    }
+    for name, value in has.items():
+        if changed(settings, name) and getattr(settings, name) != value:
+            raise UserError(
+                f"{setting(name, getattr(settings, name))}, and {settings.tokenizer} has {value}",
+                hint=f"Leave it out: a tokenizer that is brought along ({setting('tokenizer')}) is taken as it is.",
+            )
+    return made
+
+
+def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:
+    """A tokenizer trained on these texts; where they hold too little for as many entries as were asked for, that is
+    said."""
+    case = "folded" if settings.lowercase else "kept"
+    accents = "taken off" if settings.strip_accents else "kept"
+    say(
+        f"training a {settings.tokenizer_kind} tokenizer of {settings.vocabulary} entries: case is {case} "
+        f"({setting('lowercase', settings.lowercase)}), accents are {accents} "
+        f"({setting('strip_accents', settings.strip_accents)})"
+    )
+    made = Tokenizer.train(
+        texts,
+        kind=settings.tokenizer_kind,
+        vocab_size=settings.vocabulary,
+        lowercase=settings.lowercase,
+        strip_accents=settings.strip_accents,
+    )
+    if made.vocab_size < settings.vocabulary:
+        say(f"the text holds enough for {made.vocab_size} of them")
+    return made
+
+
+def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:
+    """Hash of what a trained tokenizer comes from: the same command, started again after a kill, need not train it
+    again."""
+    names = ("tokenizer_kind", "vocabulary", "lowercase", "strip_accents", "column", "document", "holdout")
+    chosen = {name: getattr(settings, name) for name in names}
+    made_of = [__version__, TOKENIZER_CHARACTERS, settings.train.seed, chosen, content_key(data)]
+    return hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
+
+
+def build_cache(
+    data: Sequence[str],
+    tokenizer: Tokenizer,
+    folder: Path,
+    settings: TextSettings,
+    say: Callable[[str], None],
+    *,
+    resumed: bool = False,
+    expected: int | None = None,
+) -> TokenCache:
+    """The cache of the tokens of some data, built in `folder` or found there.
+
+    Args:
+        data: as `sources.resolve` gives it.
+        resumed, expected: see `TokenCache.build`.
+    """
+    return TokenCache.build(
+        data,
+        tokenizer,
+        folder,
+        max_slots=settings.slots,
+        column=settings.column,
+        holdout=settings.holdout,
+        seed=settings.train.seed,
+        entities=settings.hide == "entity",
+        document=settings.document,
+        resumed=resumed,
+        expected=expected,
+        say=say,
+    )

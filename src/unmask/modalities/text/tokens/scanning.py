@@ -1,0 +1,191 @@
+"""The first look at a corpus that is prepared: what its documents are, which of them are copies, and what its tokenizer
+is trained on.
+
+Portions are looked at side by side; what follows from all of them together (copies, the sample) is decided here in the
+order of the corpus, so that it is what one process would have found reading from the first document to the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.engines.folder import check_seen
+from unmask.modalities.text.reading.documents import ReadReport, pieces
+from unmask.modalities.text.reading.plain import Parting
+from unmask.modalities.text.reading.sampling import PIECE, number_of
+from unmask.modalities.text.reading.sources import sound_documents
+from unmask.modalities.text.tokens.portions import (
+    Portion,
+    lines_are_counted_anew,
+    lines_before,
+    portion_documents,
+    relined,
+)
+from unmask.modalities.text.tokens.tokenising import is_held_out
+from unmask.writing import replacing
+
+ALL = 1 << 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How documents are read.
+
+    Attributes:
+        folder: where results go; every worker sees it.
+        key: of the preparation; stands in `folder/plan.json`.
+        column, entities, document: see `TokenCache.build`.
+        holdout, seed: of the documents that are held out, and not sampled.
+        threshold: pieces whose hash is below are written down for the tokenizer.
+    """
+
+    folder: str
+    key: str
+    column: str | None
+    entities: bool
+    document: Parting
+    holdout: float
+    seed: int
+    threshold: int
+
+
+def scan(reading: Reading, task: tuple[int, Portion]) -> int:
+    """Read a portion, and write down what there is of it: `scan/NUMBER.npz` (a hash and the size of each document),
+    `.sample.json` and, last, `.json`; how many documents there are."""
+    number, portion = task
+    check_seen(reading.folder, reading.key)
+    report, sampled = ReadReport(), list[tuple[int, int, str]]()
+    marks: list[bytes] = []
+    sizes: list[int] = []
+    stream = portion_documents(portion, reading.column, report, reading.entities, reading.document)
+    for d, encoded in sound_documents(stream, report):
+        if reading.threshold and not is_held_out(d.text, reading.holdout, reading.seed):
+            for piece in pieces(d.text, PIECE):
+                if (low := number_of(piece)) < reading.threshold:
+                    sampled.append((low, len(marks), piece))
+        marks.append(mark_of(encoded))
+        sizes.append(len(d.text))
+    place = Path(reading.folder) / "scan"
+    with replacing(place / f"{number:06}.npz") as name, open(name, "wb") as file:
+        np.savez(file, marks=np.frombuffer(b"".join(marks), np.uint64), sizes=np.array(sizes, np.int64))
+    with replacing(place / f"{number:06}.sample.json") as name:
+        Path(name).write_text(json.dumps(sampled))
+    about = {"report": asdict(report), "documents": len(marks), "threshold": reading.threshold}
+    with replacing(place / f"{number:06}.json") as name:
+        Path(name).write_text(json.dumps(about))
+    return len(marks)
+
+
+def mark_of(encoded: bytes) -> bytes:
+    """By which copies of a document are known, as `seen.Seen` knows them."""
+    return hashlib.blake2b(encoded, digest_size=8).digest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scanned:
+    """What all portions hold.
+
+    Attributes:
+        counts: documents of each portion, copies among them.
+        drop: for each portion, the numbers of the documents that are copies of one before.
+        marks: for each portion, a checksum of the hashes of its documents.
+        report: of the whole corpus.
+    """
+
+    counts: list[int]
+    drop: list[np.ndarray]
+    marks: list[int]
+    report: ReadReport
+
+
+def gathered(folder: Path, plan: Sequence[Portion]) -> Scanned:
+    """What the scans of all portions come to. Of documents that are the same the first stays.
+
+    Memory: some 40 bytes per document, for a while.
+    """
+    report, parts, sizes, documents = ReadReport(), list[np.ndarray](), list[np.ndarray](), list[int]()
+    for number, portion in enumerate(plan):
+        with np.load(folder / "scan" / f"{number:06}.npz") as found:
+            parts.append(found["marks"])
+            sizes.append(found["sizes"])
+        documents.append(len(parts[-1]))
+        _add(report, json.loads((folder / "scan" / f"{number:06}.json").read_text())["report"], portion)
+    checks = [zlib.crc32(part.tobytes()) for part in parts]
+    every = np.concatenate([np.zeros(0, np.uint64), *parts])
+    del parts
+    order = np.argsort(every, kind="stable")
+    again = order[1:][every[order[1:]] == every[order[:-1]]]
+    del order, every
+    again.sort()
+    characters = np.concatenate([np.zeros(0, np.int64), *sizes])
+    edges = np.cumsum([0, *documents])
+    places = np.searchsorted(again, edges)
+    drop = [again[a:b] - edge for a, b, edge in zip(places[:-1], places[1:], edges[:-1], strict=True)]
+    report.duplicates = len(again)
+    report.documents = len(characters) - len(again)
+    report.characters = int(characters.sum() - characters[again].sum())
+    return Scanned(counts=documents, drop=drop, marks=checks, report=report)
+
+
+def _add(report: ReadReport, found: dict[str, Any], portion: Portion) -> None:
+    for name in ("empty", "undecodable", "split"):
+        setattr(report, name, getattr(report, name) + found[name])
+    for way, count in found["parted"].items():
+        report.parted[way] = report.parted.get(way, 0) + count
+    for example in found["examples"][: 20 - len(report.examples)]:
+        # Lines of a portion that begins inside a file are counted from there.
+        inside = [p for p in portion if lines_are_counted_anew(p) and example.startswith(f"{p.file}:")]
+        report.examples.append(relined(example, inside[0], lines_before(inside[0])) if inside else example)
+
+
+def sample(folder: Path, scanned: Scanned, most: int) -> list[str] | None:
+    """What a tokenizer is trained on: what `sampling.sampled` takes of all documents but copies and those held out;
+    None where the scans wrote too little down to tell."""
+    kept: list[tuple[int, str]] = []
+    threshold, size, written = ALL, 0, ALL
+    for number, drop in enumerate(scanned.drop):
+        copies = set(drop.tolist())
+        written = min(written, json.loads((folder / "scan" / f"{number:06}.json").read_text())["threshold"])
+        for low, document, piece in json.loads((folder / "scan" / f"{number:06}.sample.json").read_text()):
+            if low < threshold and document not in copies:
+                kept.append((low, piece))
+                size += len(piece)
+        while size > most and len(kept) > 1:
+            threshold //= 2
+            kept = [k for k in kept if k[0] < threshold]
+            size = sum(len(piece) for _, piece in kept)
+    return [piece for _, piece in sorted(kept)] if threshold <= written else None
+
+
+def rescanned(reading: Reading, factor: int = 16) -> Reading:
+    """The same, with more written down for the tokenizer."""
+    return dataclasses.replace(reading, threshold=min(ALL, reading.threshold * factor))
+
+
+def first_threshold(size: int, most: int) -> int:
+    """Below which hash pieces are written down at first: two to four times what a corpus of `size` bytes needs."""
+    threshold = ALL
+    while size > 4 * most and threshold > 1 << 32:
+        threshold, size = threshold // 2, size // 2
+    return threshold
+
+
+def left(folder: Path, plan: Sequence[Portion], threshold: int) -> Iterator[tuple[int, Portion]]:
+    """The portions that are not scanned yet, or with less written down for the tokenizer than is needed now."""
+    for number, portion in enumerate(plan):
+        try:
+            found = json.loads((folder / "scan" / f"{number:06}.json").read_text())
+            if found["threshold"] >= threshold and (folder / "scan" / f"{number:06}.npz").exists():
+                continue
+        except (OSError, ValueError, KeyError):
+            pass
+        yield number, portion

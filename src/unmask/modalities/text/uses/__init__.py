@@ -1,0 +1,1 @@
+"""What a masked language model is used for: fill, score, embed, generate, evaluate."""

@@ -1,0 +1,224 @@
+"""Filling the blanks of texts: each alone or one after the other, answers of several tokens, given candidates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.core.ask import Question
+from unmask.core.ask import answers as answered
+from unmask.core.batch import Example
+from unmask.core.fill import Order, fill_examples
+from unmask.core.score import score
+from unmask.errors import UserError, check_choice, check_whole
+from unmask.modalities.text.network.loaded import LoadedText
+from unmask.modalities.text.reading.given import listed
+from unmask.modalities.text.tokens.batches import text_example
+from unmask.modalities.text.uses.blanks import special_tokens_in, word_of, write_blanks
+from unmask.training.settings import check_seed
+
+BLANK = "[MASK]"
+"""Accepted in texts for every model, whatever its own mask token is."""
+
+
+def fill(
+    model: LoadedText,
+    texts: str | Sequence[str],
+    *,
+    top: int = 5,
+    steps: int = 1,
+    order: Order = "confidence",
+    temperature: float = 0.0,
+    seed: int = 0,
+    candidates: Sequence[str] | None = None,
+    longest: int = 1,
+) -> list[dict[str, Any]]:
+    """Fill the blanks of texts; see `TextModel.fill`."""
+    model.require_head()
+    check_choice("order", order, ("confidence", "random", "left_to_right"))
+    for name, value in (("top", top), ("steps", steps), ("longest", longest)):
+        check_whole(name, value)
+    check_seed(seed)
+    texts = listed(texts)
+    candidates = None if candidates is None else listed(candidates, "candidates")
+    masked = _with_blanks(model, texts, one_for="candidates" if candidates else "answers" if longest > 1 else "")
+    if candidates:
+        return [compare(model, text, shown, candidates) for text, shown in zip(masked, texts, strict=True)]
+    if longest > 1:
+        model.check_lengths([len(ids) + longest - 1 for ids in model.tokenizer.ids(masked)], texts)
+        found = {text: answers(model, text, lengths=range(1, longest + 1), top=top) for text in texts}
+        return [{"text": text, **_best(found[text])} for text in texts]
+    examples = blank_examples(model, masked)
+    blanks = [np.flatnonzero(e.values["token"] == model.tokenizer.mask_id) for e in examples]
+
+    def likeliest(prediction: Any, places: Tensor) -> list[list[dict[str, Any]]]:
+        values, chances = (x[places].tolist() for x in prediction.top(top))
+        return [
+            [
+                {"value": word_of(model.tokenizer, v), "token": v, "probability": math.exp(p)}
+                for v, p in zip(*one, strict=True)
+            ]
+            for one in zip(values, chances, strict=True)
+        ]
+
+    with model.context():
+        filled = fill_examples(
+            model.model,
+            examples,
+            blanks,
+            slots=model.slots,
+            batch_slots=4096,
+            keep=likeliest,
+            steps=steps,
+            order=order,
+            temperature=temperature,
+            generator=torch.Generator(device=model.device).manual_seed(seed),
+        )
+    return [
+        {
+            "text": text,
+            "filled": write_blanks(model.tokenizer, shown, one.new.tolist()),
+            "slots": [{"candidates": best} for best in one.kept],
+            "log_probability": math.fsum(one.log_prob.tolist()),
+        }
+        for text, shown, one in zip(texts, masked, filled, strict=True)
+    ]
+
+
+def answers(
+    model: LoadedText, text: str, *, lengths: Sequence[int] = (1, 2, 3), top: int = 5, beam: int | None = None
+) -> list[dict[str, Any]]:
+    """Answers of several tokens for the one blank of a text, by a left-to-right beam; see `TextModel.answers`."""
+    model.require_head()
+    width, own = max(top, beam or 2 * top), model.tokenizer.mask_token
+    masked = _with_blanks(model, [text], one_for="answers")
+    base = blank_examples(model, masked)[0]
+    ids, special = base.values["token"], base.special
+    assert special is not None
+    place = int(np.flatnonzero(ids == model.tokenizer.mask_id)[0])
+    found: list[dict[str, Any]] = []
+    for length in lengths:
+        model.check_lengths([len(ids) + length - 1], [text])
+        beams: list[tuple[list[int], float]] = [([], 0.0)]
+        for done in range(length):
+            examples = []
+            for tokens, _ in beams:
+                whole = np.concatenate([ids[:place], tokens, np.zeros(length - done), ids[place + 1 :]]).astype(
+                    np.int64
+                )
+                examples.append(text_example(whole, np.arange(len(whole)), np.zeros(len(whole), bool), 0))
+            rest, next_one = np.arange(place + done, place + length), np.array([place + done])
+            questions = [Question(example=e, hidden=rest, wanted=next_one) for e in examples]
+            grown = []
+            with model.context():
+                for numbers, prediction, places in answered(model.model, questions, slots=model.slots):
+                    values, chances = (x.tolist() for x in prediction.top(width))
+                    for (tokens, total), (at,) in zip((beams[n] for n in numbers), places, strict=True):
+                        grown += [([*tokens, v], total + p) for v, p in zip(values[at], chances[at], strict=True)]
+            beams = sorted(grown, key=lambda b: -b[1])[:width]
+        seen: set[str] = set()
+        for tokens, total in beams:
+            value = word_of(model.tokenizer, tokens[0]) if length == 1 else model.tokenizer.decode(tokens).strip()
+            if value not in seen and len(seen) < top:
+                seen.add(value)
+                filled = write_blanks(model.tokenizer, masked[0].replace(own, own * length), tokens)
+                found.append(
+                    {
+                        "value": value,
+                        "filled": filled,
+                        "tokens": length,
+                        "probability": math.exp(total),
+                        "log_probability": total,
+                    }
+                )
+    return sorted(found, key=lambda a: -a["log_probability"])
+
+
+def compare(model: LoadedText, text: str, shown: str, candidates: Sequence[str]) -> dict[str, Any]:
+    """The candidates of any number of tokens each for the one blank of a text (its mask token written), ranked by joint
+    probability; what `fill` gives per text.
+
+    Args:
+        shown: the text as it was given.
+        candidates: those that are the same in tokens count once.
+
+    Raises:
+        UserError: a candidate without a token, with an unknown or special one, or too long.
+    """
+    before, after = text.split(model.tokenizer.mask_token)
+    examples: list[Example] = []
+    values: dict[tuple[int, ...], str] = {}
+    for candidate in candidates:
+        if marks := special_tokens_in(model.tokenizer, candidate):
+            raise UserError(f"candidate {candidate!r} holds {', '.join(marks)}, which no text is", hint="Leave it out.")
+        filled = before + candidate + after
+        e = model.tokenizer.encode([filled])[0]
+        inside = (e.offsets[:, 0] < len(before) + len(candidate)) & (e.offsets[:, 1] > len(before)) & ~e.special
+        if not inside.any():
+            raise UserError(f"candidate {candidate!r} has no token", hint="Give a word.")
+        if (e.ids[inside] == model.tokenizer.unk_id).any():
+            raise UserError(f"candidate {candidate!r} is not in the vocabulary", hint="Leave it out.")
+        if len(e) > model.slots:
+            raise UserError(f"text with candidate {candidate!r} has {len(e)} tokens, the model takes {model.slots}")
+        if (key := tuple(e.ids.tolist())) in values:
+            continue
+        values[key] = candidate
+        examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
+    with model.context():
+        found = score(model.model, examples, slots=model.slots, mode="unit")
+    candidates = list(values.values())
+    order = sorted(range(len(candidates)), key=lambda i: -found[i].total)
+    total = np.logaddexp.reduce([f.total for f in found])
+    ranked = [
+        {
+            "value": candidates[i],
+            "probability": math.exp(found[i].total),
+            "share": math.exp(found[i].total - total),
+            "log_probability": found[i].total,
+        }
+        for i in order
+    ]
+    best = candidates[order[0]]
+    return {
+        "text": shown,
+        "filled": before + best + after,
+        "slots": [{"candidates": ranked}],
+        "log_probability": found[order[0]].total,
+    }
+
+
+def blank_examples(model: LoadedText, texts: Sequence[str]) -> list[Example]:
+    """Texts with blanks. The space in front of a blank belongs to the word that is missing, so where a tokenizer
+    makes it a token of its own (byte-level BPE, Unigram) that token is left out, as it was in training."""
+    mask, special = model.tokenizer.require_mask(), model.tokenizer.special_ids
+    out = []
+    for number, (text, e) in enumerate(zip(texts, model.tokenizer.encode(texts), strict=True)):
+        blank = e.ids == mask
+        space = np.array([not text[a:b].strip() for a, b in e.offsets], bool) & ~e.special & ~blank
+        keep = ~(space & np.append(blank[1:], False))
+        ids = e.ids[keep]
+        out.append(text_example(ids, e.units[keep], np.isin(ids, special) & (ids != mask), number))
+    model.check_lengths([len(e) for e in out], texts)
+    return out
+
+
+def _with_blanks(model: LoadedText, texts: Sequence[str], *, one_for: str = "") -> list[str]:
+    own = model.tokenizer.mask_token
+    out = [text.replace(BLANK, own) for text in texts]
+    for number, text in enumerate(out, start=1):
+        if own not in text:
+            raise UserError(
+                f"text {number} has no {own}: {text[:60]!r}", hint=f"Write {own} where a word is to be filled in."
+            )
+        if one_for and text.count(own) != 1:
+            raise UserError(f"{one_for} need exactly one {own}, text {number} has {text.count(own)}: {text[:60]!r}")
+    return out
+
+
+def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
+    return {k: candidates[0][k] for k in ("filled", "log_probability")} | {"slots": [{"candidates": candidates}]}

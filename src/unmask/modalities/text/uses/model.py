@@ -1,0 +1,387 @@
+"""A trained text model in use: fill, score, embed, evaluate, inspect. `unmask.load(path)` gives one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from unmask.core.batch import Example
+from unmask.core.embed import embed
+from unmask.core.fill import Order
+from unmask.core.score import Score, score
+from unmask.encoder.config import Disentangled
+from unmask.errors import UserError, check_choice
+from unmask.modalities.text.network.folder import load_folder, save_folder
+from unmask.modalities.text.network.loaded import LoadedText
+from unmask.modalities.text.network.sentence_files import write_sentences
+from unmask.modalities.text.network.sentences import prompted
+from unmask.modalities.text.reading.given import listed
+from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.modalities.text.uses import filling, generating, labels
+from unmask.modalities.text.uses.blanks import says_something, special_said
+from unmask.modalities.text.uses.lengths import count_longer, cut_said
+from unmask.modalities.text.uses.words import nearest_words
+from unmask.training.precision import precision_of, resolve_device
+
+if TYPE_CHECKING:
+    from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
+
+
+@dataclass(repr=False)
+class TextModel(LoadedText):
+    """A masked language model and its tokenizer, in use."""
+
+    @cached_property
+    def padding_free(self) -> PaddingFreeEmbedder | None:
+        """The embedder without padding, None where the encoder is of another kind."""
+        if self.precision != "int8":
+            return self._new_padding_free([])
+        from unmask.modalities.text.reading.docstrings import docstrings
+
+        return self._new_padding_free([text for _, text in docstrings(40_000)])
+
+    def _new_padding_free(self, texts: Sequence[str]) -> PaddingFreeEmbedder | None:
+        """For int8 `texts` show how large the activations get."""
+        from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
+
+        if self.device.type != "cpu":
+            return None
+        ids = self.tokenizer.ids(list(texts)[:256], max_slots=min(self.slots, 128))
+        return PaddingFreeEmbedder.of(self.model, self.precision, ids, compiled=self.compiled)
+
+    def calibrate(self, texts: Sequence[str]) -> None:
+        """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
+        self.__dict__["padding_free"] = self._new_padding_free(texts)
+
+    def fill(
+        self,
+        texts: str | Sequence[str],
+        *,
+        top: int = 5,
+        steps: int = 1,
+        order: Order = "confidence",
+        temperature: float = 0.0,
+        seed: int = 0,
+        candidates: Sequence[str] | None = None,
+        longest: int = 1,
+    ) -> list[dict[str, Any]]:
+        """Fill the blanks of texts.
+
+        Args:
+            top: candidates shown per blank: the likeliest when its turn came.
+            steps: above 1, blanks are filled one share at a time and see each other's answers.
+            order, temperature: see `unmask.core.fill.fill`.
+            candidates: answers to compare instead, for the one blank of each text; any number of tokens each. Their
+                joint probability is exact along the model's left-to-right chain, hidden slots behind being unknown.
+            longest: above 1, answers of up to this many tokens for the one blank of each text, `top` of each length;
+                see `answers`.
+
+        Returns:
+            One dict a text: text, filled (likeliest values written in), log_probability (joint, of `filled`), slots:
+            a list with the candidates (value, probability) of each blank.
+
+        Raises:
+            UserError: a text without a blank, or longer than the model takes.
+        """
+        return filling.fill(
+            self,
+            texts,
+            top=top,
+            steps=steps,
+            order=order,
+            temperature=temperature,
+            seed=seed,
+            candidates=candidates,
+            longest=longest,
+        )
+
+    def generate(
+        self,
+        *,
+        prefix: str = "",
+        suffix: str = "",
+        length: int | None = None,
+        number: int = 1,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        steps: int | None = None,
+        order: Order = "random",
+        remask: float = 0.0,
+        remask_by: Literal["random", "confidence"] = "random",
+        seed: int = 0,
+    ) -> list[dict[str, Any]]:
+        """Draw texts: all tokens are hidden but those of `prefix` and `suffix`, and filled in a few at a time.
+
+        Args:
+            length: tokens that are drawn; default see `unmask.modalities.text.uses.generating`.
+            number: how many texts.
+            temperature, top_k, order, remask, remask_by: see `unmask.core.fill.fill`.
+            steps: passes of the model; default one for each token, with `remask` two. 1: all at once, independent of
+                each other.
+
+        Returns:
+            One dict per text: text, generated (the part that was drawn), tokens (drawn), log_probability (joint, along
+            the order, in nats; None with `remask`, where tokens were drawn anew among others).
+
+        Raises:
+            UserError: no masked-LM head, more tokens than the model takes, settings out of range.
+        """
+        return generating.generate(
+            self,
+            prefix=prefix,
+            suffix=suffix,
+            length=length,
+            number=number,
+            temperature=temperature,
+            top_k=top_k,
+            steps=steps,
+            order=order,
+            remask=remask,
+            remask_by=remask_by,
+            seed=seed,
+        )
+
+    def answers(
+        self, text: str, *, lengths: Sequence[int] = (1, 2, 3), top: int = 5, beam: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Answers of several tokens for the one blank of a text, by a left-to-right beam.
+
+        Args:
+            lengths: of the answers, in tokens: the blank becomes that many blanks.
+            top: answers kept of each length.
+            beam: beginnings kept while searching; default twice `top`.
+
+        Returns:
+            Dicts value, filled, tokens, probability, log_probability, likeliest first. A probability is joint over the
+            answer's tokens, given their number: compare answers of one length; across lengths the order is only a
+            guide.
+        """
+        return filling.answers(self, text, lengths=lengths, top=top, beam=beam)
+
+    def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> list[dict[str, Any]]:
+        """Pseudo-log-likelihood of texts: text, score (nats, summed), slots (tokens scored), unscored (tokens that are
+        not), perplexity; score and perplexity are None where nothing is scored.
+
+        Unknown words ([UNK]) and special tokens in a text ([SEP]) are not scored, as they are never predicted in
+        training: compare texts that have none, or as many.
+        """
+        self.require_head()
+        check_choice("mode", mode, ("unit", "slot"))
+        texts = listed(texts)
+        with self.context():
+            examples = self.examples(texts)
+            found = score(self.model, examples, slots=self.slots, mode=mode)  # type: ignore[arg-type]
+        return [
+            {"text": text, **scored(self.tokenizer, example, one)}
+            for text, example, one in zip(texts, examples, found, strict=True)
+        ]
+
+    @property
+    def embedded_slots(self) -> int:
+        """Longest text that `embed` reads to its end: what the model or a sentence-transformers folder says."""
+        return min(self.slots, self.folder.sentences.slots or self.slots)
+
+    def too_long(self, texts: Sequence[str], *, prompt: str | None = None, prompt_name: str | None = None) -> int:
+        """How many of the texts `embed` cuts."""
+        texts = prompted(texts, self.folder.sentences.prompt(prompt, prompt_name))
+        return count_longer(self.tokenizer, texts, self.embedded_slots)
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: str | None = None,
+        normalise: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> np.ndarray:
+        """(texts, width) vectors, order kept; of a sentence-transformers folder those of its `encode`.
+
+        Args:
+            texts: those longer than the model, or than a sentence-transformers folder says, are cut.
+            pooling: mean, first, max or another of `unmask.core.embed.POOLINGS`; default as a sentence-transformers
+                folder says, else mean.
+            normalise: to length 1; default as a sentence-transformers folder says, else not.
+            prompt, prompt_name: what is put in front of every text, itself or by the folder's name for it ("query");
+                default the folder's default prompt, where it has one.
+            say: called with how many texts are cut, where any is.
+
+        Raises:
+            UserError: an unknown pooling or prompt.
+        """
+        said, texts = self.folder.sentences, listed(texts)
+        pooling, front = said.choose(pooling), said.prompt(prompt, prompt_name)
+        texts, slots = prompted(texts, front), self.embedded_slots
+        if say is not None:
+            for line in cut_said(count_longer(self.tokenizer, texts, slots), len(texts), slots):
+                say(line)
+        unpooled = said.unpooled(front, self.tokenizer)
+        return self.vectors(texts, None, pooling=pooling, normalise=normalise, unpooled=unpooled)
+
+    def vectors(
+        self,
+        texts: Sequence[str],
+        ids: Sequence[np.ndarray] | None,
+        *,
+        pooling: str,
+        normalise: bool | None,
+        unpooled: int = 0,
+    ) -> np.ndarray:
+        """`embed` of texts that have their prompt in front.
+
+        Args:
+            ids: of the texts, where they are known: (slots,) each, no longer than `embedded_slots`.
+            unpooled: slots of the prompt, which are read and not pooled.
+        """
+        slots = self.embedded_slots
+        if self.padding_free is not None:
+            ids = self.tokenizer.ids(texts, max_slots=slots) if ids is None else ids
+            found = self.padding_free.embed(ids, pooling=pooling, unpooled=unpooled)
+        else:
+            with self.context():
+                found = embed(
+                    self.model,
+                    self.examples(texts, max_slots=slots),
+                    slots=slots,
+                    pooling=pooling,
+                    unpooled=unpooled,
+                    shared_rows=not isinstance(self.model.encoder.config.positions, Disentangled),
+                    batch_slots=2048,
+                )
+        return self.folder.sentences.finish(found, normalise)
+
+    def label(self, texts: str | Sequence[str]) -> list[dict[str, Any]]:
+        """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one per token) and
+        logits. A detector of replaced tokens gives `replaced`, a probability a token.
+
+        Raises:
+            UserError: the checkpoint has no task head.
+        """
+        return labels.label(self, texts)
+
+    def evaluate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        ratio: float = 0.15,
+        seed: int = 0,
+        frequencies: np.ndarray | None = None,
+        nelbo_draws: int = 4,
+        nelbo_tokens: int | None = 16_384,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> dict[str, Any]:
+        """Loss, perplexity and accuracy on hidden tokens (see `unmask.modalities.text.uses.evaluate`), and a bound
+        on the likelihood of the texts (see `unmask.modalities.text.uses.likelihood`; `nelbo_draws=0` leaves it out).
+
+        Args:
+            frequencies: how often each token occurred in training, by id; default as the run's folder still knows, else
+                in these texts.
+            say: called with how many tokens the tokenizer does not know, where it is more than one in a thousand, and
+                how many texts hold special tokens.
+        """
+        from unmask.modalities.text.uses.evaluate import evaluate
+        from unmask.modalities.text.uses.likelihood import likelihood, training_frequencies
+
+        texts = listed(texts)
+        for line in special_said(self.tokenizer, texts, then=", and they are not predicted"):
+            say(line)
+        if frequencies is None and self.folder.path is not None:
+            frequencies = training_frequencies(self.folder.path, self.tokenizer.vocab_size)
+        found = evaluate(self, texts, ratio=ratio, seed=seed, frequencies=frequencies, say=say)
+        if not nelbo_draws:
+            return found
+        more = likelihood(self, texts, draws=nelbo_draws, most_tokens=nelbo_tokens, seed=seed, frequencies=frequencies)
+        return found | more | {"intervals": found["intervals"] | more["intervals"]}
+
+    def inspect(self) -> dict[str, Any]:
+        """Parameters, context, FLOPs per token, memory by precision."""
+        config, codec = self.model.encoder.config, self.model.codec
+        total = sum(p.numel() for p in self.model.parameters())
+        table = codec.word.weight.numel()
+        head = 2 * codec.config.vocabulary * codec.config.width
+        body = config.flops_per_slot(self.slots)
+        return {
+            "kind": "text",
+            "family": self.folder.family.name,
+            "parameters": total,
+            "embedding_parameters": table,
+            "layers": config.layers,
+            "width": config.width,
+            "heads": config.heads,
+            "vocabulary": codec.config.vocabulary,
+            "slots": self.slots,
+            "longest_context": self.slots,
+            "flops_per_token": body + head,
+            "head_share_of_flops": head / (body + head),
+            "memory_mb_fp32": total * 4 / 1e6,
+            "memory_mb_bf16": total * 2 / 1e6,
+            "memory_mb_int8": total / 1e6,
+            "predicts_hidden_tokens": self.folder.why_not_masked() is None,
+            "task_head": head_.kind if (head_ := self.folder.head()) else None,
+            "tensors_left_random": self.folder.random,
+            "tensors_ignored": self.folder.ignored,
+            **({"vectors": self.folder.sentences.to_dict()} if self.folder.sentences.given else {}),
+        }
+
+    def nearest_words(self, words: Sequence[str], k: int = 8) -> list[dict[str, Any]]:
+        """Nearest vocabulary entries by cosine of the word embeddings; words that are not entries are left out."""
+        return nearest_words(self, words, k)
+
+    def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
+        """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`; with
+        sentence-transformers' files where the model came with them."""
+        f = self.folder
+        save_folder(
+            folder,
+            model=f.model,
+            tokenizer=f.tokenizer,
+            family=f.family,
+            hf_config=f.hf_config,
+            passengers=f.passengers,
+            aliases=f.aliases,
+            settings=f.settings,
+            like=f.loaded,
+            dtype=dtype,
+        )
+        if f.sentences.given and (f.settings.get("task") or {}).get("name") != "similarity":
+            write_sentences(Path(folder), f.sentences, self.model.encoder.config.width, self.embedded_slots)
+
+
+def load(path: str | Path, *, device: str = "auto", precision: str = "auto", compile: bool = False) -> TextModel:
+    """Load a text model from a folder or hub name.
+
+    Args:
+        precision: 'fp32', 'bf16', 'int8' or 'auto'. 'auto' computes in fp32 for models so small that casting costs more
+            than it saves (under 10 M parameters), else measures. 'int8' embeds in 8 bits.
+        compile: torch.compile the layers.
+
+    Raises:
+        UserError: naming what is missing, corrupt or does not fit together.
+    """
+    where = resolve_device(device)
+    if precision == "int8" and where.type != "cpu":
+        raise UserError("precision=int8 is built for CPUs", hint="Use bf16 on this device.")
+    folder = load_folder(path)
+    name = "int8" if precision == "int8" else precision_of(folder.model, precision, where)
+    folder.model.to(where).eval()
+    return TextModel(folder=folder, device=where, precision=name, compiled=compile)
+
+
+def scored(tokenizer: Tokenizer, example: Example, found: Score) -> dict[str, Any]:
+    """The figures of a text's score: score, slots, unscored and perplexity; score and perplexity are None where nothing
+    is scored, or white space alone."""
+    ids = example.values["token"]
+    around = len(tokenizer.before) + len(tokenizer.after)
+    unscored = int(np.isin(ids, tokenizer.special_ids).sum()) - around
+    if not says_something(tokenizer, ids):
+        return {"score": None, "slots": 0, "unscored": unscored, "perplexity": None}
+    perplexity = math.exp(min(-found.total / found.slots, 700.0))
+    return {"score": found.total, "slots": found.slots, "unscored": unscored, "perplexity": perplexity}
