@@ -79,3 +79,9 @@ def test_flops_of_bert_base():
 def test_reading_a_config_does_not_import_torch():
     code = "import sys, unmask.encoder.config; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_width_that_nobody_has_is_refused_at_once():
+    with pytest.raises(UserError, match="heads=3 does not divide width=1000000000") as error:
+        EncoderConfig(width=10**9, heads=3)
+    assert len(error.value.hint) < 200

@@ -15,6 +15,9 @@ from unmask.errors import UserError, suggest
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 
+MOST_HEADS = 128
+"""Counts of heads that a message proposes, at most."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
@@ -177,7 +180,7 @@ class EncoderConfig:
         if min(self.width, self.layers, self.heads) < 1:
             raise UserError(f"width={self.width}, layers={self.layers}, heads={self.heads} must be at least 1")
         if self.width % self.heads:
-            fits = [h for h in range(1, self.width + 1) if self.width % h == 0 and self.width // h >= 16]
+            fits = [h for h in range(1, min(self.width // 16, MOST_HEADS) + 1) if self.width % h == 0]
             raise UserError(f"heads={self.heads} does not divide width={self.width}", hint=f"Use one of {fits}.")
         if isinstance(self.positions, Rotary) and self.width // self.heads % 2:
             raise UserError(

@@ -19,7 +19,7 @@ export function table(model) {
     for (const cell of cells) cell.show(null);
     for (const one of found.intervals) cells.find((cell) => cell.name === one.column).show(one);
     notes.replaceChildren(...[...found.warnings, ...found.notes].map((line) => make("li", {}, line)));
-    said.textContent = `${found.cells} of ${columns.length} cells are filled in.`;
+    said.textContent = found.cells ? `${found.cells} of ${columns.length} cells are filled in.` : "No cell is empty: nothing is filled in.";
     if ("survival" in model.verbs) {
       const lived = await post("survival", { rows: [Object.fromEntries(Object.entries(given).filter(([name]) => !outcome(name)))] });
       if (current()) curve.replaceChildren(survival(lived));

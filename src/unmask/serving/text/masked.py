@@ -39,7 +39,7 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
         if bare:
             raise UserError(
                 f"no {own} in {', '.join(f'texts[{number}]' for number in bare[:5])}",
-                hint=f"Write {own} (or {BLANK}) where a word is to be filled in.",
+                hint=f"Write {' or '.join(dict.fromkeys((own, BLANK)))} where a word is to be filled in.",
             )
         several = body["candidates"] or body["longest"] > 1
         if several and any(text.replace(BLANK, own).count(own) != 1 for text in texts):
