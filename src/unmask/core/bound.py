@@ -85,8 +85,8 @@ def bound(
                 owner = batch.index.flatten()[hidden.flat].numpy()
                 assert hidden.weight is not None
                 weight = hidden.weight.double().numpy()
-                moved, gone = batch.to(device), hidden.to(device)
-                log_prob = model(moved, gone).log_prob(model.codec.targets(moved.values, gone.flat))
+                moved, masked = batch.to(device), hidden.to(device)
+                log_prob = model(moved, masked).log_prob(model.codec.targets(moved.values, masked.flat))
                 found = np.bincount(owner, -weight * log_prob.double().cpu().numpy(), len(numbers))
                 nats[draw, numbers] = found
     return Bound(nats=nats, slots=np.array([len(scorable(e)) for e in examples]))

@@ -48,10 +48,10 @@ def co_occurrences(pieces: Iterable[tuple[np.ndarray, np.ndarray]], values: int,
     found = csr_matrix((values, values), dtype=np.float32)
     for value, example in pieces:
         value = value.astype(np.int64)
-        for apart in range(1, window + 1):
-            same = example[apart:] == example[:-apart]
-            pair, count = np.unique(value[:-apart][same] * values + value[apart:][same], return_counts=True)
-            found += csr_matrix(((count / apart).astype(np.float32), (pair // values, pair % values)), found.shape)
+        for distance in range(1, window + 1):
+            same = example[distance:] == example[:-distance]
+            pair, count = np.unique(value[:-distance][same] * values + value[distance:][same], return_counts=True)
+            found += csr_matrix(((count / distance).astype(np.float32), (pair // values, pair % values)), found.shape)
     return (found + found.T).tocsr()
 
 
@@ -61,11 +61,11 @@ def information(counts: csr_matrix) -> csr_matrix:
 
     pairs = counts.tocoo()
     total = np.asarray(counts.sum(1), np.float64).ravel()
-    company = total**SMOOTHING
-    side = 0.5 * np.log(np.where(total > 0, total * company / max(company.sum(), 1e-300), 1.0))
+    smoothed = total**SMOOTHING
+    side = 0.5 * np.log(np.where(total > 0, total * smoothed / max(smoothed.sum(), 1e-300), 1.0))
     found = np.log(pairs.data) - side[pairs.row] - side[pairs.col]
-    kept = found > 0
-    return csr_matrix((found[kept].astype(np.float32), (pairs.row[kept], pairs.col[kept])), counts.shape)
+    positive = found > 0
+    return csr_matrix((found[positive].astype(np.float32), (pairs.row[positive], pairs.col[positive])), counts.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +95,8 @@ def factors(symmetric: csr_matrix, width: int, *, seed: int = 0) -> Factors:
     values.
     """
     random, size = np.random.default_rng(seed), symmetric.shape[0]
-    kept = min(width + SPARE, size)
-    basis = random.standard_normal((size, kept)).astype(np.float32)
+    columns = min(width + SPARE, size)
+    basis = random.standard_normal((size, columns)).astype(np.float32)
     for _ in range(ROUNDS):
         basis = np.linalg.qr(symmetric @ basis)[0]
     small = basis.T @ (symmetric @ basis)

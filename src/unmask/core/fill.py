@@ -156,10 +156,10 @@ def fill(
 
     def taken_back(unfilled: Tensor) -> Tensor:
         filled = (~unfilled).nonzero().flatten()
-        mine = group[filled]
-        most = (remask * torch.bincount(mine, minlength=examples) + noise(examples)).floor()
+        examples_of = group[filled]
+        most = (remask * torch.bincount(examples_of, minlength=examples) + noise(examples)).floor()
         score = noise(len(filled)) if remask_by == "random" else -work.log_prob[filled]
-        return filled[rank_within(mine, score) < most[mine]]
+        return filled[rank_within(examples_of, score) < most[examples_of]]
 
     with inference_mode(model):
         unfilled = torch.ones(len(flat), dtype=torch.bool, device=device)
@@ -259,14 +259,14 @@ def fill_examples(
         found = fill(model, batch, torch.from_numpy(np.concatenate(flat)).to(device), watch=watch, **options)
         ordered, new, log_prob = (x.cpu().numpy() for x in (found.flat, found.new, found.log_prob))
         values = {channel: x.flatten(0, 1).cpu().numpy() for channel, x in found.values.items()}
-        for at, n, mine in zip(first.tolist(), numbers.tolist(), flat, strict=True):
-            place = np.searchsorted(ordered, mine)
+        for at, n, own in zip(first.tolist(), numbers.tolist(), flat, strict=True):
+            place = np.searchsorted(ordered, own)
             out[n] = FilledExample(
-                slots=mine - at,
+                slots=own - at,
                 new=new[place],
                 log_prob=log_prob[place],
                 values={channel: x[at : at + len(examples[n])] for channel, x in values.items()},
-                kept=[kept[slot] for slot in mine.tolist()] if keep is not None else [],
+                kept=[kept[slot] for slot in own.tolist()] if keep is not None else [],
             )
     return [one for one in out if one is not None]
 
@@ -289,9 +289,11 @@ class _Work:
         self.log_prob = torch.zeros(len(flat), device=flat.device)
 
     def predict(self, hidden: Tensor, wanted: Tensor) -> Prediction:
-        gone = self.flat[hidden]
+        masked = self.flat[hidden]
         return self.model(
-            self.batch, hide(gone if self.others is None else torch.cat([gone, self.others])), wanted=self.flat[wanted]
+            self.batch,
+            hide(masked if self.others is None else torch.cat([masked, self.others])),
+            wanted=self.flat[wanted],
         )
 
     def commit(self, chosen: Tensor, prediction: Prediction, places: Tensor, drawn: Tensor) -> None:

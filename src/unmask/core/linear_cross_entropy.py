@@ -59,29 +59,29 @@ def hits(target: Float[Tensor, " hidden"], best_other: Float[Tensor, " hidden"])
     return (target > best_other).sum() + 0.5 * (target == best_other).sum()
 
 
-class Kept:
+class Buffers:
     """Memory that is kept between steps, by what it is for."""
 
     def __init__(self) -> None:
-        self._kept: dict[Any, Tensor] = {}
+        self._buffers: dict[Any, Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """A tensor of that shape, in the kept memory if it is large enough; its content is anything."""
         key, size = self._key(name, shape, like), math.prod(shape)
-        have = self._kept.get(key)
+        have = self._buffers.get(key)
         if have is None or have.numel() < size:
-            have = self._kept[key] = torch.empty(size, dtype=like.dtype, device=like.device)
+            have = self._buffers[key] = torch.empty(size, dtype=like.dtype, device=like.device)
         return have[:size].view(shape)
 
     def lend(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """As `take`, but nobody else gets this memory until it is given back."""
         lent = self.take(name, shape, like)
-        del self._kept[self._key(name, shape, like)]
+        del self._buffers[self._key(name, shape, like)]
         return lent
 
     def give_back(self, name: str, lent: Tensor) -> None:
         """What `lend` lent."""
-        self._kept[self._key(name, tuple(lent.shape), lent)] = lent.view(-1)
+        self._buffers[self._key(name, tuple(lent.shape), lent)] = lent.view(-1)
 
     @staticmethod
     def _key(name: str, shape: tuple[int, ...], like: Tensor) -> Any:
@@ -89,7 +89,7 @@ class Kept:
         return name, max(shape), like.dtype, like.device
 
 
-KEPT = Kept()
+BUFFERS = Buffers()
 
 
 def once(ctx: Any) -> Any:
@@ -119,11 +119,11 @@ class _SlotBySlot(torch.autograd.Function):
         total, correct = torch.zeros((), device=h.device), torch.zeros((), device=h.device)
         ones, ones_of_values = h.new_ones(1, min(len(h), CHUNK)), h.new_ones(len(w))
         # A single chunk's gradient stays in the kept memory until the backward pass: until then it is nobody else's.
-        partial = (KEPT.lend if grad_w is None else KEPT.take)("weight", tuple(w.shape), h)
+        partial = (BUFFERS.lend if grad_w is None else BUFFERS.take)("weight", tuple(w.shape), h)
         for start in range(0, len(h), CHUNK):
             part, y = h[start : start + CHUNK], target[start : start + CHUNK]
             shape = (len(part), len(w))
-            logits, p = KEPT.take("logits", shape, h), KEPT.take("softmax", shape, h)
+            logits, p = BUFFERS.take("logits", shape, h), BUFFERS.take("softmax", shape, h)
             if b is None:
                 torch.mm(part, w.t(), out=logits)
             else:
@@ -170,7 +170,7 @@ class _SlotBySlot(torch.autograd.Function):
         out_w = torch.empty(real.shape, dtype=ctx.kinds[0], device=grad_w.device)
         torch.mul(real, grad, out=out_w)
         if ctx.lent:
-            KEPT.give_back("weight", grad_w)
+            BUFFERS.give_back("weight", grad_w)
         return grad_h.mul_(grad), out_w, None if grad_b is None else (grad_b * grad).to(ctx.kinds[1]), None, None
 
 
@@ -180,7 +180,7 @@ def _rounded(weight: Tensor, bias: Tensor | None, h: Tensor) -> tuple[Tensor, Te
     more = -len(weight) % ROUND if h.device.type in ROUNDED_ON else 0
     if not more:
         return weight.to(h.dtype), None if bias is None else bias.to(h.dtype)
-    table = KEPT.take("table", (len(weight) + more, weight.shape[1]), h)
+    table = BUFFERS.take("table", (len(weight) + more, weight.shape[1]), h)
     table[: len(weight)].copy_(weight)
     table[len(weight) :].zero_()
     biases = h.new_full((len(table),), -math.inf)
@@ -197,7 +197,7 @@ class _ValueByValue(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         width = h.shape[1]
         # The weights, beside them the bias, ones (for shifts and sums) and zeros.
-        table = KEPT.take("table", (len(weight), width + MORE), h)
+        table = BUFFERS.take("table", (len(weight), width + MORE), h)
         table[:, :width].copy_(weight)
         table[:, width:].zero_()
         table[:, width + 1] = 1
@@ -211,7 +211,7 @@ class _ValueByValue(torch.autograd.Function):
         total, correct = torch.zeros(()), torch.zeros(())
         for start in range(0, len(h), CHUNK):
             part, y = h[start : start + CHUNK], target[start : start + CHUNK]
-            p = (KEPT.lend if single else KEPT.take)("logits", (len(table), len(part)), h)
+            p = (BUFFERS.lend if single else BUFFERS.take)("logits", (len(table), len(part)), h)
             found = _Exponentials.of(part, y, table, p)
             if not found.in_range:
                 found = _Exponentials.of(part, y, table, p, shift=_largest(part, table, p))
@@ -221,7 +221,7 @@ class _ValueByValue(torch.autograd.Function):
             correct += found.right
             factors = found.gradients(part, y, table, grad_h[start : start + len(y)], counts)
             if grad_w is not None:
-                grad_w += torch.mm(p, factors, out=KEPT.take("weight", tuple(table.shape), h))
+                grad_w += torch.mm(p, factors, out=BUFFERS.take("weight", tuple(table.shape), h))
         ctx.grads = (grad_h, (p, factors) if grad_w is None else grad_w)
         ctx.kinds = (weight.dtype, None if bias is None else bias.dtype)
         ctx.mark_non_differentiable(correct)
@@ -235,9 +235,9 @@ class _ValueByValue(torch.autograd.Function):
             grad_w *= grad
         else:
             p, factors = grad_w
-            grad_w = KEPT.take("weight", (len(p), factors.shape[1]), p)
+            grad_w = BUFFERS.take("weight", (len(p), factors.shape[1]), p)
             torch.mm(p, factors.mul_(grad), out=grad_w)
-            KEPT.give_back("logits", p)
+            BUFFERS.give_back("logits", p)
         # Copies: what is returned is the caller's, and a product with another number format for its result would make
         # one more.
         weight_type, bias_type = ctx.kinds

@@ -208,9 +208,9 @@ class MaskedModel(nn.Module, Generic[CodecT]):
         if self.drops_missing:
             there &= on_host(batch.observed)
         visible = there.flatten().index_fill(0, on_host(hidden.flat), False).nonzero().flatten()
-        states, kept = self._encoded(batch, visible)
+        states, real = self._encoded(batch, visible)
         visible = to_device(visible, batch.segment.device)
-        seen = self.decoder_in(states).flatten(0, 1).index_select(0, kept)
+        seen = self.decoder_in(states).flatten(0, 1).index_select(0, real)
         full = self.decoder_mask.to(seen.dtype).expand(rows * slots, -1).index_put((visible,), seen)
         full = full.view(rows, slots, -1)
         decoded = self.decoder(full, segment=batch.segment, position=batch.position, wanted=wanted)
@@ -225,15 +225,15 @@ class MaskedModel(nn.Module, Generic[CodecT]):
         """(states of the encoder's rows, where in those each visible slot went): the encoder sees the visible slots
         alone. Which those are, the host says (`visible`)."""
         device, segment = batch.segment.device, on_host(batch.segment)
-        take, kept = self._rows_of(visible, segment)
+        take, real = self._rows_of(visible, segment)
         present = torch.zeros(take.shape, dtype=torch.bool)
-        present.view(-1)[kept] = True
+        present.view(-1)[real] = True
         segment, position = (
             to_device(t.flatten()[take] * present, device) for t in (numbered(segment), on_host(batch.position))
         )
-        take, kept, absent = (to_device(t, device) for t in (take, kept, ~present))
+        take, real, absent = (to_device(t, device) for t in (take, real, ~present))
         x = self.codec.embed({k: v.flatten(0, 1)[take] for k, v in batch.values.items()}, absent)
-        return self.encoder(x, segment=segment, position=position), kept
+        return self.encoder(x, segment=segment, position=position), real
 
     def _rows_of(self, visible: Tensor, segment: Tensor) -> tuple[Tensor, Tensor]:
         """Which slots of the batch stand in the encoder's rows, and where in those each visible one went.
@@ -242,14 +242,14 @@ class MaskedModel(nn.Module, Generic[CodecT]):
         one.
         """
         rows, slots = segment.shape
-        where, kept = wanted_by_row(visible, rows, slots)
-        if len(kept) < where.numel():
+        where, real = wanted_by_row(visible, rows, slots)
+        if len(real) < where.numel():
             padded = torch.zeros_like(where)
-            padded.view(-1)[kept] = segment.flatten()[visible]
+            padded.view(-1)[real] = segment.flatten()[visible]
             if self.encoder.side_by_side(padded) is not None:
                 one = nn.functional.pad(visible, (0, -len(visible) % 64))[None]
                 return one, torch.arange(len(visible), device=visible.device)
-        return where + slots * torch.arange(rows, device=where.device)[:, None], kept
+        return where + slots * torch.arange(rows, device=where.device)[:, None], real
 
     def states(self, batch: PackedBatch, wanted: Int[Tensor, " wanted"] | None = None) -> Tensor:
         """Encoder states with nothing hidden: (rows, slots, width), or (wanted, width); zeros in slots that are
@@ -258,9 +258,9 @@ class MaskedModel(nn.Module, Generic[CodecT]):
             there, observed = on_host(batch.segment) != 0, on_host(batch.observed)
             if bool((there & ~observed).any()):
                 visible = (there & observed).flatten().nonzero().flatten()
-                states, kept = self._encoded(batch, visible)
+                states, real = self._encoded(batch, visible)
                 visible = to_device(visible, batch.segment.device)
-                states = states.flatten(0, 1).index_select(0, kept)
+                states = states.flatten(0, 1).index_select(0, real)
                 full = states.new_zeros(batch.segment.numel(), states.shape[-1]).index_put((visible,), states)
                 return full.view(*batch.shape, -1) if wanted is None else full[wanted]
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)

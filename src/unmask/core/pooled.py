@@ -155,9 +155,9 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
     ) -> Float[Tensor, "examples width"]:
         """Mean state of each example's slots of `seen`, where the encoder sees no others."""
         visible = seen.nonzero().flatten()
-        states, kept = self.masked._encoded(batch, visible)
+        states, real = self.masked._encoded(batch, visible)
         index = to_device(on_host(batch.index).flatten()[visible], states.device)
-        states = states.flatten(0, 1).index_select(0, kept).float()
+        states = states.flatten(0, 1).index_select(0, real).float()
         total = states.new_zeros(count, states.shape[-1]).index_add(0, index, states)
         return total / torch.bincount(index, minlength=count).clamp(min=1)[:, None]
 
@@ -166,11 +166,11 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
         return pool_states(self.masked.states(batch), batch, count, "mean", True)
 
     def _decoded(self, batch: PackedBatch, hidden: Hidden, vectors: Tensor, wanted: Tensor) -> Tensor:
-        gone = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
-        gone[hidden.flat] = True
-        context = self.codec.embed(corrupt(self.codec, batch.values, hidden), gone.view(batch.shape))
-        told = self.vector_in(vectors.to(context.dtype))[batch.index.clamp(min=0)]
-        x = self.context_in(context) + told
+        masked = torch.zeros(batch.segment.numel(), dtype=torch.bool, device=batch.segment.device)
+        masked[hidden.flat] = True
+        context = self.codec.embed(corrupt(self.codec, batch.values, hidden), masked.view(batch.shape))
+        condition = self.vector_in(vectors.to(context.dtype))[batch.index.clamp(min=0)]
+        x = self.context_in(context) + condition
         states = self.decoder(x, segment=batch.segment, position=batch.position, wanted=wanted)
         return self.decoder_out(round_up(states))[: len(wanted)]
 

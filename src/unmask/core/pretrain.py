@@ -141,7 +141,7 @@ def pretrain(
         epoch, batches = following
         loss_sum = torch.zeros((), device=context.device)
         correct: Tensor | None = torch.zeros((), dtype=torch.float64, device=context.device)
-        mine, hidden, slots, divisor, cells, number = torch.zeros(3, dtype=torch.float64), 0, 0, 1.0, 0, 0
+        counts, hidden, slots, divisor, cells, number = torch.zeros(3, dtype=torch.float64), 0, 0, 1.0, 0, 0
         weight = 0.0
         drawn: list[Hidden] = []
         if getattr(losses_of, "over_all_slots", False) and len(batches) * context.processes > 1:
@@ -149,22 +149,27 @@ def pretrain(
             drawn = [corruption.draw(b, seed=seed, epoch=epoch, progress=done) for b in batches]
             drawn = _with_per_slot(batches, drawn, context)
         for batch in batches:
-            gone = drawn[number] if drawn else corruption.draw(batch, seed=seed, epoch=epoch, progress=done)  # 2. hide
+            masked = (
+                drawn[number] if drawn else corruption.draw(batch, seed=seed, epoch=epoch, progress=done)
+            )  # 2. hide
             number += 1  # noqa: SIM113 - enumerate would hold on to the batch while the next one is made
-            mine += torch.tensor([len(gone), batch.real_slots, gone.total_weight], dtype=torch.float64)
+            counts += torch.tensor([len(masked), batch.real_slots, masked.total_weight], dtype=torch.float64)
             if number == 1:
                 # What the first micro-batch says of the step: exact where it is the only one, corrected below
                 # elsewhere.
-                hidden, slots, weight = _counted(context, mine)
+                hidden, slots, weight = _counted(context, counts)
                 divisor = weight * len(batches) or 1.0
             cells += batch.segment.numel() * context.processes
-            batch, gone = batch.to(context.device), gone.to(context.device)
+            batch, masked = batch.to(context.device), masked.to(context.device)
             with contextlib.nullcontext() if number == len(batches) else context.no_sync():
-                loss, right = _backward(losses, batch, gone, context, divisor)  # 3. to 5.
-            del batch, gone  # a batch is not kept while the next one is made, nor while the caller looks at the report
+                loss, right = _backward(losses, batch, masked, context, divisor)  # 3. to 5.
+            del (
+                batch,
+                masked,
+            )  # a batch is not kept while the next one is made, nor while the caller looks at the report
             loss_sum += loss
             correct = None if right is None or correct is None else correct + right
-        hidden, slots, weight = _counted(context, mine) if len(batches) > 1 else (hidden, slots, weight)
+        hidden, slots, weight = _counted(context, counts) if len(batches) > 1 else (hidden, slots, weight)
         if divisor != (weight or 1.0):
             _scale_gradients(model, divisor / (weight or 1.0))
         norm, applied = context.update(done)  # 5. ... and update
@@ -187,14 +192,14 @@ def pretrain(
 
 
 def _backward(
-    losses: nn.Module, batch: PackedBatch, gone: Hidden, context: StepContext, divisor: float
+    losses: nn.Module, batch: PackedBatch, masked: Hidden, context: StepContext, divisor: float
 ) -> tuple[Tensor, Any]:
     """Gradients of one micro-batch; (its loss, summed over hidden slots, how many of them are predicted right).
 
     A function of its own, so that predictions and targets are gone when it returns.
     """
     with context.autocast():
-        loss, right = losses(batch, gone)  # 3. predict, 4. loss, summed over hidden slots ...
+        loss, right = losses(batch, masked)  # 3. predict, 4. loss, summed over hidden slots ...
     # ... and divided by all hidden slots of the step, or by the maskable ones (`Hidden.total_weight`). Data-parallel
     # engines average gradients over processes, hence the factor.
     (loss * (context.processes / divisor)).backward()  # 5. backward
@@ -206,7 +211,7 @@ def _with_per_slot(batches: Collection[PackedBatch], drawn: list[Hidden], contex
     has another divisor, which no micro-batch knows."""
     counts = [[len(g), b.real_slots, g.total_weight] for b, g in zip(batches, drawn, strict=True)]
     _, slots, weight = _counted(context, torch.tensor(counts, dtype=torch.float64).sum(0))
-    return [replace(gone, per_slot=weight / max(slots, 1)) for gone in drawn]
+    return [replace(masked, per_slot=weight / max(slots, 1)) for masked in drawn]
 
 
 def _counted(context: StepContext, counts: Tensor) -> tuple[int, int, float]:
@@ -257,25 +262,25 @@ def _validated(
     total, hidden = 0.0, 0
     right: float | None = 0.0
     for batch in batches:
-        gone = replace(corruption.draw(batch, seed=seed, epoch=0), weight=None, maskable=None).to(device)
-        loss, correct = _looked(losses, batch.to(device), gone, autocast)
+        masked = replace(corruption.draw(batch, seed=seed, epoch=0), weight=None, maskable=None).to(device)
+        loss, correct = _evaluate_batch(losses, batch.to(device), masked, autocast)
         total += loss
         right = None if correct is None or right is None else right + correct
-        hidden += len(gone)
-        del batch, gone  # gone before the next one is made
+        hidden += len(masked)
+        del batch, masked  # gone before the next one is made
     model.train(was_training)
     accuracy = {} if right is None else {"accuracy": right / max(hidden, 1)}
     return {"loss": total / max(hidden, 1), **accuracy, "hidden_slots": float(hidden)}
 
 
-def _looked(
+def _evaluate_batch(
     losses: nn.Module,
     batch: PackedBatch,
-    gone: Hidden,
+    masked: Hidden,
     autocast: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> tuple[float, float | None]:
     """(loss summed over hidden slots, how many of them are predicted right) of a batch, of which nothing is kept."""
     with autocast():
-        loss, right = losses(batch, gone)
+        loss, right = losses(batch, masked)
         correct = right()
     return float(loss), None if correct is None else float(correct)

@@ -81,13 +81,13 @@ def score(
             batch = pack(members, slots=width)
             start = first_slots(batch, len(members))
             flat = start + slot[numbers]
-            gone = [flat]
+            masked = [flat]
             if mode == "unit":
-                gone += [s + later(e, int(i)) for s, e, i in zip(start, members, slot[numbers], strict=True)]
+                masked += [s + later(e, int(i)) for s, e, i in zip(start, members, slot[numbers], strict=True)]
             order = np.argsort(flat)
             wanted = torch.from_numpy(flat[order]).to(device)
             batch = batch.to(device)
-            prediction = model(batch, hide(torch.from_numpy(np.concatenate(gone)).to(device)), wanted=wanted)
+            prediction = model(batch, hide(torch.from_numpy(np.concatenate(masked)).to(device)), wanted=wanted)
             true = model.codec.targets(batch.values, wanted)
             log_prob = prediction.log_prob(true) if read is None else read(prediction, true)
             found = np.zeros((len(owner), *log_prob.shape[1:])) if found is None else found

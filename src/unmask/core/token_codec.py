@@ -78,22 +78,22 @@ class TokenCodec(nn.Module):
             nn.init.zeros_(self.transform.bias)
 
     @torch.no_grad()
-    def start_from(self, counts: np.ndarray, company: Factors | None = None) -> None:
+    def start_from(self, counts: np.ndarray, co_occurrence: Factors | None = None) -> None:
         """Let a new model begin with what counting says of the training data, which it would have to learn first.
 
         Args:
             counts: (vocabulary,) how often each token occurs; the output's bias becomes the logarithm of its share.
-            company: which tokens stand near which, as wide as the embeddings. Vectors take the place of what of the
-                embeddings was drawn at random, and are as large on average; a row of zeros leaves its token's as it is.
-                The head's transform is given their reflection: a state that is the sum of other tokens' vectors
-                then predicts the company of these.
+            co_occurrence: vectors of the tokens, from which tokens occur near which; as wide as the embeddings. They
+                replace the random part of the embeddings, and are as large on average; a row of zeros leaves its
+                token's as it is. The head's transform is given their reflection: a state that is the sum of other
+                tokens' vectors then predicts the tokens that occur near these.
         """
         if self.bias is not None:
             share = torch.from_numpy(counts).to(torch.float64) + 1
             self.bias.copy_((share / share.sum()).log())
-        if company is None:
+        if co_occurrence is None:
             return
-        table, vectors = self.word.weight, torch.from_numpy(company.vectors)
+        table, vectors = self.word.weight, torch.from_numpy(co_occurrence.vectors)
         known = vectors.any(1)
         if not known.any():
             return
@@ -101,7 +101,7 @@ class TokenCodec(nn.Module):
         size = (table - common).std() / vectors[known].std().clamp_min(1e-12)
         table[known] = common + size * (vectors[known] - vectors[known].mean(0))
         if self.config.head and self.config.encoder_width == self.config.width:
-            self.transform.weight += torch.from_numpy(company.reflection)
+            self.transform.weight += torch.from_numpy(co_occurrence.reflection)
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         """Vectors of the tokens (and of their types), those of masked slots the mask's."""

@@ -85,10 +85,10 @@ class Layout:
         """What `make` gives for these queries, made once per layout. The queries are held, not their address: another
         tensor at the same place, once the first is gone, is another question."""
         key = (key, queries is None)
-        kept = self._once.get(key)
-        if kept is None or kept[0] is not queries:
-            kept = self._once[key] = (queries, make())
-        return kept[1]
+        cached = self._once.get(key)
+        if cached is None or cached[0] is not queries:
+            cached = self._once[key] = (queries, make())
+        return cached[1]
 
     def ascending(self) -> bool:
         """Whether positions rise along each segment, as bands need it."""

@@ -41,7 +41,7 @@ class BlockSparseAttention(SelfAttention):
         if q.shape[2] <= limit:
             return super().mix(q, k, v, layout, queries)
         dropout = self.weight_dropout
-        parts = _Apart.of(layout, block)
+        parts = _Separated.of(layout, block)
         mixed = torch.zeros_like(q)
         for where, length in parts.groups(limit):
             qs, ks, vs = (parts.take(t, where) for t in (q, k, v))
@@ -92,7 +92,7 @@ class BlockSparseEncoder(Encoder):
     attention = BlockSparseAttention
 
 
-class _Apart:
+class _Separated:
     """Where the examples of packed rows stand, to lay each in a row of its own and back."""
 
     def __init__(self, layout: Layout, block: int) -> None:
@@ -104,7 +104,7 @@ class _Apart:
         self.block = block
 
     @classmethod
-    def of(cls, layout: Layout, block: int) -> _Apart:
+    def of(cls, layout: Layout, block: int) -> _Separated:
         if "apart" not in layout.shared:
             layout.shared["apart"] = cls(layout, block)
         return layout.shared["apart"]

@@ -209,10 +209,10 @@ class DisentangledEncoder(Encoder):
         for number in range(layers):
             x = self.layers[number](x, layout)
             if number == 0 and self.kind.convolution:
-                x = self.convolution_norm(x + self._beside(entered, segment))
+                x = self.convolution_norm(x + self._convolved(entered, segment))
         return x, layout
 
-    def _beside(self, x: Tensor, segment: Tensor) -> Tensor:
+    def _convolved(self, x: Tensor, segment: Tensor) -> Tensor:
         """Convolution of the embeddings that stops at an example's ends."""
         kernel = self.kind.convolution
         weight, reach = self.convolution.weight, kernel // 2
@@ -231,23 +231,23 @@ class DisentangledEncoder(Encoder):
             return self(x, segment=segment, position=position, wanted=wanted)
         x, layout = self._below(x, segment, position, self.config.layers - 1)
         last = self.layers[-1]
-        asked = x + self.decoder_positions(position).to(x.dtype)
+        queried = x + self.decoder_positions(position).to(x.dtype)
         queries, where = (None, None) if wanted is None else wanted_by_row(wanted, *segment.shape)
         if queries is not None:
-            asked = asked.gather(1, queries[..., None].expand(-1, -1, x.shape[-1]))
+            queried = queried.gather(1, queries[..., None].expand(-1, -1, x.shape[-1]))
         for _ in range(self.kind.decoder_steps):
-            asked = self._ask(last, asked, x, layout, queries)
-        return asked if where is None else asked.flatten(0, 1).index_select(0, where)
+            queried = self._ask(last, queried, x, layout, queries)
+        return queried if where is None else queried.flatten(0, 1).index_select(0, where)
 
-    def _ask(self, layer: nn.Module, asked: Tensor, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
-        """One layer whose queries (and residual) are `asked` and whose keys and values are those of `x`."""
+    def _ask(self, layer: nn.Module, queried: Tensor, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+        """One layer whose queries (and residual) are `queried` and whose keys and values are those of `x`."""
         attention: DisentangledAttention = layer.attention  # type: ignore[assignment]
         width = self.config.width
         _, k, v = attention.project(x, None)
-        q = F.linear(asked, attention.qkv.weight[:width], attention.qkv.bias[:width])
+        q = F.linear(queried, attention.qkv.weight[:width], attention.qkv.bias[:width])
         q = q.unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
         mixed = attention.out(attention.mix(q, k, v, layout, queries).transpose(1, 2).flatten(2))
         share = self.config.dropout
-        asked = layer.attention_norm(asked + drop(mixed, share, self.training))  # type: ignore[operator]
-        moved = layer.feedforward(asked)  # type: ignore[operator]
-        return layer.feedforward_norm(asked + drop(moved, share, self.training))  # type: ignore[operator]
+        queried = layer.attention_norm(queried + drop(mixed, share, self.training))  # type: ignore[operator]
+        moved = layer.feedforward(queried)  # type: ignore[operator]
+        return layer.feedforward_norm(queried + drop(moved, share, self.training))  # type: ignore[operator]

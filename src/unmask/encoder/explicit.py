@@ -44,14 +44,14 @@ class Weights:
         weights = torch._softmax(scores, -1, False).view(*q.shape[:-1], k.shape[-2])
         return cls(weights, *(keep_mask(weights.shape, dropout, weights.dtype) if dropout else (None, 1.0)))
 
-    def kept(self, x: Tensor) -> Tensor:
+    def dropped_out(self, x: Tensor) -> Tensor:
         """Zero what dropout drops, scale up the rest."""
         return x if self.keep is None else (x * self.keep).mul_(self.up)
 
     def mix(self, v: Tensor, out: Tensor | None = None) -> Tensor:
         """What the queries see."""
         out = v.new_empty(*self.weights.shape[:-1], v.shape[-1]) if out is None else out
-        torch.bmm(matrices(self.kept(self.weights)), matrices(v), out=matrices(out))
+        torch.bmm(matrices(self.dropped_out(self.weights)), matrices(v), out=matrices(out))
         return out
 
     def gradients(
@@ -61,8 +61,8 @@ class Weights:
         of_q, of_k, of_v = map(torch.empty_like, (q, k, v)) if out is None else out
         grad, q, k, v = (matrices(t) for t in (grad, q, k, v))
         weights = matrices(self.weights)
-        torch.bmm(matrices(self.kept(self.weights)).transpose(1, 2), grad, out=matrices(of_v))
-        grad_weights = self.kept(torch.bmm(grad, v.transpose(1, 2)).view_as(self.weights))
+        torch.bmm(matrices(self.dropped_out(self.weights)).transpose(1, 2), grad, out=matrices(of_v))
+        grad_weights = self.dropped_out(torch.bmm(grad, v.transpose(1, 2)).view_as(self.weights))
         grad_scores = torch._softmax_backward_data(matrices(grad_weights), weights, -1, weights.dtype)
         scaled_product(grad_scores.transpose(1, 2), q, scale, out=matrices(of_k))
         scaled_product(grad_scores, k, scale, out=matrices(of_q))

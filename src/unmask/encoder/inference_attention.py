@@ -49,12 +49,12 @@ class GroupedBatch:
 
     Attributes:
         position: of each slot in its example.
-        kept: tables made by one layer for the others.
+        cache: tables made by one layer for the others.
     """
 
     groups: GROUPS
     position: Int[Tensor, " slots"]
-    kept: dict[Any, Any] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
 
     def rotation(self, depth: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosines and sines of rotary positions, (slots, 1, half the depth)."""
@@ -68,9 +68,9 @@ class GroupedBatch:
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, made once for all layers."""
-        if key not in self.kept:
-            self.kept[key] = make()
-        return self.kept[key]
+        if key not in self.cache:
+            self.cache[key] = make()
+        return self.cache[key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +92,9 @@ class InferenceAttention:
         slots, depth = len(qkv), qkv.shape[1] // (self.heads + 2 * self.kv_heads)
         both = self.heads + self.kv_heads
         x = qkv.view(slots, -1, depth)
-        asked, values = x[:, :both], x[:, both:]
+        both_heads, values = x[:, :both], x[:, both:]
         if self.base is not None:
-            asked = rotate(asked, batch.rotation(depth, self.base, qkv.dtype))
+            both_heads = rotate(both_heads, batch.rotation(depth, self.base, qkv.dtype))
         out = qkv.new_empty(slots, self.heads * depth)
         start = 0
         for rows, length in batch.groups:
@@ -103,7 +103,7 @@ class InferenceAttention:
             def group(x: Tensor, here: slice = slice(start, end), shape: tuple[int, int] = (rows, length)) -> Tensor:
                 return x[here].unflatten(0, shape).transpose(1, 2)
 
-            q, k, v = group(asked[:, : self.heads]), group(asked[:, self.heads :]), group(values)
+            q, k, v = group(both_heads[:, : self.heads]), group(both_heads[:, self.heads :]), group(values)
             if self.kv_heads != self.heads:
                 k, v = (t.repeat_interleave(self.heads // self.kv_heads, 1) for t in (k, v))
             mixed = out[start:end].view(rows, length, self.heads, depth).transpose(1, 2)
@@ -139,9 +139,9 @@ class InferenceAttention:
                 # Side by side, or every product of a block would lay them out anew: 432 ms instead of 218.
                 keys, values = k[here].contiguous(), v[here].contiguous()
                 for start in range(0, length, QUERIES):
-                    asked = q[here][:, start : start + QUERIES]
+                    queries = q[here][:, start : start + QUERIES]
                     out[here][:, start : start + QUERIES] = weighted_sum(
-                        asked, keys, values, None, scale, explicit=True
+                        queries, keys, values, None, scale, explicit=True
                     )
 
 

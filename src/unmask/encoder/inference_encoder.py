@@ -224,11 +224,11 @@ class EightBitLayer:
     def _feedforward(self, forward: FeedForward, config: EncoderConfig, ranges: Ranges, number: int) -> None:
         key, before = f"{number}.inner", f"{number}.middle"
         up, down = forward.up, forward.down
-        kept = ranges.high[key].topk(min(KEPT, len(ranges.high[key]) - 1)).indices
-        self.up_kept = (up.weight[kept].detach(), up.bias[kept].detach())
-        self.down_kept = down.weight[:, kept].detach().t().contiguous()
+        exact = ranges.high[key].topk(min(KEPT, len(ranges.high[key]) - 1)).indices
+        self.up_exact = (up.weight[exact].detach(), up.bias[exact].detach())
+        self.down_exact = down.weight[:, exact].detach().t().contiguous()
         rest = torch.ones(len(ranges.high[key]), dtype=torch.bool)
-        rest[kept] = False
+        rest[exact] = False
         low, high = float(ranges.low[key].min()), float(ranges.high[key][rest].max()) * 1.05
         scale = max(high - low, 1e-6) / 255
         zero = round(-low / scale)
@@ -254,5 +254,5 @@ class EightBitLayer:
     def __call__(self, x: Tensor, attend: Attend, ranges: Ranges | None, number: int) -> Tensor:
         mixed = attend(self.qkv(self._cut(x, self.enter)))
         y = self.first(self.out.plus(self._cut(mixed.float(), self.mixed), x))
-        kept = self.activation(F.linear(y, *self.up_kept))
-        return self.second(self.down.plus(self.up(self._cut(y, self.middle)), torch.addmm(y, kept, self.down_kept)))
+        exact = self.activation(F.linear(y, *self.up_exact))
+        return self.second(self.down.plus(self.up(self._cut(y, self.middle)), torch.addmm(y, exact, self.down_exact)))

@@ -38,7 +38,7 @@ LAYERS = 2
 
 
 @torch.no_grad()
-def look_at_neighbours(embedding: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int] = OFFSETS) -> None:
+def attend_to_neighbours(embedding: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int] = OFFSETS) -> None:
     """Let heads start out looking at neighbouring slots.
 
     Args:
@@ -75,7 +75,7 @@ def pass_on(axes: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int
 
     Args:
         axes: (axes, width) orthonormal, the most telling first; a head passes on as many as it is deep.
-        layers: as of `look_at_neighbours`.
+        layers: as of `attend_to_neighbours`.
         offsets: one per head, as there.
     """
     for attention in layers:

@@ -195,10 +195,10 @@ def packed_layout(segment: Int[Tensor, "rows slots"]) -> PackedLayout:
     first, last, sizes = first[order], last[order], sizes[order]
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     wanted, most = np.repeat(first, sizes) + within, np.repeat(last, sizes)
-    kept = wanted <= most
+    present = wanted <= most
     place = np.zeros(flat.size, np.int64)
-    place[wanted[kept]] = np.flatnonzero(kept)
-    bias = torch.from_numpy(np.where(kept, 0, MASKED).astype(np.float32))
+    place[wanted[present]] = np.flatnonzero(present)
+    bias = torch.from_numpy(np.where(present, 0, MASKED).astype(np.float32))
     groups: list[Group] = []
     at = 0
     for size, left in sorted(Counter(sizes.tolist()).items(), reverse=True):
@@ -206,7 +206,7 @@ def packed_layout(segment: Int[Tensor, "rows slots"]) -> PackedLayout:
             # Powers of two: few different shapes.
             count = 2 ** (min(left, max(1, SCORES // size**2)).bit_length() - 1)
             here = slice(at, at + count * size)
-            groups.append(Group(count, size, size, None if kept[here].all() else bias[here].view(count, 1, 1, size)))
+            groups.append(Group(count, size, size, None if present[here].all() else bias[here].view(count, 1, 1, size)))
             at, left = here.stop, left - count
     source = np.pad(np.minimum(wanted, most), (0, -len(wanted) % ROUND))
     return PackedLayout(torch.from_numpy(source), torch.from_numpy(place), groups)
@@ -247,12 +247,12 @@ class _ByExample(torch.autograd.Function):
         dropout: float,
     ) -> Tensor:
         seen = packed.gather(q.shape[1])
-        asking = seen if subset is None else subset.gather(q.shape[1])
-        buffer, mixed = asking.buffer(q)
+        queried = seen if subset is None else subset.gather(q.shape[1])
+        buffer, mixed = queried.buffer(q)
         saved: list[Tensor | None] = []
-        ctx.asking, ctx.seen, ctx.scale, ctx.up = asking, seen, scale, 1.0
+        ctx.queried, ctx.seen, ctx.scale, ctx.up = queried, seen, scale, 1.0
         learning = any(ctx.needs_input_grad)
-        parts = zip(asking.groups, asking.matrices(q), seen.matrices(k), seen.matrices(v), mixed, strict=True)
+        parts = zip(queried.groups, queried.matrices(q), seen.matrices(k), seen.matrices(v), mixed, strict=True)
         for group, queries, keys, values, to in parts:
             bias = None if group.bias is None else group.bias.to(q.dtype)
             found = Weights.of(queries, keys, bias, scale, dropout)
@@ -261,14 +261,14 @@ class _ByExample(torch.autograd.Function):
             if learning:
                 saved += [queries, keys, values, found.weights, found.keep]
         ctx.save_for_backward(*saved)
-        return asking.slots(buffer)
+        return queried.slots(buffer)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        asking, seen, saved = ctx.asking, ctx.seen, ctx.saved_tensors
-        buffers, to = zip(*(g.buffer(grad) for g in (asking, seen, seen)), strict=True)
-        for number, g in enumerate(asking.matrices(grad)):
+        queried, seen, saved = ctx.queried, ctx.seen, ctx.saved_tensors
+        buffers, to = zip(*(g.buffer(grad) for g in (queried, seen, seen)), strict=True)
+        for number, g in enumerate(queried.matrices(grad)):
             q, k, v, weights, keep = saved[5 * number : 5 * number + 5]
             Weights(weights, keep, ctx.up).gradients(g, q, k, v, ctx.scale, out=tuple(t[number] for t in to))
-        gradients = (g.slots(buffer) for g, buffer in zip((asking, seen, seen), buffers, strict=True))
+        gradients = (g.slots(buffer) for g, buffer in zip((queried, seen, seen), buffers, strict=True))
         return *gradients, None, None, None, None

@@ -9,7 +9,7 @@ import torch
 
 from unmask.core.co_occurrence import Factors
 from unmask.encoder.config import MLP, EncoderConfig, Rotary, SinCos
-from unmask.encoder.neighbours import LAYERS, look_at_neighbours, pass_on
+from unmask.encoder.neighbours import LAYERS, attend_to_neighbours, pass_on
 from unmask.modalities.text.network.folder import new_text_model
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -47,7 +47,7 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
         decoder=decoder,
     )
     if looks_at_neighbours(settings, model):
-        look_at_neighbours(model.codec.word.weight, [layer.attention for layer in model.encoder.layers[:LAYERS]])
+        attend_to_neighbours(model.codec.word.weight, [layer.attention for layer in model.encoder.layers[:LAYERS]])
     return model, family
 
 
