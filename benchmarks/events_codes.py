@@ -115,7 +115,7 @@ def questions_of(events: Any, folder: Any, asked: np.ndarray, mixed: Any) -> lis
     from unmask.modalities.events.records.vocabulary import FIRST
 
     settings = folder.settings
-    histories = Histories(mixed, folder.vocabulary, structure_of(settings).marks, settings.ties)
+    histories = Histories(mixed, folder.vocabulary, structure_of(settings).marks)
     # Which events are asked for is chosen in the canonical order: the same ones for every recipe and every shuffle.
     plain = Histories(events, folder.vocabulary)
     out = []
@@ -165,7 +165,7 @@ def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: arg
     asked = [Question(example=q["example"], hidden=q["hidden"]) for q in questions]
     ranks: dict[str, list[int]] = {}
     subject = np.repeat(np.arange(len(events)), np.diff(events.offsets))
-    rows = Histories(mixed, folder.vocabulary, ties="rows")
+    rows = Histories(mixed, folder.vocabulary)
     rules = {}
     inner = train[uniform(0, events.subjects[train], 64) < 0.75]
     if a.rules:
@@ -211,7 +211,8 @@ def around(q: dict[str, Any], rows: Any, mixed: Any) -> list[tuple]:
     hidden[q["hidden"] - 1] = True
     seen = ~hidden & (code >= 0)
     out = []
-    here = rows.rows(q["subject"])
+    here = np.arange(mixed.offsets[q["subject"]], mixed.offsets[q["subject"] + 1])
+    here = here[rows.code[here] >= 0]
     for slot in np.flatnonzero(hidden):
         row = np.flatnonzero((mixed.time[here] == time[slot]) & (rows.code[here] - FIRST == code[slot]))[0]
         beside = tuple(int(rows.code[here[r]] - FIRST) if 0 <= r < len(here) else -1 for r in (row - 1, row + 1))

@@ -41,7 +41,7 @@ MUTANTS = [
         (TIES, "np.lexsort((*keys[::-1], time))", "np.arange(len(time))"),
     ),
     mutant(8, "events: values are left out of the canonical order", (HISTORIES, ", e.value[here])", ")")),
-    mutant(8, "events: positions count rows", (HISTORIES, 'visit if self.ties == "set" else None', "None")),
+    mutant(8, "events: positions count rows", (HISTORIES, "position=visit", "position=None")),
     mutant(
         8,
         "events: histories are cut between rows",

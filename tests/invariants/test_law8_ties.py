@@ -68,7 +68,7 @@ class Case:
         self.model = EventModel(folder=self.folder, device=torch.device("cpu"), precision="fp32")
 
     def histories(self, events: Events) -> Histories:
-        return Histories(events, self.vocabulary, structure_of(self.settings).marks, self.settings.ties)
+        return Histories(events, self.vocabulary, structure_of(self.settings).marks)
 
     def examples(self, events: Events) -> list[Example]:
         return [self.histories(events).example(i, slots=self.settings.slots) for i in range(len(events))]

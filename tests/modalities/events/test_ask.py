@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import time
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +13,6 @@ import numpy as np
 import polars as pl
 import pytest
 from event_data import main_fails, main_ok
-from safetensors.torch import load_file, save_file
 
 import unmask
 from unmask.errors import UserError
@@ -128,18 +126,6 @@ def test_held_out_answers_stand_in_report_and_card(asking: Path):
     assert {"kind", "n", "hours", "answer", "came", "brier", "brier_of_the_mean"} == set(told[0])
     assert "Answers to questions" in (asking / "report.html").read_text()
     assert f"held-out questions about {told[0]['kind']}" in (asking / "README.md").read_text()
-
-
-def test_answers_of_an_earlier_version_are_refused(asking: Path, tmp_path: Path):
-    shutil.copytree(asking, tmp_path / "old")
-    weights = load_file(tmp_path / "old" / "model.safetensors")
-    weights.pop("model.queries.code_weights.weight")
-    about = json.loads((tmp_path / "old" / "unmask.json").read_text())
-    about.pop("files", None)
-    (tmp_path / "old" / "unmask.json").write_text(json.dumps(about))
-    save_file(weights, tmp_path / "old" / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match="earlier version"):
-        unmask.load(tmp_path / "old")
 
 
 def test_calibrated_answers_say_so(asking: Path):

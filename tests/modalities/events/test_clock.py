@@ -1,10 +1,7 @@
-"""What the model knows of time: the time of asking, days after years; and folders of version 0.1, which knew less."""
+"""What the model knows of time: the time of asking, days after years."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +9,11 @@ import pytest
 import torch
 from event_data import DAY, shard, table
 
-import unmask
 from unmask.modalities.events.network.clock import YEAR, Clock
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 from unmask.modalities.events.records.meds import HOUR, Labels, read_meds
 from unmask.modalities.events.records.vocabulary import Vocabulary
-from unmask.modalities.events.uses.folder import EventFolder, load_folder, new_model, save_folder
+from unmask.modalities.events.uses.folder import EventFolder, new_model
 from unmask.modalities.events.uses.model import EventModel
 
 SMALL = {"width": 16, "layers": 2, "heads": 2, "inner": 24, "slots": 16}
@@ -65,25 +61,3 @@ def test_a_day_is_told_after_ten_years(seed: int):
             a, b, c = clock(torch.zeros(1, 3, 64), at, None)[0]
         assert (a - b).norm() > 0.8
         assert (a - c).norm() > 0.4
-
-
-def test_folders_of_version_0_1_load_and_say_what_they_read(tmp_path: Path):
-    """They keep the network they were trained with, which reads the order of rows: a warning says so, and predictions
-    are those of then."""
-    model = random_model(tmp_path, "ours", ties="rows")
-    save_folder(tmp_path / "old", model.folder)
-    about = json.loads((tmp_path / "old" / "unmask.json").read_text())
-    about["format"] = 2
-    del about["events"]["ties"]
-    (tmp_path / "old" / "unmask.json").write_text(json.dumps(about))
-    with pytest.warns(UserWarning, match="reads the order of rows"):
-        old = unmask.load(tmp_path / "old")
-    assert old.folder.settings.ties == "rows"
-    events = read_meds(tmp_path / "m")
-    turned = dataclasses.replace(events, code=events.code[[2, 1, 0, 3, 4, 5, 6, 7, 8]])
-    np.testing.assert_array_equal(old.embed(events), model.embed(events))
-    assert np.abs(old.embed(turned)[0] - old.embed(events)[0]).max() > 1e-4
-    save_folder(tmp_path / "new", random_model(tmp_path / "n", "ours").folder)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load_folder(tmp_path / "new").settings.ties == "set"

@@ -173,7 +173,7 @@ def test_points_without_a_label_keep_the_labels_of_the_others(home: Path, tmp_pa
         (Number(centre=0.0, spread=1.0), {"float_value": [1.5, None, 2.5]}, {}),
         (Number(centre=0.0, spread=1.0), {"integer_value": [3, None, 4]}, {"float_value": [3.0, None, 4.0]}),
         (
-            TimeToEvent(cuts=(1.0, 2.0)),
+            TimeToEvent(cuts=(1.0, 2.0), lived=(0.0, 0.0)),
             {"float_value": [1.5, None, 2.5], "boolean_value": [True, False, None]},
             {},
         ),

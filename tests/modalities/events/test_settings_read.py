@@ -21,7 +21,6 @@ SMALL = {"slots": 64, "batch_slots": 512, "width": 32, "steps": 3, "precision": 
 OTHER = {
     "structure": "behrt",
     "architecture": "in_place",
-    "ties": "rows",
     "width": 48,
     "layers": 3,
     "heads": 2,

@@ -59,8 +59,6 @@ def test_without_births_ids_decide():
         assert not found.others
         assert found.warning() is None
         assert found.split[0] == "train"
-    before = {k: v for k, v in told(born(0)).items() if k in ("train", "held_out")}  # folders without births
-    assert met(born(1), before).split[0] == "train"
 
 
 def test_a_bit_of_a_birth_says_little_of_it():

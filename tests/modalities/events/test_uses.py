@@ -159,14 +159,6 @@ def test_values_are_filled_where_a_code_usually_has_one_and_no_word_stands(home:
     seldom = np.where(np.array(["GLUCOSE" in c for c in [""] * FIRST + vocabulary.codes]), 0.02, 1.0)
     model.folder.vocabulary = dataclasses.replace(vocabulary, share=seldom)
     assert model.fill(meds, top=0).is_empty()
-    model.folder.vocabulary = dataclasses.replace(vocabulary, share=None)  # folders of before: the data says how often
-    assert model.fill(meds, top=0).is_empty()
-    told = [
-        (1, DAY, "GLUCOSE", 5.0),
-        (1, DAY + timedelta(days=1), "GLUCOSE", 6.0),
-        (1, DAY + timedelta(days=2), "GLUCOSE", None),
-    ]
-    assert len(model.fill(shard(tmp_path / "told", table(told)), top=0)) == 1
 
 
 def test_codes_know_how_often_they_have_a_value(home: Path):
@@ -450,8 +442,6 @@ def test_predictions_say_who_trained_the_head(home: Path, tmp_path: Path, capsys
     other = shard(tmp_path / "other", table([(10**6, DAY, "VISIT", None)]))
     points = labels(tmp_path / "t", [(10**6, DAY, True)])
     assert model.predict(other, points)[0]["split"].to_list() == ["unseen"]
-    model.folder.outcome.pop("patients")
-    assert model.predict(other, points)[0]["split"].to_list() == [None]
 
 
 def test_passes_of_an_outcome_head_are_whole_numbers(home: Path, tmp_path: Path, capsys):

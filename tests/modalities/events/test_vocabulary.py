@@ -10,9 +10,9 @@ import pytest
 
 from unmask.modalities.events.records.meds import Events
 from unmask.modalities.events.records.sketch import QuantileSketch, keys_of, values_of
-from unmask.modalities.events.records.vocabulary import EVEN, FIRST, LEVELS, Vocabulary
+from unmask.modalities.events.records.vocabulary import FIRST, LEVELS, Vocabulary
 
-SHARES = np.linspace(0, 1, EVEN)
+SHARES = np.linspace(0, 1, 33)
 
 
 def made(code: np.ndarray, value: np.ndarray, codes: int) -> Events:
@@ -40,7 +40,7 @@ def test_few_values_have_exact_quantiles(seed: int):
     found = sketch.quantiles(SHARES)
     for c in range(41):
         mine = value[(code == c) & np.isfinite(value)].astype(np.float64)
-        want = np.quantile(mine, SHARES) if len(mine) else np.full(EVEN, np.nan)
+        want = np.quantile(mine, SHARES) if len(mine) else np.full(33, np.nan)
         np.testing.assert_array_equal(found[c], want)
 
 
@@ -140,14 +140,3 @@ def test_a_value_that_many_have_is_not_beyond_itself():
     assert vocabulary.beyond(FIRST, 15.0, 1) < 0.002
     assert vocabulary.beyond(FIRST, 9.0, -1) == pytest.approx(0.2, abs=0.035)
     assert vocabulary.beyond(FIRST, 9.0, 1) == pytest.approx(0.5, abs=0.035)
-
-
-def test_a_vocabulary_of_before_reads_values_as_it_did():
-    value = np.arange(1000.0)
-    knots = np.full((FIRST + 1, EVEN), np.nan)
-    knots[FIRST] = np.quantile(value, SHARES)
-    old = Vocabulary.from_dict(Vocabulary(codes=["c"], knots=knots).to_dict())
-    assert old.knots.shape == (FIRST + 1, EVEN)
-    even = [NormalDist().inv_cdf((i + 0.5) / EVEN) for i in range(EVEN)]
-    np.testing.assert_allclose(old.scale(np.full(EVEN, FIRST), knots[FIRST]), even, rtol=1e-6)
-    np.testing.assert_allclose(old.unscale(FIRST, np.array(even)), knots[FIRST])

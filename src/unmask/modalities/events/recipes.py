@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from unmask.errors import UserError, setting
-from unmask.modalities.events.records.ties import Ties
 from unmask.training.settings import (
     TrainSettings,
     apply_run_overrides,
@@ -82,11 +81,8 @@ and visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec
 
 
 def structure_of(settings: EventSettings) -> Structure:
-    """The structure that the settings name, with ties='rows' as version 0.1 had it."""
-    shape = STRUCTURES[settings.structure]
-    if settings.ties == "rows" and settings.structure == "ours":
-        return dataclasses.replace(shape, clock=("waves",), evidence=False)
-    return shape
+    """The structure that the settings name."""
+    return STRUCTURES[settings.structure]
 
 
 def _require_rates(settings: Any) -> None:
@@ -102,8 +98,6 @@ class EventSettings:
         structure: how a history is read: 'ours', or as behrt, medbert, cehrbert, corebehrt did; see STRUCTURES.
         architecture: 'visible_only' (hidden slots dropped, small decoder) or 'in_place'.
         width, layers, heads, inner: of the encoder.
-        ties: events of one time stamp are a 'set'; or 'rows' in the order of the file, as version 0.1 read them: only
-            folders of that version are meant to say so.
         slots: longest history; of longer ones static events and the latest whole time stamps are kept.
         window: time stamps on either side that a slot sees in local layers; 0: every layer sees the whole history. Pays
             for histories of some thousand slots: docs/explanation/measured-events.md.
@@ -137,7 +131,6 @@ class EventSettings:
 
     structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
     architecture: Literal["visible_only", "in_place"] = "visible_only"
-    ties: Ties = "set"
     width: int = 64
     layers: int = 2
     heads: int = 4
@@ -200,7 +193,7 @@ class EventSettings:
 def check_read(settings: EventSettings) -> None:
     """
     Raises:
-        UserError: a setting that has no say beside the others. Folders of before may hold such.
+        UserError: a setting that is not read with the others.
     """
     if not settings.questions:
         of_questions = ("question_weight", "horizon_from", "horizon", "until")

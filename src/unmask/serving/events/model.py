@@ -134,9 +134,6 @@ def _fill(model: EventModel, limits: Limits) -> Verb:
             return _rows(model.fill(found, top=top, level=level), found)
 
         events = events_of(body["patients"])
-        if model.folder.vocabulary.share is None:
-            # Folders of version 0.1 do not say which codes usually have a value: it is seen from all patients at hand.
-            return _alone(model, events, lambda found: {"results": run(found, ())})
         return _together(model, events, run, lambda rows: {"results": rows}, how=("fill", top, level))
 
     return Verb(

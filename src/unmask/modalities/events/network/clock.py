@@ -24,7 +24,6 @@ VISITS = 1000
 
 Part = Literal[
     "scales",
-    "waves",
     "age_months",
     "visit_waves",
     "segment",
@@ -95,25 +94,6 @@ class Scales(nn.Module):
         return torch.cat([angle.sin(), angle.cos(), squashed], -1)
 
 
-class Waves(nn.Module):
-    """Sines and cosines of the squashed hours, the hours and the age: ours in version 0.1."""
-
-    FREQUENCIES = 8
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.out, self.line = width, nn.Linear(2 * self.FREQUENCIES + 3, width)
-
-    def forward(self, values: dict[str, Tensor]) -> Tensor:
-        timed = values["timed"].float()
-        hours = squash(values["hours"])
-        rate = math.pi * 2.0 ** torch.arange(self.FREQUENCIES, device=hours.device)
-        angle = hours[..., None] * rate / 2
-        waves = torch.cat([angle.sin(), angle.cos()], -1) * timed[..., None]
-        years = (values["born"] + values["hours"] / YEAR) / 50
-        return self.line(torch.cat([waves, torch.stack([hours * timed, timed, years], -1)], -1))
-
-
 class Table(nn.Module):
     """A learned vector for a whole number: age in months, parity of the visit, visit number."""
 
@@ -176,8 +156,6 @@ def make_part(name: str, width: int) -> nn.Module:
     """The part called `name`; its `out` is its width."""
     if name == "scales":
         return Scales(width)
-    if name == "waves":
-        return Waves(width)
     if name in ("visit_waves", "order_waves"):
         return VisitWaves(width if name == "visit_waves" else NARROW)
     if name in ("age_months", "segment", "visit_number"):

@@ -33,13 +33,13 @@ class AgeAndCount:
     Attributes:
         centre, spread: (2,) of age and logarithm at the training points.
         weights: (outputs, 6), the last of each the intercept.
-        known: of how many training points the age was, a share; None in folders of before.
+        known: of how many training points the age was, a share.
     """
 
     centre: list[float]
     spread: list[float]
     weights: list[list[float]]
-    known: float | None = None
+    known: float
 
     @property
     def name(self) -> str:
@@ -52,11 +52,7 @@ class AgeAndCount:
         """
         if self.known == 0:
             return "number of events"
-        return (
-            NAME
-            if self.known in (None, 1)
-            else f"age (known of {self.known:.0%}) and number of events".replace("%", " %")
-        )
+        return NAME if self.known == 1 else f"age (known of {100 * self.known:.0f} %) and number of events"
 
     @classmethod
     def fit(cls, histories: Histories, points: Labels, y: np.ndarray, target: Labelled, seed: int = 0) -> AgeAndCount:

@@ -45,8 +45,7 @@ class Number:
         low, high: where the interval begins and ends, in predicted deviations from the expected number; None before
             `calibrated`.
         points: that these two come from.
-        rule: last value of a code that predictions are mixed with, or judged by; None where none goes with the labels,
-            or in folders of before.
+        rule: last value of a code that predictions are mixed with, or judged by; None where none goes with the labels.
     """
 
     centre: float

@@ -145,11 +145,11 @@ class TimeToEvent:
 
     Attributes:
         cuts: ends of the intervals, days.
-        lived: (intervals,) the share; () in folders of before, whose censored left the interval's risk set.
+        lived: (intervals,) the share.
     """
 
     cuts: tuple[float, ...]
-    lived: tuple[float, ...] = ()
+    lived: tuple[float, ...]
     kind = "time_to_event"
 
     @property
@@ -189,7 +189,7 @@ class TimeToEvent:
         assert labels.days is not None
         assert labels.value is not None
         number = np.searchsorted(np.array(self.cuts), labels.days, side="left")
-        part = np.r_[self.lived or np.zeros(self.outputs), 0.0][number]
+        part = np.r_[self.lived, 0.0][number]
         return np.stack([number + part * (labels.value != 1), labels.value], 1).astype(np.float32)
 
     def strata(self, y: np.ndarray) -> np.ndarray:
@@ -370,5 +370,5 @@ def from_dict(data: dict[str, Any]) -> Target:
         told = {k: v for k, v in data.items() if k not in ("kind", "rule")}
         return Number(**told, rule=None if rule is None else LastValue(**rule))
     if data["kind"] == "time_to_event":
-        return TimeToEvent(cuts=tuple(data["cuts"]), lived=tuple(data.get("lived", ())))
+        return TimeToEvent(cuts=tuple(data["cuts"]), lived=tuple(data["lived"]))
     return Binary()

@@ -56,8 +56,7 @@ def histories_asked(
         parts = []
         for place, (subject, answer) in enumerate(zip(row, answers, strict=True)):
             moment = None if answer is None else answer.moment
-            told = moment if histories.ties == "set" else None
-            examples.append(histories.example(subject, moment, slots=slots, asked=told))
+            examples.append(histories.example(subject, moment, slots=slots, asked=moment))
             if answer is not None:
                 parts.append((place + 1, answer, features(histories, answer.asked, subject, answer.moment)))
         asked.append(parts)

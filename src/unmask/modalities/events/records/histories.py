@@ -11,7 +11,7 @@ import numpy as np
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import packed_batches
 from unmask.modalities.events.records.meds import BIRTH, HOUR, STATIC, Events, Labels
-from unmask.modalities.events.records.ties import Ties, canonical, first_kept, ranks
+from unmask.modalities.events.records.ties import canonical, first_kept, ranks
 from unmask.modalities.events.records.vocabulary import (
     CLS,
     FIRST,
@@ -54,11 +54,10 @@ class Histories:
 
     Args:
         marks: slots between visits, see `recipes.Structure`.
-        ties: how rows of one time stamp are read, see `ties`.
     """
 
-    def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none", ties: Ties = "set") -> None:
-        self.events, self.vocabulary, self.marks, self.ties = events, vocabulary, marks, ties
+    def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none") -> None:
+        self.events, self.vocabulary, self.marks = events, vocabulary, marks
         numbers = vocabulary.numbers(events.codes)
         self.code = Looked(lambda rows: numbers[events.code[rows]])
         self.score = Looked(lambda rows: vocabulary.scale(self.code[rows], events.value[rows]))
@@ -98,8 +97,6 @@ class Histories:
         cut = self.events.before(subject, prediction_time)
         here = np.arange(cut.start, cut.stop)
         here = here[self.code[here] >= 0]
-        if self.ties == "rows":
-            return here
         e = self.events
         return here[canonical(e.time[here], self.code[here], e.code[here], e.value[here])]
 
@@ -134,8 +131,7 @@ class Histories:
         and the latest others; whole time stamps, where the last one fits."""
         room = max(0, slots - 1 - static)
         timed = time[static:]
-        start = max(0, len(timed) - room) if self.ties == "rows" else first_kept(timed, room)
-        return np.r_[np.arange(static)[: slots - 1], np.arange(static + start, len(time))]
+        return np.r_[np.arange(static)[: slots - 1], np.arange(static + first_kept(timed, room), len(time))]
 
     def cut(
         self, subject: int, prediction_time: int | None = None, *, slots: int
@@ -196,7 +192,7 @@ class Histories:
             identity=int(subject),
             special=special,
             unit=np.where(special, -1, visit),
-            position=visit if self.ties == "set" else None,
+            position=visit,
         )
 
     def batches(
@@ -217,7 +213,7 @@ class Histories:
             examples = []
             for i in numbers[start : start + BLOCK].tolist():
                 subject, time = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))
-                example = self.example(subject, time, slots=slots, asked=time if self.ties == "set" else None)
+                example = self.example(subject, time, slots=slots, asked=time)
                 examples.append(example if change is None else change(example))
             for batch, held in packed_batches(examples, slots):
                 yield batch, start + held

@@ -57,15 +57,11 @@ class Met:
                 "same birth as by chance: these are other patients, or their ids were numbered anew. Who trained the "
                 "head is not known by id; figures are of new patients only if these are others"
             )
-        if len(self.split) and self.split[0] is None:
-            return "this model does not say who trained its head; fine-tune it again"
         return None
 
 
-def met(events: Events, patients: dict[str, str] | None) -> Met:
-    """What `whom` gave says of the subjects of some data; folders of version 0.1 say nothing (None)."""
-    if patients is None:
-        return Met(split=np.full(len(events), None, dtype=object))
+def met(events: Events, patients: dict[str, str]) -> Met:
+    """What a model knows of the subjects of some data, by what `whom` wrote into its folder."""
     hashed, split = hashes(events.subjects), np.full(len(events), "unseen", dtype=object)
     bits, same, compared, alike = birth_bits(events), {}, 0, 0
     for name in SPLIT_NAMES:
@@ -74,7 +70,7 @@ def met(events: Events, patients: dict[str, str] | None) -> Met:
         place = np.searchsorted(known[order], hashed).clip(max=max(len(known) - 1, 0))
         same[name] = known[order][place] == hashed if len(known) else np.zeros(len(hashed), bool)
         split[same[name]] = name
-        if BIRTHS + name in patients and len(known):
+        if len(known):
             theirs = np.frombuffer(base64.b64decode(patients[BIRTHS + name]), np.uint8)[order][place]
             both = same[name] & (theirs > 0) & (bits > 0)
             compared += int(both.sum())

@@ -6,12 +6,7 @@ time stamp share one position, its rank (`ranks`). A history that is too long is
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
-
-Ties = Literal["set", "rows"]
-"""'set' as above; 'rows': every row has a position of its own, in the order of the file, as version 0.1 read it."""
 
 
 def canonical(time: np.ndarray, *keys: np.ndarray) -> np.ndarray:

@@ -25,8 +25,6 @@ TAIL = (0.001, 0.0025, 0.005, 0.01, 0.02)
 LEVELS = np.r_[TAIL, np.arange(1, 32) / 32, 1 - np.array(TAIL[::-1])]
 """Shares of a code's values below its knots. The ends are robust (.1 and 99.9 %): two heart rates of 10 000 000 among
 8 000 move nothing. Knots stand closer in the tails, where what is rare is asked about."""
-EVEN = 33
-"""Knots in folders of before: evenly from the lowest value to the highest."""
 BLOCK = 1 << 20
 """Events looked at in one go."""
 SCALED = 4096
@@ -45,17 +43,17 @@ class Vocabulary:
 
     Attributes:
         codes: code number FIRST + i is `codes[i]`, most frequent first.
-        knots: (codes + FIRST, knots) quantiles of the raw values at `levels`; NaN where a code has none.
+        knots: (codes + FIRST, knots) quantiles of the raw values at `LEVELS`; NaN where a code has none.
         rollup: rule that shortens codes before they are counted, see `shortened`; or 'parents'.
-        share: (codes + FIRST,) share of a code's events that have a value; None in folders of before.
+        share: (codes + FIRST,) share of a code's events that have a value.
         parents: with 'parents': code -> a more general one; a code that is not known stands for its nearest known one.
     """
 
     codes: list[str]
     knots: np.ndarray
+    share: np.ndarray
     rollup: str = ""
     parents: dict[str, str] = field(default_factory=dict)
-    share: np.ndarray | None = None
 
     @classmethod
     def fit(
@@ -93,7 +91,9 @@ class Vocabulary:
             raise UserError(
                 f"no code occurs {floor} times or more", hint=f"Lower {setting('floor')}, or give more patients."
             )
-        made = cls(codes=kept, knots=np.full((len(kept) + FIRST, len(LEVELS)), np.nan), rollup=rollup, parents=parents)
+        size = len(kept) + FIRST
+        knots, share = np.full((size, len(LEVELS)), np.nan), np.zeros(size)
+        made = cls(codes=kept, knots=knots, share=share, rollup=rollup, parents=parents)
         number = made.numbers(events.codes)
         sketch = QuantileSketch(len(made))
         counted, told = np.zeros(len(made), np.int64), np.zeros(len(made), np.int64)
@@ -113,36 +113,22 @@ class Vocabulary:
         """(codes,) whether a code carries values."""
         return np.isfinite(self.knots[:, 0])
 
-    @property
-    def levels(self) -> np.ndarray:
-        """(knots,) share of a code's values below each of its knots."""
-        return np.linspace(0, 1, EVEN) if self.knots.shape[1] == EVEN else LEVELS
-
     def at(self, code: int, level: float) -> float:
         """The value of a code that this share of its values lies below."""
-        return float(np.interp(level, self.levels, self.knots[code]))
+        return float(np.interp(level, LEVELS, self.knots[code]))
 
     def beyond(self, code: int, cut: float, side: int) -> float:
         """The share of a code's values above (`side` 1) or below (-1) a value; half the share beyond the last knot
         where it lies there."""
-        knots, levels = self.knots[code], self.levels
-        same = levels[knots == cut]  # a value that many have: none of them is beyond itself
-        ends = same[[0, -1]] if len(same) else np.interp([cut, cut], knots, levels)
+        knots = self.knots[code]
+        same = LEVELS[knots == cut]  # a value that many have: none of them is beyond itself
+        ends = same[[0, -1]] if len(same) else np.interp([cut, cut], knots, LEVELS)
         return float(max(1 - ends[1] if side > 0 else ends[0], LEVELS[0] / 2))
 
-    def usual(self, code: np.ndarray, value: np.ndarray) -> np.ndarray:
-        """(codes,) whether a code usually has a value: half of its training events or more; in folders of before, which
-        do not know, of the events at hand.
-
-        Args:
-            code, value: numbers and values of the events at hand.
-        """
-        share = self.share
-        if share is None:
-            known = code >= 0
-            count = np.bincount(code[known], minlength=len(self))
-            share = np.bincount(code[known & np.isfinite(value)], minlength=len(self)) / np.maximum(count, 1)
-        return self.valued & (share >= USUALLY)
+    @property
+    def usual(self) -> np.ndarray:
+        """(codes,) whether a code usually has a value: half of its training events or more."""
+        return self.valued & (self.share >= USUALLY)
 
     @cached_property
     def _lines(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -153,19 +139,11 @@ class Vocabulary:
         row, first = np.nonzero(starts)
         place = np.cumsum(starts, 1)[row, first] - 1
         last = np.r_[first[1:], 0]
-        last = np.where(np.r_[row[1:] == row[:-1], False], last, len(self.levels)) - 1
+        last = np.where(np.r_[row[1:] == row[:-1], False], last, len(LEVELS)) - 1
         low, middle = np.full(self.knots.shape, np.inf), np.zeros(self.knots.shape)
         low[row, place] = self.knots[row, first]
-        if self.knots.shape[1] == EVEN:
-            middle[row, place] = (self._scores[first] + self._scores[last]) / 2
-        else:
-            middle[row, place] = _normal((self.levels[first] + self.levels[last]) / 2)
+        middle[row, place] = _normal((LEVELS[first] + LEVELS[last]) / 2)
         return low, middle, starts.sum(1)
-
-    @cached_property
-    def _scores(self) -> np.ndarray:
-        even = self.knots.shape[1] == EVEN
-        return _normal((np.arange(EVEN) + 0.5) / EVEN if even else self.levels)
 
     def numbers(self, codes: list[str]) -> np.ndarray:
         """Number of each code; RARE where unknown, -1 for birth, the origin of age, and for the end of
@@ -210,27 +188,29 @@ class Vocabulary:
 
     def unscale(self, code: int, score: np.ndarray) -> np.ndarray:
         """Normal scores -> raw values of one code."""
-        return np.interp(score, self._scores, self.knots[code])
+        return np.interp(score, SCORES, self.knots[code])
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, what a model's folder keeps."""
         knots = [None if not ok else row.tolist() for ok, row in zip(self.valued, self.knots, strict=True)]
         about = {"codes": self.codes, "knots": knots, "rollup": self.rollup, "parents": self.parents}
-        return about | ({} if self.share is None else {"share": self.share.tolist()})
+        return about | {"share": self.share.tolist()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Vocabulary:
         """From what `to_dict` gave."""
-        count = next((len(row) for row in data["knots"] if row is not None), len(LEVELS))
-        knots = np.array([[np.nan] * count if row is None else row for row in data["knots"]])
-        share = None if data.get("share") is None else np.array(data["share"])
-        rest = {"rollup": data.get("rollup", ""), "parents": data.get("parents", {})}
-        return cls(codes=list(data["codes"]), knots=knots, share=share, **rest)
+        knots = np.array([[np.nan] * len(LEVELS) if row is None else row for row in data["knots"]])
+        rest = {"rollup": data["rollup"], "parents": data["parents"]}
+        return cls(codes=list(data["codes"]), knots=knots, share=np.array(data["share"]), **rest)
 
 
 def _normal(levels: np.ndarray) -> np.ndarray:
     """Standard normal quantiles."""
     return np.array([NormalDist().inv_cdf(level) for level in levels.tolist()])
+
+
+SCORES = _normal(LEVELS)
+"""(knots,) normal scores of the knots."""
 
 
 def _parts(events: Events, rows: np.ndarray | None, subjects: np.ndarray | None) -> Iterator[np.ndarray | slice]:

@@ -53,7 +53,7 @@ def evaluate(model: OutcomeModel, events: Events, labels: Any, *, seed: int = 0)
     results = {"model": scored(target, points, p, seed=seed)}
     if not isinstance(target, TimeToEvent):
         results["constant"] = scored(target, points, constant(target, points), seed=seed)
-    histories, rule = model.histories(events), (model.folder.outcome or {}).get("age_and_count")
+    histories, rule = model.histories(events), model.folder.fine_tuning.get("age_and_count")
     if rule is not None:
         simple = AgeAndCount(**rule)
         said = simple.predict(histories, points, target)
@@ -78,8 +78,8 @@ def evaluate(model: OutcomeModel, events: Events, labels: Any, *, seed: int = 0)
 
 def _not_trained_on(model: OutcomeModel, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
     """The points of patients who did not train the head, and how many are left out; all of them, None and the
-    reason where the model does not know."""
-    model.met = met(events, (model.folder.outcome or {}).get("patients"))
+    reason where their ids are other people's."""
+    model.met = met(events, model.folder.fine_tuning["patients"])
     warning = model.met.warning()
     if warning is not None:
         return points, None, warning

@@ -53,7 +53,7 @@ def missing_values(
         worded: (events,) whether an answer in words stands in place of the value: then none is missing.
     """
     vocabulary, events = histories.vocabulary, histories.events
-    usual = _usual(histories)
+    usual = histories.vocabulary.usual
     questions, about = [], []
     for subject in range(len(events)):
         rows, codes, static = histories.cut(subject, slots=folder.settings.slots)
@@ -93,12 +93,6 @@ def _values(
     return location.cpu().numpy(), log_variance.cpu().numpy()
 
 
-def _usual(histories: Histories) -> np.ndarray:
-    """(codes,) whether a code usually has a value."""
-    every = slice(0, len(histories.events.time) if histories.vocabulary.share is None else 0)
-    return histories.vocabulary.usual(histories.code[every], histories.events.value[every])
-
-
 def died(events: Events) -> np.ndarray:
     """(subjects,) whether the record has a death, with a time or without."""
     dead = events.begins(DEATH)
@@ -116,7 +110,7 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
     are there any of patients who died.
     """
     vocabulary, events = histories.vocabulary, histories.events
-    usual = _usual(histories)
+    usual = histories.vocabulary.usual
     if not folder.settings.code_weight:
         return _frame([])
     top = min(top, len(vocabulary.codes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,7 @@ from unmask.training.checkpoint import read_weights
 from unmask.writing import brought_to_an_end, written_folder
 
 FORMAT = 3
-"""Of the network that the settings describe; 1 told positions by sinusoids, 2 (version 0.1) gave every row of one time
-stamp a position of its own."""
-ROWS = 2
-"""The format of version 0.1."""
+"""Of the folder, and of the network that its settings describe."""
 ROTARY = Rotary(base=10_000.0)
 """What counts between events is how many time stamps lie between them."""
 
@@ -50,6 +46,17 @@ class EventFolder:
     head: OutcomeHead | None = None
     outcome: dict[str, Any] | None = None
     tuned: Tuned | None = None
+
+    @property
+    def fine_tuning(self) -> dict[str, Any]:
+        """What the folder says of its outcome head: settings, target, patients.
+
+        Raises:
+            UserError: it has none.
+        """
+        if self.outcome is None:
+            raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
+        return self.outcome
 
 
 def new_model(settings: EventSettings, codes: int) -> MaskedModel[EventCodec]:
@@ -150,30 +157,19 @@ def load_folder(path: str | Path) -> EventFolder:
     brought_to_an_end(path)
     try:
         about = json.loads((path / "unmask.json").read_text(encoding="utf-8"))
-        before = {"ties": "rows"} if about.get("format") == ROWS else {}
-        settings = with_overrides(EventSettings(), about["events"] | before)
+        if about.get("format") != FORMAT:
+            raise UserError(
+                f"{path}: written by another version, whose network is another one", hint="Pretrain it again."
+            )
+        settings = with_overrides(EventSettings(), about["events"])
         vocabulary = Vocabulary.from_dict(about["vocabulary"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{path / 'unmask.json'}: not of an event model ({error})", hint="Copy the folder again."
         ) from None
-    if settings.ties == "rows":
-        warnings.warn(
-            f"{path}: pretrained by version 0.1: it reads the order of rows within a time stamp, which MEDS does not "
-            "define, and is not told the prediction time. Give it files in the order of those it was trained on, or "
-            "pretrain it again.",
-            stacklevel=2,
-        )
-    if about.get("format") not in (ROWS, FORMAT):
-        raise UserError(f"{path}: written by another version, whose network is another one", hint="Pretrain it again.")
     check_weights(path, about)
     weights = read_weights(path / "model.safetensors")
     model = new_model(settings, len(vocabulary))
-    if settings.questions and "model.queries.code_weights.weight" not in weights:
-        raise UserError(
-            f"{path}: what answers its questions is of an earlier version, whose answers about values were worse",
-            hint="Pretrain it again.",
-        )
     try:
         head = OutcomeHead(**about["head"]) if "head" in about else None
         tuned = Tuned(model, from_dict(about["outcome"]["target"]).outputs) if about.get("tuned") else None

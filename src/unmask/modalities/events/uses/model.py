@@ -108,7 +108,7 @@ class EventModel:
 
     def _histories(self, events: Events) -> Histories:
         s = self.folder.settings
-        return Histories(events, self.folder.vocabulary, structure_of(s).marks, s.ties)
+        return Histories(events, self.folder.vocabulary, structure_of(s).marks)
 
     def states(self, histories: Histories, points: Labels | None = None) -> np.ndarray:
         """Pooled states; of each point the events known at its time."""
@@ -162,16 +162,15 @@ class EventModel:
         """Probability (or number, with its interval) at each prediction point, MEDS-shaped, in the order of the labels.
 
         The column `split` says of each patient (by subject id) whether the head was trained on it ('train'), it was
-        held out of that ('held_out'), or the fine-tuning did not have it ('unseen'); null where the model does not
-        know: folders of version 0.1, and data whose ids are other people's by their births. Probabilities of 'train'
-        are too good to judge the model by.
+        held out of that ('held_out'), or the fine-tuning did not have it ('unseen'); null where their
+        births say that the ids are other people's. Probabilities of 'train' are too good to judge the model by.
 
         Raises:
             UserError: the model has no outcome head, or data or labels are not right.
         """
         events = as_events(data)
         points, target, p = self.probabilities(events, read_labels(labels, events, need_value=False))
-        self.met = met(events, (self.folder.outcome or {}).get("patients"))
+        self.met = met(events, self.folder.fine_tuning["patients"])
         frame = pl.DataFrame(
             {
                 "subject_id": events.subjects[points.subject],
@@ -227,10 +226,9 @@ class EventModel:
         Returns:
             kind, rows and points (how many), patients, without_events (points before the first event of their patient),
             outside (labels of subjects without events), trained (points left out because their patients trained the
-            head; None where the model does not know, with the reason among the warnings: folders of version 0.1, and
-            ids of other people), split, warnings, and under `results` the figures of "model", of "constant" (the shares
-            of these labels themselves; of numbers their mean), and of numbers those of the last value of the code that
-            goes best with them.
+            head; None where the ids are other people's, with a warning), split, warnings, and under `results` the
+            figures of "model", of "constant" (the shares of these labels themselves; of numbers their mean), and of
+            numbers those of the last value of the code that goes best with them.
 
         Raises:
             UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
@@ -244,16 +242,14 @@ class EventModel:
         Raises:
             UserError: the model has no outcome head.
         """
-        if self.folder.head is None or self.folder.outcome is None:
-            raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
-        target, histories = from_dict(self.folder.outcome["target"]), self.histories(events)
-        x = self.features(
-            histories, points, **PARTS | {k: self.folder.outcome[k] for k in PARTS if k in self.folder.outcome}
-        )
+        outcome, head = self.folder.fine_tuning, self.folder.head
+        assert head is not None
+        target, histories = from_dict(outcome["target"]), self.histories(events)
+        x = self.features(histories, points, **PARTS | {k: outcome[k] for k in PARTS if k in outcome})
         others = []
         if self.folder.tuned is not None:
             others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
-        p = self.folder.head.predict(x, target, others)
+        p = head.predict(x, target, others)
         return points, target, target.with_rule(p, histories, points) if isinstance(target, Number) else p
 
     def fill(self, data: Any, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:

@@ -99,7 +99,7 @@ class EventPretraining(Pretrainable[EventRun]):
             vocabulary = Vocabulary.fit(
                 self.events, subjects=self.training, floor=settings.floor, rollup=settings.rollup
             )
-        self.histories = Histories(self.events, vocabulary, structure_of(settings).marks, settings.ties)
+        self.histories = Histories(self.events, vocabulary, structure_of(settings).marks)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         settings, histories = self.settings, self.histories
@@ -225,7 +225,7 @@ def asked_at(histories: Histories, subject: int) -> int | None:
         float(uniform(np.array([subject]), salt)[0]) for salt in (Salt.ASKING_TIME_SHOWN, Salt.ASKING_TIME_GAP)
     )
     last = int(histories.events.time[histories.events.offsets[subject + 1] - 1])
-    if histories.ties == "rows" or drawn < 0.5 or last == STATIC:
+    if drawn < 0.5 or last == STATIC:
         return None
     return last + int(math.expm1(gap * math.log1p(LATEST)) * HOUR)
 
