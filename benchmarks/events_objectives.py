@@ -77,7 +77,7 @@ def drawn_questions(model: Any, histories: Any, learnt_from: np.ndarray, test: n
 
     from unmask.core.inference import inference_mode
     from unmask.modalities.events.questions.queries import QueryDraws, ends
-    from unmask.modalities.events.questions.query_batches import histories_asked
+    from unmask.modalities.events.questions.query_batches import query_batch
 
     net, slots = model.folder.model, model.folder.settings.slots
     head = net.queries
@@ -88,7 +88,7 @@ def drawn_questions(model: Any, histories: Any, learnt_from: np.ndarray, test: n
             came = draws.draw(subject, ASKED, seed=0, epoch=-77)
             if came is None:
                 continue
-            beside = histories_asked(histories, [[subject]], [[came]], slots=slots, number=1)
+            beside = query_batch(histories, [[subject]], [[came]], slots=slots, number=1)
             asked = {name[6:]: value for name, value in beside.items() if name.startswith("asked.")}
             values = {n[8:]: v for n, v in beside.items() if n.startswith("history.") and not n.startswith("history..")}
             rates = net.rates(values, beside["history..segment"], beside["history..position"], asked)

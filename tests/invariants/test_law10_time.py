@@ -10,9 +10,9 @@ import pytest
 import torch
 from test_law8_ties import Case
 
-from unmask.modalities.events.questions.queries import ITEMS, Asked, Came, QueryDraws, ends, made
-from unmask.modalities.events.questions.query_batches import histories_asked
-from unmask.modalities.events.questions.query_fit import start_asking
+from unmask.modalities.events.questions.queries import ITEMS, Came, Queries, QueryDraws, ends, made
+from unmask.modalities.events.questions.query_batches import query_batch
+from unmask.modalities.events.questions.query_fit import start_questions
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, STATIC, Events, Labels
 from unmask.modalities.events.records.vocabulary import FIRST
@@ -25,7 +25,7 @@ EVERYONE = np.arange(8)
 def case(seed: int) -> Case:
     """A random model that answers."""
     case = Case("ask", seed)
-    start_asking(
+    start_questions(
         case.folder.model, case.histories(case.events), EVERYONE, dataclasses.replace(case.settings, until="last")
     )
     return case
@@ -42,7 +42,7 @@ def changed_after(events: Events, moment: np.ndarray) -> Events:
     )
 
 
-def everything(histories: Histories) -> Asked:
+def everything(histories: Histories) -> Queries:
     """Every code, and values of every code above a limit."""
     number = np.flatnonzero(histories.vocabulary.valued)
     code = np.full((2 * len(number), ITEMS), -1)
@@ -81,7 +81,7 @@ def test_a_training_history_knows_nothing_of_later(case: Case):
         two = []
         for known in (case.events, changed_after(case.events, moments)):
             rows = [[int(i)] for i in EVERYONE]
-            two.append(histories_asked(case.histories(known), rows, [[c] for c in came], slots=16, number=8))
+            two.append(query_batch(case.histories(known), rows, [[c] for c in came], slots=16, number=8))
         for name, value in two[0].items():
             assert torch.equal(value, two[1][name]), name
 

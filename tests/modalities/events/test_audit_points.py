@@ -12,7 +12,7 @@ from unmask.modalities.events.audit.audit_events import CHECKS, CLOSING, DAY, WI
 from unmask.modalities.events.audit.audit_points import (
     _Shortly,
     at_the_point,
-    encounter_goes_on,
+    encounter_continues,
     outcomes,
     points_after_death,
 )
@@ -100,7 +100,7 @@ def test_counts_are_those_of_a_loop_over_the_points(both: tuple[Events, Labels])
         at += bool(now)
         exact.update(now)
     found = {
-        f.check: f for check in (encounter_goes_on, points_after_death, at_the_point) for f in check(events, points)
+        f.check: f for check in (encounter_continues, points_after_death, at_the_point) for f in check(events, points)
     }
     for check, count in {
         "the end is known": knows,

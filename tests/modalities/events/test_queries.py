@@ -20,8 +20,8 @@ from unmask.modalities.events.questions.queries import (
     made,
 )
 from unmask.modalities.events.questions.query_batches import with_questions
-from unmask.modalities.events.questions.query_fit import start_asking
-from unmask.modalities.events.questions.query_head import QueryHead, asked_of
+from unmask.modalities.events.questions.query_fit import start_questions
+from unmask.modalities.events.questions.query_head import QueryHead, questions_in
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, OBSERVATION_END, STATIC, Events, Labels
@@ -66,7 +66,7 @@ def folder() -> EventFolder:
     """A random model that answers."""
     settings, histories = with_overrides(EventSettings(), SMALL), histories_of(hospital())
     model = new_model(settings, len(histories.vocabulary)).eval()
-    start_asking(model, histories, np.arange(12), settings)
+    start_questions(model, histories, np.arange(12), settings)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) * 0.1)
@@ -356,7 +356,7 @@ def test_answers_begin_as_good_as_a_regression_on_the_last_value_and_on_counts()
     histories = Histories(events, Vocabulary.fit(events, subjects=train, floor=1))
     settings = with_overrides(EventSettings(), SMALL | {"until": "1970-01-21T00:00"})
     model = new_model(settings, len(histories.vocabulary)).eval()
-    start_asking(model, histories, train, settings)
+    start_questions(model, histories, train, settings)
     folder = EventFolder(model=model, vocabulary=histories.vocabulary, settings=settings)
     marker, visit = histories.vocabulary.numbers(["MARKER", "VISIT"])
     cut = float(np.exp(1.3))
@@ -480,8 +480,8 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_parts(folder):
     batch = make(rows, 4, 2)
     model = folder.model
     with torch.no_grad():
-        whole = model.question_loss(batch, asked_of(batch)).sum()
-        parts = [model.question_loss(part, asked_of(part)).sum() for part in batch.cut(1)]
+        whole = model.question_loss(batch, questions_in(batch)).sum()
+        parts = [model.question_loss(part, questions_in(part)).sum() for part in batch.cut(1)]
     assert whole > 1
     torch.testing.assert_close(whole, sum(parts))
 

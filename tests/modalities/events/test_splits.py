@@ -11,7 +11,7 @@ from event_data import main_ok
 
 import unmask
 from unmask.modalities.events.records.meds import HOUR, Events, Labels
-from unmask.modalities.events.records.splits import birth_bits, met, whom
+from unmask.modalities.events.records.splits import birth_bits, met, who_trained
 
 DAY = 24 * HOUR
 
@@ -31,7 +31,7 @@ def born(seed: int, count: int = 100, codes: tuple[str, ...] = ("A", "MEDS_BIRTH
 
 def told(events: Events) -> dict[str, str]:
     points = Labels(subject=np.arange(60), time=np.zeros(60, np.int64))
-    return whom(events, points, np.arange(60) >= 40)
+    return who_trained(events, points, np.arange(60) >= 40)
 
 
 def test_the_same_people_are_known_by_their_ids():

@@ -214,7 +214,7 @@ def _label(points: Labels, i: int) -> str:
     return "" if points.value is None else str(bool(points.value[i])).lower()
 
 
-def encounter_goes_on(events: Events, points: Labels) -> Iterator[Finding]:
+def encounter_continues(events: Events, points: Labels) -> Iterator[Finding]:
     """Points that know how an encounter ended which has events more than a day later; points within an encounter.
 
     An encounter is an interval from its first event to its last, and so is what a closing event gives away: from its
@@ -311,4 +311,4 @@ def at_midnight(events: Events, points: Labels) -> Iterator[Finding]:
         )
 
 
-TASK_CHECKS = (told, points_after_death, points_without_events, encounter_goes_on, at_the_point, at_midnight)
+TASK_CHECKS = (told, points_after_death, points_without_events, encounter_continues, at_the_point, at_midnight)

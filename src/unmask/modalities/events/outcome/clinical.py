@@ -60,7 +60,7 @@ def named(code: str, words: dict[str, str]) -> str:
     return code if told is None or told == code else f"{told} ({code})"
 
 
-def asked_when(histories: Histories, points: Labels) -> str:
+def when_predicted(histories: Histories, points: Labels) -> str:
     """When predictions are asked for: how long after the first timed event known then, and the dates."""
     since = []
     for subject, moment in zip(points.subject.tolist(), points.time.tolist(), strict=True):

@@ -174,10 +174,10 @@ def fit_head(
     with torch.no_grad():
         head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
     wanted, width = torch.from_numpy(y), 2 * x.shape[1] + len(head.flagged)
-    kept_inputs = head.inputs(x[:]) if 4.0 * len(y) * width <= most else None
+    all_inputs = head.inputs(x[:]) if 4.0 * len(y) * width <= most else None
 
     def inputs(part: Tensor) -> Tensor:
-        return head.inputs(x[part.numpy()]) if kept_inputs is None else kept_inputs[part]
+        return head.inputs(x[part.numpy()]) if all_inputs is None else all_inputs[part]
 
     fold = folds(target.strata(y), groups, generator)
     stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
@@ -195,7 +195,7 @@ def fit_head(
             trees=settings.trees,
             classes=classes,
             seed=settings.seed,
-            most=None if kept_inputs is not None else int(most / 4 / width) + 1,
+            most=None if all_inputs is not None else int(most / 4 / width) + 1,
         )
     return head.eval()
 

@@ -48,12 +48,12 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
         )
     assert labels.days is not None
     out = {"n": len(y), "patients": len(np.unique(who)), "events": int(y[:, 1].sum())}
-    out["by_days"] = _beside_kaplan_meier(target, labels, p)
+    out["by_days"] = _with_kaplan_meier(target, labels, p)
     both = np.stack([labels.days, y[:, 1]], 1)
     return out | _estimated({"c_index": _c_index}, both, p.mean(1), who, min(draws, 100), seed)
 
 
-def _beside_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> list[dict[str, float]]:
+def _with_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> list[dict[str, float]]:
     """By each cut of the time to an event, up to the last time that was observed: days, the mean predicted risk, and
     the observed one (1 - Kaplan-Meier)."""
     assert labels.days is not None

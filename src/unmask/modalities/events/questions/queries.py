@@ -49,7 +49,7 @@ ABOVE, BELOW = 1, -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Queries:
     """Questions as numbers.
 
     Attributes:
@@ -69,14 +69,14 @@ class Asked:
     def __len__(self) -> int:
         return len(self.code)
 
-    def some(self, chosen: np.ndarray | slice) -> Asked:
+    def some(self, chosen: np.ndarray | slice) -> Queries:
         """Some of the questions."""
-        return Asked(**{n: getattr(self, n)[chosen] for n in PARTS})
+        return Queries(**{n: getattr(self, n)[chosen] for n in PARTS})
 
-    def without_values(self) -> Asked:
+    def without_values(self) -> Queries:
         """The same codes, whatever their values."""
         none = np.zeros_like(self.side)
-        return Asked(code=self.code, side=none, cut=0.0 * none, score=0 * self.score, share=np.ones_like(self.share))
+        return Queries(code=self.code, side=none, cut=0.0 * none, score=0 * self.score, share=np.ones_like(self.share))
 
 
 PARTS = ("code", "side", "cut", "score", "share")
@@ -93,21 +93,21 @@ class Came:
         weight: (questions,) of each in the loss: what was drawn more often than its code's share counts for less.
     """
 
-    asked: Asked
+    asked: Queries
     moment: int
     first: np.ndarray
     end: float
     weight: np.ndarray
 
 
-def matches(asked: Asked, code: np.ndarray, value: np.ndarray) -> np.ndarray:
+def matches(asked: Queries, code: np.ndarray, value: np.ndarray) -> np.ndarray:
     """(questions * items, events) whether an event is what the item asks for."""
     wanted, side, cut = (part.ravel()[:, None] for part in (asked.code, asked.side, asked.cut))
     beyond = (side == 0) | (side * (value - cut) > 0)  # never true of a missing value
     return (wanted == code) & beyond
 
 
-def first_after(asked: Asked, hours: np.ndarray, code: np.ndarray, value: np.ndarray) -> np.ndarray:
+def first_after(asked: Queries, hours: np.ndarray, code: np.ndarray, value: np.ndarray) -> np.ndarray:
     """(questions,) hours of the first of these events, in order of time, that answers a question; infinite where
     none does."""
     if not len(hours):
@@ -282,7 +282,7 @@ class QueryDraws:
             asked=asked, moment=moment, first=first, end=float(self.last[subject] - moment) / HOUR, weight=weight
         )
 
-    def _with_cuts(self, code: np.ndarray, side: np.ndarray, height: np.ndarray) -> Asked:
+    def _with_cuts(self, code: np.ndarray, side: np.ndarray, height: np.ndarray) -> Queries:
         """With values drawn at these quantiles of each code's values."""
         vocabulary, cut = self.histories.vocabulary, np.zeros(code.shape)
         for place in zip(*np.nonzero(side), strict=True):
@@ -297,16 +297,16 @@ def drawn_levels(u: np.ndarray) -> np.ndarray:
     return np.where(u < 0.25, tail, np.where(u > 0.75, 1 - tail, 0.02 + 0.96 * (2 * u - 0.5)))
 
 
-def made(histories: Histories, code: np.ndarray, side: np.ndarray, cut: np.ndarray) -> Asked:
+def made(histories: Histories, code: np.ndarray, side: np.ndarray, cut: np.ndarray) -> Queries:
     """Questions from their codes, sides and values."""
     share = np.ones(code.shape, np.float32)
     for place in zip(*np.nonzero(side), strict=True):
         share[place] = histories.vocabulary.beyond(int(code[place]), float(cut[place]), int(side[place]))
     score = np.where(side != 0, histories.vocabulary.scale(code.ravel(), cut.ravel()).reshape(code.shape), 0)
-    return Asked(code=code, side=side, cut=cut, score=np.nan_to_num(score).astype(np.float32), share=share)
+    return Queries(code=code, side=side, cut=cut, score=np.nan_to_num(score).astype(np.float32), share=share)
 
 
-def features(histories: Histories, asked: Asked, subject: int, moment: int) -> np.ndarray:
+def features(histories: Histories, asked: Queries, subject: int, moment: int) -> np.ndarray:
     """(questions, items, FEATURES) what the known events say of each item: how often, how long ago, at which values.
 
     Attention can learn to count and to look up, but not from few patients: what is plain is told.
@@ -351,6 +351,6 @@ def _squashed(hours: float) -> float:
     return float(np.log1p(max(hours, 0.0))) / 3
 
 
-def joined(parts: Sequence[Asked]) -> Asked:
+def joined(parts: Sequence[Queries]) -> Queries:
     """Questions one after the other."""
-    return Asked(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in PARTS})
+    return Queries(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in PARTS})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch, pack
-from unmask.modalities.events.questions.queries import FEATURES, ITEMS, Asked, Came, QueryDraws, features
+from unmask.modalities.events.questions.queries import FEATURES, ITEMS, Came, Queries, QueryDraws, features
 from unmask.modalities.events.records.histories import Histories
 
 ASKED, HISTORY = "asked.", "history."
@@ -33,13 +33,13 @@ def with_questions(
     def made(rows: list[list[int]], number: int, epoch: int = 0) -> PackedBatch:
         batch = make(rows, number)
         came = [[draws.draw(i, count, seed=seed, epoch=epoch) for i in row] for row in rows]
-        beside = histories_asked(draws.histories, rows, came, slots=slots, number=number)
+        beside = query_batch(draws.histories, rows, came, slots=slots, number=number)
         return dataclasses.replace(batch, extra=batch.extra | beside)
 
     return made
 
 
-def histories_asked(
+def query_batch(
     histories: Histories,
     rows: Sequence[Sequence[int]],
     came: Sequence[Sequence[Came | None]],
@@ -88,7 +88,7 @@ def empty(rows: int, most: int) -> dict[str, np.ndarray]:
     return out | {"features": np.zeros((rows, most, ITEMS, FEATURES), np.float32)}
 
 
-def put(out: dict[str, np.ndarray], here: tuple[int, slice], asked: Asked, told: np.ndarray, segment: int) -> None:
+def put(out: dict[str, np.ndarray], here: tuple[int, slice], asked: Queries, told: np.ndarray, segment: int) -> None:
     """Lay questions about one history into their room."""
     out["segment"][here], out["features"][here] = segment, told
     for name in ("code", "side", "score", "share"):

@@ -12,7 +12,7 @@ from unmask.core.hashing import Salt, uniform
 from unmask.core.inference import inference_mode
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.questions.queries import QueryDraws, check_end_known, ends, horizons
-from unmask.modalities.events.questions.query_batches import histories_asked
+from unmask.modalities.events.questions.query_batches import query_batch
 from unmask.modalities.events.questions.query_head import FEWEST
 from unmask.modalities.events.questions.query_start import start
 from unmask.modalities.events.recipes import EventSettings, moment_of
@@ -25,7 +25,7 @@ CALIBRATED = 1024
 KEPT = ("code", "side", "share", "first", "end", "weight")
 
 
-def start_asking(model: Any, histories: Histories, train: np.ndarray, settings: EventSettings) -> QueryDraws | None:
+def start_questions(model: Any, histories: Histories, train: np.ndarray, settings: EventSettings) -> QueryDraws | None:
     """What draws a run's questions; None where it asks none. The model's answers begin at what the training
     patients say (`query_start`)."""
     if not settings.questions:
@@ -51,7 +51,7 @@ def calibrate(
     Returns:
         figures of the answers by kind of question (`by_kind`), each calibrated on the other half of these patients.
     """
-    found = _asked_of_held_out(model, draws, held_out, settings, seconds)
+    found = _held_out_answers(model, draws, held_out, settings, seconds)
     if found is None:
         return []
     device = next(model.parameters()).device
@@ -76,7 +76,7 @@ def calibrate(
     return rows
 
 
-def _asked_of_held_out(
+def _held_out_answers(
     model: Any, draws: QueryDraws, held_out: np.ndarray, settings: EventSettings, seconds: float | None
 ) -> dict[str, np.ndarray] | None:
     """Questions, their uncalibrated rates and what came, one row each; None without any."""
@@ -93,7 +93,7 @@ def _asked_of_held_out(
             if not came:
                 continue
             rows = [[subject]] * len(came)
-            beside = histories_asked(draws.histories, rows, [[c] for c in came], slots=settings.slots, number=len(came))
+            beside = query_batch(draws.histories, rows, [[c] for c in came], slots=settings.slots, number=len(came))
             beside = {name: value.to(device) for name, value in beside.items()}
             asked = {name[6:]: value for name, value in beside.items() if name.startswith("asked.")}
             values = {n[8:]: v for n, v in beside.items() if n.startswith("history.") and not n.startswith("history..")}

@@ -51,8 +51,8 @@ FADES = 4.0
 """How fast the share of next values falls beyond the last knot, per normal score."""
 
 
-class Look(nn.Module):
-    """A query looks at the states of its history, and is changed by what it finds."""
+class CrossAttention(nn.Module):
+    """Cross-attention from a query to the states of its history, then a feed-forward; both with residuals."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class Look(nn.Module):
     ) -> Float[Tensor, "rows asked width"]:
         rows, _, width = x.shape
 
-        def parted(t: Tensor) -> Tensor:
+        def split_heads(t: Tensor) -> Tensor:
             return t.view(rows, -1, self.heads, width // self.heads).transpose(1, 2)
 
         key, value = self.key_value(states).chunk(2, -1)
         found = F.scaled_dot_product_attention(
-            parted(self.query(self.norm(x))), parted(key), parted(value), attn_mask=seen[:, None]
+            split_heads(self.query(self.norm(x))), split_heads(key), split_heads(value), attn_mask=seen[:, None]
         )
         x = x + self.out(found.transpose(1, 2).reshape(x.shape))
         return x + self.inner(self.between(x))
@@ -113,7 +113,7 @@ class QueryHead(nn.Module):
         self.code = nn.Embedding(codes, width)
         self.pool = nn.Linear(2 * width, width)
         self.states = nn.LayerNorm(width)
-        self.looks = nn.ModuleList(Look(width, heads) for _ in range(LAYERS))
+        self.looks = nn.ModuleList(CrossAttention(width, heads) for _ in range(LAYERS))
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, BINS)
         self.base = nn.Embedding(codes, BINS)
         # Each code's own `WEIGHTS`, by side, and what the question and the record change of those of the margins.
@@ -357,7 +357,7 @@ def design_effect(score: Tensor, patient: Tensor) -> float:
     return max(1.0, float((of_each**2).sum() / (score**2).sum().clamp_min(1e-12)))
 
 
-def asked_of(batch: PackedBatch) -> dict[str, Tensor] | None:
+def questions_in(batch: PackedBatch) -> dict[str, Tensor] | None:
     """What `query_batches` laid beside a batch; None where nothing is asked."""
     found = {name[6:]: value for name, value in batch.extra.items() if name.startswith("asked.")}
     return found or None

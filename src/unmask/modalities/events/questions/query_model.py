@@ -11,10 +11,10 @@ from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
 from unmask.modalities.events.network.codec import EventCodec, EventPrediction
 from unmask.modalities.events.questions.query_batches import history_of
-from unmask.modalities.events.questions.query_head import QueryHead, asked_of
+from unmask.modalities.events.questions.query_head import QueryHead, questions_in
 
 
-class AskingModel(MaskedModel[EventCodec]):
+class QueryModel(MaskedModel[EventCodec]):
     """`MaskedModel` with a `QueryHead`.
 
     The loss of a batch is that of its hidden events and, of the questions that lie beside it, `weight` times theirs:
@@ -28,7 +28,7 @@ class AskingModel(MaskedModel[EventCodec]):
         self, batch: PackedBatch, hidden: Hidden, wanted: Int[Tensor, " wanted"] | None = None
     ) -> EventPrediction:
         prediction: EventPrediction = super().forward(batch, hidden, wanted)  # type: ignore[assignment]
-        asked = asked_of(batch)
+        asked = questions_in(batch)
         if asked is not None:
             prediction.beside = self.weight * self.question_loss(batch, asked).sum()
         return prediction

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.events.questions.queries import ABOVE, BELOW, ITEMS, Asked, made
+from unmask.modalities.events.questions.queries import ABOVE, BELOW, ITEMS, Queries, made
 from unmask.modalities.events.questions.query_head import QueryHead
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
@@ -138,7 +138,7 @@ def _number(word: str, text: str, of: str) -> float:
     return found
 
 
-def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> Asked:
+def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> Queries:
     """The questions as numbers.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import packed_batches
 from unmask.modalities.events.records.meds import BIRTH, HOUR, STATIC, Events, Labels
-from unmask.modalities.events.records.ties import canonical, first_kept, ranks
+from unmask.modalities.events.records.ties import canonical, first_fitting, ranks
 from unmask.modalities.events.records.vocabulary import (
     CLS,
     FIRST,
@@ -31,7 +31,7 @@ BLOCK = 1024
 """Examples held at once."""
 
 
-class Looked:
+class LazyColumn:
     """Something of every event that is computed when it is looked at, and indexed like an array."""
 
     def __init__(self, of: Callable[[Any], np.ndarray]) -> None:
@@ -59,8 +59,8 @@ class Histories:
     def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none") -> None:
         self.events, self.vocabulary, self.marks = events, vocabulary, marks
         numbers = vocabulary.numbers(events.codes)
-        self.code = Looked(lambda rows: numbers[events.code[rows]])
-        self.score = Looked(lambda rows: vocabulary.scale(self.code[rows], events.value[rows]))
+        self.code = LazyColumn(lambda rows: numbers[events.code[rows]])
+        self.score = LazyColumn(lambda rows: vocabulary.scale(self.code[rows], events.value[rows]))
         self._numbers, self._births = numbers, events.begins(BIRTH)
 
     @cached_property
@@ -131,7 +131,7 @@ class Histories:
         and the latest others; whole time stamps, where the last one fits."""
         room = max(0, slots - 1 - static)
         timed = time[static:]
-        return np.r_[np.arange(static)[: slots - 1], np.arange(static + first_kept(timed, room), len(time))]
+        return np.r_[np.arange(static)[: slots - 1], np.arange(static + first_fitting(timed, room), len(time))]
 
     def cut(
         self, subject: int, prediction_time: int | None = None, *, slots: int

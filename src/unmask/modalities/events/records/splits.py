@@ -23,7 +23,7 @@ FEWEST, ALIKE = 20, 0.8
 of 1,000 extracts."""
 
 
-def whom(events: Events, points: Labels, held: np.ndarray) -> dict[str, str]:
+def who_trained(events: Events, points: Labels, held: np.ndarray) -> dict[str, str]:
     """Who trained the head and who was held out, for the folder: hashes of subject ids, so that it names nobody, and a
     bit of each one's birth."""
     bits, out = birth_bits(events), {}
@@ -61,7 +61,7 @@ class Met:
 
 
 def met(events: Events, patients: dict[str, str]) -> Met:
-    """What a model knows of the subjects of some data, by what `whom` wrote into its folder."""
+    """What a model knows of the subjects of some data, by what `who_trained` wrote into its folder."""
     hashed, split = hashes(events.subjects), np.full(len(events), "unseen", dtype=object)
     bits, same, compared, alike = birth_bits(events), {}, 0, 0
     for name in SPLIT_NAMES:
@@ -96,4 +96,4 @@ def hashes(subjects: np.ndarray) -> np.ndarray:
     return hash_keys(Salt.SUBJECT, np.asarray(subjects, np.int64)).astype(np.uint64)
 
 
-__all__ = ["Met", "birth_bits", "met", "whom"]
+__all__ = ["Met", "birth_bits", "met", "who_trained"]

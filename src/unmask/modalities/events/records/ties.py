@@ -1,7 +1,8 @@
 """Events of one time stamp are a set: MEDS defines no order of their rows, so nothing here depends on it.
 
 Rows of one time stamp get one order of their own before anything is drawn or cut (`canonical`), and all slots of one
-time stamp share one position, its rank (`ranks`). A history that is too long is cut between time stamps (`first_kept`).
+time stamp share one position, its rank (`ranks`). A history that is too long is cut between time stamps
+(`first_fitting`).
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ def ranks(time: np.ndarray) -> np.ndarray:
     return np.cumsum(np.r_[np.ones(min(1, len(time)), np.int64), time[1:] != time[:-1]]).astype(np.int64)
 
 
-def first_kept(time: np.ndarray, room: int) -> int:
+def first_fitting(time: np.ndarray, room: int) -> int:
     """Where the latest whole time stamps of `time` (ascending) begin that fit into `room` slots.
 
     Where the last time stamp alone is larger, its last `room` slots in canonical order are kept (of codes, the rarest).
 
-    >>> first_kept(np.array([1, 1, 2, 2, 3]), 4), first_kept(np.array([1, 3, 3, 3]), 2)
+    >>> first_fitting(np.array([1, 1, 2, 2, 3]), 4), first_fitting(np.array([1, 3, 3, 3]), 2)
     (2, 2)
     """
     start = max(0, len(time) - room)

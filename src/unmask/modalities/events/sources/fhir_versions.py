@@ -43,7 +43,7 @@ class Versions:
         self._key, self._place, self._version, self._updated = (array("q") for _ in range(4))
         self._patient = array("b")
         self._out: dict[int, str] = {}
-        self._gone: set[Name] = set()
+        self._removed: set[Name] = set()
 
     def see(self, place: int, r: Any, scope: Scope) -> None:
         """Take in the resource at a place in the order of reading."""
@@ -95,7 +95,7 @@ class Versions:
         Raises:
             UserError: a patient is replaced by two, or by themselves.
         """
-        self._out, self._gone = self._settled(), self._deleted_patients()
+        self._out, self._removed = self._settled(), self._deleted_patients()
         for encounter, end in zip(self._encounter, self._end, strict=True):
             self._ends[encounter] = max(end, self._ends.get(encounter, end))
         links: dict[Name, set[Name]] = {}
@@ -150,7 +150,7 @@ class Versions:
         if patient is None:
             return None
         patient = self.servers.placed(patient)
-        return "its Patient is deleted" if self._gone & {patient, self.person(patient)} else None
+        return "its Patient is deleted" if self._removed & {patient, self.person(patient)} else None
 
     def _is_deleted(self, name: Name, written: tuple[int, int]) -> bool:
         """Whether it was deleted, and not written again: by its version, else by the time, where both are known."""

@@ -19,7 +19,7 @@ from unmask.errors import UserError, first_of
 from unmask.modalities.events.records.meds import BIRTH
 from unmask.modalities.events.sources.ids import Subjects, encounters
 from unmask.modalities.events.sources.reading import Reading
-from unmask.modalities.events.sources.times import may_stand_for_none, stands_for_none
+from unmask.modalities.events.sources.times import may_mean_none, means_none
 
 SAMPLES = 20
 """Rejected rows kept of each reason."""
@@ -250,7 +250,7 @@ def parsed(
         .then(pl.lit("time cannot be read"))
         .when(pl.col("numeric_value").is_infinite())
         .then(pl.lit("a value that is infinite, or beyond 3.4e38"))
-        .when(stands_for_none(pl.col("time"), birth))
+        .when(means_none(pl.col("time"), birth))
         .then(pl.format("time stands for none: {}", pl.col("time").dt.date().dt.strftime("%Y-%m-%d")))
     )
     made = made.with_row_index("row", offset=first + 1).with_columns(
@@ -267,7 +267,7 @@ def parsed(
     note(ledger, "dates without a time of day, at the end of their day", int(kept["dated"].sum()))
     if "zone" in kept.columns:
         ledger.zones.update(dict(kept["zone"].drop_nulls().value_counts().iter_rows()))
-    doubtful = kept.filter(may_stand_for_none(pl.col("time"), birth)).select(
+    doubtful = kept.filter(may_mean_none(pl.col("time"), birth)).select(
         pl.when(birth).then(pl.lit("births")).otherwise(pl.lit("events")).alias("what"),
         pl.col("time").dt.strftime("%Y-%m-%d").alias("day"),
     )

@@ -45,14 +45,14 @@ kept and named.
 """
 
 
-def may_stand_for_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
+def may_mean_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
     """Whether a time that is kept is one that programs write for none: births of `NONE_DAYS`, others of
     `DOUBTFUL_DAYS`."""
     day = time.dt.date()
     return pl.when(birth).then(day.is_in(list(NONE_DAYS))).otherwise(day.is_in(list(DOUBTFUL_DAYS)))
 
 
-def stands_for_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
+def means_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
     """Whether a time is one that programs write for none."""
     first, last = NONE_YEARS
     year = time.dt.year()
@@ -60,7 +60,7 @@ def stands_for_none(time: pl.Expr, birth: pl.Expr) -> pl.Expr:
 
 
 def is_none_day(time: datetime) -> bool:
-    """As `stands_for_none`, of one event that is no birth."""
+    """As `means_none`, of one event that is no birth."""
     first, last = NONE_YEARS
     return not first < time.year < last or time.date() in NONE_DAYS
 

@@ -42,7 +42,7 @@ from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import BY_SPLITS, Events, Labels, as_events, named, read_labels
-from unmask.modalities.events.records.splits import whom
+from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.records.summaries import last_values, usual
 from unmask.modalities.events.uses import outcome_report
 from unmask.modalities.events.uses.card import counts, scored_figures
@@ -139,7 +139,7 @@ def finetune_outcome(
         except StoppedBySignal as stop:
             return stopped(out, loaded, target, stop)
     with written_folder(out) as new:
-        keep(new, loaded, fitted, settings, found, started, whom(events, points, held), rule)
+        keep(new, loaded, fitted, settings, found, started, who_trained(events, points, held), rule)
         found["subgroups"] = outcome_report.write(
             new, found, work.histories, seen, predicted, target, loaded.folder, descriptions(data), settings.examples
         )
@@ -177,7 +177,7 @@ def keep(
     """Write the fine-tuned folder and its figures, to which time, device and precision are added.
 
     Args:
-        patients: who trained the head and who was held out, see `whom`.
+        patients: who trained the head and who was held out, see `who_trained`.
         rule: what the model is judged beside.
     """
     folder = loaded.folder

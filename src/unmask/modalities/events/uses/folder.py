@@ -23,7 +23,7 @@ from unmask.modalities.events.outcome.outcome import OutcomeHead
 from unmask.modalities.events.outcome.targets import from_dict
 from unmask.modalities.events.outcome.tune import Tuned
 from unmask.modalities.events.questions.query_head import QueryHead
-from unmask.modalities.events.questions.query_model import AskingModel
+from unmask.modalities.events.questions.query_model import QueryModel
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.records.vocabulary import Vocabulary
 from unmask.modalities.events.uses.card import remembered
@@ -95,7 +95,7 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel[EventCodec]:
     encoder = make_encoder(encoder_of(settings))
     if not settings.questions:
         return MaskedModel(codec, encoder, decoder)
-    model = AskingModel(codec, encoder, decoder)
+    model = QueryModel(codec, encoder, decoder)
     model.queries, model.weight = QueryHead(codes, settings.width, settings.heads), settings.question_weight
     return model
 

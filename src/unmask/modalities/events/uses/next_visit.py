@@ -24,7 +24,7 @@ from unmask.modalities.events.outcome.targets import MultiLabel
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import STATIC, Labels
-from unmask.modalities.events.records.splits import whom
+from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.records.visits import own_events, visits_of
 from unmask.modalities.events.records.vocabulary import FIRST
 from unmask.modalities.events.uses.finetune import FEWEST, OutcomeRun, OutcomeWork, begin, held_out, keep, stopped
@@ -195,7 +195,7 @@ def finetune_next_visit(
     if held.any():
         found["by_code"] = by_code(visits.names, visits.came[held], visits.before[held], predicted["ours"])
     with written_folder(out) as new:
-        keep(new, loaded, fitted, settings, found, started, whom(events, visits.points, held))
+        keep(new, loaded, fitted, settings, found, started, who_trained(events, visits.points, held))
         _report(new, found, descriptions(data))
     if stages is not None:
         stages.remove()

@@ -118,7 +118,9 @@ def write(
         }
     )
     if len(points):
-        page.section("When predictions are asked for", clinical.asked_when(histories, points) + " (held-out points).")
+        page.section(
+            "When predictions are asked for", clinical.when_predicted(histories, points) + " (held-out points)."
+        )
     if found.get("unseen_classes"):
         listed = ", ".join(f"{quoted(name)} ({count})" for name, count in found["unseen_classes"].items())
         page.facts({"Held-out labels of classes that training did not have": listed})

@@ -30,7 +30,7 @@ from unmask.modalities.events.network.prepared import open_prepared, prepared_se
 from unmask.modalities.events.network.rules import code_counts, code_rules
 from unmask.modalities.events.questions.queries import QueryDraws
 from unmask.modalities.events.questions.query_batches import with_questions
-from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, calibrate, start_asking
+from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, calibrate, start_questions
 from unmask.modalities.events.recipes import EventSettings, check_read, structure_of, with_overrides
 from unmask.modalities.events.records.columns import Store
 from unmask.modalities.events.records.histories import Histories
@@ -107,7 +107,7 @@ class EventPretraining(Pretrainable[EventRun]):
         model = new_model(settings, len(vocabulary))
         model.codec.valued.copy_(torch.from_numpy(vocabulary.valued))
         model.codec.start(histories, self.training)
-        self.draws = start_asking(model, histories, self.training, settings)
+        self.draws = start_questions(model, histories, self.training, settings)
         whole = histories.lengths()
         lengths = np.minimum(whole, settings.slots)
         for i in np.flatnonzero(whole > settings.slots).tolist():  # cut between time stamps
@@ -215,10 +215,10 @@ def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], 
     Examples are made anew for every batch, some two million slots per second on one core where a step of the default
     model takes in 40 thousand: keeping them (57 bytes per slot) would cost more memory than the events themselves.
     """
-    return packer(lambda number: histories.example(number, slots=slots, asked=asked_at(histories, number)), slots)
+    return packer(lambda number: histories.example(number, slots=slots, asked=drawn_time(histories, number)), slots)
 
 
-def asked_at(histories: Histories, subject: int) -> int | None:
+def drawn_time(histories: Histories, subject: int) -> int | None:
     """The time of asking that half of the histories are told in pretraining: behind their last event, by nothing up to
     five years, evenly on the log scale; drawn for each patient once."""
     drawn, gap = (

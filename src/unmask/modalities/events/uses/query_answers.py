@@ -14,7 +14,7 @@ from jaxtyping import Float
 from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots, inference_mode
 from unmask.errors import UserError, option
-from unmask.modalities.events.questions.queries import Asked, features, joined
+from unmask.modalities.events.questions.queries import Queries, features, joined
 from unmask.modalities.events.questions.query_batches import empty, put
 from unmask.modalities.events.questions.query_head import QueryHead
 from unmask.modalities.events.questions.query_text import EXAMPLE, Query, checked, parsed
@@ -68,7 +68,7 @@ def unanswerable(histories: Histories, points: Labels) -> list[str | None]:
 
 
 def rates_of(
-    folder: EventFolder, histories: Histories, points: Labels, asked: Asked, numbers: np.ndarray
+    folder: EventFolder, histories: Histories, points: Labels, asked: Queries, numbers: np.ndarray
 ) -> Float[np.ndarray, "points questions bins"]:
     """Rates of the questions at those of the points, uncalibrated; what is known at a point are the events up to its
     time, inclusive."""
@@ -87,7 +87,7 @@ def _answer_batch(
     head: QueryHead,
     histories: Histories,
     points: Labels,
-    asked: Asked,
+    asked: Queries,
     numbers: np.ndarray,
     batch: PackedBatch,
     states: torch.Tensor,
@@ -116,7 +116,7 @@ def _answer_batch(
 
 
 def probabilities(
-    folder: EventFolder, histories: Histories, points: Labels, asked: Asked, hours: Sequence[float] | np.ndarray
+    folder: EventFolder, histories: Histories, points: Labels, asked: Queries, hours: Sequence[float] | np.ndarray
 ) -> tuple[np.ndarray, list[str | None]]:
     """(points, questions) that each comes true within its hours, NaN at points that cannot be asked about; and why
     they cannot. What asks for values beyond some is never likelier than the same codes with any value."""
@@ -163,7 +163,7 @@ def check_questions(model: Answering, events: Events, questions: Sequence[str]) 
     _checked(model, events, questions)
 
 
-def _checked(model: Answering, events: Events, questions: Sequence[str]) -> tuple[Histories, list[Query], Asked]:
+def _checked(model: Answering, events: Events, questions: Sequence[str]) -> tuple[Histories, list[Query], Queries]:
     if not questions:
         raise UserError("no question", hint=EXAMPLE)
     head, queries = queries_of(model.folder), [parsed(text) for text in questions]

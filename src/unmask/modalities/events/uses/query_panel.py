@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from unmask.modalities.events.questions.queries import ABOVE, BELOW, ITEMS, Asked, made
+from unmask.modalities.events.questions.queries import ABOVE, BELOW, ITEMS, Queries, made
 from unmask.modalities.events.questions.query_head import QueryHead
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
@@ -16,7 +16,7 @@ CODES = 64
 """Asked for, the most frequently asked ones first; of those with values also whether one lies in the outer quarters."""
 
 
-def panel(histories: Histories, head: QueryHead) -> Asked:
+def panel(histories: Histories, head: QueryHead) -> Queries:
     """The questions: each code, a value of it above its upper quartile, and one below its lower."""
     share, vocabulary = head.share.cpu().numpy(), histories.vocabulary
     order = np.argsort(-share, kind="stable")
