@@ -71,7 +71,7 @@ class Ask:
         action: a verb, 'DIALECT/TASK', or `PROBE`.
         content: type of the body.
         until: when it is given up (`time.monotonic`).
-        gone: nobody waits for the answer any more.
+        cancelled: nobody waits for the answer any more.
         again: it is handed over for the second time.
         tag: for whoever gets the answer.
         value: the body as JSON, where it was read to see which model it names.
@@ -83,7 +83,7 @@ class Ask:
     content: str
     until: float
     tag: Any = None
-    gone: bool = False
+    cancelled: bool = False
     again: bool = False
     value: Any = None
 
@@ -97,7 +97,7 @@ class Engine:
 
     Args:
         served: the models by name.
-        deliver: gets every answer once, except of asks that are `gone`.
+        deliver: gets every answer once, except of asks that are `cancelled`.
         threads: per model.
     """
 
@@ -127,7 +127,7 @@ class Engine:
 
     def forget(self, ask: Ask) -> None:
         """Nobody waits for an answer any more."""
-        ask.gone = True
+        ask.cancelled = True
 
     def close(self) -> None:
         """Answer what was taken, then end the threads; one that is stuck is left behind when all answers are late."""
@@ -145,7 +145,7 @@ class Engine:
 
     def _make_ready(self, name: str) -> None:
         while (ask := self._arrived[name].get()) is not None:
-            if ask.gone:
+            if ask.cancelled:
                 continue
             try:
                 if name == NAMED_IN_BODY:
@@ -267,11 +267,11 @@ class Lane:
                 if self._closed:
                     return None
                 self._ready.wait()
-            now, kept, parts = time.monotonic(), deque[Job](), list[Part]()
+            now, remaining, parts = time.monotonic(), deque[Job](), list[Part]()
             room, together = self.served.batch_slots, None
             while self._jobs:
                 job = self._jobs.popleft()
-                if job.ask.gone:
+                if job.ask.cancelled:
                     continue
                 if job.ask.until < now:
                     late.append(job)
@@ -284,12 +284,12 @@ class Lane:
                         room -= sum(job.work.slots[job.taken : end])
                         job.taken = end
                 if job.taken < len(job.work.items):
-                    kept.append(job)
+                    remaining.append(job)
                 if room <= 0 or (parts and together is None):
                     break
-            kept.extend(self._jobs)
-            self._jobs = kept
-            if kept:
+            remaining.extend(self._jobs)
+            self._jobs = remaining
+            if remaining:
                 self._ready.notify()
         if late:
             error = Refused(504, f"no answer within {self.engine.limits.seconds:g} s", hint="Ask for less, or later.")
@@ -307,7 +307,7 @@ class Lane:
                     self._run([part])
                 return
             job = parts[0][0]
-            job.ask.gone, unheard = True, job.ask.gone
+            job.ask.cancelled, unheard = True, job.ask.cancelled
             if not unheard:
                 self.engine.deliver([(job.ask, failure(error))])
             return
@@ -323,7 +323,7 @@ class Lane:
             with self._ready:  # items of one job may be in the hands of several threads
                 job.left -= end - first
                 whole = job.left == 0
-            if whole and not job.ask.gone:
+            if whole and not job.ask.cancelled:
                 done.append((job.ask, _finished(job.work, job.answers)))
         if done:
             self.engine.deliver(done)

@@ -30,8 +30,8 @@ class Keys:
         try:
             lines = [line.strip() for line in Path(path).read_text(encoding="utf-8-sig").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise UserError(f"{path}: {said}", hint="Give a file with one key per line.") from None
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise UserError(f"{path}: {reason}", hint="Give a file with one key per line.") from None
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys:
             raise UserError(f"{path}: no key in it", hint=f"One key per line, such as those of: {MAKE}")

@@ -38,10 +38,10 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         path: {"get": {"summary": about, "responses": {"200": {"description": about}}}} for path, about in LOOKS.items()
     }
     for name, model in models.items():
-        for verb, told in model["verbs"].items():
-            paths[f"/models/{name}/{verb}"] = _post(told, name)
-        for action, told in model["dialects"].items():
-            paths[_address(name, action)] = _post(told, name, "TeiError" if action.startswith("tei/") else "Error")
+        for verb, operation in model["verbs"].items():
+            paths[f"/models/{name}/{verb}"] = _post(operation, name)
+        for action, operation in model["dialects"].items():
+            paths[_address(name, action)] = _post(operation, name, "TeiError" if action.startswith("tei/") else "Error")
     return {
         "openapi": "3.1.0",
         "info": {
@@ -89,19 +89,19 @@ def _address(name: str, action: str) -> str:
     return f"/models/{name}/{action}"
 
 
-def _post(told: Mapping[str, Any], tag: str, error: str = "Error") -> dict[str, Any]:
-    content: dict[str, Any] = {"schema": told["request"]}
-    if told["example"] is not None:
-        content["example"] = told["example"] | ({"model": tag} if "model" in told["example"] else {})
+def _post(operation: Mapping[str, Any], tag: str, error: str = "Error") -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": operation["request"]}
+    if operation["example"] is not None:
+        content["example"] = operation["example"] | ({"model": tag} if "model" in operation["example"] else {})
     failed = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
-    body = {"application/json": content} | ({"*/*": {"schema": {"type": "string"}}} if told["raw"] else {})
+    body = {"application/json": content} | ({"*/*": {"schema": {"type": "string"}}} if operation["raw"] else {})
     return {
         "post": {
-            "summary": told["about"],
+            "summary": operation["about"],
             "tags": [tag],
             "requestBody": {"required": True, "content": body},
             "responses": {
-                "200": {"description": "The answer.", "content": {"application/json": {"schema": told["answer"]}}},
+                "200": {"description": "The answer.", "content": {"application/json": {"schema": operation["answer"]}}},
                 **{str(status): {"description": about, "content": failed} for status, about in STATUSES.items()},
             },
         }

@@ -50,7 +50,7 @@ class PerModel:
     def described(self) -> Mapping[str, Any]:
         """See `Fleet.described`."""
         try:
-            return {name: told for fleet in self._fleets.values() for name, told in fleet.described().items()}
+            return {name: model for fleet in self._fleets.values() for name, model in fleet.described().items()}
         except BaseException:
             self.close()
             raise
@@ -117,10 +117,10 @@ class Fleet:
             if self.template is not None and not found["alone"]:
                 self.template.end()
                 self.template = None
-            begun: list[Process | None] = [self._first] if self._first else [None] * self.workers
+            started: list[Process | None] = [self._first] if self._first else [None] * self.workers
             if self.template is None and self._first is None:
-                begun = [Process(self.settings) for _ in begun]
-            self._workers = [Worker(self, process) for process in begun]
+                started = [Process(self.settings) for _ in started]
+            self._workers = [Worker(self, process) for process in started]
             for worker in self._workers:
                 worker.begin()
         except BaseException:
@@ -168,7 +168,7 @@ class Fleet:
     def ask_held(self) -> None:
         """A process has been replaced, or cannot be: what waits for one is handed over, or refused."""
         for _ in range(len(self._held)):
-            if not (ask := self._held.popleft()).gone:
+            if not (ask := self._held.popleft()).cancelled:
                 self.ask(ask)
 
     def refuse(self, asks: Sequence[Ask], what: str) -> None:
@@ -182,7 +182,7 @@ class Fleet:
 
     def forget(self, ask: Ask) -> None:
         """Nobody waits for an answer any more."""
-        ask.gone = True
+        ask.cancelled = True
         for worker in self._workers:
             worker.forget(ask)
 
@@ -257,7 +257,7 @@ def hello(pipe: Connection, process: subprocess.Popen[bytes] | None = None) -> M
         UserError: what is wrong with a model, or it has died.
     """
     try:
-        kind, *said = pipe.recv()
+        kind, *parts = pipe.recv()
     except (EOFError, OSError):
         code = "" if process is None else f" (exit code {process.wait()})"
         raise UserError(
@@ -265,8 +265,8 @@ def hello(pipe: Connection, process: subprocess.Popen[bytes] | None = None) -> M
             hint="Its own message stands above; is there memory for all of them?",
         ) from None
     if kind == "failed":
-        raise UserError(said[0], hint=said[1])
-    found: Mapping[str, Any] = said[0]
+        raise UserError(parts[0], hint=parts[1])
+    found: Mapping[str, Any] = parts[0]
     return found
 
 
@@ -319,7 +319,7 @@ class Worker:
                     number, ask = message
                     if ask is None:
                         pipe.send(("forget", number))
-                    elif not ask.gone:
+                    elif not ask.cancelled:
                         left = ask.until - time.monotonic()
                         pipe.send(("ask", number, ask.model, ask.action, ask.body, ask.content, left))
                 pipe.send(None)
@@ -409,13 +409,13 @@ class Worker:
     def _answers(self) -> None:
         gateway = self.fleet.gateway
         while True:
-            kind, said = self._pipe.recv()
+            kind, parts = self._pipe.recv()
             if kind == "batch":
-                gateway.metrics.batch(*said)
+                gateway.metrics.batch(*parts)
                 continue
             with self._lock:
                 found = []
-                for number, model, reply in said:
+                for number, model, reply in parts:
                     if (ask := self.pending.pop(number, None)) is not None:
                         self._answered |= dict.fromkeys((ask.model, model), time.monotonic())
                         ask.model = model  # which the body may have named

@@ -136,10 +136,10 @@ def turn_away_newcomers(listening: socket.socket) -> bool:
     if sys.platform != "linux":
         return False
     program = b"".join(struct.pack("HBBI", *line) for line in DROP_SYN)
-    kept = ctypes.create_string_buffer(program)
-    said = struct.pack("HL", len(DROP_SYN), ctypes.addressof(kept))
+    instructions = ctypes.create_string_buffer(program)
+    attached = struct.pack("HL", len(DROP_SYN), ctypes.addressof(instructions))
     try:
-        listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, said)
+        listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, attached)
     except OSError:  # some containers have a kernel of their own
         return False
     return True

@@ -85,6 +85,6 @@ def from_columns(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         UserError: the columns differ in length.
     """
     if len({len(column) for column in table.values()}) != 1:
-        said = ", ".join(f"{name}: {len(column)}" for name, column in list(table.items())[:5])
-        raise UserError(f"columns of several lengths ({said})", hint="Give every column as many cells.")
+        lengths = ", ".join(f"{name}: {len(column)}" for name, column in list(table.items())[:5])
+        raise UserError(f"columns of several lengths ({lengths})", hint="Give every column as many cells.")
     return [dict(zip(table, cells, strict=True)) for cells in zip(*table.values(), strict=True)]

@@ -78,8 +78,8 @@ def curves(outcome: Outcome, x: np.ndarray, at: np.ndarray) -> tuple[np.ndarray,
     left = np.exp(-np.cumsum(total, 1))
     before = np.concatenate([np.ones((len(x), 1)), left], 1)[:, :-1]
     share = np.divide(hazard, total, out=np.zeros_like(hazard), where=total > 0)
-    gone = np.cumsum(share * (before - left), 2)
+    incidence = np.cumsum(share * (before - left), 2)
     place = np.searchsorted(steps, at, side="right")
     alive = np.concatenate([np.ones((len(x), 1)), left], 1)[:, place]
-    struck = np.concatenate([np.zeros((*gone.shape[:2], 1)), gone], 2)[:, :, place]
+    struck = np.concatenate([np.zeros((*incidence.shape[:2], 1)), incidence], 2)[:, :, place]
     return alive, struck

@@ -48,14 +48,14 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
         read = model.tokenizer.ids(written)
         lengths = [len(ids) for ids in read]
         check_lengths(lengths, model.slots - (body["longest"] - 1))
-        said = warnings_of(model.tokenizer, written, read, but=[own])
+        warnings = warnings_of(model.tokenizer, written, read, but=[own])
         cost = len(body["candidates"]) if body["candidates"] else body["longest"] ** 2 * 2 * body["top"]
         drawn = body["temperature"] > 0 or body["order"] == "random"  # draws of a batch depend on who is in it
         return Work(
             items=texts,
             slots=[length * (cost if several else min(body["steps"], 1 + length)) for length in lengths],
             run=lambda some: model.fill(list(some), **body),
-            finish=lambda found: {"results": list(found), "warnings": said},
+            finish=lambda found: {"results": list(found), "warnings": warnings},
             together=None if drawn else ("fill", repr(sorted(body.items(), key=lambda pair: pair[0]))),
         )
 
@@ -109,13 +109,13 @@ def _score(model: TextModel, limits: Limits) -> Verb:
         read = model.tokenizer.ids(texts)
         lengths = [len(ids) for ids in read]
         check_lengths(lengths, model.slots)
-        said = warnings_of(model.tokenizer, texts, read, then=", and they are not scored")
+        warnings = warnings_of(model.tokenizer, texts, read, then=", and they are not scored")
 
         def finish(found: Sequence[Any]) -> dict[str, Any]:
             rows = []
             for text, (row, tokens) in zip(texts, found, strict=True):
                 rows.append({"text": text} | row | ({"tokens": tokens} if body["tokens"] else {}))
-            return {"results": rows, "warnings": said}
+            return {"results": rows, "warnings": warnings}
 
         return Work(
             items=texts,
@@ -219,7 +219,7 @@ def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> 
         if not empty and (bare := [f"texts[{n}]" for n, text in enumerate(texts) if not text.strip()]):
             raise UserError(f"{', '.join(bare[:5])}: empty", hint="Send texts that say something.")
         whole: dict[str, Any] = {}
-        said: list[str] = []
+        warnings: list[str] = []
 
         def run(batch: Sequence[list[str]]) -> list[Any]:
             # With scipy, which servers of vectors need not import.
@@ -232,7 +232,7 @@ def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> 
                 template=body["template"],
                 verbalisers=body["words"],
                 calibrate=body["calibrate"],
-                say=lambda line: said.append(line.removeprefix("warning: ")),
+                say=lambda line: warnings.append(line.removeprefix("warning: ")),
             )
             whole.update({name: about[name] for name in ("method", "template", "calibrated", "cut")})
             return [rows]
@@ -241,7 +241,7 @@ def labelling(model: Any, limits: Limits, *, slots: Any, empty: bool = True) -> 
             items=[texts] if texts else [],  # in one piece: batch calibration looks at all of them
             slots=[int(np.sum(slots(texts, body)))] if texts else [],
             run=run,
-            finish=lambda found: {"results": [row for rows in found for row in rows], **whole, "warnings": said},
+            finish=lambda found: {"results": [row for rows in found for row in rows], **whole, "warnings": warnings},
         )
 
     return Verb(
