@@ -320,8 +320,8 @@ MUTANTS = [
         "mean over micro-batches",
         (
             PRETRAIN,
-            "batch, gone, context, divisor)",
-            "batch, gone, context, max(gone.total_weight, 1) * len(batches))",
+            "batch, masked, context, divisor)",
+            "batch, masked, context, max(masked.total_weight, 1) * len(batches))",
         ),
     ),
     mutant(
@@ -340,8 +340,14 @@ MUTANTS = [
     ),
     mutant(7, "averaging over processes forgotten", (PRETRAIN, "(loss * (context.processes / ", "(loss * (1 / ")),
     mutant(7, "only the last chunk's gradient", (LINEAR, "grad_w += partial", "grad_w = partial.clone()")),
-    mutant(7, "buffer shared by two losses", (LINEAR, "(KEPT.lend if grad_w is None else KEPT.take)", "KEPT.take")),
-    mutant(7, "exponentials shared by two losses", (LINEAR, "(KEPT.lend if single else KEPT.take)", "KEPT.take")),
+    mutant(
+        7,
+        "buffer shared by two losses",
+        (LINEAR, "BUFFERS.lend if grad_w is None else", "BUFFERS.take if grad_w is None else"),
+    ),
+    mutant(
+        7, "exponentials shared by two losses", (LINEAR, "BUFFERS.lend if single else", "BUFFERS.take if single else")
+    ),
     mutant(7, "a slot's weight is its sum", (LINEAR, "part[:n] / self.sum[:, None] if", "part[:n] if")),
     mutant(
         7,
