@@ -143,20 +143,12 @@ def setting(name: str, value: Any = ...) -> str:
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is no whole number of at least `least`.
-
-    Raises:
-        UserError: naming the option and its value.
-    """
+    """Refuse what is no whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise UserError(option(name, value), hint=f"Expected a whole number, {least} or more.")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value that is none of the choices.
-
-    Raises:
-        UserError: with the choices there are.
-    """
+    """Refuse a value that is none of the choices."""
     if value not in choices:
         raise UserError(f"{name}={value}", hint=f"Expected {' or '.join(choices)}.")

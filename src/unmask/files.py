@@ -25,9 +25,6 @@ def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> 
 
     Args:
         hint: what is expected, where it is absent or no file.
-
-    Raises:
-        UserError: it is absent, a folder, may not be read, a broken gzip, not UTF-8, or holds a zero byte.
     """
     path = Path(path)
     try:
@@ -43,11 +40,7 @@ def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> 
 
 
 def unpacked(path: Path) -> bytes:
-    """A gzipped file, unpacked part by part.
-
-    Raises:
-        UserError: it takes more memory than is free.
-    """
+    """A gzipped file, unpacked part by part."""
     parts, size = [], 0
     with gzip.open(path) as file:
         while part := file.read(PART):
@@ -59,11 +52,7 @@ def unpacked(path: Path) -> bytes:
 
 
 def decoded(raw: bytes, source: str | Path) -> str:
-    """The bytes of a UTF-8 text file as text, without its byte order mark.
-
-    Raises:
-        UserError: naming the source and the line of what is not UTF-8, or a zero byte.
-    """
+    """The bytes of a UTF-8 text file as text, without its byte order mark."""
     if b"\0" in raw:
         line = raw[: raw.index(b"\0")].count(b"\n") + 1
         raise UserError(
@@ -116,9 +105,6 @@ def check_files(
         written: name in the folder -> `fingerprint`.
         most: bytes that are read through to know their CRC-32: all of the small files, and of the large ones some,
             evenly spread; default all. The size of every file is compared.
-
-    Raises:
-        UserError: naming a file that is missing, short or altered.
     """
     by_size = sorted(written, key=lambda name: int(written[name][0]))
     total = sum(int(written[name][0]) for name in by_size)
@@ -142,11 +128,7 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(content: dict[str, Any], path: Path, *, hint: str) -> dict[str, Any]:
-    """What was `sealed`; that of a version which wrote no CRC-32 is taken without it.
-
-    Raises:
-        UserError: it was altered since, naming the file that it was read from.
-    """
+    """What was `sealed`; that of a version which wrote no CRC-32 is taken without it."""
     rest = {key: value for key, value in content.items() if key != "crc32"}
     if "crc32" in content and content["crc32"] != zlib.crc32(json.dumps(rest).encode()):
         raise UserError(f"{path}: altered since it was written", hint=hint)
@@ -158,9 +140,6 @@ def check_weights(folder: str | Path, about: Mapping[str, Any]) -> None:
 
     Args:
         about: contents of unmask.json; one without "files" is of an earlier version, and not compared.
-
-    Raises:
-        UserError: naming the file that differs.
     """
     hint = 'Copy the folder again; if the weights were changed on purpose, remove "files" from its unmask.json.'
     written = about.get("files", {})
@@ -172,11 +151,7 @@ def check_weights(folder: str | Path, about: Mapping[str, Any]) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """What a JSON file holds; None where there is no file.
-
-    Raises:
-        UserError: it is no plain file (a folder, a broken link, a pipe), cannot be read, or is not JSON.
-    """
+    """What a JSON file holds; None where there is no file."""
     path = Path(path)
     try:
         if not os.path.lexists(path):
@@ -191,11 +166,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_object(path: str | Path) -> dict[str, Any] | None:
-    """The JSON object in a file; None where there is no file.
-
-    Raises:
-        UserError: as `read_json`, or it holds something else than an object.
-    """
+    """The JSON object in a file; None where there is no file."""
     found = read_json(path)
     if found is not None and not isinstance(found, dict):
         raise UserError(f"{path}: {type(found).__name__} in it, not an object", hint="Copy the file again.")
@@ -204,11 +175,7 @@ def read_object(path: str | Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def damaged(folder: str | Path) -> Iterator[None]:
-    """Within, a folder's files are put together: what does not go together is the folder's fault, not the program's.
-
-    Raises:
-        UserError: for whatever went wrong, with the first line of it.
-    """
+    """Within, a folder's files are put together: what does not go together is the folder's fault, not the program's."""
     try:
         yield
     except (
@@ -250,11 +217,7 @@ def files_below(folder: str | Path, *, hidden: list[Path] | None = None) -> list
 
 
 def check_place(path: str | Path) -> Path:
-    """A file's path, if its folder is there: asked before long work whose result goes there.
-
-    Raises:
-        UserError: there is no such folder, nothing may be written there, or the path is a folder itself.
-    """
+    """A file's path, if its folder is there: asked before long work whose result goes there."""
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{path}: a folder", hint="Give the name of a file to write.")
@@ -273,9 +236,6 @@ def check_results(results: Iterable[str | Path | None], sources: Iterable[str | 
         results: None is passed over.
         sources: files, folders, patterns, or anything else (a text, None), which is passed over. No file in a folder
             that is read is written over.
-
-    Raises:
-        UserError: naming the place at fault.
     """
     read = [found for p in sources if p is not None for found in _found(p)]
     folders = [Path(p).resolve() for p in read if os.path.isdir(p)]
@@ -298,11 +258,7 @@ def _found(source: str | Path) -> list[str]:
 
 
 def check_folder(folder: str | Path) -> Path:
-    """A folder's path, if it is one or can be made one: asked before long work whose results go there.
-
-    Raises:
-        UserError: something else has its name, or that of a folder above it, or nothing may be written there.
-    """
+    """A folder's path, if it is one or can be made one: asked before long work whose results go there."""
     folder = Path(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if os.path.exists(place))
     if not there.is_dir():
@@ -313,11 +269,7 @@ def check_folder(folder: str | Path) -> Path:
 
 
 def check_new_model(folder: str | Path) -> Path:
-    """`check_folder`, of a folder for a new model: it holds none yet.
-
-    Raises:
-        UserError: it does, or is no folder that can be written to.
-    """
+    """`check_folder`, of a folder for a new model: it holds none yet."""
     folder = check_folder(folder)
     if (folder / "config.json").exists() or (folder / "unmask.json").exists():
         raise UserError(f"{folder} already holds a model", hint=f"Choose another {option('out')}, or remove it.")
@@ -325,11 +277,7 @@ def check_new_model(folder: str | Path) -> Path:
 
 
 def check_room(folder: Path, size: float, *, what: str, hint: str) -> None:
-    """Refuse to begin what the disk has no room for.
-
-    Raises:
-        UserError: fewer than `size` bytes are free where the folder is.
-    """
+    """Refuse to begin what the disk has no room for."""
     free = shutil.disk_usage(folder).free
     if size > free:
         raise UserError(f"{folder}: {what} take {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free", hint=hint)

@@ -100,9 +100,6 @@ def refuse_more_than_memory(what: str, needed: float, *, hint: str = "Give a sma
     Args:
         what: the file, and what it says of itself.
         needed: bytes that it takes at least.
-
-    Raises:
-        UserError: that is more than is free.
     """
     free = free_memory()
     if needed > free.bytes:

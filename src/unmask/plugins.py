@@ -38,11 +38,7 @@ class Plugins:
         return [*self.built_in, *sorted({point.name for point in self._foreign()})]
 
     def load(self, name: str) -> Any:
-        """What stands under a name.
-
-        Raises:
-            UserError: nothing does; its package cannot be imported; two packages announce it.
-        """
+        """What stands under a name."""
         if name in self.built_in:
             return resolve(self.built_in[name])
         points = [point for point in self._foreign() if point.name == name]
@@ -95,9 +91,6 @@ def resolve(reference: str) -> Any:
     """What "package.module:name" (or "package.module:class.method") refers to.
 
     Imported without garbage collection: where torch comes with it, a tenth of a second sooner (of one).
-
-    Raises:
-        UserError: it has no ":", or there is no such module or name.
     """
     module, colon, name = reference.partition(":")
     if not (module and colon and name):
@@ -128,9 +121,6 @@ MODELS = Plugins(group="unmask.models", noun="model", built_in={})
 def installed_model(name: str | Path) -> Path | None:
     """The folder of an installed model of this name; None where no package announces one, or a
     folder of that name is here.
-
-    Raises:
-        UserError: the package cannot be imported, or what it announces is no folder.
     """
     if not isinstance(name, str) or Path(name).exists() or name not in MODELS.names():
         return None

@@ -36,12 +36,7 @@ def names() -> list[str]:
 
 
 def modality(name: str) -> Modality:
-    """The modality of that name.
-
-    Raises:
-        UserError: there is none, its package cannot be imported or announces something else, or two packages announce
-            it.
-    """
+    """The modality of that name."""
     found = MODALITIES.load(name)
     if not isinstance(found, Modality) or found.name != name:
         what = f"the modality {found.name!r}" if isinstance(found, Modality) else f"a {type(found).__name__}"
@@ -76,9 +71,6 @@ def kind_of(model: str | Path) -> str:
 
     What is neither a folder here nor the name of a model that a package brings is a hub name, and so text. A folder
     without unmask.json is of the modality that knows the model_type (or architecture) in its config.json.
-
-    Raises:
-        UserError: unmask.json is broken or names a modality that is not there.
     """
     path = Path(installed_model(model) or model).expanduser() / "unmask.json"
     if path.parent.suffix and path.parent.is_file():

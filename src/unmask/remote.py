@@ -59,11 +59,7 @@ class Remote:
         return PurePosixPath(self.name).with_suffix(suffix)
 
     def size(self) -> int | None:
-        """Bytes; None where the store does not say.
-
-        Raises:
-            UserError: there is no such file, or the store refuses.
-        """
+        """Bytes; None where the store does not say."""
         with reading(self.url):
             system, path = _system(self.url)
             size = system.info(path).get("size")
@@ -76,11 +72,7 @@ class Remote:
             return f"{system.ukey(path)} {system.info(path).get('size')}"
 
     def exists(self) -> bool:
-        """Whether there is such a file.
-
-        Raises:
-            UserError: the store refuses to say.
-        """
+        """Whether there is such a file."""
         with reading(self.url):
             system, path = _system(self.url)
             return bool(system.exists(path))
@@ -113,11 +105,7 @@ def size_of(where: Place) -> int | None:
 
 
 def files_at(url: str) -> list[Remote]:
-    """The files that a URL names: itself, those below it, or those that match where it is a pattern; sorted.
-
-    Raises:
-        UserError: nothing is there, no such kind of store, its package is not installed, or it refuses.
-    """
+    """The files that a URL names: itself, those below it, or those that match where it is a pattern; sorted."""
     with reading(url):
         system, path = _system(url)
         if any(c in path for c in "*["):
@@ -138,11 +126,7 @@ def shared(url: str) -> bool:
 
 @contextlib.contextmanager
 def reading(url: str) -> Iterator[None]:
-    """Within, a store is asked; what it refuses is the user's to mend.
-
-    Raises:
-        UserError: for whatever went wrong.
-    """
+    """Within, a store is asked; what it refuses is the user's to mend."""
     try:
         yield
     except UserError:
@@ -159,11 +143,7 @@ def reading(url: str) -> Iterator[None]:
 
 
 def _system(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it.
-
-    Raises:
-        UserError: there is no such kind of store, or its package is not installed.
-    """
+    """The file system of a URL, and the path in it."""
     import fsspec
     from fsspec.registry import known_implementations
 

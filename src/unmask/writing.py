@@ -101,11 +101,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def written(path: str | Path) -> Iterator[Path]:
-    """A place to write a file, of the same suffix; after the block the file stands at `path`, whole or not at all.
-
-    Raises:
-        UserError: its folder is not there, or it cannot be written; what was there before is untouched.
-    """
+    """A place to write a file, of the same suffix; after the block the file stands at `path`, whole or not at all."""
     path = check_place(path)
     try:
         with replacing(path) as temporary:
@@ -144,9 +140,6 @@ def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy:
         path: of the lock's file, made where it is not there, and removed at the end.
         wait: told who holds the lock; then this process waits. None: it does not wait.
         busy: what is going on there, for the message.
-
-    Raises:
-        UserError: another one holds the lock and `wait` is None, or the file cannot be made.
     """
     path = Path(path).absolute()
     mine = _of_threads.setdefault(path, threading.RLock())
@@ -216,9 +209,6 @@ def own_folder(folder: str | Path, *, busy: str = "writes a model there") -> Ite
     """Within, this process alone writes into a folder, which is made for its owner alone where it is not there.
 
     A folder that was made and in which nothing was written is removed.
-
-    Raises:
-        UserError: another process writes there, it cannot be made, or the disk is full or read only by now.
     """
     folder = check_folder(folder)
     made = not folder.exists()
@@ -244,12 +234,7 @@ def own_folder(folder: str | Path, *, busy: str = "writes a model there") -> Ite
 
 @contextlib.contextmanager
 def new_model(folder: str | Path) -> Iterator[Path]:
-    """`own_folder` of a folder that holds no model yet: around all the work whose result goes there.
-
-    Raises:
-        UserError: it holds one, another process writes there, or it cannot be made. What a run that was killed once its
-            model stood there left beside it is removed.
-    """
+    """`own_folder` of a folder that holds no model yet: around all the work whose result goes there."""
     with own_folder(folder) as place:
         try:
             check_new_model(place)
@@ -288,11 +273,7 @@ def replace_json(path: Path, content: Any) -> None:
 
 
 def write_json_lines(rows: Iterable[Mapping[str, Any]], path: str | Path) -> int:
-    """One JSON object per line, as they come, the file whole or not at all; how many.
-
-    Raises:
-        UserError: its folder is not there, or it cannot be written.
-    """
+    """One JSON object per line, as they come, the file whole or not at all; how many."""
     count = 0
     with written(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         for count, row in enumerate(rows, start=1):  # noqa: B007 - the last one is the count
@@ -327,11 +308,7 @@ def final_place(path: str | Path) -> Path:
 
 
 def check_absent(folder: str | Path) -> Path:
-    """A folder's path, if nothing is there but what a killed process may have left of it: its lock.
-
-    Raises:
-        UserError: something is there.
-    """
+    """A folder's path, if nothing is there but what a killed process may have left of it: its lock."""
     folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and _is_empty(folder)):
         raise UserError(f"{folder}: exists", hint=f"Choose another {option('out')}, or remove it.")
@@ -362,9 +339,6 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
     A new folder appears by one rename, for its owner alone. In one that exists one rename says that all files are
     there, whole; then they are renamed one by one, which who reads or writes there next brings to an end
     (`brought_to_an_end`) where it was cut. Its other files stay.
-
-    Raises:
-        UserError: the folder cannot be written, or another process writes there; what was there before is untouched.
     """
     folder = Path(folder)
     with own_folder(folder):
@@ -404,11 +378,7 @@ SAVED = ".saved"
 
 
 def brought_to_an_end(folder: Path) -> None:
-    """Bring to its place what a process that was ended had written whole into a folder (`written_folder`).
-
-    Raises:
-        UserError: there is such, and nothing may be written there.
-    """
+    """Bring to its place what a process that was ended had written whole into a folder (`written_folder`)."""
     if (folder / SAVED).is_dir():
         with own_folder(folder):
             try:
@@ -440,11 +410,7 @@ def note_weights(folder: Path) -> None:
 
 
 def demo_folder(out: str | Path) -> Path:
-    """An empty folder for a demo; that of an earlier demo is emptied.
-
-    Raises:
-        UserError: `out` exists and is not an earlier demo, or cannot be made.
-    """
+    """An empty folder for a demo; that of an earlier demo is emptied."""
     out = check_folder(out)
     if out.exists():
         if not (out / "demo.json").exists() and any(out.iterdir()):

@@ -111,11 +111,7 @@ def build() -> Lazy:
 
 
 def _shared(name: str) -> Any:
-    """A command of `COMMANDS`, or the group of a modality's own commands.
-
-    Raises:
-        UserError: a launcher started several processes, and the command is for one.
-    """
+    """A command of `COMMANDS`, or the group of a modality's own commands."""
     if name not in BY_SEVERAL:
         check_one_process(f"unmask {name}")
     if name in OWN:

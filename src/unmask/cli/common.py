@@ -96,9 +96,6 @@ def write_array(parts: Iterable[Any], rows: int, path: str | Path) -> tuple[int,
     Args:
         parts: arrays that follow each other, one of which at a time is held.
         rows: of all of them.
-
-    Raises:
-        UserError: its folder is not there, or it cannot be written.
     """
     import numpy as np
 
@@ -138,11 +135,7 @@ def run_overrides(context: Any, **more: Any) -> dict[str, Any]:
 
 
 def with_recipe(recipe: str | None, recipes: Mapping[str, Any], settings: Any, change: Any, given: Any) -> Any:
-    """Settings of a kind: its defaults, then a recipe, then what was given; `change` is the kind's `with_overrides`.
-
-    Raises:
-        UserError: there is no such recipe.
-    """
+    """Settings of a kind: its defaults, then a recipe, then what was given; `change` is the kind's `with_overrides`."""
     if recipe is not None and recipe not in recipes:
         raise UserError(f"--recipe {recipe}", hint=suggest(recipe, recipes))
     return change(change(settings, recipes[recipe] if recipe else {}), given)

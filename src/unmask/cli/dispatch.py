@@ -121,11 +121,7 @@ class Dispatch(TyperCommand):
         return resolve(command.choose)(*read_words(args, readers))
 
     def _refuse(self, args: Sequence[str], case: str, chosen: TyperCommand, every: Readers) -> None:
-        """Refuse options that another case reads and this one does not: nothing a person says is passed over.
-
-        Raises:
-            UserError: naming the first such option, and whom it is for.
-        """
+        """Refuse options that another case reads and this one does not: nothing a person says is passed over."""
         known = flags({case: chosen})
         for flag in _given(args, every):
             others = [label for label, command in every.items() if flag in flags({label: command})]
@@ -183,9 +179,6 @@ def read_words(args: Sequence[str], readers: Readers, most: int | None = None) -
 
     Args:
         most: stop after this many words.
-
-    Raises:
-        UserError: an option before the last of `most` words takes a value in one case and none in another.
     """
     words: list[str] = []
     options: dict[str, str] = {}

@@ -43,11 +43,7 @@ def serve(
 
 
 def start(models: list[str], *, given: dict[str, float] | None = None, **options: object) -> None:
-    """Serve, until a signal ends it.
-
-    Raises:
-        UserError: what serving needs is not installed, or what is wrong with the models or options.
-    """
+    """Serve, until a signal ends it."""
     from unmask.serving.limits import Limits
     from unmask.serving.models import named
 

@@ -42,9 +42,6 @@ def answers(
 
     Args:
         slots: longest example the model takes.
-
-    Raises:
-        UserError: an example is longer than `slots`.
     """
     device = next(model.parameters()).device
     with inference_mode(model):

@@ -68,9 +68,6 @@ def bound(
 
     Args:
         slots: longest example the model takes.
-
-    Raises:
-        UserError: `draws` is below 1, or an example longer than `slots`.
     """
     if draws < 1:
         raise UserError(f"draws={draws}", hint="Expected 1 or more.")

@@ -44,9 +44,6 @@ def embed(
         normalise: to length 1, so that a dot product is the cosine.
         shared_rows: several short examples share a row; else one per row, beside others of its length.
         unpooled: slots at the start of each example that are read and not pooled.
-
-    Raises:
-        UserError: an example is longer than `slots`, or the pooling is unknown.
     """
     some = np.flatnonzero([len(e) for e in examples])
     batches = (packed_batches if shared_rows else similar_length_batches)(
@@ -94,11 +91,7 @@ def embed_batches(
 
 
 def pooled_by(pooling: str, include_special: bool = True, unpooled: int = 0) -> Pool:
-    """`pool` with its settings given, for `embed_batches`.
-
-    Raises:
-        UserError: the pooling is unknown.
-    """
+    """`pool` with its settings given, for `embed_batches`."""
     check_pooling(pooling)
     return lambda model, batch, count: pool(model, batch, count, pooling, include_special, unpooled)
 
@@ -111,9 +104,6 @@ def pool(
     Args:
         include_special: mean and maximum count special slots too.
         unpooled: slots at the start of each example that are not counted.
-
-    Raises:
-        UserError: the pooling is unknown.
     """
     check_pooling(pooling)
     if pooling == "first" and not unpooled:
@@ -126,9 +116,7 @@ def pool(
 
 
 def check_pooling(pooling: str, known: Sequence[str] = POOLINGS) -> None:
-    """Raises:
-    UserError: it is none of `known`, nor several of them joined by "+".
-    """
+    """Refuse a pooling that is none of `known`, nor several of them joined by "+"."""
     if not set(pooling.split("+")) <= set(known):
         raise UserError(option("pooling", pooling), hint=f"Expected {', '.join(known[:-1])} or {known[-1]}.")
 

@@ -112,9 +112,6 @@ def fill(
             is one on average: of 4 slots a tenth is one in four passes of ten. Slots that are not filled are never
             touched. Not for `order` by turns.
         remask_by: which are hidden again: any ('random'), or those that were least likely when they were drawn.
-
-    Raises:
-        UserError: settings out of range.
     """
     turns = order if isinstance(order, Tensor) else None
     if turns is None and order not in ("confidence", "random", "left_to_right"):
@@ -240,9 +237,6 @@ def fill_examples(
         slots: longest example the model takes.
         keep: makes something of a prediction and places in it, an entry per place: the likeliest values, say.
         options: as `fill` has them.
-
-    Raises:
-        UserError: an example is longer than `slots`, or settings out of range.
     """
     device = next(model.parameters()).device
     out: list[FilledExample | None] = [None] * len(examples)

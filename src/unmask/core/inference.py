@@ -130,9 +130,6 @@ def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> I
     """Cut examples into batches: (their numbers, width of a row), longest first, every example once.
 
     Longest first, so that a batch too large for the memory fails at once.
-
-    Raises:
-        UserError: an example is longer than `slots`.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     _check(lengths, slots)
@@ -153,9 +150,6 @@ def packed_batches(
 
     `batch.index` counts within the batch: example `numbers[batch.index]` stands in a slot. Several short examples
     share a row: rows are 128 slots wide, or the next power of two for longer examples.
-
-    Raises:
-        UserError: an example is longer than `slots`.
     """
     lengths = np.array([len(e) for e in examples], np.int64)
     _check(lengths, slots)
@@ -182,9 +176,6 @@ def similar_length_batches(
 
     Args:
         waste: a row is at most this share longer than its example.
-
-    Raises:
-        UserError: an example is longer than `slots`.
     """
     lengths = np.array([len(e) for e in examples], np.int64)
     _check(lengths, slots)

@@ -41,9 +41,6 @@ def own_selector(reference: str, ratio: Ratio) -> Selector:
 
     Args:
         ratio: what the settings ask for; a class whose constructor has an argument `ratio` is given it.
-
-    Raises:
-        UserError: there is no such thing, or it cannot be called.
     """
     found = resolve(reference)
     if isinstance(found, type):

@@ -191,9 +191,6 @@ class Categorical:
     def top(self, k: int) -> tuple[Int[Tensor, "hidden k"], Float[Tensor, "hidden k"]]:
         """The k likeliest values of those that may be proposed (all of them, where they are fewer), and their
         log-probabilities.
-
-        Raises:
-            UserError: k is below 1.
         """
         if k < 1:
             raise UserError(f"top={k}", hint="Expected 1 or more.")

@@ -62,9 +62,6 @@ def score(
             are cut into many pieces look likely. Where every unit is one slot the two agree.
         targets: slots to score in each example; default all that are observed and not special.
         read: takes the log-probability of a prediction apart; default all of it.
-
-    Raises:
-        UserError: an example is longer than `slots`.
     """
     if mode not in ("unit", "slot"):
         raise UserError(f"mode={mode}", hint="Expected unit or slot.")

@@ -15,11 +15,7 @@ LARGEST = 2**27
 
 
 def check(config: Any, where: str = "") -> None:
-    """Check the types and sizes of a config's fields, and of the configs in it.
-
-    Raises:
-        UserError: naming the first field that cannot be.
-    """
+    """Check the types and sizes of a config's fields, and of the configs in it."""
     for name, kind in typing.get_type_hints(type(config)).items():
         value, place = getattr(config, name), f"{where}{name}"
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

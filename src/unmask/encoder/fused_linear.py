@@ -259,9 +259,7 @@ def multiplies_exactly(even: int, odd: int) -> bool:
 
 
 def require_int8() -> None:
-    """Raises:
-    UserError: this torch or CPU cannot multiply 8-bit numbers, or loses digits of their sums.
-    """
+    """Refuse a torch or CPU that cannot multiply 8-bit integers, or loses digits of their sums."""
     hint = f"Use {option('precision', 'bf16')} or fp32."
     if not (_has("onednn", "qlinear_pointwise") and torch.backends.mkldnn.is_available()):
         raise UserError("this torch has no oneDNN int8 products", hint=hint)

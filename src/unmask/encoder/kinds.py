@@ -32,11 +32,7 @@ class AttentionKind:
         return context if window is None else min(context, 2 * window + 1)
 
     def check(self, *, layers: int, heads: int) -> None:
-        """Whether the kind suits an encoder of so many layers and heads.
-
-        Raises:
-            UserError: it does not.
-        """
+        """Whether the kind suits an encoder of so many layers and heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,11 +141,7 @@ KINDS: dict[str, type[AttentionKind]] = {
 
 
 def attention_from_dict(data: dict[str, Any]) -> AttentionKind:
-    """A kind from plain data (`EncoderConfig.to_dict`).
-
-    Raises:
-        UserError: an unknown kind.
-    """
+    """A kind from plain data (`EncoderConfig.to_dict`)."""
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
     }  # from JSON

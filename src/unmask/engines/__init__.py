@@ -25,9 +25,6 @@ def engine(name: str, workers: int | None, say: Callable[[str], None]) -> Engine
             on this machine and ended with the work).
         workers: how many work side by side; default all cores that there are.
         say: told where the work is done.
-
-    Raises:
-        UserError: another name, no worker, or the package ray is not installed.
     """
     check_choice("engine", name, ENGINES)
     if workers is not None and workers < 1:

@@ -28,9 +28,6 @@ def prepared_at(data: str | Path | Sequence[str | Path], kind: str) -> Path | No
 
     Args:
         kind: of data that it must be of.
-
-    Raises:
-        UserError: it is not finished, not as it was written, is of another kind, or stands beside other data.
     """
     items = [Path(i) for i in ([data] if isinstance(data, str | Path) else data)]
     for folder in items:
@@ -60,10 +57,7 @@ def prepared_with(folder: Path) -> dict[str, Any]:
 
 
 def refuse_other(folder: Path, name: str, asked: Any, was: Any) -> None:
-    """
-    Raises:
-        UserError: a setting is asked for that is not what the folder was prepared with.
-    """
+    """Refuse a setting that differs from the one the folder was prepared with."""
     if asked != was:
         raise UserError(
             f"{name}={asked}, and {folder} was prepared with {name}={was}",
@@ -79,9 +73,6 @@ def preparing(out: Path, own: Sequence[str]) -> Iterator[None]:
         own: names of what a preparation writes there.
 
     What was done stays where an error ends it; where nothing was, nothing is left there.
-
-    Raises:
-        UserError: it cannot be written to, holds something else, or another process prepares data in it.
     """
     check_folder(out)
     remove_left(out)
@@ -112,11 +103,7 @@ def preparing(out: Path, own: Sequence[str]) -> Iterator[None]:
 
 
 def is_finished(out: Path, key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether this very preparation is there already.
-
-    Raises:
-        UserError: another one is, naming the settings that differ.
-    """
+    """Whether this very preparation is there already."""
     about = read_json(out / ABOUT)
     if about is None:
         return False
@@ -163,10 +150,7 @@ def remove_halves(folder: Path) -> None:
 
 
 def check_seen(folder: str, key: str) -> None:
-    """
-    Raises:
-        UserError: this machine does not see the folder that results go to.
-    """
+    """Refuse to go on where this machine does not see the output folder."""
     try:
         there = json.loads((Path(folder) / PLAN).read_text())["key"]
     except (OSError, ValueError, KeyError):

@@ -51,9 +51,6 @@ class Engine(ABC):
             function: "package.module:function", called with (common, task); it may be called again for the same task.
             common: what all calls share; pickled once.
             tasks: each is pickled.
-
-        Raises:
-            UserError: what a call raised, or `Ended`.
         """
 
     def __enter__(self) -> Engine:

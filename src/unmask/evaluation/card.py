@@ -219,9 +219,6 @@ def card_of(files: str | Path, *, name: str | None = None, run: str | Path | Non
         files: where config.json and unmask.json are.
         name: how the folder is called in commands; default its name.
         run: the run folder, with metrics.jsonl, where that is another one: while files are written beside.
-
-    Raises:
-        UserError: unmask.json is broken or of no known modality.
     """
     files = Path(files)
     name = name or final_place(files).name

@@ -21,21 +21,13 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @contextlib.contextmanager
 def whole_folder(out: str | Path) -> Iterator[Path]:
-    """A folder to write into that appears under its name when all is written, by one rename, or not at all.
-
-    Raises:
-        UserError: there is something under that name, or it cannot be written.
-    """
+    """A folder to write into that appears under its name when all is written, by one rename, or not at all."""
     with written_folder(check_absent(out)) as new:
         yield new
 
 
 def torch_type(dtype: str | None) -> Any:
-    """A torch number format by our name, None for none.
-
-    Raises:
-        UserError: another name.
-    """
+    """A torch number format by our name, None for none."""
     import torch
 
     if dtype is None:
@@ -74,11 +66,7 @@ def to_sentence_transformers(
 
 
 def chosen_sentences(sentences: Sentences, pooling: str | None, normalise: bool | None) -> Sentences:
-    """The folder's way of making vectors, with another pooling or normalised where that was chosen.
-
-    Raises:
-        UserError: as `Sentences.choose`.
-    """
+    """The folder's way of making vectors, with another pooling or normalised where that was chosen."""
     after = list(sentences.after)
     if normalise is not None and normalise != sentences.normalise:
         after = [*after, Normalize()] if normalise else after[:-1]

@@ -44,9 +44,6 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
 
     Args:
         pooling: asks for sentence vectors, whatever the folder is for.
-
-    Raises:
-        UserError: the folder is for a task whose trained head is not in it.
     """
     folder = model.folder
     if pooling is not None:

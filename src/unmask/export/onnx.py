@@ -30,9 +30,7 @@ CLOSE = 1e-3
 
 
 def require_onnx() -> None:
-    """Raises:
-    UserError: the extra `onnx` is not installed.
-    """
+    """Refuse to go on without the extra `onnx`."""
     try:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
@@ -70,9 +68,6 @@ def to_onnx(
 
     Returns:
         out, head, outputs, bytes, largest difference to our outputs; of the int8 file see `eight_bits.eight_bits`.
-
-    Raises:
-        UserError: an encoder that has no graph for all lengths (BigBird), a graph that differs from ours, no onnx.
     """
     require_onnx()
     if quantize not in (None, "int8"):
@@ -232,9 +227,6 @@ def _ragged(model: Any, types: bool, rows: int = 3, longest: int = 40) -> dict[s
 def _check(path: Path, graph: Graph, model: Any, types: bool) -> float:
     """Largest difference of real slots between the file and what `predict`, `embed` and `fill` go by, on another shape
     than was traced.
-
-    Raises:
-        UserError: they differ by more than rounding.
     """
     feed = _ragged(model, types)
     real = feed["attention_mask"].astype(bool)

@@ -27,9 +27,6 @@ def share(model: str | Path, out: str | Path) -> dict[str, Any]:
 
     Returns:
         out, bytes, and `left_out`: the names of what was not copied.
-
-    Raises:
-        UserError: there is no model, `out` exists, or the copy cannot be loaded.
     """
     folder = find_folder(str(model))
     if not folder.is_dir():

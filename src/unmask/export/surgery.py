@@ -24,9 +24,6 @@ def extend_positions(model: Any, slots: int) -> None:
 
     A learned table is continued with copies of itself (as Longformer was begun: Beltagy et al. 2020, sec. 5): a start
     to train from. Rotary and disentangled positions only get the new number.
-
-    Raises:
-        UserError: not longer than before, or an encoder without positions.
     """
     config = model.model.encoder.config
     old = config.longest
@@ -55,11 +52,7 @@ def extend_positions(model: Any, slots: int) -> None:
 
 
 def pad_vocabulary(model: Any, multiple: int = 64) -> int:
-    """Round the tables up to a multiple of rows, in place; new rows are zero and never predicted. Returns the rows.
-
-    Raises:
-        UserError: a multiple below 1.
-    """
+    """Round the tables up to a multiple of rows, in place; new rows are zero and never predicted. Returns the rows."""
     if multiple < 1:
         raise UserError(f"pad_vocabulary={multiple}", hint="Expected 1 or more, such as 64.")
     codec = model.model.codec
@@ -78,9 +71,6 @@ def prune_vocabulary(model: Any, texts: Iterable[str]) -> dict[str, int]:
 
     Returns:
         kept, before, and bytes saved (fp32).
-
-    Raises:
-        UserError: a tokenizer that cannot be pruned, or no text.
     """
     data = json.loads(model.tokenizer.backend.to_str())
     used: set[int] = set()

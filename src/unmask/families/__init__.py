@@ -44,11 +44,7 @@ OTHERS = Plugins(group="unmask.families", noun="family", built_in={})
 
 
 def _other(name: str) -> Family:
-    """The family that a package announces for a model_type.
-
-    Raises:
-        UserError: it cannot be imported, or is no `Family` of that model_type.
-    """
+    """The family that a package announces for a model_type."""
     found = OTHERS.load(name)
     if not isinstance(found, Family) or name not in found.model_types:
         raise UserError(
@@ -59,12 +55,7 @@ def _other(name: str) -> Family:
 
 
 def detect(config: Mapping[str, Any]) -> Family:
-    """The family of a config.json.
-
-    Raises:
-        UserError: another architecture, named, with those that are known, or a model of a known one that is no
-            encoder, or whose weights are quantised.
-    """
+    """The family of a config.json."""
     kind = config.get("model_type")
     for family in FAMILIES:
         if kind in family.model_types:

@@ -155,11 +155,7 @@ def is_tied(family: Family, said: bool, tensors: Mapping[str, Tensor]) -> bool:
 
 
 def check_sizes(family: Family, config: EncoderConfig, vocabulary: int, tensors: Mapping[str, Tensor]) -> None:
-    """Check what config.json says against the weights before a model is made, which would take memory for what it says.
-
-    Raises:
-        UserError: the embedding table has another size, or there are more layers than tensors.
-    """
+    """Check config.json against the weights before a model is made, which would take the memory that it claims."""
     left = {name: tensors[k] for k, name in published_names(family, tensors).items()}
     names = next(names for names, ours in family.rules(0) if ours == TABLE)
     names += tuple(alias for alias, ours in family.aliases.items() if ours == TABLE)
@@ -177,12 +173,7 @@ def check_sizes(family: Family, config: EncoderConfig, vocabulary: int, tensors:
 
 
 def load_state(family: Family, model: Any, tensors: Mapping[str, Tensor]) -> Loaded:
-    """Fill a masked model from published tensors.
-
-    Raises:
-        UserError: a tensor has another shape than the config says (both shapes are named), one of query, key and
-            value is missing, or no layer at all matches, or a layer has no weights.
-    """
+    """Fill a masked model from published tensors."""
     state, config = model.state_dict(), model.encoder.config
     spelled = published_names(family, tensors)
     left = {name: tensors[k] for k, name in spelled.items()}
@@ -232,9 +223,7 @@ _FORMATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def _check_numbers(name: str, tensor: Tensor) -> None:
-    """Raises:
-    UserError: a tensor of whole numbers or 8 bits where weights belong, or with values that are no numbers.
-    """
+    """Refuse weights that are integers or 8-bit, or that are not finite."""
     if tensor.dtype not in _FORMATS:
         raise UserError(
             f"tensor {name} is {tensor.dtype}".replace("torch.", ""), hint="Weights are in fp32, bf16, fp16 or fp64."

@@ -297,10 +297,6 @@ def recommend(
     Returns:
         name, family, source, parameters, context, languages, domain, memory_mb, reasons, and unmet: wishes that it does
         not meet, each with the checkpoint that meets it and what that would cost.
-
-    Raises:
-        UserError: wishes that are not known, all of them, with what is; or nothing fits (the wishes that stand in the
-            way are named).
     """
     wishes: dict[str, Callable[[PublishedModel], bool]] = {
         "languages": lambda c: c.languages == ("*",) or set(languages) <= set(c.languages),
@@ -333,9 +329,7 @@ def _size(c: PublishedModel) -> str:
 
 
 def _check_wishes(languages: tuple[str, ...], context: int, size: str, domain: str) -> None:
-    """Raises:
-    UserError: naming each wish that is not known, and what is.
-    """
+    """Refuse unknown wishes, naming each, and those that are known."""
     wrong = []
     if size not in SIZES:
         wrong.append((f"size {size!r}", f"sizes: {', '.join(SIZES)}"))

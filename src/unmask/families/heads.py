@@ -47,9 +47,6 @@ class TaskHead(nn.Module):
         pool: 'first', 'mean' or 'each' slot, or 'late': each slot, and the outputs averaged (EuroBERT).
         labels: their names, where config.json has them.
         dropout: in front of the last layer (and of the first of two, as published).
-
-    Raises:
-        UserError: config.json asks for another pooling or an activation we do not have.
     """
 
     def __init__(
@@ -122,11 +119,7 @@ class TaskHead(nn.Module):
 def new_head(
     family: Family, kind: str, model: MaskedModel[TokenCodec], config: Mapping[str, Any], outputs: int
 ) -> TaskHead:
-    """A head of a family for 'sequence', 'token' or 'span', its weights random.
-
-    Raises:
-        UserError: the family has no published one.
-    """
+    """A head of a family for 'sequence', 'token' or 'span', its weights random."""
     if kind not in family.heads:
         raise UserError(
             f"{family.name} models have no published head for this task",

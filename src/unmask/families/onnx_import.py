@@ -29,11 +29,7 @@ _PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "DynamicQuantizeMatMul")
 
 
 def find_graph(folder: Path) -> Path:
-    """The ONNX file of a folder.
-
-    Raises:
-        UserError: there is none, or several and none called model.onnx.
-    """
+    """The ONNX file of a folder."""
     found = sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
     named = [p for p in found if p.name == "model.onnx"]
     if named or len(found) == 1:
@@ -46,9 +42,6 @@ def read_onnx(path: str | Path, config: Mapping[str, Any] | None = None) -> dict
 
     Args:
         config: config.json beside it; needed for files that unmask wrote.
-
-    Raises:
-        UserError: not an ONNX file, or no encoder's names in it.
     """
     try:
         import onnx

@@ -186,11 +186,7 @@ def in_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def spelling_of(tensors: Mapping[str, Tensor]) -> Spelling:
-    """Which spelling a checkpoint has (after `canonical`).
-
-    Raises:
-        UserError: none that is known.
-    """
+    """Which spelling a checkpoint has (after `canonical`)."""
     for spelling in (TRANSFORMERS, OFFICIAL):
         first = spelling.spelled(1, 0)
         if all(
@@ -216,12 +212,7 @@ class Converted:
 
 
 def from_published(tensors: Mapping[str, Tensor]) -> Converted:
-    """Published tensors -> ours, exactly.
-
-    Raises:
-        UserError: no vision transformer, one of query, key and value is missing, or a layer has tensors that ours lack
-            (layer scale, norms of queries and keys): without them it would compute something else.
-    """
+    """Published tensors -> ours, exactly."""
     left = canonical(tensors)
     spelling = spelling_of(left)
     layers, decoder_layers = count_layers(left)

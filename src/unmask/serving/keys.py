@@ -20,11 +20,7 @@ ORIGIN = re.compile(r"https?://[^/\s]+")
 
 
 class Keys:
-    """The keys of a file, one per line; empty lines and those that begin with # are passed over.
-
-    Raises:
-        UserError: no such file, no key in it, or a key that is short enough to be guessed.
-    """
+    """The keys of a file, one per line; empty lines and those that begin with # are passed over."""
 
     def __init__(self, path: str | Path) -> None:
         try:
@@ -111,11 +107,7 @@ def allowed_origin(origin: str, host: str, allowed: Sequence[str]) -> bool:
 
 
 def check_origins(allowed: Sequence[str]) -> None:
-    """Refuse what no browser would send as an origin.
-
-    Raises:
-        UserError: naming it.
-    """
+    """Refuse what no browser would send as an origin."""
     for origin in allowed:
         if origin != "*" and not ORIGIN.fullmatch(origin):
             raise UserError(

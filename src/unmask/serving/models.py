@@ -25,9 +25,6 @@ LOADED = (".json", ".safetensors", ".onnx", ".bin", ".txt", ".model")
 def named(given: Sequence[str]) -> dict[str, str]:
     """Name -> folder, from folders and NAME=FOLDER.
 
-    Raises:
-        UserError: a name that cannot stand in an address, or that two have.
-
     >>> named(["models/a", "b=models/other"])
     {'a': 'models/a', 'b': 'models/other'}
     """
@@ -56,11 +53,7 @@ def contents(models: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_contents(models: Mapping[str, str], began: Mapping[str, Any]) -> None:
-    """Compare folders with what they held when the server began: all its processes answer from the same models.
-
-    Raises:
-        UserError: naming a folder that holds something else.
-    """
+    """Compare folders with what they held when the server began: all its processes answer from the same models."""
     try:
         now = contents(models)
     except OSError:  # a file that is being replaced
@@ -89,20 +82,12 @@ def without_collection() -> Iterator[None]:
 
 
 def load_served(models: Mapping[str, str], limits: Limits, *, device: str, precision: str) -> dict[str, Served]:
-    """Load models as their modalities serve them.
-
-    Raises:
-        UserError: what is wrong with a folder, or its modality has nothing to serve.
-    """
+    """Load models as their modalities serve them."""
     return {name: serve(folder, limits, device=device, precision=precision) for name, folder in models.items()}
 
 
 def serve(folder: str, limits: Limits, *, device: str = "auto", precision: str = "auto") -> Served:
-    """One model as its modality serves it; see `Modality.serves`.
-
-    Raises:
-        UserError: its modality has nothing to serve, or does not compute so.
-    """
+    """One model as its modality serves it; see `Modality.serves`."""
     inside = [str(one) for one in Path(folder).glob("*/") if (one / "config.json").is_file()]
     if inside and not (Path(folder) / "config.json").exists():
         raise UserError(f"{folder}: no model, but {', '.join(sorted(inside)[:5])} in it", hint="Name that folder.")

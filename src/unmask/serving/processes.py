@@ -104,11 +104,7 @@ class Fleet:
         self._first = None if self.template else Process(self.settings)
 
     def described(self) -> Mapping[str, Any]:
-        """Wait until all are ready; what the models are, by name: see `Served.described`.
-
-        Raises:
-            UserError: what is wrong with a model.
-        """
+        """Wait until all are ready; what the models are, by name: see `Served.described`."""
         try:
             first = self.template or self._first
             assert first is not None
@@ -222,11 +218,7 @@ class Process:
         self.pipe.send(self.settings)
 
     def hello(self) -> Mapping[str, Any]:
-        """Wait until the models are loaded; from then on it is started with the same contents of their folders alone.
-
-        Raises:
-            UserError: what is wrong with a model.
-        """
+        """Wait until the models are loaded; from then on it starts only with the same contents of their folders."""
         found = hello(self.pipe, self.process)
         self.settings = {**self.settings, "contents": found["contents"]}
         return found
@@ -252,9 +244,6 @@ class Process:
 def hello(pipe: Connection, process: subprocess.Popen[bytes] | None = None) -> Mapping[str, Any]:
     """Wait until a process is ready: its `pid`, and of one that has loaded the models what they are (`models`), the
     `contents` of their folders, and whether it has one thread `alone`, so that it can be copied.
-
-    Raises:
-        UserError: what is wrong with a model, or it has died.
     """
     try:
         kind, *parts = pipe.recv()

@@ -71,11 +71,7 @@ class Wrong:
 
 
 def checked(shape: Shape, value: Any) -> Any:
-    """A value read as a shape.
-
-    Raises:
-        UserError: naming the places that do not fit.
-    """
+    """A value read as a shape."""
     wrong = Wrong()
     found = shape.read(value, "", wrong)
     if wrong.said:

@@ -24,11 +24,7 @@ Say = Callable[[str], None]
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to an address; nobody is let in before the models are loaded.
-
-    Raises:
-        UserError: the address is taken, or not one of this machine.
-    """
+    """A socket bound to an address; nobody is let in before the models are loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family, socket.SOCK_STREAM)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -78,9 +74,6 @@ def serve(
         workers: processes with all models each; 0: this one. Default: one per model; a single model is in this one.
         threads: per model and process.
         say: told where it listens.
-
-    Raises:
-        UserError: what is wrong with a model, the address, an origin or the key file.
     """
     limits, metrics = limits or Limits(), Metrics()
     check_origins(cors)

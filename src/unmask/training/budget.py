@@ -253,9 +253,6 @@ def fit(
         held: bytes that the process holds already.
         share: of the free memory that may be taken.
         fixed: the split of the run that is resumed: kept where it fits, so that the run stays the same bit for bit.
-
-    Raises:
-        UserError: not even one row fits, with the numbers.
     """
     most = need.most_rows(share * free.bytes)
     if most == 0:

@@ -90,9 +90,6 @@ def save_checkpoint(
         optimiser_state: `optimiser.state_dict()`, of any optimiser with tensor or JSON state.
         extra: JSON to keep with it: data position, settings, best score.
         keep: how many checkpoints stay on disk, this one included.
-
-    Raises:
-        UserError: when it cannot be written (disk full, no permission); what was there before is untouched.
     """
     tensors, groups, scalars = flatten_optimiser(optimiser_state)
     with writing(folder, step, keep) as temporary:
@@ -113,9 +110,6 @@ def save_checkpoint(
 def writing(folder: str | Path, step: int, keep: int) -> Iterator[Path]:
     """A temporary folder to write a checkpoint into; after the block it is the checkpoint of `step`, and older ones are
     removed.
-
-    Raises:
-        UserError: see `save_checkpoint`.
     """
     try:
         temporary = begin_writing(folder, step)
@@ -167,9 +161,6 @@ def load_latest(folder: str | Path) -> Checkpoint | None:
     """The complete checkpoint of the highest step under `folder`, or None where there is none.
 
     Half or corrupt ones are skipped with a warning.
-
-    Raises:
-        UserError: there are checkpoints, but none is whole.
     """
     failed = None
     for path in checkpoints(folder):
@@ -195,11 +186,7 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What `write_state` wrote.
-
-    Raises:
-        UserError: it is missing, half, or altered since it was written.
-    """
+    """What `write_state` wrote."""
     path, hint = folder / "state.json", "The checkpoint is not whole; use an earlier one."
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
@@ -217,9 +204,6 @@ def load_checkpoint(path: str | Path, share: tuple[int, int] = (0, 1)) -> Checkp
 
     Args:
         share: (this process, of how many): of the shards of a checkpoint it reads through every so manieth.
-
-    Raises:
-        UserError: naming the file that is missing, short or altered.
     """
     path, hint = Path(path), "The checkpoint is not whole; use an earlier one."
     state = read_state(path)
@@ -252,9 +236,6 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     A folder is searched for model.safetensors, model.safetensors.index.json (shards), pytorch_model.bin and
     pytorch_model.bin.index.json, in this order. A pickle is read with `weights_only=True`; one nesting its
     weights under "model" or "state_dict", as many published ones do, is unwrapped.
-
-    Raises:
-        UserError: naming the file that is missing, corrupt or wants to run code.
     """
     path = Path(path)
     if path.is_dir():

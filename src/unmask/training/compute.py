@@ -98,9 +98,6 @@ def launch(settings: TrainSettings) -> Accelerator:
 
     The precision is ours to choose: a launcher's own would be on top of it. Parameters that a step does not use (the
     value heads of published event structures) wait for nobody: they have no gradient, as in one process.
-
-    Raises:
-        UserError: see `check_launcher`.
     """
     from accelerate import Accelerator, DistributedDataParallelKwargs
 
@@ -117,9 +114,6 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
 
     Args:
         found: the checkpoint that is resumed, whose split is kept.
-
-    Raises:
-        UserError: not even one row at a time fits.
     """
     plan, processes = job.plan, compute.processes
     some = plan.examples[: 64 * max(1, plan.slots // max(int(plan.lengths[0]), 1))]

@@ -408,9 +408,6 @@ def finetune(
         first: a look at the module as it is given, where that state may be kept too.
         begun: a copy of its weights then, where there is one already.
         members: models side by side in the module, each with a score, an early stop and a best state of its own.
-
-    Raises:
-        UserError: gradients were not finite for `course.nan_limit` steps in a row; there are several processes.
     """
     check_one_process("fine-tuning")
     keep_freed_memory()

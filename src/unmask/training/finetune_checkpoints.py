@@ -67,9 +67,6 @@ class Keeper:
         signals: to be held open around the steps.
         more: something follows the steps (training on all rows), so that their end is kept too once there is a
             checkpoint.
-
-    Raises:
-        UserError: there is a checkpoint and `resume` was not asked for, or it is of a run on other data or settings.
     """
 
     def __init__(
@@ -148,9 +145,6 @@ class Stages:
         folder: where; empty unless a run was interrupted.
         seconds: between checkpoints of the whole run.
         fingerprint, resume: as a `Keeper` has them.
-
-    Raises:
-        UserError: there is a checkpoint and `resume` was not asked for, or it is of a run on other data or settings.
     """
 
     def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:

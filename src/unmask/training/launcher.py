@@ -35,11 +35,7 @@ def first_of_all() -> bool:
 
 
 def check_launcher() -> None:
-    """Refuse what `accelerate launch` would put under the run unasked.
-
-    Raises:
-        UserError: its configuration asks for an engine of its own.
-    """
+    """Refuse what `accelerate launch` would put under the run unasked."""
     for variable, name in _ENGINES.items():
         if os.environ.get(variable, "").lower() in ("true", "1", "yes"):
             raise UserError(
@@ -50,11 +46,7 @@ def check_launcher() -> None:
 
 
 def check_one_process(what: str) -> None:
-    """Refuse to do in each of several processes what one does.
-
-    Raises:
-        UserError: a launcher started several.
-    """
+    """Refuse to do in each of several processes what one does."""
     if process_count() > 1:
         raise UserError(
             f"{what} takes one process, the launcher started {process_count()}",

@@ -43,9 +43,6 @@ def build_optimiser(module: nn.Module, settings: TrainSettings) -> Optimizer:
     """The optimiser the settings ask for, over `decay_groups`.
 
     Each group remembers its peak rate as `initial_lr`, for `step`.
-
-    Raises:
-        UserError: when nothing in the module is trainable.
     """
     groups = decay_groups(module, settings.weight_decay)
     if not groups:
@@ -200,9 +197,6 @@ def muon_groups(module: nn.Module, groups: list[dict[str, Any]]) -> list[dict[st
     rows of each matrix that one parameter holds (`stacked_rows`).
 
     Embeddings, projections to a vocabulary and heads stay with AdamW, as the method's authors have it.
-
-    Raises:
-        UserError: there is no such matrix.
     """
     layers = [m for m in module.modules() if isinstance(m, Layer)]
     matrices = {id(p): [len(p)] for layer in layers for p in layer.parameters() if p.ndim == 2}
@@ -364,11 +358,7 @@ class NanGuard:
         self.limit, self.in_a_row, self.total = limit, 0, 0
 
     def check(self, *values: float | Tensor) -> bool:
-        """True when every value is finite; reading a CUDA tensor waits for it.
-
-        Raises:
-            UserError: after `limit` bad steps in a row.
-        """
+        """True when every value is finite; reading a CUDA tensor waits for it."""
         if all(math.isfinite(float(value)) for value in values):
             self.in_a_row = 0
             return True

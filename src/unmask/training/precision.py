@@ -54,11 +54,7 @@ class Precision:
 
 
 def resolve_device(device: str = "auto") -> torch.device:
-    """The device to run on: 'auto' takes CUDA where there is one, else the CPU.
-
-    Raises:
-        UserError: when CUDA is asked for and absent, or the name is unknown.
-    """
+    """The device to run on: 'auto' takes CUDA where there is one, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device == "cpu":
@@ -80,9 +76,6 @@ def resolve_precision(precision: str, device: torch.device | str) -> Precision:
     'auto' takes bf16 on a CPU with AMX and on a GPU that has bf16, fp32 on a CPU without it; on a CPU that multiplies
     bf16 by other instructions, what `remembered_gain` finds decides. In a distributed run one process resolves and
     tells the others.
-
-    Raises:
-        UserError: for an unknown name.
     """
     device = torch.device(device)
     if precision not in ("auto", "fp32", "bf16"):

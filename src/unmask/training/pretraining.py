@@ -45,9 +45,6 @@ class Pretrainable(ABC, Generic[Finished]):
             resume: the run in `out` goes on.
             first: this process is the first; the others come after it, and find what it made.
             say: prints a line.
-
-        Raises:
-            UserError: for what is wrong with the data or the settings.
         """
 
     @abstractmethod
@@ -82,9 +79,6 @@ def pretrained(
         resume: continue the run in `out`; on a CPU with one process and as many threads, bit for bit as if never
             interrupted (runs bounded by minutes excepted: their schedule follows the clock). A run that torchrun starts
             again after it lost a process resumes unasked.
-
-    Raises:
-        UserError: for anything wrong with the data, the settings or the folder.
     """
     refuse_compile(kind.train)
     check_launcher()

@@ -64,10 +64,6 @@ def first_process_first(settings: TrainSettings) -> Iterator[bool]:
 
     Nobody waits with a deadline: tokenising a large corpus takes hours, and collective operations give up after
     minutes.
-
-    Raises:
-        UserError: here, what was raised within; in the processes that wait, that it was, or that the process at work
-            has ended.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield True
@@ -138,9 +134,6 @@ def wait_for(store: Store, name: str, rank: int, *, every: float = 0.5, silence:
     Args:
         every: seconds between looks.
         silence: seconds without a sign of life after which the process counts as ended.
-
-    Raises:
-        UserError: it failed, has ended, or gives no sign of life.
     """
     heard, last = time.monotonic(), b""
     hint = f"See what process {rank} says, then start all of them again."
@@ -182,11 +175,7 @@ def leave_at_exit() -> None:
 
 @contextlib.contextmanager
 def others_alive(accelerator: Accelerator) -> Iterator[None]:
-    """Within, the loss of another process is said as such.
-
-    Raises:
-        UserError: an operation of all processes failed as one of them was gone.
-    """
+    """Within, the loss of another process is said as such."""
     try:
         yield
     except RuntimeError as error:
@@ -204,9 +193,6 @@ def check_same_everywhere(accelerator: Accelerator, run: Mapping[str, Any]) -> N
 
     Args:
         run: what must be the same in all of them, by name, as JSON.
-
-    Raises:
-        UserError: in every process, naming what differs and in which process.
     """
     if accelerator.num_processes == 1:
         return
@@ -227,9 +213,6 @@ def latest_checkpoint(folder: Path, accelerator: Accelerator) -> Checkpoint | No
     """The newest checkpoint that is whole in the eyes of every process, or None where there is none; called by all.
 
     Others are skipped with a warning.
-
-    Raises:
-        UserError: there are checkpoints, but none is whole.
     """
     names, share, failed = [[path.name for path in checkpoints(folder)]], (0, 1), None
     several = accelerator.num_processes > 1

@@ -63,12 +63,7 @@ def run(
     trackers: Sequence[str] = (),
     save: Callable[[nn.Module], None] | None = None,
 ) -> RunResult:
-    """Train until the settings' end, an early stop, or a signal; `save(model)` is called at the end.
-
-    Raises:
-        UserError: the folder holds a run or a model and `resume` was not asked for; another process trains there; the
-            settings of the resumed run differ.
-    """
+    """Train until the settings' end, an early stop, or a signal; `save(model)` is called at the end."""
     out = check_run_folder(out, resume=resume)
     writes = int(os.environ.get("RANK", "0")) == 0
     with own_folder(out, busy="trains there") if writes else contextlib.nullcontext():
@@ -336,11 +331,7 @@ class Run:
 
 
 def make_engine(job: Job, settings: TrainSettings, compute: Compute, folder: Path, say: Callable[[str], None]) -> Whole:
-    """The engine that `settings.shard` asks for; a process that is alone holds everything, and says so.
-
-    Raises:
-        UserError: this torch cannot share out a model.
-    """
+    """The engine that `settings.shard` asks for; a process that is alone holds everything, and says so."""
     if settings.shard == "none":
         return Whole(job, settings, compute, folder)
     if compute.processes == 1:
@@ -376,11 +367,7 @@ class CheckpointPace:
 
 
 def refuse_compile(settings: TrainSettings) -> None:
-    """Asked before long work: compiled training does not pay on CPUs.
-
-    Raises:
-        UserError: compile=true where the run would be on a CPU, with what was measured.
-    """
+    """Asked before long work: compiled training does not pay on CPUs."""
     if settings.compile and resolve_device(settings.device).type == "cpu":
         raise UserError(
             "compile=true on a CPU: with static shapes it trained at 0.99 to 1.03 times the speed after 4 to 30 s of "
@@ -393,9 +380,6 @@ def refuse_compile(settings: TrainSettings) -> None:
 def check_run_folder(out: str | Path, *, resume: bool) -> Path:
     """A run's folder, asked for before long work: one that can be made, or holds the run to continue, or neither run
     nor model.
-
-    Raises:
-        UserError: it is not such a folder.
     """
     out = check_folder(out)
     held = [name for name in ("checkpoints", "config.json", "model.safetensors") if (out / name).exists()]

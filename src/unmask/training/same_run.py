@@ -34,9 +34,6 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
             and the like by name.
         folder: of the run, for the message.
         hint: what to do.
-
-    Raises:
-        UserError: naming what differs, settings with both values.
     """
     if checkpoint is None:
         return
@@ -51,9 +48,6 @@ def check_not_done(checkpoint: Checkpoint | None, settings: TrainSettings, steps
 
     Args:
         steps: that it takes in all; None where the clock ends it.
-
-    Raises:
-        UserError: naming both numbers of steps.
     """
     if checkpoint is not None and steps is not None and checkpoint.step > steps:
         epochs = f"{setting('epochs', settings.epochs)} ({steps:,} in all)"

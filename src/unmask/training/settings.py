@@ -162,11 +162,7 @@ def unread_by(schedule: str) -> tuple[str, ...]:
 
 
 def require(settings: object, holds: Callable[[Any], bool], expected: str, *names: str) -> None:
-    """Check fields of a settings dataclass; None passes.
-
-    Raises:
-        UserError: a value for which `holds` is false, with what was expected.
-    """
+    """Check fields of a settings dataclass; None passes."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not holds(value):
@@ -179,9 +175,6 @@ def refuse_unread(settings: Any, names: Iterable[str], where: str = "with the ot
     Args:
         names: settings that nothing reads; `outer.inner` for a field of a field.
         where: why not, such as "without a window".
-
-    Raises:
-        UserError: naming all of them.
     """
     both = {name: (attrgetter(name)(settings), _default(settings, name)) for name in names}
     changed = {name: values for name, values in both.items() if values[0] != values[1]}
@@ -211,11 +204,7 @@ def require_shares(settings: object, *names: str) -> None:
 
 
 def require_whole_rows(settings: Any) -> None:
-    """Check that the batch of a kind's settings is made of whole rows.
-
-    Raises:
-        UserError: train.batch_slots is no multiple of slots, with the nearest that is.
-    """
+    """Check that the batch of a kind's settings is made of whole rows."""
     size, slots = settings.train.batch_slots, settings.slots
     if size % slots:
         near = max(1, round(size / slots)) * slots
@@ -225,11 +214,7 @@ def require_whole_rows(settings: Any) -> None:
 
 
 def check_seed(seed: int | None) -> int | None:
-    """A seed that every generator takes, or None where none was given.
-
-    Raises:
-        UserError: it is below 0 or does not fit 63 bits.
-    """
+    """A seed that every generator takes, or None where none was given."""
     if seed is not None and not 0 <= seed < 2**63:
         raise UserError(f"seed={seed}", hint="Expected a whole number from 0 up to 2^63 - 1.")
     return seed
@@ -256,11 +241,7 @@ def without_endings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_types(settings: Any) -> None:
-    """Check the fields of a settings dataclass against their annotations, and its seed; ints become floats where due.
-
-    Raises:
-        UserError: naming the key, the value and what was expected.
-    """
+    """Check the fields of a settings dataclass against their annotations, and its seed; ints become floats if due."""
     kind: Any = type(settings)
     hints = _hints(kind)
     for field in dataclasses.fields(settings):
@@ -281,9 +262,6 @@ def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Setting
 
     `none` (or an empty string) stands for None, `true`/`false` for booleans, commas separate a tuple, and
     `outer.inner` reaches a field that is itself a dataclass (as does a nested table of a TOML file).
-
-    Raises:
-        UserError: for an unknown key, with the closest known one, or a value that does not fit.
 
     >>> apply_overrides(TrainSettings(), {"learning_rate": "3e-4", "clip": "none"}).learning_rate
     0.0003
@@ -325,9 +303,6 @@ def apply_run_overrides(
         settings: a dataclass with a field `train`; its own fields come before those of `train`.
         also: further names to suggest from.
         without: keys of `train` that make no sense for this kind.
-
-    Raises:
-        UserError: for an unknown key, with the closest known one.
     """
     target: Any = settings
     own = {f.name for f in dataclasses.fields(target)}
@@ -355,9 +330,6 @@ def apply_run_overrides(
 def parse_set(pairs: Iterable[str]) -> dict[str, str]:
     """Split `key=value` texts, as given to `--set`; a later one replaces an earlier one.
 
-    Raises:
-        UserError: for a text without `=` or without a key.
-
     >>> parse_set(["learning_rate=3e-4", "schedule = cosine"])
     {'learning_rate': '3e-4', 'schedule': 'cosine'}
     """
@@ -371,11 +343,7 @@ def parse_set(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def load_toml(path: str | Path) -> dict[str, Any]:
-    """Read a TOML file of settings.
-
-    Raises:
-        UserError: naming the file, and the line where it is not TOML.
-    """
+    """Read a TOML file of settings."""
     path = Path(path)
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

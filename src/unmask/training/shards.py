@@ -47,11 +47,7 @@ class Shards(Whole):
     without_gradients: Callable[[], contextlib.AbstractContextManager[Any]] = torch.no_grad
 
     def _settle(self) -> None:
-        """Leave the model on the CPU: whole it may not fit the device.
-
-        Raises:
-            UserError: a parameter has no dimension that could be shared out.
-        """
+        """Leave the model on the CPU: whole it may not fit the device."""
         for name, parameter in self.model.named_parameters():
             if not parameter.ndim:
                 raise UserError(

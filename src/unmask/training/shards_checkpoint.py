@@ -121,11 +121,7 @@ class ShardWriter:
         return None
 
     def wait(self) -> None:
-        """Until what was begun is on the disk.
-
-        Raises:
-            UserError: it could not be written; earlier checkpoints are untouched.
-        """
+        """Until what was begun is on the disk."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
@@ -149,11 +145,7 @@ def _once(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def read_shards(found: Checkpoint, model: nn.Module, optimiser: Any) -> None:
-    """Put a model and an optimiser that are shared out where a checkpoint in shards is: each process reads its share.
-
-    Raises:
-        UserError: the checkpoint is not one of such a model.
-    """
+    """Load a sharded checkpoint into a sharded model and its optimiser: each process reads its share."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
 
     def like(index: int, size: torch.Size, kind: torch.dtype) -> Tensor:

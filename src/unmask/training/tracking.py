@@ -40,9 +40,6 @@ class Tracker:
         resumed_step: the step a resumed run continues from: later lines in metrics.jsonl (of steps that will
             now be run again) and half a last line are removed. None starts a new file.
         interval: seconds between plain lines.
-
-    Raises:
-        UserError: for an unknown tracker, or one that is not installed, saying what to install.
     """
 
     def __init__(

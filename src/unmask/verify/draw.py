@@ -79,9 +79,6 @@ def redrawn(
     Args:
         find: name -> table.
         figure: name, row, column -> figure; needed where the page has one.
-
-    Raises:
-        UserError: a mark is not whole; what `find` and `figure` raise.
     """
     for kind, pattern in (("results", MARKED), ("figure", INLINE)):
         if (opened := text.count(f"<!-- {kind}:")) != len(pattern.findall(text)):

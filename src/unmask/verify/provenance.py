@@ -20,11 +20,7 @@ PACKAGES = ("torch", "numpy", "scikit-learn", "scipy", "tokenizers")
 
 
 def root_of(place: str | Path | None = None) -> Path:
-    """The root of the checkout that is verified: a given folder, the one above here, or the one this code lies in.
-
-    Raises:
-        UserError: none of them is a checkout.
-    """
+    """The root of the checkout that is verified: a given folder, the one above here, or the one this code lies in."""
     here = (
         [Path(place)] if place is not None else [Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[3]]
     )
@@ -71,9 +67,6 @@ def digest(root: Path, sources: Iterable[str]) -> str:
 
     It is what decides whether a figure is older than its code: unlike a commit it survives a rebase, a squash and a
     copy without history.
-
-    Raises:
-        UserError: a source is not there.
     """
     found = hashlib.blake2b(digest_size=16)
     for path in sorted({path for source in sources for path in _files(root, source)}):

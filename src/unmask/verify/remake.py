@@ -42,11 +42,7 @@ class Moved:
 
 
 def chosen(names: Sequence[str], *, quick: bool, known: Sequence[Result] | None = None) -> list[Result]:
-    """The declared results of these names, or all, or all quick ones.
-
-    Raises:
-        UserError: an unknown name.
-    """
+    """The declared results of these names, or all, or all quick ones."""
     known = declared.RESULTS if known is None else known
     by_name = {r.name: r for r in known}
     for name in names:
@@ -148,9 +144,6 @@ def table_of(root: Path, known: Sequence[Result] | None = None) -> Callable[[str
     """A function from a name to its table as Markdown, marked where it is older than its code; where it was not
     measured yet a line that says so. The name `not-remade` is that of the list of sheets, and
     `figures-of-this-page:A,B` of where the figures of these sheets come from.
-
-    Raises:
-        UserError: (the function) no such result.
     """
     by_name = {r.name: r for r in (declared.RESULTS if known is None else known)}
     copied = sheet_.sheets(root)
@@ -179,11 +172,7 @@ def _in_pages(older: str) -> str:
 
 
 def figure_of(root: Path) -> Callable[[str, str, str], str]:
-    """A function from a result's name, a row and a column to the figure there.
-
-    Raises:
-        UserError: (the function) no such result or figure.
-    """
+    """A function from a result's name, a row and a column to the figure there."""
     copied = sheet_.sheets(root)
 
     def figure(name: str, row: str, column: str) -> str:

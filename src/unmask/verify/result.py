@@ -173,11 +173,7 @@ def summary(model: str, figure: str, values: Sequence[float]) -> Row:
 
 
 def read(root: Path, name: str) -> Record | None:
-    """The record in a checkout; None where there is none.
-
-    Raises:
-        UserError: its file is broken.
-    """
+    """The record in a checkout; None where there is none."""
     path = root / FOLDER / f"{name}.json"
     found = read_object(path)
     if found is None:

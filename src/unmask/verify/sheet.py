@@ -23,11 +23,7 @@ UNKNOWN = "not recorded"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Cells as they are shown; the first column names the rows.
-
-    Raises:
-        UserError: a row has other cells than the header.
-    """
+    """Cells as they are shown; the first column names the rows."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -69,11 +65,7 @@ class Sheet:
     tables: tuple[Table, ...]
 
     def cell(self, row: str, column: str) -> str:
-        """The cell of a row and column by their names, without emphasis.
-
-        Raises:
-            UserError: no such row and column, or several.
-        """
+        """The cell of a row and column by their names, without emphasis."""
         among = [t for t in self.tables if column in t.columns]
         found = [(cells[0], cells[t.columns.index(column)]) for t in among for cells in t.rows]
         hits = [cell for name, cell in found if name == row]
@@ -97,11 +89,7 @@ def sheets(root: Path) -> dict[str, Sheet]:
 
 
 def parsed(name: str, content: Mapping[str, Any]) -> Sheet:
-    """The sheet that a file of this name holds.
-
-    Raises:
-        UserError: it lacks a key, or has others.
-    """
+    """The sheet that a file of this name holds."""
     given = {key: value for key, value in content.items() if key != "kind"}
     wanted = set(Sheet.__dataclass_fields__)
     if set(given) != wanted or given["name"] != name:

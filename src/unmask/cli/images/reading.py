@@ -13,9 +13,6 @@ TABLE = ("pictures", "column", "label_column")
 def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False, size: bool = False) -> dict[str, Any]:
     """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE` (the labels where
     they are read); `group` where pictures are split or counted; `image_size` where there is no model that says it.
-
-    Raises:
-        UserError: another key, or a value that does not fit.
     """
     from unmask.errors import UserError, suggest
     from unmask.modalities.images.recipes import ImageSettings

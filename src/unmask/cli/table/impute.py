@@ -151,9 +151,6 @@ def impute_table(
     """Fill the missing cells of a table and write it (with `draws`, as many tables, numbered).
 
     The options are those of `unmask impute`.
-
-    Raises:
-        UserError: options that contradict each other, files that cannot be read or written, or what `complete` refuses.
     """
     from unmask.cli.common import on_stderr
     from unmask.modalities.table.imputation.complete import complete

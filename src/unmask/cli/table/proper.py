@@ -44,9 +44,6 @@ def impute_properly(
         missing: further spellings of a missing value.
         decimal, encoding, sheet: how the table's file is read; see `read_frame`.
         escape_formulas: of `write_table`.
-
-    Raises:
-        UserError: options that contradict each other, or what `MultipleImputation` refuses.
     """
     from unmask.modalities.table.imputation.multiple import MultipleImputation
     from unmask.modalities.table.imputation.shift import read_shifts

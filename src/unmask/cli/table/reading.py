@@ -16,11 +16,7 @@ Result = tuple[dict[str, Any], list[str]]
 
 
 def table_model(model: str) -> Any:
-    """The table model in a folder.
-
-    Raises:
-        UserError: there is no such folder, or it holds another kind of model.
-    """
+    """The table model in a folder."""
     from unmask.registry import kind_of, load
 
     place = Path(model).expanduser()

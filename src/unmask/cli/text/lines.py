@@ -18,9 +18,6 @@ def read_lines(source: str) -> list[str]:
 
     A single word without a blank that has a slash or a file's suffix is taken for a path. Of a .jsonl, .csv, .tsv or
     .parquet, gzipped or not, the column `text` is read.
-
-    Raises:
-        UserError: it is empty; no such file; not UTF-8; no line in it; a table without texts.
     """
     if not source:
         raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
@@ -39,11 +36,7 @@ TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 
 
 def table_texts(path: str) -> list[str]:
-    """The column `text` of a table.
-
-    Raises:
-        UserError: there is none, or cells of it are no texts.
-    """
+    """The column `text` of a table."""
     rows = read_rows(path, Columns(header=True), trim=False)  # as many results as rows
     if not any("text" in row for _, row in rows):
         named = ", ".join(dict.fromkeys(name for _, row in rows for name in row))
@@ -57,11 +50,7 @@ def table_texts(path: str) -> list[str]:
 
 
 def file_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 text file, or the texts of a table; .gz or not.
-
-    Raises:
-        UserError: it is not there, damaged, not UTF-8, or empty.
-    """
+    """The lines of a UTF-8 text file, or the texts of a table; .gz or not."""
     if str(path).lower().removesuffix(".gz").endswith(TABLES):
         return table_texts(str(path))
     return _some(split_lines(read_text(path, hint="Give a text file with one text per line.")), path)

@@ -191,10 +191,7 @@ class EventSettings:
 
 
 def check_read(settings: EventSettings) -> None:
-    """
-    Raises:
-        UserError: a setting that is not read with the others.
-    """
+    """Refuse a setting that nothing reads with the others."""
     if not settings.questions:
         of_questions = ("question_weight", "horizon_from", "horizon", "until")
         refuse_unread(settings, of_questions, f"without {setting('questions', 16)}")
@@ -241,9 +238,6 @@ class TuneSettings:
 
 def moment_of(told: str, name: str) -> int:
     """Microseconds of a day (its end) or a time, UTC where it names no zone.
-
-    Raises:
-        UserError: it is neither.
 
     >>> moment_of("1970-01-02T00:00", "until")
     86400000000
@@ -346,10 +340,6 @@ def check_outcome_read(settings: OutcomeSettings, kind: str, *, own_splits: bool
         kind: of the target, see `targets`; 'multi_label' is that of next-visit.
         own_splits: the data's splits say who is held out.
         checkpoints: are kept.
-
-    Raises:
-        UserError: a setting that has no say with such labels, or beside the others. One that leaves out what such a
-            task has not got (`trees=0`) is none.
     """
     amounts, visits = kind == "number", kind == "multi_label"
     if not amounts:

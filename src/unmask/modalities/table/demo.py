@@ -21,11 +21,7 @@ HOLES = 0.2
 
 
 def load_study() -> Any:
-    """The German breast cancer study (686 patients; ships with lifelines), as a polars table.
-
-    Raises:
-        UserError: lifelines is not installed.
-    """
+    """The German breast cancer study (686 patients; ships with lifelines), as a polars table."""
     try:
         from lifelines.datasets import load_gbsg2
     except ImportError:
@@ -42,9 +38,6 @@ def run_demo(
 
     Args:
         minutes: not used: the fit's length follows from the table.
-
-    Raises:
-        UserError: `out` exists and is not an earlier demo, or lifelines is not installed.
     """
     study = load_study()
     out = demo_folder(out)

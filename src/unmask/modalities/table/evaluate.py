@@ -81,11 +81,7 @@ def evaluate_model(
 
 
 def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:
-    """The modelled columns; those that are not modelled (row names, identifiers) may be lacking.
-
-    Raises:
-        UserError: a modelled column is lacking, the outcome included, or a cell does not fit.
-    """
+    """The modelled columns; those that are not modelled (row names, identifiers) may be lacking."""
     frame, lacking = widened(read_frame(data), model.schema)
     if lacking:
         raise UserError(f"{frame.source}: no column {', '.join(map(repr, lacking))}", hint="Give the same columns.")
@@ -95,9 +91,6 @@ def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:
 def _overlap(train: list[np.ndarray], held_out: list[np.ndarray]) -> str | None:
     """What to say of held-out rows that are training rows; more of them than the training rows are alike among
     themselves.
-
-    Raises:
-        UserError: all are.
     """
     rows = [[r.tobytes() for r in np.column_stack(t)] for t in (train, held_out)]
     count = Counter(rows[0])

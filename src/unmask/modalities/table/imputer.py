@@ -309,11 +309,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
 
 def _refuse_twins(X: Any) -> None:
-    """scikit-learn knows columns by their names.
-
-    Raises:
-        UserError: naming a column that is there twice.
-    """
+    """scikit-learn knows columns by their names."""
     names = [str(n) for n in getattr(X, "column_names", X.columns)]
     for name in names:
         if names.count(name) > 1:
@@ -321,11 +317,7 @@ def _refuse_twins(X: Any) -> None:
 
 
 def _refuse_spans(X: Any) -> None:
-    """Lengths of time are no kind of value here.
-
-    Raises:
-        UserError: naming the columns.
-    """
+    """Lengths of time are no kind of value here."""
     import narwhals as nw
 
     spans = [c.name for c in series_of(X) if isinstance(c.dtype, nw.Duration)]

@@ -346,11 +346,7 @@ class TableModel(FittedTable):
 
 
 def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -> TableModel:
-    """A table model from its folder. Tables run on the CPU in fp32, whatever is asked: they are small.
-
-    Raises:
-        UserError: a file is missing or damaged.
-    """
+    """A table model from its folder. Tables run on the CPU in fp32, whatever is asked: they are small."""
     from safetensors import SafetensorError
 
     folder = Path(folder)

@@ -164,10 +164,6 @@ def settings_of(recipe: str = "masked", **overrides: Any) -> TableSettings:
     """The settings of a recipe with some of them replaced; strings are parsed, as from `--set`.
 
     Keys of the run itself (seed, epochs, schedule, ...) reach its `TrainSettings`.
-
-    Raises:
-        UserError: an unknown recipe or key, with the closest one, or one that a table's fit, or its network, does not
-            have.
     """
     if recipe not in RECIPES:
         raise UserError(f"recipe {recipe!r}", hint=suggest(recipe, RECIPES))

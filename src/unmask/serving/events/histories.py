@@ -35,11 +35,7 @@ def patients_field(limits: Limits, **more: Field) -> Field:
 
 
 def events_of(patients: Sequence[Mapping[str, Any]]) -> Events:
-    """The events of some patients, each in order of time; those of one time in the order given.
-
-    Raises:
-        UserError: naming a time that cannot be read, a value that is not finite, or an id that is given twice.
-    """
+    """The events of some patients, each in order of time; those of one time in the order given."""
     ids = [n if p["subject_id"] is None else int(p["subject_id"]) for n, p in enumerate(patients)]
     twice = next((i for i in ids if ids.count(i) > 1), None) if len(set(ids)) < len(ids) else None
     if twice is not None:
@@ -104,11 +100,7 @@ def joined(some: Sequence[Events]) -> Events:
 
 
 def microseconds(text: str | None, at: str) -> int:
-    """Microseconds since 1970, `STATIC` for none.
-
-    Raises:
-        UserError: it is no time of ISO 8601.
-    """
+    """Microseconds since 1970, `STATIC` for none."""
     if text is None:
         return int(STATIC)
     try:

@@ -30,11 +30,7 @@ EXAMPLE_QUESTION = "GLUCOSE > 9 within 90 days"
 
 
 def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: str = "auto") -> Served:
-    """An event model as it is served.
-
-    Raises:
-        UserError: what is wrong with the folder.
-    """
+    """An event model as it is served."""
     model = load(path, device=device, precision=precision)
     verbs = {
         "fill": _fill(model, limits),
@@ -92,9 +88,6 @@ def _together(
         how: patients with the same are worked on together; None: with nobody's.
         beside: what else belongs to each patient.
         times: how often the model reads them, about.
-
-    Raises:
-        UserError: more of the events than the model bears have codes that it does not know.
     """
     unknown = unknown_of(model.histories(events))
     own = [None] * len(events) if beside is None else beside

@@ -21,11 +21,7 @@ from unmask.serving.verbs import Served, Verb, Work, adapted
 
 
 def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: str = "auto") -> Served:
-    """An image model as it is served.
-
-    Raises:
-        UserError: what is wrong with the folder.
-    """
+    """An image model as it is served."""
     loaded: Any = load(path, device=device, precision=precision)
     tuned = isinstance(loaded, Classifier)
     model: ImageModel = loaded.model if tuned else loaded

@@ -31,11 +31,7 @@ what stands further on."""
 
 
 def decoded(text: str, at: str) -> bytes:
-    """The bytes of a picture in base64, with or without 'data:image/png;base64,' in front.
-
-    Raises:
-        UserError: it is not base64.
-    """
+    """The bytes of a picture in base64, with or without 'data:image/png;base64,' in front."""
     try:
         plain = text.rpartition(",")[2] if text.startswith("data:") else text
         return base64.b64decode("".join(plain.split()), validate=True)  # MIME breaks lines
@@ -44,11 +40,7 @@ def decoded(text: str, at: str) -> bytes:
 
 
 def read(model: ImageModel, files: Sequence[bytes], limits: Limits) -> ImageSet:
-    """Pictures for a model, brought to its size and channels.
-
-    Raises:
-        UserError: naming the picture that is in no known format, too large, or does not fit the model.
-    """
+    """Pictures for a model, brought to its size and channels."""
     reading = dict(model.folder.reading)
     how = Reading(size=model.config.image, channels=model.config.channels, strict=True, workers=1, **reading)
     pixels = 0

@@ -25,11 +25,7 @@ from unmask.serving.verbs import Served, Verb, Work, adapted
 
 
 def serve(path: str | Path, *, limits: Limits) -> Served:
-    """A table model as it is served.
-
-    Raises:
-        UserError: what is wrong with the folder.
-    """
+    """A table model as it is served."""
     model = load(path)
     verbs = {
         "impute": _impute(model, limits),

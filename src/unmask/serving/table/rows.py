@@ -36,11 +36,7 @@ ABSENT = Field(
 
 
 def frame_of(rows: Rows) -> Frame:
-    """The rows as a table; errors name rows by their place, from 0.
-
-    Raises:
-        UserError: no column at all, or nearly every row has columns of its own.
-    """
+    """The rows as a table; errors name rows by their place, from 0."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not names:
         raise UserError("rows without a column", hint="Each row is an object: column -> value.")
@@ -79,11 +75,7 @@ def filled(rows: Rows, records: Iterable[Mapping[str, Any]]) -> list[dict[str, A
 
 
 def from_columns(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Rows of a table given by its columns.
-
-    Raises:
-        UserError: the columns differ in length.
-    """
+    """Rows of a table given by its columns."""
     if len({len(column) for column in table.values()}) != 1:
         lengths = ", ".join(f"{name}: {len(column)}" for name, column in list(table.items())[:5])
         raise UserError(f"columns of several lengths ({lengths})", hint="Give every column as many cells.")

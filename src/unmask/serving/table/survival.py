@@ -29,9 +29,6 @@ def survival(
 
     Returns:
         times, and per row survival (the share who had no event by then) and incidence (cause -> the share who had it).
-
-    Raises:
-        UserError: the rows do not fit the model.
     """
     outcome = stored_outcome(model)
     assert outcome is not None

@@ -20,9 +20,6 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
 
     A masked language model fills, scores, embeds, and labels without training; a fine-tuned folder predicts and embeds;
     a folder without a masked-LM head embeds.
-
-    Raises:
-        UserError: what is wrong with the folder.
     """
     task = task_of(path)
     verbs: dict[str, Verb] = {}

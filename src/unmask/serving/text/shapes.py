@@ -24,11 +24,7 @@ def texts_field(limits: Limits, about: str = "A text, or a list of them.") -> Fi
 
 
 def listed(texts: Any, limits: Limits) -> list[str]:
-    """A text or a list of them as a list.
-
-    Raises:
-        UserError: they are too long together.
-    """
+    """A text or a list of them as a list."""
     found = [texts] if isinstance(texts, str) else list(texts)
     characters = sum(map(len, found))
     if characters > limits.characters:
@@ -66,11 +62,7 @@ def warnings_of(
 
 
 def check_lengths(lengths: list[int], most: int) -> None:
-    """Refuse texts that are longer than the model takes.
-
-    Raises:
-        UserError: naming all of them, by their places.
-    """
+    """Refuse texts that are longer than the model takes."""
     long = [(number, length) for number, length in enumerate(lengths) if length > most]
     if long:
         named = first_of(f"texts[{number}] has {length:,}" for number, length in long)

@@ -41,9 +41,6 @@ def page(
 
     Args:
         examples: list the patients of a finding by their ids.
-
-    Raises:
-        UserError: it cannot be written.
     """
     report = Report("Audit of patient events", data)
     report.facts({name.capitalize(): count for name, count in about.items()})

@@ -21,9 +21,6 @@ def subjects_to_learn_from(events: Events) -> np.ndarray:
 def split(events: Events, chosen: np.ndarray, settings: EventSettings, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the patients to train on and of those held out: the tuning part of the folder's splits, where it has
     one, else a share drawn by the patients' own numbers.
-
-    Raises:
-        UserError: a share is given, and the splits have a tuning part.
     """
     drawn = uniform(seed, events.subjects[chosen], Salt.HELD_OUT_SUBJECT)
     held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)

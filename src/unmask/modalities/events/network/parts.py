@@ -36,11 +36,7 @@ class Common(NamedTuple):
 
 
 def read_shard(common: Common, task: tuple[int, Shard]) -> int:
-    """Read and check a shard, and write its part; how many events there are.
-
-    Raises:
-        UserError: see `columns.read_columns`.
-    """
+    """Read and check a shard, and write its part; how many events there are."""
     number, shard = task
     check_seen(common.folder, common.key)
     place, reader = Path(common.folder) / PARTS, Reader()
@@ -85,9 +81,6 @@ def _file(name: str) -> str:
 def join(folder: Path, shards: Sequence[Shard], names: Sequence[str]) -> dict[str, Any]:
     """Put the parts one behind another as the columns of one folder, with the codes of all of them numbered in
     alphabetical order; what index.json says of it.
-
-    Raises:
-        UserError: a subject stands in two shards, or a part is not as it was written.
     """
     place, target, reader = folder / PARTS, folder / EVENTS, Reader()
     abouts = [json.loads((place / f"{i:06}.json").read_text()) for i in range(len(shards))]

@@ -38,11 +38,7 @@ def prepared_settings(data: str | Path | Sequence[str | Path]) -> dict[str, Any]
 
 
 def open_prepared(folder: Path, settings: EventSettings) -> tuple[Events, Vocabulary, int]:
-    """Events as memory maps, the vocabulary, and the seed by which patients were held out: a run's own may be another.
-
-    Raises:
-        UserError: the settings ask for something else than was prepared, or a file is not as it was written.
-    """
+    """Events as memory maps, the vocabulary, and the seed by which patients were held out (a run's own may differ)."""
     was = prepared_with(folder)
     for name in SETTINGS:
         refuse_other(folder, name, getattr(settings, name), was[name])

@@ -98,9 +98,6 @@ def gather(
     Args:
         states: gives the pooled states of points; None leaves them out.
         most: bytes that may stay in memory; default 2 GB, or a quarter of what is free.
-
-    Raises:
-        UserError: they do not fit on the disk either.
     """
     names = names_of(histories)
 

@@ -69,11 +69,7 @@ def without(settings: OutcomeSettings, parts: list[str]) -> OutcomeSettings | No
 
 
 def worth(work: Weighed, train: np.ndarray) -> Worth:
-    """Measure, and choose; on points of training patients alone.
-
-    Raises:
-        UserError: the outcome is an amount or a time.
-    """
+    """Measure, and choose; on points of training patients alone."""
     if not isinstance(work.target, Binary | Classes):
         raise UserError(
             "worth=true: parts are weighed for a yes or no and for classes alone",

@@ -319,9 +319,6 @@ def class_names(labels: Labels) -> list[str] | None:
 def target_of(labels: Labels, problem: Problem = "auto") -> Labelled:
     """What the labels of a task ask for; of whole numbers `problem` says whether they are classes ('single') or amounts
     ('regression'). 'auto' takes numbers with fractions, or with more than `meds.FEW` distinct values, as amounts.
-
-    Raises:
-        UserError: whole numbers with few distinct values under 'auto'; labels that the problem does not fit.
     """
     if labels.number is not None:
         return _of_numbers(labels, problem)

@@ -311,11 +311,7 @@ class EncoderFinetuning(Finetunable):
         return Look.of(-held, {"loss": held})
 
     def forecast(self) -> MemoryPlan:
-        """What the run will need; no more points than fit are worked on together.
-
-        Raises:
-            UserError: not even one point at a time fits.
-        """
+        """What the run will need; no more points than fit are worked on together."""
         tuner, device = self.tuner, self.tuner.device
         some = self.numbers[self.learnt[:: max(1, len(self.learnt) // MEASURED)]]
         longest = some[np.argsort([-tuner.length(number) for number in some.tolist()], kind="stable")[: self.most]]

@@ -127,9 +127,6 @@ def ends(events: Events, learnt_from: np.ndarray, until: int | None = None) -> n
 
     Args:
         until: microseconds, to which everybody was observed.
-
-    Raises:
-        UserError: events lie behind `until`.
     """
     first, last = np.full(len(events), STATIC), np.full(len(events), STATIC)
     dead, deadly, births = np.zeros(len(events), bool), events.begins(DEATH), events.begins(BIRTH)
@@ -166,10 +163,6 @@ def check_end_known(events: Events, learnt_from: np.ndarray) -> None:
 
     Of a record with one visit per year half a year of silence is lost, on average, by ending it at the last visit: what
     comes then seems to come sooner, by a third. With twelve and more times per record it is about a hundredth.
-
-    Raises:
-        UserError: records have fewer than `OFTEN` distinct times (median), and the data says of nobody when
-            observation ended.
     """
     if events.begins(OBSERVATION_END).any():
         return

@@ -140,11 +140,7 @@ def _code_weights(head: QueryHead, histories: Histories, some: np.ndarray, draws
 
 
 def _drawn(histories: Histories, some: np.ndarray, draws: QueryDraws, count: int) -> dict[str, Tensor]:
-    """Questions about one code each, drawn of these patients, and what came.
-
-    Raises:
-        UserError: none can be drawn.
-    """
+    """Questions about one code each, drawn of these patients, and what came."""
     questions: dict[str, list[np.ndarray]] = {name: [] for name in (*PARTS, "features", "first", "end", "weight")}
     for epoch in range(min(DRAWS, -(-MOMENTS // len(some)))):
         for i in some.tolist():

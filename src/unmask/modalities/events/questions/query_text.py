@@ -55,9 +55,6 @@ class Query:
 def parsed(text: str) -> Query:
     """A question from its words.
 
-    Raises:
-        UserError: it cannot be read; says which part.
-
     >>> parsed("LAB//glucose > 10 within 30 days").items
     (Item(code='LAB//glucose', side=1, cut=10.0),)
     >>> parsed('none of "a, b", C within 1 day').none
@@ -139,12 +136,7 @@ def _number(word: str, text: str, of: str) -> float:
 
 
 def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> Queries:
-    """The questions as numbers.
-
-    Raises:
-        UserError: a code that the model does not know (the nearest that it knows are named) or that never came with a
-            time; a value of a code without numbers, or beyond all that were seen; a horizon that was not trained.
-    """
+    """The questions as numbers."""
     vocabulary = histories.vocabulary
     code, side = np.full((len(queries), ITEMS), -1, np.int64), np.zeros((len(queries), ITEMS), np.int64)
     cut, share = np.zeros((len(queries), ITEMS)), head.share.cpu().numpy()

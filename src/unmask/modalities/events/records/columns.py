@@ -150,12 +150,7 @@ class Checked(Pages):
 
 
 def read_columns(paths: Sequence[Place], store: Store) -> Columns:
-    """All events of the shards, in memory or, where that would take more than `store.most`, as memory maps of files.
-
-    Raises:
-        UserError: naming file, row and subject where a column is absent or of another type, a code or subject is null,
-            times of a subject go backwards, or a subject stands in two places; the disk is full.
-    """
+    """All events of the shards, in memory or, where that would take more than `store.most`, as memory maps of files."""
     shards = [shard_of(path) for path in paths]
     names = [name for name in KINDS if name != "visit" or any(s.visit for s in shards)]
     if sum(s.rows for s in shards) * bytes_of(names) > store.most:
@@ -243,9 +238,7 @@ class Reader:
         return Part(frame["subject_id"].to_numpy(), columns)
 
     def check_shards(self) -> None:
-        """Raises:
-        UserError: a subject stands in two shards.
-        """
+        """Refuse a subject that is in two shards."""
         ids = np.concatenate([np.zeros(0, np.int64), *self.subjects])
         order = np.argsort(ids, kind="stable")
         twice = np.flatnonzero(ids[order][1:] == ids[order][:-1])

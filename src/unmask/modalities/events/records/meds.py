@@ -216,12 +216,7 @@ def _say(text: str) -> None:
 
 
 def splits_of(root: Place, subjects: np.ndarray) -> np.ndarray | None:
-    """Split of each subject, by the file of a MEDS folder, else by the folders of its shards; None without either.
-
-    Raises:
-        UserError: the file is damaged, lacks a column, names a split that MEDS does not have, or none of the subjects,
-            or puts a subject into two splits; or of the folders only some are splits.
-    """
+    """Split of each subject, by the file of a MEDS folder, else by the folders of its shards; None without either."""
     path = root / SPLITS
     if path.exists():
         frame = read(path, {"subject_id": "int", "split": "text"}).unique()
@@ -255,11 +250,7 @@ def splits_of(root: Place, subjects: np.ndarray) -> np.ndarray | None:
 
 
 def split_folders(root: Place) -> dict[Place, str] | None:
-    """Shard -> its split, where the shards lie in data/train, data/tuning and data/held_out; else None.
-
-    Raises:
-        UserError: some lie there and others do not.
-    """
+    """Shard -> its split, where the shards lie in data/train, data/tuning and data/held_out; else None."""
     shards = shards_of(root / "data", DATA)
     folders = {path: str(path).replace("\\", "/").rpartition("/data/")[2].partition("/")[0] for path in shards}
     folders = {path: name.removesuffix(".parquet") for path, name in folders.items()}
@@ -274,11 +265,7 @@ def split_folders(root: Place) -> dict[Place, str] | None:
 
 
 def as_events(data: Any, *, store: Store | None = None) -> Events:
-    """Events read before as they are; a MEDS folder, or a table in memory with the columns of one, is read.
-
-    Raises:
-        UserError: see `read_meds`; it is no table.
-    """
+    """Events read before as they are; a MEDS folder, or a table in memory with the columns of one, is read."""
     if isinstance(data, Events):
         return data
     if isinstance(data, str | Path):

@@ -37,11 +37,7 @@ BUFFER = 1 << 20
 
 
 def shards_of(folder: Place, what: str) -> Sequence[Place]:
-    """The .parquet files in a folder and those below it, sorted.
-
-    Raises:
-        UserError: there is no such folder, or no such file.
-    """
+    """The .parquet files in a folder and those below it, sorted."""
     if isinstance(folder, Remote):
         there = [p for p in files_at(str(folder)) if p.suffix == ".parquet"]
         if not there:
@@ -66,11 +62,7 @@ def source_of(path: Place) -> Iterator[Any]:
 
 
 def read(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> pl.DataFrame:
-    """The wanted columns (name -> kind, see `KINDS`) of a file, cast where that loses nothing.
-
-    Raises:
-        UserError: the file is damaged, or `typed` refuses a column.
-    """
+    """The wanted columns (name -> kind, see `KINDS`) of a file, cast where that loses nothing."""
     try:
         with source_of(path) as source:
             names = pq.read_schema(source).names
@@ -82,11 +74,7 @@ def read(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()) -
 
 
 def batches(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> Iterator[tuple[int, pl.DataFrame]]:
-    """As `read`, some rows at a time: (number of the first row, its rows); an empty file gives one empty batch.
-
-    Raises:
-        UserError: the file is damaged, or `typed` refuses a column.
-    """
+    """As `read`, some rows at a time: (number of the first row, its rows); an empty file gives one empty batch."""
     first = 0
     with contextlib.ExitStack() as stack:
         try:
@@ -126,9 +114,6 @@ def typed(
     Args:
         names: of all columns in the file, for the message.
         first: number of the frame's first row in the file.
-
-    Raises:
-        UserError: naming a column that is absent or of another type, or a value that would be lost.
     """
     out = []
     for name, kind in wanted.items():
@@ -174,11 +159,7 @@ EXACT = 2**53
 
 
 def whole_ids(column: pl.Series, path: Place | str, first: int) -> pl.Series:
-    """Ids that were written as floats (pandas does so where one is absent), as the whole numbers they are.
-
-    Raises:
-        UserError: one is no whole number, or so large that floats no longer tell it from the next.
-    """
+    """Ids that were written as floats (pandas does so where one is absent), as the whole numbers they are."""
     column = column.fill_nan(None)
     wrong = (~(column.is_finite() & (column.abs() < EXACT) & (column == column.round()))).fill_null(False)
     if wrong.any():
@@ -194,9 +175,6 @@ def refuse_infinite(column: pl.Series, where: str, first: int) -> None:
     """
     Args:
         first: rows before these.
-
-    Raises:
-        UserError: naming the cells that are infinite, or beyond the numbers of 32 bits, in which values are kept.
     """
     value = column.cast(pl.Float64).fill_nan(None)  # no number is greater than any
     wrong = (value.abs() > LARGEST).fill_null(False)
@@ -216,11 +194,7 @@ def damaged(path: Place, error: Exception) -> UserError:
 
 
 def as_frame(table: Any) -> pl.DataFrame:
-    """A table in memory as a polars one.
-
-    Raises:
-        UserError: it is none.
-    """
+    """A table in memory as a polars one."""
     import narwhals as nw
 
     if isinstance(table, pl.DataFrame):

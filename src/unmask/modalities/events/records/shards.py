@@ -49,11 +49,7 @@ STORED = pa.schema(
 
 
 class ShardWriter:
-    """Takes events in any order, in chunks; `finish` makes the folder appear, whole. A context manager.
-
-    Raises:
-        UserError: `out` exists, or cannot be written.
-    """
+    """Takes events in any order, in chunks; `finish` makes the folder appear, whole. A context manager."""
 
     def __init__(self, out: str | Path) -> None:
         self.target = check_absent(out)
@@ -167,11 +163,7 @@ def described(code: str, descriptions: Mapping[str, str]) -> str | None:
 
 
 def write_meds(frame: pl.DataFrame, out: str | Path, *, name: str, codes: dict[str, str] | None = None) -> Path:
-    """Write events (subject_id, time, code, numeric_value) as a MEDS folder, sorted; whole or not at all.
-
-    Raises:
-        UserError: `out` exists, or cannot be written.
-    """
+    """Write events (subject_id, time, code, numeric_value) as a MEDS folder, sorted; whole or not at all."""
     with ShardWriter(out) as shards:
         shards.add(frame)
         return shards.finish(name=name, descriptions=codes)

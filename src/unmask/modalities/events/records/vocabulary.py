@@ -68,9 +68,6 @@ class Vocabulary:
     ) -> Vocabulary:
         """From the events of `subjects` (numbers of the training patients), or those in `rows`; default all. Codes seen
         fewer than `floor` times share one number.
-
-        Raises:
-            UserError: no code is frequent enough, the rule cannot be read, or 'parents' without any in the folder.
         """
         parents = dict(events.parents) if rollup == "parents" else {}
         if rollup == "parents" and not parents:
@@ -230,9 +227,6 @@ def _parts(events: Events, rows: np.ndarray | None, subjects: np.ndarray | None)
 def shortened(codes: list[str], rule: str) -> list[str]:
     """Codes by a rule: 'parts:2' keeps the first two parts between //, 'characters:3' three characters of the last.
     Birth and death have names of their own, and keep them.
-
-    Raises:
-        UserError: the rule is another.
 
     >>> shortened(["DIAGNOSIS//ICD10//E119"], "characters:3")
     ['DIAGNOSIS//ICD10//E11']

@@ -132,10 +132,7 @@ class _Work:
     subjects: Subjects = field(default_factory=Subjects)
 
     def _read_alone(self, kind: str, *read: str) -> None:
-        """
-        Raises:
-            UserError: an option was given that is not read for this kind of source.
-        """
+        """Refuse an option that is not read for this kind of source."""
         others = sorted(self.given.difference(read))
         if others:
             raise UserError(

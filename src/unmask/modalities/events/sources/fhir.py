@@ -40,11 +40,7 @@ def is_fhir(path: Path) -> bool:
 
 
 def _files(path: Path, ledger: Ledger) -> Iterator[tuple[str, Opener]]:
-    """(name, how to open it) of every json or ndjson; other files are named in the ledger.
-
-    Raises:
-        UserError: a zip is damaged.
-    """
+    """(name, how to open it) of every json or ndjson; other files are named in the ledger."""
     for each in files_below(path) if path.is_dir() else [path]:
         if each.suffix.lower() == ".zip":
             yield from _zipped(each, ledger)

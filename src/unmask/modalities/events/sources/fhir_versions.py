@@ -90,11 +90,7 @@ class Versions:
         return reason
 
     def settle(self) -> None:
-        """Look at what was seen.
-
-        Raises:
-            UserError: a patient is replaced by two, or by themselves.
-        """
+        """Look at what was seen."""
         self._out, self._removed = self._settled(), self._deleted_patients()
         for encounter, end in zip(self._encounter, self._end, strict=True):
             self._ends[encounter] = max(end, self._ends.get(encounter, end))

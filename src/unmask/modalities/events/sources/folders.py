@@ -69,11 +69,7 @@ def kind_of(path: Path) -> Folder | None:
 
 
 def files_of(kind: Folder, path: Path, ledger: Ledger) -> dict[str, list[Path]]:
-    """The files of every table that is read; the others are named in the ledger, with the reason.
-
-    Raises:
-        UserError: a table stands there twice, in two formats or folders.
-    """
+    """The files of every table that is read; the others are named in the ledger, with the reason."""
     read = [t.name for t in kind.tables]
     known = [*read, *kind.helpers, *kind.unread]
     found: dict[str, list[Path]] = {}
@@ -112,10 +108,6 @@ def read(
 
     Args:
         names: filled with descriptions of codes.
-
-    Raises:
-        UserError: a table lacks a column that its events need, or stands there twice, or the folder is of a kind that
-            is not read.
     """
     files = files_of(kind, path, ledger)
     for (known, column), other in kind.refused.items():

@@ -34,11 +34,7 @@ class Subjects:
         return self.numbers.setdefault(name, len(self.numbers))
 
     def of(self, column: pl.Series) -> pl.Series:
-        """Int64; null where an id is empty, or no whole number in a source of whole numbers.
-
-        Raises:
-            UserError: an id is beyond 64 bits in a source of whole numbers.
-        """
+        """Int64; null where an id is empty, or no whole number in a source of whole numbers."""
         if column.dtype.is_integer() and not self.texts:
             exact = column.cast(pl.Int64, strict=False)
             if exact.null_count() == column.null_count():

@@ -35,9 +35,6 @@ def read(
 
     Args:
         columns: role (subject, time, code, value, visit, text, unit) -> the table's name for it; see `COLUMNS`.
-
-    Raises:
-        UserError: a column is absent, stands there twice, or holds lists.
     """
     have = columns_of(path)
     _check(columns, have, f"{path}: ")
@@ -58,11 +55,7 @@ def read(
 def from_frame(
     frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
-    """Events of a DataFrame already in memory.
-
-    Raises:
-        UserError: a column is absent, or holds lists.
-    """
+    """Events of a DataFrame already in memory."""
     _check(columns, frame.columns, "")
     columns = {**COLUMNS, **columns}
     refuse_nested(frame.select(_wanted(columns, frame.columns, "table", ledger)), "table")

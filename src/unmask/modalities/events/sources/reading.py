@@ -35,9 +35,6 @@ class Reading:
         missing: texts (and values) that mean an empty cell; None: `MISSING` and NA in plain tables, none in the tables
             of OMOP and MIMIC-IV, whose data bases write empty cells (such words are counted there: `empty_words`).
         static: rows of a plain table without a time are facts, deaths and codes that have a time elsewhere too.
-
-    Raises:
-        UserError: order or decimal are none of those.
     """
 
     order: Order | None = None
@@ -82,9 +79,6 @@ class Reading:
     def numbers(self, raw: pl.Series, where: str) -> tuple[pl.Series, int]:
         """Values as float32, null where they are none; and how many of these are numbers with marks that `decimal` does
         not explain. Those that are infinite or too large for 32 bits are infinite.
-
-        Raises:
-            UserError: nothing was said, and some values have commas.
         """
         if raw.dtype.is_numeric():
             return _kept(raw.cast(pl.Float64)), 0

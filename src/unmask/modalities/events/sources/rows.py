@@ -73,11 +73,7 @@ def is_table(path: Path) -> bool:
 
 
 def columns_of(path: Path) -> list[str]:
-    """Names of a table's columns.
-
-    Raises:
-        UserError: it is no table.
-    """
+    """Names of a table's columns."""
     try:
         if path.suffix.lower() == ".parquet":
             return list(pq.read_schema(path).names)
@@ -97,9 +93,6 @@ def named_as(path: Path, have: Sequence[str], wanted: Collection[str | None]) ->
 
     Args:
         have: the table's columns.
-
-    Raises:
-        UserError: two of them have a wanted name.
     """
     found: dict[str, str] = {}
     for name in have:
@@ -115,10 +108,7 @@ def named_as(path: Path, have: Sequence[str], wanted: Collection[str | None]) ->
 
 
 def refuse_nested(frame: pl.DataFrame, where: str | Path) -> None:
-    """
-    Raises:
-        UserError: a column holds lists or structs, which are no cells.
-    """
+    """Refuse a column of lists or structs."""
     for name, kind in frame.schema.items():
         if kind.is_nested():
             raise UserError(
@@ -128,11 +118,7 @@ def refuse_nested(frame: pl.DataFrame, where: str | Path) -> None:
 
 
 def chunks(path: Path, wanted: list[str], ledger: Ledger) -> Iterator[pl.DataFrame]:
-    """The wanted columns of a csv (as text) or parquet (as they are), a chunk at a time; counts the rows.
-
-    Raises:
-        UserError: a file breaks off or is damaged, or a column holds lists or structs.
-    """
+    """The wanted columns of a csv (as text) or parquet (as they are), a chunk at a time; counts the rows."""
     try:
         if path.suffix.lower() == ".parquet":
             for batch in pq.ParquetFile(path).iter_batches(CHUNK_ROWS, columns=wanted):
@@ -222,9 +208,6 @@ def parsed(
         static: rows without a time are facts; else they are rejected.
         optional: rows without a time, or without a code, are no events and no rejects either (a discharge that has not
             been, a race that is not known).
-
-    Raises:
-        UserError: values have commas, and nobody said what they mean.
     """
     number, odd = reading.numbers(frame["raw"], f"{where}, values")
     made = frame.with_columns(

@@ -83,9 +83,6 @@ def read_times(
         order: how dates such as 01/02/2020 are meant; None asks.
         midnight: a time of 00:00:00 is a date alone (as the OMOP CDM says of its *_datetime columns).
         start: dates alone stand at the start of their day (births).
-
-    Raises:
-        UserError: the times are numbers, or dates are of an open order or century.
     """
     if when.dtype.is_integer():  # 20180803, as data bases without dates write it; anything else is no date
         written = when.cast(pl.String)

@@ -71,11 +71,7 @@ def simulate(out: Path, patients: int = 1500, seed: int = 0) -> Path:
 def run_demo(
     out: str | Path = "demo-events", *, minutes: float = 1.4, seed: int = 0, console: bool = True, patients: int = 1500
 ) -> dict[str, Any]:
-    """Simulate, pretrain, check the planted rules, predict the outcome; writes OUT/outcome/report.html.
-
-    Raises:
-        UserError: `out` exists and is not an earlier demo.
-    """
+    """Simulate, pretrain, check the planted rules, predict the outcome; writes OUT/outcome/report.html."""
     from unmask.modalities.events.uses.finetune import finetune_outcome
     from unmask.modalities.events.uses.pretrain import pretrain
 

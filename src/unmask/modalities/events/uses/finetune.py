@@ -191,11 +191,7 @@ def keep(
 
 
 def begin(model: str | Path, data: Any, settings: OutcomeSettings) -> tuple[EventModel, Events]:
-    """The pretrained model and the events.
-
-    Raises:
-        UserError: for anything wrong with them.
-    """
+    """The pretrained model and the events."""
     loaded = load(model, device=settings.device, precision=settings.precision)
     loaded.most_unknown = settings.most_unknown
     return loaded, as_events(data)
@@ -219,11 +215,7 @@ def taken_as(training: Labels) -> str:
 
 
 def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labelled:
-    """What the training labels ask for: classes and cuts of the time are theirs alone.
-
-    Raises:
-        UserError: too few labels to train on, or they are all alike; whole numbers that may be classes or amounts.
-    """
+    """What the training labels ask for: classes and cuts of the time are theirs alone."""
     if len(training) < FEWEST:
         raise UserError(
             f"{labels}: {len(training)} labels to train on",

@@ -32,9 +32,6 @@ def stages_of(
 
     Args:
         y: targets of all points; held: (points,) which of them nothing is fitted on.
-
-    Raises:
-        UserError: there are checkpoints and `resume` was not asked for, or they are of another run.
     """
     kept = {
         k: v for k, v in dataclasses.asdict(settings).items() if k not in ("checkpoint_seconds", "examples", "device")

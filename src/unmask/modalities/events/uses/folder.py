@@ -121,11 +121,7 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
 
 
 def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:
-    """Write the folder's three files and its model card.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write the folder's three files and its model card."""
     state = {f"model.{k}": v for k, v in folder.model.state_dict().items()}
     if folder.head is not None:
         state |= {f"head.{k}": v for k, v in folder.head.state_dict().items()}
@@ -148,11 +144,7 @@ def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] |
 
 
 def load_folder(path: str | Path) -> EventFolder:
-    """Load what `save_folder` wrote.
-
-    Raises:
-        UserError: naming what is missing, corrupt or does not fit together.
-    """
+    """Load what `save_folder` wrote."""
     path = Path(path).expanduser()
     brought_to_an_end(path)
     try:

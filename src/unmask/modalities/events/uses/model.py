@@ -314,10 +314,6 @@ def load(folder: str | Path, *, device: str = "auto", precision: str = "auto") -
 
 
 def write_predictions(frame: pl.DataFrame, out: str | Path) -> None:
-    """Write a parquet, whole or not at all.
-
-    Raises:
-        UserError: the folder is not there, or cannot be written.
-    """
+    """Write a parquet, whole or not at all."""
     with written(out) as temporary:
         frame.write_parquet(temporary)

@@ -76,9 +76,6 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
 
     Args:
         gap: hours, see `visits_of`.
-
-    Raises:
-        UserError: no code or no patient is so.
     """
     vocabulary, events = histories.vocabulary, histories.events
     asked = [i for i, c in enumerate(vocabulary.codes) if c.startswith(prefixes)]

@@ -31,11 +31,7 @@ UNCALIBRATED = "warning: too few patients were held out of the pretraining to ca
 
 
 def queries_of(folder: EventFolder) -> QueryHead:
-    """The part of a model that answers questions.
-
-    Raises:
-        UserError: the model was trained without questions.
-    """
+    """The part of a model that answers questions."""
     head = getattr(folder.model, "queries", None)
     if head is None:
         raise UserError(
@@ -155,11 +151,7 @@ class Answering(Protocol):
 
 
 def check_questions(model: Answering, events: Events, questions: Sequence[str]) -> None:
-    """Raise what `ask` would of these questions, without an answer to them.
-
-    Raises:
-        UserError: see `EventModel.ask`.
-    """
+    """Raise what `ask` would of these questions, without an answer to them."""
     _checked(model, events, questions)
 
 

@@ -53,9 +53,6 @@ def write(
     Args:
         patients: subject_ids to draw.
         examples: where none are named, draw those with the highest answers to the first question.
-
-    Raises:
-        UserError: a patient is not in the data.
     """
     questions = frame["question"].unique(maintain_order=True).to_list()
     known = {int(s): i for i, s in enumerate(events.subjects)}

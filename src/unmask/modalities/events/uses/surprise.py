@@ -49,9 +49,6 @@ def surprise(folder: EventFolder, histories: Histories, *, by: By = "patient", m
         code_score, value_score and time_score (null where an event has none, or the model predicts none; those of
         values and times are densities, of normal scores and of squashed hours); slots, how many events were scored.
         Facts without a time are never hidden, so they have no score; nor have events that the model's length cuts off.
-
-    Raises:
-        UserError: unknown `by` or `mode`.
     """
     if by not in get_args(By):
         raise UserError(f"by={by}", hint=f"Expected one of {', '.join(get_args(By))}.")

@@ -134,9 +134,5 @@ UNREAD = (
 
 
 def with_overrides(settings: ClassifierSettings, overrides: Mapping[str, Any]) -> ClassifierSettings:
-    """Replace settings by key; keys of `train` may be given bare.
-
-    Raises:
-        UserError: an unknown key, or one of `train` that fine-tuning pictures does not read.
-    """
+    """Replace settings by key; keys of `train` may be given bare."""
     return apply_run_overrides(settings, overrides, without=UNREAD)

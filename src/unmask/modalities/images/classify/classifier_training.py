@@ -143,11 +143,7 @@ class PictureFinetuning(Finetunable):
         self.rows = int(saved["rows"])
 
     def forecast(self) -> MemoryPlan:
-        """What the run will need; no more pictures go through the network at a time than fit.
-
-        Raises:
-            UserError: not even one picture at a time fits.
-        """
+        """What the run will need; no more pictures go through the network at a time than fit."""
         net, device, memory = self.classifier.net, self.classifier.device, self.settings.train.memory
         keeps = self.held is not None and self.settings.keep_best
 

@@ -246,11 +246,7 @@ class OneNumber:
 
 
 def objective_of(train: ImageSet, problem: str, threshold: float) -> Objective:
-    """The objective that the labels of training pictures ask for.
-
-    Raises:
-        UserError: they have none, are of another kind than `problem`, or are all alike.
-    """
+    """The objective that the labels of training pictures ask for."""
     targets = train.targets
     if train.labels is None and targets is None:
         raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
@@ -297,11 +293,7 @@ def strata(images: ImageSet) -> np.ndarray:
 
 
 def matched_labels(images: ImageSet, classes: list[str]) -> np.ndarray:
-    """The pictures' labels as numbers of `classes`.
-
-    Raises:
-        UserError: there are none, or one is unknown.
-    """
+    """The pictures' labels as numbers of `classes`."""
     if images.labels is None:
         raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
     unknown = [c for c in images.classes if c not in classes]

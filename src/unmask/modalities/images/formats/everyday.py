@@ -111,11 +111,7 @@ def read(source: Source, choice: Choice) -> Opened:
 
 
 def pixels_of(image: Image.Image, choice: Choice) -> np.ndarray:
-    """A picture that Pillow holds as the array that its file would give; `nodata` is looked for in the array.
-
-    Raises:
-        UserError: of a kind that Pillow reads as something else, or missing where it is transparent.
-    """
+    """A picture that Pillow holds as the array that its file would give; `nodata` is looked for in the array."""
     try:
         _check(image)
         found = _picture(image, replace(choice, nodata=None))

@@ -116,11 +116,7 @@ def _plain(source: Source, choice: Choice) -> bool:
 
 
 def _check_planes(source: Source, file: Any) -> None:
-    """Count the planes that OME's metadata claim: tifffile makes an entry for each.
-
-    Raises:
-        UserError: they take more memory than is free.
-    """
+    """Count the planes that OME's metadata claim: tifffile makes an entry for each."""
     for pixels in re.findall(r"<(?:\w+:)?Pixels\b[^>]*>", file.ome_metadata or ""):
         size = {a: int(n) for a, n in re.findall(r'\bSize([XYZCT])="(\d+)"', pixels)}
         planes = math.prod(size.get(a, 1) for a in "ZCT")

@@ -78,11 +78,7 @@ def codec_config(
     mean: tuple[float, ...],
     deviation: tuple[float, ...],
 ) -> PatchCodecConfig:
-    """The codec the settings ask for, on pictures of this size.
-
-    Raises:
-        UserError: the patch does not divide the picture.
-    """
+    """The codec the settings ask for, on pictures of this size."""
     visible_only = settings.architecture == "visible_only"
     return PatchCodecConfig(
         image=image,
@@ -229,11 +225,7 @@ def resize_positions(table: Float[Tensor, "slots width"], old: tuple[int, int], 
 
 
 def at_size(model: MaskedModel[PatchCodec], size: int | tuple[int, int]) -> MaskedModel[PatchCodec]:
-    """The same model for pictures of another size, its position tables resampled.
-
-    Raises:
-        UserError: the patch does not divide the size.
-    """
+    """The same model for pictures of another size, its position tables resampled."""
     old = model.codec.config
     config = dataclasses.replace(old, image=sides(size))
     tables = position_tables(model)

@@ -70,11 +70,7 @@ def row_names(images: ImageSet) -> list[str]:
 
 
 def write_named(names: list[str], vectors: np.ndarray, out: str | Path) -> None:
-    """Write vectors as .parquet, columns `picture` and `vector`, whole or not at all.
-
-    Raises:
-        UserError: its folder is not there, or it cannot be written.
-    """
+    """Write vectors as .parquet, columns `picture` and `vector`, whole or not at all."""
     import polars as pl
 
     with written(out) as temporary:

@@ -79,9 +79,6 @@ def load_folder(
         norm_pix: of a bare weights file with a decoder: whether it predicts patches normalised by their own mean and
             deviation. A file NAME.json beside NAME.pth may say all these as config.json does (norm_pix_loss,
             num_attention_heads, image_size, image_mean, image_std).
-
-    Raises:
-        UserError: naming what is missing, corrupt or does not fit together.
     """
     path = Path(path).expanduser()
     if not path.exists():
@@ -214,11 +211,7 @@ def _inferred(
 
 
 def _kernel(found: Converted, config: Mapping[str, Any], features: int) -> tuple[int, int]:
-    """(channels, side of a patch): of the patches' kernel, (width, channels, side, side), where the file has it so.
-
-    Raises:
-        UserError: the kernel and config.json do not go together, or patches are not square.
-    """
+    """(channels, side of a patch): of the patches' kernel, (width, channels, side, side), where the file has it so."""
     told = config.get("num_channels")
     if found.kernel is None:
         channels = int(told or (3 if features % 3 == 0 else 1))
@@ -235,11 +228,7 @@ def _kernel(found: Converted, config: Mapping[str, Any], features: int) -> tuple
 
 
 def _normalised(config: Mapping[str, Any], norm_pix: bool | None, decoder: bool) -> bool:
-    """Whether the decoder predicts normalised patches.
-
-    Raises:
-        UserError: nothing says so.
-    """
+    """Whether the decoder predicts normalised patches."""
     said = config.get("norm_pix_loss", norm_pix)
     if said is None and config.get("model_type") == "vit_mae":
         said = False  # transformers' default
@@ -341,9 +330,6 @@ def save_folder(
 
     Args:
         head: tensors of a classification head.
-
-    Raises:
-        UserError: the folder cannot be written.
     """
     state = to_published(model.state_dict(), TRANSFORMERS, channels=model.codec.config.channels)
     state |= {f"unmask.classifier.{k}": v.detach().cpu().contiguous() for k, v in (head or {}).items()}
@@ -361,9 +347,6 @@ def save_folder(
 def published(model: MaskedModel[PatchCodec], spelling: str) -> dict[str, Tensor]:
     """The weights under published names: 'mae' (official; decoder left out, timm's), 'timm', 'transformers' or
     'transformers-memory' (release 5).
-
-    Raises:
-        UserError: an unknown spelling, or a model that sees more than published ones do.
     """
     if model.codec.config.gradients:
         raise UserError(

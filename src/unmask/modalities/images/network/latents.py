@@ -61,11 +61,7 @@ class EncoderOnly(MaskedModel[PatchCodec]):
         return self.codec.drops_missing
 
     def forward(self, batch: PackedBatch, hidden: Hidden, wanted: Tensor | None = None) -> Prediction:
-        """Refused.
-
-        Raises:
-            UserError: always.
-        """
+        """Refused."""
         raise no_pixels()
 
 

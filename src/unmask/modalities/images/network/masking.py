@@ -107,9 +107,6 @@ def image_corruption(
     Args:
         own: 'package.module:name' of a user's own selector, instead of `hide`.
         hide: 'patch', 'unit' (squares of `unit` pixels; SimMIM: 32 whatever the patch) or 'block' (rectangles).
-
-    Raises:
-        UserError: the unit is not a multiple of the patch, or leaves one unit a picture.
     """
     if own is not None:
         return Corruption(select=own_selector(own, ratio), replace=replace, static=static)
@@ -132,11 +129,7 @@ def image_corruption(
 
 
 def unit_block(config: PatchCodecConfig, unit: int | None) -> int:
-    """Side of a mask unit in patches.
-
-    Raises:
-        UserError: the unit is not a multiple of the patch.
-    """
+    """Side of a mask unit in patches."""
     unit = config.patch if unit is None else unit
     if unit < config.patch or unit % config.patch:
         fits = [config.patch * k for k in range(1, max(config.grid) + 1)]
@@ -145,11 +138,7 @@ def unit_block(config: PatchCodecConfig, unit: int | None) -> int:
 
 
 def pixels_in_box(config: PatchCodecConfig, box: tuple[int, int, int, int]) -> np.ndarray:
-    """(height, width) booleans: the pixels of a box (left, top, width, height).
-
-    Raises:
-        UserError: the box lies outside the picture or is empty.
-    """
+    """(height, width) booleans: the pixels of a box (left, top, width, height)."""
     left, top, wide, high = box
     height, width = config.image
     if wide < 1 or high < 1 or left < 0 or top < 0 or left + wide > width or top + high > height:
@@ -163,11 +152,7 @@ def pixels_in_box(config: PatchCodecConfig, box: tuple[int, int, int, int]) -> n
 
 
 def pixels_in_mask(config: PatchCodecConfig, mask: np.ndarray) -> np.ndarray:
-    """(height, width) booleans: the marked pixels; the mask may be over pixels or over the patch grid.
-
-    Raises:
-        UserError: the mask has neither shape.
-    """
+    """(height, width) booleans: the marked pixels; the mask may be over pixels or over the patch grid."""
     mask = array_of(mask) != 0
     if mask.shape == config.grid:
         return mask.repeat(config.patch, 0).repeat(config.patch, 1)

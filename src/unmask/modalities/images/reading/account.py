@@ -135,9 +135,6 @@ def check_fit(
 
     Returns:
         A warning where floats lie elsewhere on the scale than those of the training, if they do.
-
-    Raises:
-        UserError: naming both, and what to do.
     """
     hint = f"Bring them to the same scale; if they are meant so, say {setting('rescale', True)}."
     ends = picture_ends(sample(images))

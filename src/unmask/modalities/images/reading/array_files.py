@@ -29,11 +29,7 @@ def part_of(name: str) -> bool | None:
 
 
 def read_numpy(path: Path, how: Reading = PLAIN) -> ImageSet:
-    """An .npy, or an .npz with one array of pictures or one for each part (x_train, x_test, y_train, y_test, ...).
-
-    Raises:
-        UserError: no pictures, or arrays of them that are no parts of one data set.
-    """
+    """An .npy, or an .npz with one array of pictures or one for each part (x_train, x_test, y_train, y_test, ...)."""
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: an array that is not all there is refused
     if isinstance(loaded, np.ndarray):
         refuse_more_than_memory(f"{path}: an array of shape {loaded.shape}", loaded.nbytes)
@@ -61,11 +57,7 @@ def read_numpy(path: Path, how: Reading = PLAIN) -> ImageSet:
 
 
 def _check_members(path: Path) -> None:
-    """Compare what the arrays of an .npz claim with what they unpack to, and that with the memory that is free.
-
-    Raises:
-        UserError: one of them is not all there, or they take more memory.
-    """
+    """Compare what the arrays of an .npz claim with what they unpack to, and that with the memory that is free."""
     total = 0
     with zipfile.ZipFile(path) as archive:
         for each in archive.infolist():
@@ -87,11 +79,7 @@ def _check_members(path: Path) -> None:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """An array in the idx format of MNIST (LeCun's page; big-endian header), gzipped or not.
-
-    Raises:
-        UserError: it is not one, or is cut short.
-    """
+    """An array in the idx format of MNIST (LeCun's page; big-endian header), gzipped or not."""
     path = Path(path)
     packed = path.suffix.lower() == ".gz"
     kinds = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}

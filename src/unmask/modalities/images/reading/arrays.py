@@ -209,22 +209,14 @@ OF_FILES = ("group", "column", "label_column", "pictures")
 
 
 def refuse_unread(how: Reading, what: str, *names: str) -> None:
-    """Refuse what was said of pictures of a kind for which nothing reads it.
-
-    Raises:
-        UserError: naming the first of `names` that is neither as it is by default nor in `how.usual`.
-    """
+    """Refuse what was said of pictures of a kind for which nothing reads it."""
     for name in names:
         if (value := getattr(how, name)) not in (getattr(PLAIN, name), how.usual.get(name)):
             raise UserError(f"{setting(name, value)} of {what}: nothing reads it", hint="Leave it out.")
 
 
 def tiled(images: ImageSet, how: Reading) -> ImageSet:
-    """Pictures in memory cut into tiles of `how.size`.
-
-    Raises:
-        UserError: no size is given.
-    """
+    """Pictures in memory cut into tiles of `how.size`."""
     if how.size is None:
         raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
     height, width = sides(how.size)
@@ -269,9 +261,6 @@ def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Readin
     """Pictures of an array or tensor: (n, height, width), (n, height, width, channels) or (n, channels, height, width).
 
     (3, height, width) for three channels may be one picture or three, and is refused without labels.
-
-    Raises:
-        UserError: another shape, one that can be read in two ways, NaN, or numbers that are no pixels.
     """
     pixels = as_array(pixels)
     refuse_unread(how, f"{name}, an array", "alpha")
@@ -295,9 +284,6 @@ def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Readin
 def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
     """A list of arrays, (height, width), (height, width, channels) or (channels, height, width), brought to one size;
     grey ones beside coloured ones are repeated into colours.
-
-    Raises:
-        UserError: sizes that differ with no size given, or depths that differ.
     """
     planes = []
     for number, picture in enumerate(map(as_array, pictures)):
@@ -339,11 +325,7 @@ class Part(NamedTuple):
 
 
 def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
-    """Arrays of one data set as one: classes are numbered over all of them, train and test parts stay known.
-
-    Raises:
-        UserError: sizes that differ with no size given, channels or depths that differ.
-    """
+    """Arrays of one data set as one: classes are numbered over all of them, train and test parts stay known."""
     sets = [from_array(p.pixels, p.labels, p.name, how).resized(how.size) for p in parts]
     if len({s.size for s in sets}) > 1:
         raise mixed_sizes([(p.name, *s.size) for p, s in zip(parts, sets, strict=True)])
@@ -450,11 +432,7 @@ def _no_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
 
 
 def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
-    """Labels of any kind -> numbers 0.. and names, in sorted order; whole numbers in floats without their '.0'.
-
-    Raises:
-        UserError: naming the rows without a label, or with several.
-    """
+    """Labels of any kind -> numbers 0.. and names, in sorted order; whole numbers in floats without their '.0'."""
     if labels is None:
         return None, []
     labels = np.asarray(labels)
@@ -479,11 +457,7 @@ def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
 
 
 def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
-    """`decode.with_channels`.
-
-    Raises:
-        UserError: any change but grey to colours and back.
-    """
+    """`decode.with_channels`."""
     try:
         return with_channels(pixels, channels)
     except ValueError as error:

@@ -23,11 +23,7 @@ from unmask.modalities.images.reading.streaming import Stream
 
 
 def decode_files(files: Sequence[File], how: Reading) -> ImageSet:
-    """Read picture files: what they hold first, then pixels in one form; broken ones are named and left out.
-
-    Raises:
-        UserError: see `listing.list_files`.
-    """
+    """Read picture files: what they hold first, then pixels in one form; broken ones are named and left out."""
     listing = list_files(files, how)
     form = listing.form
     size = len(listing) * form.height * form.width * form.channels * np.dtype(form.depth).itemsize
@@ -85,11 +81,7 @@ def _in_memory(listing: Listing, how: Reading) -> tuple[Listing, Any, Any]:
 
 
 def _left(listing: Listing, broken: dict[int, str], strict: bool) -> Listing:
-    """The listing without files that turned out broken while they were decoded, by number; these are noted.
-
-    Raises:
-        UserError: in strict mode.
-    """
+    """The listing without files that turned out broken while they were decoded, by number; these are noted."""
     if not broken:
         return listing
     skipped: list[tuple[str, str]] = []
@@ -101,11 +93,7 @@ def _left(listing: Listing, broken: dict[int, str], strict: bool) -> Listing:
 
 
 def from_folder(folder: Path, how: Reading) -> ImageSet:
-    """The pictures of a folder: of idx files, of class folders or flat, of its training and test parts.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The pictures of a folder: of idx files, of class folders or flat, of its training and test parts."""
     idx = sorted(p for p in folder.iterdir() if "images-idx" in p.name or "images.idx" in p.name)
     if idx:
         return joined([idx_part(p) for p in idx], how)
@@ -141,9 +129,6 @@ def from_folder(folder: Path, how: Reading) -> ImageSet:
 def _parts_of(folder: Path) -> tuple[list[Path], list[str]]:
     """(the folders of the parts of a data set, such as train and test, or the folder itself where it has none; what
     stands beside them and is left out).
-
-    Raises:
-        UserError: there is one part, and pictures in other folders beside it: are they parts, or classes?
     """
     below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     parts = [p for p in below if part_of(p.name) is not None]
@@ -160,11 +145,7 @@ def _parts_of(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def folder_group(file: Path, root: Path, group: str | None) -> str | None:
-    """What a file belongs to by the folders it is in; None where nothing was asked.
-
-    Raises:
-        UserError: no such level.
-    """
+    """What a file belongs to by the folders it is in; None where nothing was asked."""
     if group is None:
         return None
     if group == "file":

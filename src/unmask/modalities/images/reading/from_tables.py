@@ -111,11 +111,7 @@ def from_cells(
 
 
 def from_dataset(name: str, how: Reading) -> ImageSet:
-    """Pictures of a Hugging Face dataset, `NAME` or `NAME:SPLIT`.
-
-    Raises:
-        UserError: the package `datasets` is not there, or there is no such column.
-    """
+    """Pictures of a Hugging Face dataset, `NAME` or `NAME:SPLIT`."""
     try:
         import datasets
     except ImportError:

@@ -82,9 +82,6 @@ def read_label_table(
             `label_column` the one of labels or several parted by commas, `problem` what labels are.
         group_of: what a file belongs to by its folders, from (file, folder that paths are relative to).
         columns: of a table in memory, which `path` is the name of.
-
-    Raises:
-        UserError: columns that cannot be told, or all rows whose file is not there, comes twice or has no proper label.
     """
     if columns is not None:
         rows = _Rows(columns=columns, where=[f"row {n}" for n in range(len(next(iter(columns.values()), [])))], bad=[])

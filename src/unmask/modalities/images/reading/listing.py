@@ -69,12 +69,7 @@ class File:
 
 
 def list_files(files: Sequence[File], how: Reading) -> Listing:
-    """Survey files and settle what all their pictures are brought to.
-
-    Raises:
-        UserError: a file that can be read in two ways, a broken one in strict mode, nothing readable, sizes, channels
-            or depths that do not go together.
-    """
+    """Survey files and settle what all their pictures are brought to."""
     surveyed = survey_all([f.source for f in files], how.choice, how.workers)
     skipped: list[tuple[str, str]] = []
     good: list[tuple[File, list[Header]]] = []
@@ -94,11 +89,7 @@ def list_files(files: Sequence[File], how: Reading) -> Listing:
 
 
 def skip(name: str, reason: str, strict: bool, skipped: list[tuple[str, str]]) -> None:
-    """Note a picture that cannot be read.
-
-    Raises:
-        UserError: in strict mode.
-    """
+    """Note a picture that cannot be read."""
     if strict:
         raise UserError(f"{name}: {reason}", hint=f"Remove the file, or leave out {option('strict', True)} to skip it.")
     skipped.append((name, reason))

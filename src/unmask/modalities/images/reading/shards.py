@@ -88,9 +88,6 @@ def build(
 
     Returns:
         The examples of the files that could be read, file by file in order; and why the others (by number) could not.
-
-    Raises:
-        UserError: another process is at it, or the disk has too little room.
     """
     size = form.height * form.width * form.channels * np.dtype(form.depth).itemsize
     edges = _edges(np.asarray(counts), size)

@@ -154,11 +154,7 @@ def _plain(data: Any, choice: Choice) -> Any:
 
 
 def _read(data: Any, how: Reading) -> ImageSet:
-    """Pictures of `_plain` data.
-
-    Raises:
-        UserError: it is none of the kinds that hold pictures.
-    """
+    """Pictures of `_plain` data."""
     if isinstance(data, ImageSet):
         refuse_unread(how, "pictures that were read", "planes", "alpha", "nodata", "slice", *OF_FILES)
         return data

@@ -94,11 +94,7 @@ def copies_across(train: ImageSet, held: ImageSet) -> list[str]:
 
 
 def held_out_pictures(images: ImageSet, share: float, seed: int) -> np.ndarray:
-    """Booleans: the pictures that are held out, drawn by the seed; groups stay whole, at least one on each side.
-
-    Raises:
-        UserError: a share is to be held out of one group.
-    """
+    """Booleans: the pictures that are held out, drawn by the seed; groups stay whole, at least one on each side."""
     groups = kept_together(images) if share else images.groups
     if groups is None:
         return uniform(seed, np.arange(len(images)), Salt.HELD_OUT_PICTURE) < share

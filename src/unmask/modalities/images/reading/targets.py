@@ -67,9 +67,6 @@ def parse_cells(cells: Sequence[Any], column: str, problem: Problem) -> Parsed:
 
     'auto' takes lists and cells with '|' as several labels, numbers of which some have fractions as numbers, and all
     else as classes.
-
-    Raises:
-        UserError: 'auto' finds about as many classes as rows, or one number written in two ways.
     """
     texts = [cell_text(cell) for cell in cells]
     if problem == "none":
@@ -113,9 +110,6 @@ def parse_columns(columns: Mapping[str, Sequence[Any]]) -> Parsed:
 def array_targets(labels: Any, problem: Problem | None) -> Targets | None:
     """Targets of an array or tensor given in Python: (pictures, labels) of 0 and 1, or (pictures,) numbers; None where
     they are classes.
-
-    Raises:
-        UserError: labels that are not what the problem asks for.
     """
     found = array_of(labels)
     if problem in (None, "single", "none"):

@@ -35,9 +35,6 @@ def run_demo(
 
     Returns:
         The figures; 'report' (path), 'device', 'precision' and 'lines' (what to tell a person) are there in every demo.
-
-    Raises:
-        UserError: `out` exists and is not an earlier demo.
     """
     from unmask.modalities.images.reading.arrays import ImageSet
 

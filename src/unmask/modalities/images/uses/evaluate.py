@@ -34,9 +34,6 @@ def classes_told_apart(
     Args:
         images: with labels.
         vectors: (pictures, width) features of a part of them.
-
-    Raises:
-        UserError: one class only, or a part without pictures.
     """
     from unmask.evaluation.metrics import bootstrap_mean, plain
 
@@ -65,11 +62,7 @@ def _readable(part: ImageSet, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def training_and_test(images: ImageSet, seed: int, most: int | None = None) -> tuple[ImageSet, ImageSet]:
-    """(training, test) pictures.
-
-    Raises:
-        UserError: one class only, or a part without pictures.
-    """
+    """(training, test) pictures."""
     assert images.labels is not None
     if len(np.unique(images.labels)) < 2:
         name = images.classes[0] if images.classes else "0"

@@ -188,11 +188,7 @@ def _pictures(
 
 
 def _start(settings: ClassifierSettings, problem: str) -> str:
-    """Where the head starts: 'zero' or 'probe'.
-
-    Raises:
-        UserError: a probe of labels that have none.
-    """
+    """Where the head starts: 'zero' or 'probe'."""
     if settings.start == "auto":
         return "probe" if problem == "single" and not settings.from_scratch else "zero"
     if settings.start == "probe" and problem != "single":
@@ -228,11 +224,7 @@ def named(reading: Reading) -> str:
 
 
 def _smoothing(settings: ClassifierSettings, problem: str) -> float:
-    """The share by which targets are smoothed.
-
-    Raises:
-        UserError: a setting that has no meaning for numbers.
-    """
+    """The share by which targets are smoothed."""
     if problem == "regression" and (settings.smoothing or settings.cutmix):
         raise UserError(
             f"smoothing={settings.smoothing}, cutmix={settings.cutmix} with problem=regression",

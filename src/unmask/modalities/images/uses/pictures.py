@@ -150,11 +150,7 @@ def png(rgb: np.ndarray) -> bytes:
 
 
 def write_png(path: str | Path, rgb: np.ndarray) -> None:
-    """Write a PNG, whole or not at all.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Write a PNG, whole or not at all."""
     with written(path) as temporary:
         temporary.write_bytes(png(rgb))
 

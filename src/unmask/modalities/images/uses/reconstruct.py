@@ -69,9 +69,6 @@ def reconstructed(
         hidden: (pictures, height, width) booleans.
         statistics: see `ImageModel.reconstruct`.
         options: of `core.fill.fill`.
-
-    Raises:
-        UserError: predicted statistics of a model that predicts none.
     """
     config, device = model.codec.config, next(model.parameters()).device
     can = hasattr(model.codec, "statistics")
@@ -120,11 +117,7 @@ def chosen_pixels(
     gaps: bool,
     seed: int,
 ) -> np.ndarray:
-    """(pictures, height, width) booleans: what is predicted; arguments as `ImageModel.reconstruct` has them.
-
-    Raises:
-        UserError: more than one of ratio, box, mask and gaps, or one that does not fit the pictures.
-    """
+    """(pictures, height, width) booleans: what is predicted; arguments as `ImageModel.reconstruct` has them."""
     count = len(images)
     if sum(x is not None for x in (ratio, box, mask)) + gaps > 1:
         raise UserError("more than one of ratio, box, mask and gaps", hint="Give one of them.")

@@ -32,9 +32,6 @@ def fill_scenes(
         mask: (height, width) of the pictures; non-zero is hidden.
         reading: how files are read, `overlap` among it; see `sources.read_images`.
         options: see `ImageModel.reconstruct`.
-
-    Raises:
-        UserError: a box or mask that does not fit the pictures.
     """
     found = images if isinstance(images, ImageSet) and images.tiles is not None else None
     if found is None:

@@ -78,11 +78,7 @@ class PointPrediction:
         return torch.stack([number, self.scaled], -1)
 
     def mean(self) -> Float[Tensor, " wanted"]:
-        """In the column's unit.
-
-        Raises:
-            UserError: a cell has categories (see `point`).
-        """
+        """In the column's unit."""
         if bool((self.levels > 0).any()):
             raise no_mean("categories")
         return self.point()

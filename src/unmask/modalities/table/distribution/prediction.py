@@ -399,22 +399,14 @@ class CellPrediction:
         return self._gathered([d.mode() for _, d in self.pieces])
 
     def mean(self) -> Float[Tensor, " wanted"]:
-        """In the column's unit, where all the asked cells are quantities.
-
-        Raises:
-            UserError: a cell has categories (see `point`).
-        """
+        """In the column's unit, where all the asked cells are quantities."""
         quantities = [d for _, d in self.pieces if isinstance(d, Quantities)]
         if len(quantities) < len(self.pieces):
             raise no_mean("categories")
         return self._gathered([d.mean() for d in quantities])
 
     def probabilities(self) -> Float[Tensor, "wanted categories"]:
-        """Where all the asked cells have categories; 0 for numbers beyond those of a cell's own column.
-
-        Raises:
-            UserError: a cell is a quantity.
-        """
+        """Where all the asked cells have categories; 0 for numbers beyond those of a cell's own column."""
         categories = [d.probabilities() for _, d in self.pieces if isinstance(d, Categories)]
         if len(categories) < len(self.pieces):
             raise no_probabilities("quantities")

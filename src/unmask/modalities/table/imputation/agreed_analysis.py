@@ -25,9 +25,6 @@ def agreed_analysis(formula: str | None, schema: Schema, columns: list[np.ndarra
     Args:
         columns: of the table, NaN where missing.
         say: told why there is none, and what is left out.
-
-    Raises:
-        UserError: naming what is wrong with the formula.
     """
     if formula is not None:
         found = parse_formula(formula, schema)

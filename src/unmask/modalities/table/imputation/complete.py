@@ -108,9 +108,6 @@ def complete(
 
     Args:
         interval: coverage of the intervals in `records`, e.g. 0.9.
-
-    Raises:
-        UserError: the table does not fit the model, or the model has no distributions to draw from.
     """
     schema = model.schema
     shifts = parse_shifts(shift, schema)
@@ -175,9 +172,6 @@ def read_incomplete(
 ) -> Incomplete:
     """The first half of `complete`: what comes before the network is asked. Several tables may then be asked of it at
     once, and each be finished by `with_points`.
-
-    Raises:
-        UserError: the table does not fit the model, or the model has no distributions to say intervals of.
     """
     schema = model.schema
     without = model.table.network.points_only

@@ -204,9 +204,6 @@ def parse_formula(text: str, schema: Schema, *, family: str | None = None) -> Fo
             other column), `- 1` (no constant), `C(g, Treatment('b'))` (another level to compare with). Categories are
             coded as R's model.matrix codes them.
         family: "ols", "logit" or "cox"; by default what the outcome's kind asks for.
-
-    Raises:
-        UserError: naming the part that cannot be read, or the column that is not there.
     """
     left, tilde, right = text.partition("~")
     if not tilde or not left.strip() or not right.strip():
@@ -361,12 +358,7 @@ class _Reader:
         return Factor(name=self._shown(text.strip()), places=tuple(dict.fromkeys(places)), value=value)
 
     def _own(self, place: int, written: str, *, reference: int = 0) -> Factor:
-        """A column as a factor.
-
-        Raises:
-            UserError: a category that stands elsewhere in the formula in another way: `g` and `factor(g)` are two
-                variables to R and patsy, which then code it twice.
-        """
+        """A column as a factor."""
         column = self._column(place)
         first = self.written.setdefault(place, written)
         if first != written and not column.is_quantity:
@@ -377,11 +369,7 @@ class _Reader:
         return Factor(name=column.name, places=(place,), reference=reference)
 
     def _category(self, call: ast.Call) -> tuple[ast.expr, str | None]:
-        """The column of `C(g)`, `factor(g)` or `C(g, Treatment('b'))`, and the level that is asked for as reference.
-
-        Raises:
-            UserError: a quantity, or other contrasts.
-        """
+        """The column of `C(g)`, `factor(g)` or `C(g, Treatment('b'))`, and the level that is asked for as reference."""
         column, *more = call.args
         if not isinstance(column, ast.Name | ast.Attribute) or self._column(self._place(column)).is_quantity:
             raise UserError(
@@ -481,9 +469,6 @@ def finite_design(formula: Formula, columns: Sequence[np.ndarray], number: np.nd
 
     Args:
         number: (rows,) of each row in the table, from 0; by default they are all its rows.
-
-    Raises:
-        UserError: a cell of it is missing or not finite, naming the regressor and the row.
     """
     with np.errstate(all="ignore"):
         x = formula.design(columns)
@@ -512,11 +497,7 @@ def survival_pair(text: str | None) -> tuple[str, str] | None:
 
 
 def check_pair(schema: Schema, time: Column, event: Column, *, where: str = "") -> None:
-    """Refuse columns that are no follow-up time and event, and an event whose levels do not say which of them it is.
-
-    Raises:
-        UserError: the first category of the event has to be the censored one, as it is of a schema's own pair.
-    """
+    """Refuse columns that are no follow-up time and event, and an event whose levels do not say which of them it is."""
     if not time.is_quantity or len(event.categories) != 2:
         raise UserError(
             f"{where}{time.name!r} and {event.name!r} are no time and event of two levels",

@@ -40,9 +40,6 @@ def choose_methods(
 
     Args:
         outcome: places of the outcome that covariates are drawn apart from; None where there is none.
-
-    Raises:
-        UserError: an unknown column or method, or one that does not suit the column's kind.
     """
     schema = plan.schema
     for name, told in asked.items() if isinstance(asked, Mapping) else ():

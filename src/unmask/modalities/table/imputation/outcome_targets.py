@@ -21,9 +21,6 @@ def outcome_columns(
         duration, event: the survival pair; it goes before `y`.
         wanted: an outcome has to be there.
         rows: of the table.
-
-    Raises:
-        UserError: half a pair, a pair that is none, another number of rows, or nothing where an outcome is wanted.
     """
     if (duration is None) != (event is None):
         raise UserError(

@@ -189,10 +189,6 @@ def pool(
         complete_df: degrees of freedom the analysis would have without missing values (n - k of a regression).
         scale: one of `SCALES`, on which they are pooled, by the delta method; estimates, errors and intervals are those
             transformed back, p, within and between are of the scale.
-
-    Raises:
-        UserError: fewer than two completed tables, shapes that differ, an estimate that is not finite, an unknown
-            scale, or an estimate that it does not have.
     """
     if scale is not None:
         return _pooled_on(scale, estimates, errors, names=names, complete_df=complete_df, coverage=coverage)
@@ -305,9 +301,6 @@ def fit_formula(
     Args:
         penalizer: of lifelines' Cox regression, which is then used (the `survival` extra).
         firth: of a logistic regression, see `_logit`.
-
-    Raises:
-        UserError: the regressors are collinear, the outcome does not vary, or it is perfectly predicted.
     """
     x = finite_design(formula, columns)
     outcome = [columns[p] for p in formula.outcome]
@@ -462,9 +455,6 @@ def estimates_of(found: Any) -> Estimates:
 
     Known are: (estimates, errors), (estimates, errors, names), a mapping of name -> (estimate, error), a statsmodels
     result (`params`, `bse`), and a fitted lifelines regression (`params_`, `standard_errors_`).
-
-    Raises:
-        UserError: anything else, scikit-learn estimators among it: they have no standard errors.
     """
     if hasattr(found, "params") and hasattr(found, "bse"):
         names = getattr(found.params, "index", None)

@@ -39,12 +39,7 @@ class Shift:
 
 
 def parse_shifts(shift: Mapping[str, float | Mapping[str, float]] | None, schema: Schema) -> list[Shift]:
-    """Shifts as asked for: {"creatinine": 30, "potassium": {"arm == 1": 0.5}}.
-
-    Raises:
-        UserError: an unknown column, one that cannot be shifted, a shift that is not a number, or a condition that
-            cannot be read.
-    """
+    """Shifts as asked for: {"creatinine": 30, "potassium": {"arm == 1": 0.5}}."""
     out = []
     for name, asked in (shift or {}).items():
         number = schema.number(name, where="shift: ")
@@ -71,11 +66,7 @@ def parse_shifts(shift: Mapping[str, float | Mapping[str, float]] | None, schema
 
 
 def read_shifts(texts: Iterable[str]) -> dict[str, float | dict[str, float]]:
-    """Shifts of a command line: `creatinine=30`, or `creatinine[arm == 1]=30` for a group of rows.
-
-    Raises:
-        UserError: the text at fault.
-    """
+    """Shifts of a command line: `creatinine=30`, or `creatinine[arm == 1]=30` for a group of rows."""
     out: dict[str, float | dict[str, float]] = {}
     for text in texts:
         left, _, delta = text.rpartition("=")
@@ -107,9 +98,6 @@ def shifted(
         columns: completed; groups are told by them as they stand.
         gone: which values were missing.
         odds: of each category that was drawn.
-
-    Raises:
-        UserError: a category was not drawn from a model of its odds.
     """
     out = [x.copy() for x in columns]
     for place in dict.fromkeys(s.place for s in shifts):

@@ -111,10 +111,6 @@ def tipping_point(
         effect: the estimate in question where the analysis gives several; by default the only one.
         null: the value of no effect.
         options: of `MultipleImputation`.
-
-    Raises:
-        UserError: the column cannot be shifted, no cell of it was imputed, or the analysis gives several estimates and
-            none was named.
     """
 
     def one(delta: float) -> dict[str, float | Mapping[str, float]]:

@@ -15,9 +15,6 @@ def letters_of(path: Path, encoding: str | None = None) -> tuple[str, str]:
 
     Args:
         encoding: as Python names it; by default UTF-8, or UTF-16 where the file begins with that's mark.
-
-    Raises:
-        UserError: there is no such encoding, or the file looks like UTF-16 without its mark.
     """
     with path.open("rb") as file:
         start = file.read(200)
@@ -42,9 +39,6 @@ def refuse_letters(path: Path, encoding: str | None, opened: str) -> None:
     Args:
         encoding: what a person said it is.
         opened: what it was opened with.
-
-    Raises:
-        UserError: it is not.
     """
     raw = path.read_bytes()
     try:

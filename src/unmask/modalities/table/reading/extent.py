@@ -31,11 +31,7 @@ def check_columns(path: Path, count: int) -> None:
 
 
 def check_sheets(path: Path) -> None:
-    """Compare the cells between the first and the last of all sheets of a spreadsheet with the memory that is free.
-
-    Raises:
-        UserError: they take more; likewise the unpacked files.
-    """
+    """Compare the cells between the first and the last of all sheets of a spreadsheet with the memory that is free."""
     try:
         with zipfile.ZipFile(path) as archive:
             inside = archive.infolist()

@@ -64,11 +64,7 @@ def warn_of(notes: Iterable[str], stacklevel: int = 3) -> None:
 
 
 def refuse(findings: Iterable[Finding], source: str) -> None:
-    """Raise the errors among findings as one, which names the first bad cells of all columns and counts the rest.
-
-    Raises:
-        UserError: there is at least one error.
-    """
+    """Raise the errors among findings as one, which names the first bad cells of all columns and counts the rest."""
     errors = [f for f in findings if f.severity == "error"]
     if not errors:
         return

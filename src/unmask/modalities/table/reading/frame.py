@@ -70,11 +70,7 @@ class Frame:
 
 
 def frame_of(data: Any) -> Frame:
-    """A frame from a pandas, polars or Arrow table, or a NumPy array.
-
-    Raises:
-        UserError: it is none of these.
-    """
+    """A frame from a pandas, polars or Arrow table, or a NumPy array."""
     if isinstance(data, np.ndarray):
         if data.ndim != 2:
             raise UserError(f"an array of {data.ndim} dimensions", hint="Expected rows x columns.")

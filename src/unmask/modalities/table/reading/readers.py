@@ -35,9 +35,6 @@ def read_frame(
         decimal: the mark before decimals in texts, "," or "."; by default found out, or asked for.
         encoding: of a text file, where it is not UTF-8 or marked UTF-16.
         sheet: of a spreadsheet, where it has several.
-
-    Raises:
-        UserError: no such file, an unknown kind, or a file that cannot be read, naming the line at fault.
     """
     if decimal not in (None, ".", ","):
         raise UserError(option("decimal", decimal), hint='Expected "," or ".".')
@@ -88,11 +85,7 @@ def _read_file(path: Path, encoding: str | None, sheet: str | None) -> Frame:
 
 
 def read_csv(path: Path, *, encoding: str | None = None) -> Frame:
-    """A CSV or TSV file as texts, with the line number of every row.
-
-    Raises:
-        UserError: not in its encoding, empty, not CSV, or a line with too many or too few cells.
-    """
+    """A CSV or TSV file as texts, with the line number of every row."""
     opened, name = letters_of(path, encoding)
     try:
         with path.open(encoding=opened, newline="") as file:

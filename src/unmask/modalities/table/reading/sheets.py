@@ -26,12 +26,7 @@ STATISTICS = (".dta", ".sav", ".zsav", ".sas7bdat")
 
 
 def read_sheet(path: Path, sheet: str | None = None) -> Frame:
-    """One sheet of a spreadsheet, its first row the names of the columns.
-
-    Raises:
-        UserError: the reader is not installed; not a spreadsheet; several sheets and none named; a column without a
-            name; merged cells, of which the file holds the first alone; more cells than memory has room for.
-    """
+    """One sheet of a spreadsheet, its first row the names of the columns."""
     try:
         import python_calamine
     except ImportError:
@@ -168,11 +163,7 @@ def _place(row: int, column: int) -> str:
 
 
 def read_statistics(path: Path, encoding: str | None = None) -> Frame:
-    """A file of Stata, SPSS or SAS: labels of values are categories where every value has one; user-missing is missing.
-
-    Raises:
-        UserError: the reader is not installed, or the file cannot be read.
-    """
+    """A file of Stata, SPSS or SAS: value labels make categories where every value has one; user-missing is missing."""
     try:
         import pyreadstat
     except ImportError:

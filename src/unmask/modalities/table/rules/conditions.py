@@ -111,10 +111,6 @@ def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema
 
     Args:
         texts: expressions, or a mapping of column -> value.
-
-    Raises:
-        UserError: an unknown column or category (with the closest), something that is not a condition, or conditions
-            that contradict each other.
     """
     if not texts:
         return {}
@@ -269,11 +265,7 @@ class Constraint:
 
 
 def parse_constraints(texts: Sequence[str], schema: Schema) -> list[Constraint]:
-    """Rules that imputed and synthetic rows meet: "a < b", "a <= b <= c", "a == 1 -> b == 0", "c := a / b**2".
-
-    Raises:
-        UserError: an unknown column, or something that is none of the three forms.
-    """
+    """Rules that imputed and synthetic rows meet: "a < b", "a <= b <= c", "a == 1 -> b == 0", "c := a / b**2"."""
     out = []
     for text in texts:
         if ":=" in text:
@@ -391,11 +383,7 @@ def _formula(text: str, schema: Schema) -> Constraint:
 
 
 def formulas_in_order(rules: Sequence[Constraint]) -> list[Constraint]:
-    """The formulas among the rules, each after those whose result it reads.
-
-    Raises:
-        UserError: a column is computed twice, in a circle, or bound by another rule as well.
-    """
+    """The formulas among the rules, each after those whose result it reads."""
     found: dict[int, Constraint] = {}
     for rule in (r for r in rules if r.kind == "formula"):
         if rule.columns[0] in found:

@@ -15,11 +15,7 @@ from unmask.training.settings import load_toml
 
 
 def read_schema(schema: Schema | Mapping[str, Any] | str | Path | None) -> Schema | dict[str, Any]:
-    """A schema, or the overrides of one: from a dict, a TOML file, or nothing.
-
-    Raises:
-        UserError: the file is missing or not TOML.
-    """
+    """A schema, or the overrides of one: from a dict, a TOML file, or nothing."""
     if isinstance(schema, Schema):
         return schema
     if isinstance(schema, str | Path):
@@ -37,11 +33,7 @@ def schema_for(
     event_level: str | Sequence[str] | None = None,
     constraints: Sequence[str] | str = (),
 ) -> Schema:
-    """The schema given, or one inferred from the table under what is given of it; see `infer_schema`.
-
-    Raises:
-        UserError: naming the column and value at fault.
-    """
+    """The schema given, or one inferred from the table under what is given of it; see `infer_schema`."""
     found = read_schema(schema)
     if not isinstance(found, Schema):
         found = infer_schema(

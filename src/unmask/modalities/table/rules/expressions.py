@@ -18,9 +18,6 @@ def parsed(code: str, what: str, *, hint: str) -> ast.expr:
 
     Args:
         what: names it in messages.
-
-    Raises:
-        UserError: it is too long, too deep, no expression, or an f-string (whose parts would be code).
     """
     if len(code) > LONGEST:
         raise UserError(f"{what[:80]}...: {len(code):,} characters", hint=f"Up to {LONGEST:,} are read.")

@@ -93,9 +93,6 @@ class Rules:
 
         Args:
             implied: late entry comes before the end of follow-up, without being told.
-
-        Raises:
-            UserError: a rule cannot be read, names no column, or contradicts another.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         found = parse_constraints(list(dict.fromkeys([*schema.constraints, *texts])), schema)

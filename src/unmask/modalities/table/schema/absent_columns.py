@@ -29,9 +29,6 @@ def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> t
     Args:
         absent: names that may be lacking, or "any". Follow-up time and event always may. A column whose name is
             close to one that the model does not know must be named: it is likely the same column misspelt.
-
-    Raises:
-        UserError: columns are lacking that may not be (all of them named), or none of the model's columns is there.
     """
     allowed = _allowed(frame, schema, absent)
     if frame.names == schema.names or isinstance(frame.native, np.ndarray):

@@ -34,9 +34,6 @@ def infer_schema(names: Sequence[str], columns: Sequence[np.ndarray], **known: A
 
     Args:
         known: what is known of the table already; see `look`.
-
-    Raises:
-        UserError: naming all cells that do not fit, by column, row and value; or an override of what is not there.
     """
     return look(names, columns, **known)[0]
 

@@ -75,9 +75,6 @@ class Named:
 
         Args:
             columns: settings of each column, of which the event's may hold `event = LEVEL`.
-
-        Raises:
-            UserError: one column of the pair without the other.
         """
         keys = ("duration", "event", "entry")
         duration, event, entry = (given.get(k) if given.get(k) is not None else override.get(k) for k in keys)
@@ -113,10 +110,6 @@ def with_pair(
 
     Args:
         marks: how each column writes its numbers.
-
-    Raises:
-        UserError: naming every value that is no follow-up time, or no entry before it; the event's levels have no
-            certain meaning.
     """
     place = Place(schema, columns, marks, source, row_name)
     findings: list[Finding] = []
@@ -197,9 +190,6 @@ def event_levels(
         seen: the levels in the data.
         declared: those at which the event happened, in their order as causes.
         rows: where each level stands first, for errors.
-
-    Raises:
-        UserError: there is no telling.
     """
     hint = (
         f"Say at which level the event happened: {option('event_level', 'LEVEL')}, or event = 'LEVEL' under the "
@@ -305,11 +295,7 @@ class Place:
         return sorted({text_of(v) for v in self.columns[number][~self.gone(number)]}, key=natural)
 
     def times(self, name: str, number: int) -> np.ndarray:
-        """A column of times as numbers, NaN where missing.
-
-        Raises:
-            UserError: naming every value that is no number or below 0.
-        """
+        """A column of times as numbers, NaN where missing."""
         raw = self.columns[number]
         gone = self.gone(number)
         if gone.all():
@@ -325,11 +311,7 @@ class Place:
         return time
 
     def entries(self, name: str, number: int, time: np.ndarray) -> np.ndarray:
-        """A column of entries as numbers.
-
-        Raises:
-            UserError: naming every one that is no number, below 0, missing, or not before the follow-up time.
-        """
+        """A column of entries as numbers."""
         raw = self.columns[number]
         entry = self.times(name, number)
         self._refuse(
@@ -370,9 +352,6 @@ def refuse_impossible(
 
     Args:
         columns: the modelled ones, coded, NaN where missing: an unknown time or entry is not refused.
-
-    Raises:
-        UserError: naming every time and entry below 0, and every entry that is not before its time.
     """
     if schema.duration is None:
         return

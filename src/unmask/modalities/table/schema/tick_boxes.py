@@ -30,9 +30,6 @@ def with_blanks(raw: np.ndarray, blank: str | None, own: Sequence[str] = (), nam
         blank: what they mean; None: nothing is known of them.
         own: spellings of a missing value that a person gave, which stay missing.
 
-    Raises:
-        UserError: a number is expected, or true and false.
-
     >>> with_blanks(np.array(["x", None, "NA", " "], object), "no").tolist()
     ['x', 'no', 'no', 'no']
     """

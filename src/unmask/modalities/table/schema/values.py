@@ -31,10 +31,6 @@ def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.nd
 
     Args:
         unseen: a category the schema does not have is an "error", or taken as "missing".
-
-    Raises:
-        UserError: a column is missing, or cells do not fit their columns, naming all of them by column, row and value;
-            follow-up that cannot be (see `survival_pair.refuse_impossible`).
     """
     order = match_columns(frame, schema)
     marks = spelling_in(frame, schema, order)
@@ -49,11 +45,7 @@ def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.nd
 
 
 def match_columns(frame: Frame, schema: Schema) -> list[int]:
-    """Where each of the schema's columns stands in the frame: by place where all names agree, else by name.
-
-    Raises:
-        UserError: a column is missing, or there twice.
-    """
+    """Where each of the schema's columns stands in the frame: by place where all names agree, else by name."""
     if frame.names == schema.names or isinstance(frame.native, np.ndarray):
         if len(frame.names) != len(schema.names):
             raise UserError(

@@ -87,9 +87,6 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
             values have such levels are left out; "keep". The event of a survival pair keeps both levels.
         extremes: "pool": quantities stay within their `LEAST`-th smallest and largest training value, where what lies
             beyond is put, and are left out where fewer rows have a value than that takes; "keep".
-
-    Raises:
-        UserError: another word.
     """
     for name, value, known in (("rare", rare, ("drop", "keep")), ("extremes", extremes, ("pool", "keep"))):
         if value not in known:

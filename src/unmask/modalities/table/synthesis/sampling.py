@@ -103,11 +103,7 @@ class RowSampler:
         return own & self.guard[place] if place in self.guard else own
 
     def sample(self, rows: int, seed: int) -> list[np.ndarray]:
-        """Draw rows: the modelled columns, in the form of the codings. `said` then holds what is to be warned of.
-
-        Raises:
-            UserError: the conditions and rules are met by too few of the rows that were drawn.
-        """
+        """Draw rows: the modelled columns, in the form of the codings. `said` then holds what is to be warned of."""
         if len(self.bound) < 2:
             return self._drawn(0, rows, seed)[0]
         blocks, most = -(-rows // BLOCK), ATTEMPTS * (1024 + rows) // BLOCK
@@ -133,11 +129,7 @@ class RowSampler:
         return [x[accepted[:rows]] for x in values]
 
     def _resampled(self, weight: np.ndarray, rows: int, seed: int) -> np.ndarray:
-        """Which of the drawn rows stand for as many as are wanted, some of them several times.
-
-        Raises:
-            UserError: their weights are worth too few rows.
-        """
+        """Which of the drawn rows stand for as many as are wanted, some of them several times."""
         effective = float(weight.sum() ** 2 / (weight**2).sum())
         what = f"of {len(weight)} rows drawn under the conditions and rules, weighed by how probable they are together"
         if effective < FEWEST_EFFECTIVE:

@@ -191,9 +191,6 @@ def augment(
 
     Returns:
         Two polars tables; the first has a further column `synthetic` (booleans).
-
-    Raises:
-        UserError: the table does not fit the model, or has a column `synthetic` already.
     """
     whole, new = (handed_out(t) for t in augmented(model, data, where, rows, seed, constraints))
     return whole, new

@@ -259,9 +259,6 @@ def write_table(table: Any, path: str | Path, *, escape_formulas: bool = False) 
     Args:
         escape_formulas: put ' before the texts and names of a .csv or .tsv that a spreadsheet would take for formulas
             (OWASP, "CSV Injection"); without, they are written as they are and warned of.
-
-    Raises:
-        UserError: an unknown kind of file, or the folder is not there.
     """
     path = Path(path)
     if path.suffix not in (".csv", ".tsv", ".parquet"):

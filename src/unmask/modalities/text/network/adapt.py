@@ -92,9 +92,6 @@ def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) ->
     Args:
         model: that is to be adapted; the rate is then that of `rate_for`, and the objective that of `objective_of`,
             unless they are given.
-
-    Raises:
-        UserError: an unknown setting, or one that only a new model has; no such model.
     """
     for key in OF_A_NEW_MODEL:
         if key in given:
@@ -121,11 +118,7 @@ def _checked_objective(given: Mapping[str, Any], objective: dict[str, Any]) -> d
 
 
 def objective_of(model: str | Path) -> dict[str, Any]:
-    """The settings of `OBJECTIVE` that a model was trained with where it drew the shares that it hid; else none.
-
-    Raises:
-        UserError: no such model.
-    """
+    """The settings of `OBJECTIVE` that a model was trained with where it drew the shares that it hid; else none."""
     text = (read_object(find_folder(str(model)) / "unmask.json") or {}).get("text")
     if not isinstance(text, dict) or text.get("density", "fixed") == "fixed":
         return {}
@@ -135,9 +128,6 @@ def objective_of(model: str | Path) -> dict[str, Any]:
 def rate_for(model: str | Path) -> float:
     """The learning rate to adapt a model with: a quarter of that which it was trained with where its folder says so
     (`OF_ITS_OWN_RATE`), what its folder says where it was adapted before, that of `ADAPT` for others.
-
-    Raises:
-        UserError: no such model.
     """
     about = read_object(find_folder(str(model)) / "unmask.json") or {}
     text = about.get("text")

@@ -66,11 +66,7 @@ def save_detection(
     family: Family,
     settings: Mapping[str, Any],
 ) -> None:
-    """Write the discriminator into `out` and the generator into its subfolder; transformers loads both.
-
-    Raises:
-        UserError: a folder cannot be written.
-    """
+    """Write the discriminator into `out` and the generator into its subfolder; transformers loads both."""
     generator = model.generator
     save_folder(out / GENERATOR, model=generator, tokenizer=tokenizer, family=family, settings=settings)
     bare = dataclasses.replace(

@@ -96,9 +96,6 @@ class TextFolder:
 def find_folder(name: str | Path) -> Path:
     """A local folder, that of a model which an installed package brings, or one fetched from the Hugging Face hub by
     name.
-
-    Raises:
-        UserError: neither is there.
     """
     path = Path(name).expanduser()
     if path.is_dir():
@@ -133,9 +130,6 @@ def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> Text
 
     Args:
         tokenizer: to use instead of the folder's.
-
-    Raises:
-        UserError: naming what is missing, corrupt or does not fit together.
     """
     folder = find_folder(name)
     with damaged(folder):
@@ -309,9 +303,6 @@ def new_text_model(
         recipe: 'bert' (post-norm, learned positions) or 'modern' (ModernBERT's choices).
         inner: of the feed-forward; default 4 x width ('bert') or 1.5 x width rounded to 64, gated ('modern').
         decoder: makes it visible-only.
-
-    Raises:
-        UserError: another recipe.
     """
     if recipe == "bert":
         family, norm = by_name("bert"), Norm(placement="post", epsilon=1e-12)
@@ -372,9 +363,6 @@ def save_folder(
         like: write the weights as this file had them: its names and number formats, no tensor that was not there.
         dtype: number format of all weights; default that of `like`, else the model's.
         without: published names to leave out: weights that were never read and never trained.
-
-    Raises:
-        UserError: the folder cannot be written.
     """
     from unmask.evaluation.card import add_card  # loading needs none of it
     from unmask.modalities.text.network.card import remembered

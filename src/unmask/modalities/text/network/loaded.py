@@ -55,9 +55,7 @@ class LoadedText:
         return self.model.encoder.config.longest or 512
 
     def require_head(self) -> None:
-        """Raises:
-        UserError: the checkpoint has no masked-LM head, so that predictions would be random.
-        """
+        """Refuse a checkpoint without a masked-LM head, whose predictions would be random."""
         if reason := self.folder.why_not_masked():
             raise UserError(
                 f"{self.folder.family.name}: {reason}; predictions would be noise",

@@ -62,10 +62,6 @@ def read_sentences(folder: Path, task: Mapping[str, Any], width: int, longest: i
         task: what unmask.json says of fine-tuning.
         width: of the encoder's states.
         longest: of a text in tokens by tokenizer_config.json, where sentence_bert_config.json does not say.
-
-    Raises:
-        UserError: a module, pooling or key that we do not have, modules that do not fit behind each other, or files
-            that are not JSON.
     """
     if task.get("name") == "similarity":
         if task.get("pooling") not in ("mean", "first", "max") or not _length(task.get("slots")):

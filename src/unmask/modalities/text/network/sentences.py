@@ -91,11 +91,7 @@ class Sentences:
         return width
 
     def prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
-        """What is put in front of texts: `prompt` itself, or the folder's prompt of that name, or its default.
-
-        Raises:
-            UserError: both are given, or no prompt has the name.
-        """
+        """What is put in front of texts: `prompt` itself, or the folder's prompt of that name, or its default."""
         if prompt is not None:
             if prompt_name is not None:
                 raise UserError(
@@ -122,11 +118,7 @@ class Sentences:
         return len(ids) - int(len(ids) > 0 and int(ids[-1]) in tokenizer.special_ids)
 
     def choose(self, pooling: str | None) -> str:
-        """The pooling to use.
-
-        Raises:
-            UserError: an unknown one, or another one than the modules behind it were trained on.
-        """
+        """The pooling to use."""
         if pooling is None or pooling == self.pooling:
             return self.pooling
         check_pooling(pooling)
@@ -167,9 +159,7 @@ class Sentences:
         return np.stack([-np.linalg.norm(others - vector, ord=order, axis=1) for vector in vectors])
 
     def refuse_unless_plain(self, what: str) -> None:
-        """Raises:
-        UserError: vectors are more than a mean, first or maximum of states, which `what` would lose.
-        """
+        """Refuse vectors that are more than a mean, first or maximum of states, which `what` would lose."""
         lost = [f"a {name} module behind pooling" for name in self.trained]
         lost += [f"pooling {self.pooling}"] if self.pooling not in ("mean", "first", "max") else []
         lost += [f"the prompt {self.prompt()!r} in front of every text"] if self.prompt() else []

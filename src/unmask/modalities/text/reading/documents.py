@@ -157,10 +157,7 @@ def opened(path: Place, span: Span = WHOLE, *, unzip: bool = True) -> Iterator[I
 
 
 def refuse_binary(path: Place) -> None:
-    """
-    Raises:
-        UserError: the file begins with bytes that no text has.
-    """
+    """Refuse a file that begins with bytes that no text has."""
     with opened(path) as file:
         head = file.read(8192)
     if b"\0" in head:

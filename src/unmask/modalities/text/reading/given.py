@@ -13,9 +13,6 @@ def table_rows(data: Any) -> list[dict[str, Any]] | None:
     """The rows of a pandas, polars or Arrow table, or of columns by name (a dict of lists), as column -> value, a
     missing one None; None of anything else.
 
-    Raises:
-        UserError: columns by name are not equally long.
-
     >>> table_rows({"text": ["a", "b"], "label": [1, 0]})
     [{'text': 'a', 'label': 1}, {'text': 'b', 'label': 0}]
     """
@@ -41,9 +38,6 @@ def listed(texts: Any, name: str = "texts") -> list[str]:
 
     Args:
         name: of the argument, for the message.
-
-    Raises:
-        UserError: they are no texts, naming the places of the first that are none.
 
     >>> listed("one"), listed(("one", "two"))
     (['one'], ['one', 'two'])

@@ -46,9 +46,6 @@ def separated(
 
     Args:
         quoted: quotes enclose cells.
-
-    Raises:
-        UserError: a quote is left open, or text follows a closing quote; with the line at which the row begins.
     """
     csv.field_size_limit(1 << 28)
     quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE

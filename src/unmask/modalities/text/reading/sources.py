@@ -79,9 +79,6 @@ def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = 
 
     Args:
         without: a folder whose files are left out where a folder or glob finds them (a run's own, inside its data).
-
-    Raises:
-        UserError: nothing there, or a named file of a format that is not read.
     """
     inputs = [inputs] if isinstance(inputs, str | Path) else inputs
     return list(dict.fromkeys(found for item in inputs for found in _found(item, without, {})))
@@ -91,9 +88,6 @@ def in_memory(data: Any) -> list[str] | None:
     """The texts of data that are texts themselves: a column, a table (see `listed`), a generator, or a list of strings
     of which none names a file and some are prose: they have a blank, a comma or full stop of Chinese or Japanese, or
     more bytes than a file's name may have; None of names of files.
-
-    Raises:
-        UserError: they are no texts.
     """
     if isinstance(data, str | Path) or flags_are_named():  # words of a command name files
         return None
@@ -111,9 +105,6 @@ def resolve(
 
     Args:
         say: told in a line what stands there and is not read, if anything is.
-
-    Raises:
-        UserError: see `expand`.
     """
     unread: dict[Place, str] = {}
     items = [str(item) for item in inputs]
@@ -132,9 +123,6 @@ def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> 
     Args:
         without: see `expand`.
         unread: what a folder, glob or URL holds beside them is put here, with the reason.
-
-    Raises:
-        UserError: see `expand`.
     """
     path, other = Path(item), dict[Place, str]()
     if is_url(item):
@@ -255,9 +243,6 @@ def iter_documents(
         entities: read "entities" of .jsonl rows, a list of {"start", "end"} in characters of the text.
         document: where documents end in .txt files ('auto'), and in .md files where it is not 'auto'.
         say: see `resolve`.
-
-    Raises:
-        UserError: missing, binary or malformed input, no text at all, or `document` given without a file it is for.
     """
     inputs = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     report = ReadReport() if report is None else report
@@ -302,10 +287,7 @@ text is refused: it is of another encoding, and what is left would be chosen by 
 
 
 def check_read(inputs: Sequence[str | Path], report: ReadReport, document: Parting) -> None:
-    """
-    Raises:
-        UserError: no text was read, much of it is not UTF-8, or `document` was given without a file it is for.
-    """
+    """Refuse where no text was read, much of it is not UTF-8, or `document` was given without a file it is for."""
     if document != "auto" and not report.parted:
         raise UserError(f"document={document}: no .txt or .md file in {first_of(inputs, 3)}", hint="Leave it out.")
     if not report.documents:

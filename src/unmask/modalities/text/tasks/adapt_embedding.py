@@ -154,11 +154,7 @@ class EmbeddingAdaptation(TextAdaptation):
         self._caches(out, say, resume=resume)
 
     def _search(self, out: Path) -> HeldOutSearch:
-        """The search among held-out texts.
-
-        Raises:
-            UserError: there are too few of them.
-        """
+        """The search among held-out texts."""
         source, settings = sources_of(self.data, out, self.settings)
         held, learnt = list[str](), list[str]()
         for document in iter_documents(source, column=settings.column, document=settings.document):

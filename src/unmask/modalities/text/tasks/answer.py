@@ -66,10 +66,7 @@ class Answer(TextTask):
 
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[SquadQuestion], settings: TaskSettings) -> Answer:
-        """
-        Raises:
-            UserError: a threshold for "no answer", and every question has one.
-        """
+        """Refuse a threshold for "no answer" where every question has an answer."""
         no_answer = any(not q.answers for q in items)
         if not no_answer:
             refuse_unread(settings, ["null_threshold"], "with an answer to every question")
@@ -168,11 +165,7 @@ class Answer(TextTask):
 
 
 def check_questions(encoder: ExampleMaker, items: Sequence[SquadQuestion]) -> None:
-    """Refuse questions that leave their contexts too little room.
-
-    Raises:
-        UserError: naming them and their tokens.
-    """
+    """Refuse questions that leave their contexts too little room."""
     most = encoder.most_before
     wordy = [q for q in items if may_be_longer(most, q.question)]
     read = encoder.texts([q.question for q in wordy])

@@ -133,9 +133,6 @@ def load_beside(folder: Path, problem: str, outputs: int) -> Beside:
 
     Args:
         problem, outputs: of the folder's task: what the model must be for, and how many numbers it gives.
-
-    Raises:
-        UserError: the files are missing or damaged, or are another task's.
     """
     from safetensors.numpy import load_file
 

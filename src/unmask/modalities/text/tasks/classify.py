@@ -45,9 +45,6 @@ class Classify(TextTask):
         about: labels, problem, temperature: what unmask.json keeps.
         weights: one weight per class for the loss, None for all alike.
         metric: what early stopping goes by; default accuracy, micro F1 or Pearson's correlation.
-
-    Raises:
-        UserError: the problem has no such metric.
     """
 
     name, head, options = "classify", SEQUENCE, ("metric",)
@@ -81,12 +78,7 @@ class Classify(TextTask):
     def from_items(
         cls, encoder: ExampleMaker, items: Sequence[Item], settings: TaskSettings, *, metric: str | None = None
     ) -> Classify:
-        """Look at the training labels: which there are, and what kind of problem they make.
-
-        Raises:
-            UserError: fewer than two classes, nearly as many classes as rows, missing labels among numbers,
-                numbers with commas, or labels that hold others.
-        """
+        """Look at the training labels: which there are, and what kind of problem they make."""
         if settings.problem == "auto":
             refuse_among_numbers(items)
             refuse_commas(items)
@@ -153,11 +145,7 @@ class Classify(TextTask):
         return list(self.score(made_up, [Item(text="", label=label)]))
 
     def named(self, items: list[Item]) -> list[Item]:
-        """Labels in this model's spelling ('1.0' for 1), vectors of 0 and 1 as the names of its labels at their places.
-
-        Raises:
-            UserError: they have not as many places.
-        """
+        """Labels in this model's spelling ('1.0' for 1), vectors of 0 and 1 as the names of the labels they mark."""
         places = vectors(items)
         if places is None:
             own = {spelling(name): name for name in self.labels} | {name: name for name in self.labels}

@@ -57,9 +57,6 @@ def as_sentences(
     Args:
         trouble: notes what is wrong with rows, which are left out or refused together; None refuses.
         columns: `text` and `label`: which columns of a CoNLL file hold words and tags, as numbers from 1.
-
-    Raises:
-        UserError: naming file and line of a missing column, an unknown tag or a span outside its text.
     """
     noted, columns = Trouble() if trouble is None else trouble, columns or Columns()
 
@@ -103,11 +100,7 @@ def as_sentences(
 
 
 def _columns_in(path: Path) -> bool:
-    """Whether a .txt holds words with tags.
-
-    Raises:
-        UserError: it may as well hold texts.
-    """
+    """Whether a .txt holds words with tags."""
     found = has_columns(read_text(path, hint=GIVE))
     if found is None:
         raise UserError(
@@ -128,11 +121,6 @@ def read_conll(
             None refuses them.
         columns: `text` and `label`: numbers of columns from 1; default what the file tells (see `conll_columns`).
         labelled: with tags; else they need not be there where the column of the words is given.
-
-    Raises:
-        UserError: the file does not tell which columns hold what; lines have fewer or more columns than most, a word
-            that is white space, or what is no tag in the column of tags: all of them are counted, and the first ones
-            named.
     """
     noted = Trouble() if trouble is None else trouble
     lines, comments = sentences_of(read_text(path, hint=GIVE))
@@ -176,11 +164,7 @@ def read_conll(
 
 
 def checked(tag: Any, where: str) -> str:
-    """A tag, if it is one.
-
-    Raises:
-        UserError: it is of no known scheme.
-    """
+    """A tag, if it is one."""
     if is_tag(tag):
         return str(tag)
     _refuse_bare(tag, where)
@@ -188,11 +172,7 @@ def checked(tag: Any, where: str) -> str:
 
 
 def _refuse_bare(tag: Any, where: str) -> None:
-    """Such lines are no slips: without them a file has no entities.
-
-    Raises:
-        UserError: the tag is B or I alone, as in files of one type.
-    """
+    """Such lines are no slips: without them a file has no entities."""
     if tag in ("B", "I"):
         raise UserError(
             f"{where}: tag {tag!r} names no type", hint="Write B-TYPE and I-TYPE, such as B-Disease, for B and I."
@@ -221,11 +201,7 @@ def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _check_text(where: str, text: str, start: int, end: int, said: Any) -> None:
-    """An entity must be what it says it is, blanks at its ends aside.
-
-    Raises:
-        UserError: another text stands at its offsets, or white space alone.
-    """
+    """An entity must be what it says it is, blanks at its ends aside."""
     there = text[start:end]
     if not there.strip():
         raise UserError(f"{where}: entity {start}..{end} is white space", hint="Mend its offsets or leave it out.")

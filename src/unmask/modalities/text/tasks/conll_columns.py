@@ -106,9 +106,6 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
     Args:
         columns: `text` and `label` as numbers from 1, where a person said them.
         labelled: with tags.
-
-    Raises:
-        UserError: a number that no column has, or the file does not tell.
     """
     width = width_of(sentences)
     rows = [[line.cells for line in sentence if len(line.cells) == width] for sentence in sentences]
@@ -156,11 +153,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
 
 
 def _asked(given: str | None, part: str, path: Path, width: int) -> int | None:
-    """A column that a person named by its number, from 0.
-
-    Raises:
-        UserError: it is no number of a column.
-    """
+    """A column that a person named by its number, from 0."""
     if given is None:
         return None
     if not given.isdecimal():
@@ -204,11 +197,7 @@ def _stays(rows: Sequence[Sequence[Sequence[str]]], column: int) -> bool:
 
 
 def _check_last(rows: Sequence[Sequence[Sequence[str]]], path: Path, word: int, last: int, *, labelled: bool) -> None:
-    """The last column must be the one of the tags.
-
-    Raises:
-        UserError: another column has tags in its place, or tags of the same types beside it.
-    """
+    """The last column must be the one of the tags."""
     cells = [c for sentence in rows for c in sentence]
     types: dict[int, set[str]] = {}
     for k in range(last + 1):

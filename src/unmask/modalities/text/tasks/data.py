@@ -172,9 +172,6 @@ def read_rows(
         columns: what a person said of them: the names asked for, and whether there is a header.
         broken: where given, lines with too few or too many cells are left out and named here.
         trim: without what spreadsheets leave below a table: empty rows.
-
-    Raises:
-        UserError: the file is missing, empty, broken, or of no known kind; there is no telling whether it has a header.
     """
     rows = _rows(source, columns or Columns(), broken)[0]
     return _table(rows) if trim else rows
@@ -272,11 +269,7 @@ def _features(path: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str, where: str, expected: str) -> Any:
-    """What a text of JSON holds.
-
-    Raises:
-        UserError: it is not JSON, or an object has a key twice.
-    """
+    """What a text of JSON holds."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except KeyError as error:
@@ -377,11 +370,7 @@ def _listed(column: str | Sequence[str] | None) -> list[str]:
 
 
 def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
-    """The columns to read: those asked for, checked, and guesses for the others.
-
-    Raises:
-        UserError: a column asked for is not there, or no column looks like a text.
-    """
+    """The columns to read: those asked for, checked, and guesses for the others."""
     names = list(names)
     lowered = {name.strip().lower(): name for name in names}
     chosen: dict[str, Any] = {part: getattr(columns, part) for part in PARTS}
@@ -415,9 +404,6 @@ def read_items(
     Args:
         labelled: a label column must be there, and hold something in every row.
         trouble: notes rows without a text or label, which are left out or refused together; None refuses.
-
-    Raises:
-        UserError: naming file, line and column of a text or label that is missing.
     """
     noted = Trouble() if trouble is None else trouble
     broken: list[str] | None = [] if noted.lenient else None
@@ -447,11 +433,7 @@ def _items(
     labelled: bool,
     where: str,
 ) -> list[Item]:
-    """Items of all rows; those that are wrong are refused together, or left out.
-
-    Raises:
-        UserError: no column holds labels where they are needed, or rows are wrong.
-    """
+    """Items of all rows; those that are wrong are refused together, or left out."""
     if labelled and columns.label is None:
         raise UserError(
             f"{where}: no label column among {', '.join(map(quoted, names))}",
@@ -523,11 +505,7 @@ EXPECTED = "Expected a name, a number or a list of names."
 
 
 def _label(value: Any, where: str) -> Label:
-    """A label as it is kept.
-
-    Raises:
-        UserError: it is no name, number or list of names; a list with fractions.
-    """
+    """A label as it is kept."""
     if isinstance(value, str) and _LIST.fullmatch(value.strip()):
         raise UserError(
             f"{where} is a list written as text: {value[:60]!r}",
@@ -550,11 +528,7 @@ def _label(value: Any, where: str) -> Label:
 
 
 def _mark(value: Any, where: str) -> bool:
-    """Whether a text has a label, of the column of that name.
-
-    Raises:
-        UserError: it is neither 0 nor 1, nor true or false.
-    """
+    """Whether a text has a label, of the column of that name."""
     text = spelling(str(value.tolist() if hasattr(value, "tolist") else value))
     if text not in ("0", "1", "False", "True"):
         raise UserError(f"{where} is {value!r:.60}, not 0 or 1", hint="Several columns of labels hold 0 or 1 each.")
@@ -562,11 +536,7 @@ def _mark(value: Any, where: str) -> bool:
 
 
 def _name(value: Any, where: str) -> str:
-    """One label as a name.
-
-    Raises:
-        UserError: it is missing, or neither a name nor a number.
-    """
+    """One label as a name."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if no_value(value) or (isinstance(value, str) and not value.strip()):
         raise UserError(f"{where} has an empty label among others", hint="Leave it out of the list.")
@@ -583,9 +553,6 @@ def as_items(
 
     Returns:
         The items, and which columns were read, None where there are none.
-
-    Raises:
-        UserError: see `read_items`; rows of Python that are none of these, all of them named.
     """
     if isinstance(data, str | Path):
         return read_items(data, columns, labelled=labelled, trouble=trouble)
@@ -624,10 +591,7 @@ def _by_name(row: Any, *, pairs: bool) -> dict[str, Any]:
 
 
 def refuse_group(columns: Columns | None, what: str) -> None:
-    """
-    Raises:
-        UserError: a column of groups is given, of data that has no columns.
-    """
+    """Refuse a column of groups for data without columns."""
     if columns is not None and columns.group:
         raise UserError(f"{setting('group', columns.group)} of {what} without columns", hint="Give a table, or dicts.")
 
@@ -635,9 +599,6 @@ def refuse_group(columns: Columns | None, what: str) -> None:
 def vectors(items: Sequence[Item]) -> int | None:
     """How many places the labels have, where they are vectors of 0 and 1 as transformers has them for several labels
     per text; None where they are anything else.
-
-    Raises:
-        UserError: some rows have vectors, and others have not, or not of as many places.
     """
     marked = [i for i in items if _is_vector(i.label)]
     if not marked:
@@ -674,11 +635,7 @@ def _is_row(row: Any, *, pairs: bool = False) -> bool:
 
 
 def _paired(data: Any) -> list[tuple[str, Any]] | None:
-    """(texts, labels) as rows; None of anything else. Two rows in a tuple are rows.
-
-    Raises:
-        UserError: there are more of the ones than of the others; labels are a column vector.
-    """
+    """(texts, labels) as rows; None of anything else. Two rows in a tuple are rows."""
     if not isinstance(data, tuple) or len(data) != 2 or any(isinstance(part, str | Item | Mapping) for part in data):
         return None
     texts, labels = values_of(data[0]), table_rows(data[1]) or values_of(data[1])

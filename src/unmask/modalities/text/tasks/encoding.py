@@ -137,9 +137,6 @@ class ExampleMaker:
     ) -> tuple[list[Example], list[Window]]:
         """Overlapping windows over texts that may be too long; with `before`, each behind its own first text, of at
         most `most_before` tokens.
-
-        Raises:
-            UserError: the windows would not move.
         """
         plan = self.single if before is None else self.pair
         examples: list[Example] = []

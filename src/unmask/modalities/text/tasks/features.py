@@ -37,11 +37,7 @@ def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any
 def write_features(
     model: TextModel, texts: Sequence[str], out: str | Path, *, per_token: bool = False, pooling: str | None = None
 ) -> Path:
-    """Write features: .npy (texts, width), or .parquet with text, and vector or tokens, starts, ends and vectors.
-
-    Raises:
-        UserError: per-token features into .npy, or with a pooling; another suffix.
-    """
+    """Write features: .npy (texts, width), or .parquet with text, and vector or tokens, starts, ends and vectors."""
     if per_token and pooling is not None:
         raise UserError(f"{option('pooling', pooling)} per token: nothing reads this", hint="Leave it out.")
     path = Path(out)

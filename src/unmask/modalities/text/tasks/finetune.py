@@ -304,11 +304,7 @@ def over_seeds(
     seed: int = 0,
     **options: Any,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one.
-
-    Raises:
-        UserError: no validation data; `out` holds a model, or cannot be written; and what `finetune` raises.
-    """
+    """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one."""
     require_validation(options, "several seeds")
     runs: list[dict[str, Any]] = []
     best = 0
@@ -336,11 +332,7 @@ def values_of(runs: Sequence[dict[str, Any]]) -> np.ndarray:
 
 
 def require_validation(options: Mapping[str, Any], what: str) -> None:
-    """Refuse work whose results could not be compared.
-
-    Raises:
-        UserError: there is no validation data to compare `what` on.
-    """
+    """Refuse work whose results could not be compared."""
     if options.get("validation") is None:
         raise UserError(
             f"{what} without validation data", hint=f"Give {option('validation', 'DATA')}: they are compared on it."

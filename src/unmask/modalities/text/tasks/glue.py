@@ -80,9 +80,6 @@ def read_glue(path: Path, task: Glue, *, labelled: bool, say: Callable[[str], No
 
     Broken lines of labelled files are left out and said, for the published files hold some (QQP); test files must be
     whole, since the leaderboard counts their lines.
-
-    Raises:
-        UserError: a column is missing.
     """
     broken: list[str] = []
     rows = read_rows(path, broken=broken if labelled else None)
@@ -159,9 +156,6 @@ def evaluate_glue(
     """Fine-tune on every task whose folder is there; scores on dev, test predictions in the leaderboard's format.
 
     The dev data takes no part in training: the last state is scored, not the best one on the data it is scored on.
-
-    Raises:
-        UserError: no task's folder is there, or a file is not as published.
     """
 
     from unmask.modalities.text.tasks.finetune import finetune, opened

@@ -27,9 +27,6 @@ def has_header(lines: Sequence[Line], *, known: Collection[str], asked: Collecti
         lines: (number in the file, cells), the first of the file first.
         known: usual names of columns, in lower case.
         asked: names of columns a person gave.
-
-    Raises:
-        UserError: there is no telling, or both hold; with the ways to say it.
     """
     first = [cell.strip() for cell in lines[0][1]]
     if any(name in first for name in asked):
@@ -64,9 +61,6 @@ def refuse_other_separator(
         first: its cells.
         separator: what was read as one.
         known, asked: as in `has_header`.
-
-    Raises:
-        UserError: naming the separator that is there.
     """
 
     def named(cells: Sequence[str]) -> bool:

@@ -54,11 +54,7 @@ class Trouble:
         return out
 
     def settle(self, unit: str) -> None:
-        """Say what was put right and what is left out, or refuse.
-
-        Raises:
-            UserError: something is wrong, and nothing may be left out.
-        """
+        """Say what was put right and what is left out, or refuse."""
         for what, count in self.mended.items():
             self.say(f"{what}: {count:,}")
         self.mended.clear()

@@ -281,9 +281,6 @@ class TextFinetuning(Finetunable):
         than fit.
 
         Where the loss keeps a step whole, it stays so.
-
-        Raises:
-            UserError: not even one text at a time fits.
         """
         longest = sorted(self.items, key=lambda item: -sum(len(self.training.examples[n]) for n in item))
         length = max(1, sum(len(self.training.examples[n]) for n in longest[0]))

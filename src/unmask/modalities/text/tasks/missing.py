@@ -32,11 +32,7 @@ def spelled_said(items: Sequence[Item], *, labelled: bool) -> list[str]:
 
 
 def refuse_joined(items: Sequence[Item]) -> None:
-    """Labels of which all parts between bars, semicolons or commas are labels too are several labels, not one.
-
-    Raises:
-        UserError: naming the first row of such a one.
-    """
+    """Labels of which all parts between bars, semicolons or commas are labels too are several labels, not one."""
     known = {item.label.strip() for item in items if isinstance(item.label, str)}
     joined = {
         name for name in known if len(parts := re.split("[|;,]", name)) > 1 and {p.strip() for p in parts} <= known
@@ -51,11 +47,7 @@ def refuse_joined(items: Sequence[Item]) -> None:
 
 
 def refuse_commas(items: Sequence[Item]) -> None:
-    """Labels that are all numbers, some with a comma, are no classes.
-
-    Raises:
-        UserError: naming the first row of such a one.
-    """
+    """Labels that are all numbers, some with a comma, are no classes."""
     if all(isinstance(item.label, str) and _NUMBER.fullmatch(item.label.strip()) for item in items):
         found = next((item for item in items if "," in str(item.label)), None)
         if found is not None:
@@ -66,11 +58,7 @@ def refuse_commas(items: Sequence[Item]) -> None:
 
 
 def refuse_among_numbers(items: Sequence[Item]) -> None:
-    """Labels that are numbers but for missing ones are no classes, and no numbers either; nor are missing ones alone.
-
-    Raises:
-        UserError: naming the first row of a missing one.
-    """
+    """Refuse labels that are numbers but for missing ones (neither classes nor numbers), and missing ones alone."""
     missing = [item for item in items if is_spelled(item.label)]
     others = [item.label for item in items if not is_spelled(item.label)]
     if missing and not others:

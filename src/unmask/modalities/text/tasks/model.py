@@ -79,11 +79,7 @@ def build(
 
 
 def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TaskFolder:
-    """A fine-tuned folder, ready to predict: ours, or one that transformers wrote.
-
-    Raises:
-        UserError: it holds no trained head.
-    """
+    """A fine-tuned folder, ready to predict: ours, or one that transformers wrote."""
     where = resolve_device(device)
     name = task_of(path)
     if name is None:

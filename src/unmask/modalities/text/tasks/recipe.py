@@ -36,9 +36,6 @@ def adapt_then_finetune(
         The result of the kept model, with `adaptation`: masked-token loss before and after on the domain (and on
         general text), the task's values per seed for either side, the mean gain (more is better, of an error too) with
         a paired 95 % t interval, `pays`.
-
-    Raises:
-        UserError: no validation data; and what `adapt` and `finetune` raise.
     """
     from scipy.stats import t
 

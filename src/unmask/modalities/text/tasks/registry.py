@@ -28,11 +28,7 @@ TASKS = Plugins(
 
 
 def task_class(name: str) -> type[TextTask]:
-    """The class of a task.
-
-    Raises:
-        UserError: there is no such task, or what its package announces is none.
-    """
+    """The class of a task."""
     from unmask.modalities.text.tasks.task import TextTask  # with torch, which the names do not need
 
     found = TASKS.load(name)

@@ -50,11 +50,7 @@ def is_collection(data: Any) -> bool:
 
 
 def read_collection(folder: str | Path) -> Collection:
-    """Read a folder; the judgements are qrels/test.tsv, or the only file there.
-
-    Raises:
-        UserError: naming file and line of what is missing, there twice, or not among queries and documents.
-    """
+    """Read a folder; the judgements are qrels/test.tsv, or the only file there."""
     home = Path(folder)
     documents, queries = _texts(home / "corpus.jsonl"), _texts(home / "queries.jsonl")
     number = {name: i for i, name in enumerate(documents)}
@@ -122,9 +118,6 @@ def evaluate_retrieval(
         model: fine-tuned for similarity, or any text model whose vectors are to be compared.
         seed: of the interval's resampling.
         say: called with how many documents and queries are cut.
-
-    Raises:
-        UserError: a model fine-tuned for something else; and what `read_collection` raises.
     """
     from unmask.modalities.text.uses.model import load
 

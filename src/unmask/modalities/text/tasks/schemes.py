@@ -25,9 +25,6 @@ def as_tags(labels: Sequence[str], where: str) -> list[str]:
     Args:
         where: what has these labels, for the message.
 
-    Raises:
-        UserError: there is no O, or some labels have a mark and some have none.
-
     >>> as_tags(["O", "PER", "LOC"], "model")
     ['O', 'I-PER', 'I-LOC']
     >>> as_tags(["B_PER", "M_PER", "O"], "model")

@@ -174,9 +174,6 @@ def refuse_of_other_tasks(task: str, settings: TaskSettings, *, windowed: bool) 
     """
     Args:
         windowed: the task reads long texts in windows.
-
-    Raises:
-        UserError: a setting is changed that other tasks alone read.
     """
     if not windowed:
         refuse_unread(settings, ["stride"], f"of {task}, which cuts long texts")

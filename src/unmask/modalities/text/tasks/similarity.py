@@ -33,11 +33,7 @@ from unmask.training.settings import refuse_unread
 def as_pairs(
     data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None = None
 ) -> tuple[list[Item], Columns | None]:
-    """Items; a label is needed for none of the losses but CoSENT.
-
-    Raises:
-        UserError: some of the grades are no numbers, or texts to learn from are blank.
-    """
+    """Items; a label is needed for none of the losses but CoSENT."""
     columns = dataclasses.replace(columns or Columns(), pairs=True)
     items, read_from = as_items(data, columns, labelled=False, trouble=trouble)
     if not labelled:
@@ -82,11 +78,7 @@ class Similarity(TextTask):
 
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Item], settings: TaskSettings) -> Similarity:
-        """Choose the loss by what the data holds.
-
-        Raises:
-            UserError: the loss asked for needs a column that is not there.
-        """
+        """Choose the loss by what the data holds."""
         pairs, graded = items[0].text2 is not None, items[0].label is not None
         chosen = settings.loss
         if chosen == "auto":
@@ -197,11 +189,7 @@ class Similarity(TextTask):
 
 
 def _score(item: Item) -> float:
-    """The grade of a pair.
-
-    Raises:
-        UserError: it is no finite number.
-    """
+    """The grade of a pair."""
     try:
         value = float(item.label)  # type: ignore[arg-type]
     except (TypeError, ValueError):

@@ -46,9 +46,6 @@ def as_questions(
         trouble: notes answers that are not at their offset, and rows that cannot be read, which are left out or refused
             together; None refuses.
         columns: `group`: which field tells what is not parted.
-
-    Raises:
-        UserError: naming the question whose answer is not at its offset, or whatever is missing.
     """
     noted = Trouble() if trouble is None else trouble
 
@@ -77,11 +74,7 @@ def as_questions(
 
 
 def check(q: SquadQuestion, text: str, start: int) -> None:
-    """An answer must stand where it says.
-
-    Raises:
-        UserError: it does not; says where it does.
-    """
+    """An answer must stand where it says."""
     there = q.context[start : start + len(text)] if start >= 0 else ""
     if there != text or not text:
         place = q.context.find(text) if text else -1
@@ -117,11 +110,7 @@ def _squad(path: Path) -> list[tuple[str, Any]]:
 
 
 def _impossible(where: str, name: str, said: Any) -> bool:
-    """Whether a question has no answer, by its `is_impossible`: a text "false" (of a csv, say) is no true.
-
-    Raises:
-        UserError: it is neither true nor false.
-    """
+    """Whether a question has no answer, by its `is_impossible`: a text "false" (of a csv, say) is no true."""
     known = {"": False, "none": False, "false": False, "0": False, "true": True, "1": True}
     word = str(said).strip().lower()
     if word not in known:
@@ -130,11 +119,7 @@ def _impossible(where: str, name: str, said: Any) -> bool:
 
 
 def _question(where: str, row: dict[str, Any], *, keep: bool = False) -> SquadQuestion:
-    """A question from its fields, whichever file they came from.
-
-    Raises:
-        UserError: naming the question and the field that is missing or no text or no number.
-    """
+    """A question from its fields, whichever file they came from."""
     name = str(row.get("id", where))
     row = row | {f: "" for f in ("question", "context") if keep and f in row and no_value(row[f])}
     for field in ("question", "context"):

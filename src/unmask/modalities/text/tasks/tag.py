@@ -83,11 +83,7 @@ class Tag(TextTask):
 
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Sentence], settings: TaskSettings) -> Tag:
-        """Tags of the types that occur.
-
-        Raises:
-            UserError: there is no entity at all.
-        """
+        """Tags of the types that occur."""
         types = sorted({label for item in items for *_, label in item.spans or ()})
         if not types:
             raise UserError("the training data has no entity", hint="Are the tags in the last column?")

@@ -212,11 +212,7 @@ class Hypotheses:
         return self.model.slots - around - max(map(len, hypotheses))
 
     def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
-        """(texts, labels) log odds.
-
-        Raises:
-            UserError: naming the labels that are empty: a pair needs two.
-        """
+        """(texts, labels) log odds."""
         from unmask.modalities.text.tasks.finetune import predict
 
         hypotheses = self._hypotheses(template)
@@ -284,11 +280,7 @@ def _prompt_room(model: TextModel, template: str, words: Sequence[str]) -> int:
 
 
 def _room(asked: Prompts | Hypotheses, template: str) -> int:
-    """Tokens of a text that are read beside a template.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Tokens of a text that are read beside a template."""
     room = asked.room(template)
     if room < 1:
         raise UserError(

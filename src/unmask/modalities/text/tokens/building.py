@@ -57,9 +57,6 @@ def build_files(
 
     Returns:
         What meta.json says of them.
-
-    Raises:
-        UserError: bad input, nothing in it, or no entity where they were asked for.
     """
     recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
     report, workers = ReadReport(), processes()
@@ -104,11 +101,7 @@ def build_files(
 def recipe_of(
     tokenizer: Tokenizer, *, max_slots: int, holdout: float, seed: int, min_tokens: int = MIN_TOKENS
 ) -> Recipe:
-    """How documents become examples of at most `max_slots` slots.
-
-    Raises:
-        UserError: there is no room for a token in so few.
-    """
+    """How documents become examples of at most `max_slots` slots."""
     room = max_slots - len(tokenizer.before) - len(tokenizer.after)
     if room < 1:
         raise UserError(f"slots={max_slots}: no room for a token beside [CLS] and [SEP]", hint="Use 16 or more.")
@@ -127,9 +120,6 @@ def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[
     """
     Args:
         marked: entities that were found.
-
-    Raises:
-        UserError: there is no example, or no entity where they were asked for.
     """
     if not examples:
         raise UserError(

@@ -149,9 +149,6 @@ class TokenCache:
         """Open a finished cache.
 
         Files are read through, of more than 1 GiB a part, and their CRC-32 compared.
-
-        Raises:
-            UserError: not a cache, or a file is not as it was written.
         """
         folder = Path(folder)
         try:
@@ -196,10 +193,6 @@ class TokenCache:
 
         A build that was killed goes on where it was when it is asked for again. The cores work side by side; the cache
         is the same on any number of them.
-
-        Raises:
-            UserError: bad input, other tokens than those that a run was begun with, no entity where they were asked
-                for, a full disk (what was begun is removed), or a folder that holds other things.
         """
         names = [str(i) for i in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         settings: dict[str, Any] = {

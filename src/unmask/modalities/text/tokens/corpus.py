@@ -33,9 +33,6 @@ def check_unknown(share: float, say: Callable[[str], None], *, name: str = "the 
         share: of their tokens.
         name: of the texts, for people.
         given: the tokenizer is that of a model which is there already.
-
-    Raises:
-        UserError: more than `MOST_UNKNOWN`.
     """
     if share > MOST_UNKNOWN:
         whose = "the model's tokenizer" if given else "the tokenizer"
@@ -76,11 +73,7 @@ def build_tokenizer(
 
 
 def given_tokenizer(settings: TextSettings) -> Tokenizer:
-    """The tokenizer that is brought along.
-
-    Raises:
-        UserError: nothing to load there; or a setting of how one is trained is changed, to what this one has not.
-    """
+    """The tokenizer that is brought along."""
     assert settings.tokenizer is not None
     made = Tokenizer.load(settings.tokenizer)
     normalizer = made.backend.normalizer

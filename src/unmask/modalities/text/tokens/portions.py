@@ -45,9 +45,6 @@ def portions(files: Sequence[str], parting: Parting) -> list[Portion]:
     Args:
         files: as `sources.resolve` gives them.
         parting: where documents of plain text end.
-
-    Raises:
-        UserError: a file cannot be read.
     """
     sizes = [(place(file), size_of(place(file))) for file in files]
     grain = min(MOST, max(LEAST, sum(size or 0 for _, size in sizes) // PORTIONS))
@@ -132,11 +129,7 @@ def _row_groups(where: Place, grain: int) -> Iterator[tuple[Piece, int]]:
 def portion_documents(
     portion: Portion, column: str | None, report: ReadReport, entities: bool, parting: Parting
 ) -> Iterator[Document]:
-    """The documents of a portion, as they stand in its files.
-
-    Raises:
-        UserError: naming file and line, counted from the file's first, of what is wrong.
-    """
+    """The documents of a portion, as they stand in its files."""
     for piece in portion:
         where = place(piece.file)
         try:

@@ -37,9 +37,6 @@ def prepared_settings(data: str | Path | Sequence[str | Path]) -> dict[str, Any]
 def open_prepared(folder: Path, settings: TextSettings) -> tuple[Tokenizer, TokenCache]:
     """The tokenizer and the tokens of a prepared corpus. The seed may be another: held out is what was held out when it
     was prepared.
-
-    Raises:
-        UserError: the settings ask for something else than was prepared, or a file is not as it was written.
     """
     tokenizer, cache = Tokenizer.load(folder / "tokenizer.json"), TokenCache.open(folder, hint=DAMAGED)
     if tokenizer.fingerprint() != cache.meta["fingerprint"]:
@@ -49,10 +46,7 @@ def open_prepared(folder: Path, settings: TextSettings) -> tuple[Tokenizer, Toke
 
 
 def check_settings(folder: Path, prepared: Mapping[str, Any], settings: TextSettings, tokenizer: Tokenizer) -> None:
-    """
-    Raises:
-        UserError: naming both values of a setting that is not what was prepared.
-    """
+    """Refuse a setting that differs from the prepared one, naming both values."""
     asked = settled(settings)
     for name in dict.fromkeys((*prepared, *asked)):
         was, now = prepared.get(name), asked.get(name)

@@ -20,9 +20,6 @@ class Replayed:
         validation: the corpus's held-out examples.
         lengths: slots of each example of both.
         share: of the slots learnt from, that are of the other: less than was asked for where the other has not so many.
-
-    Raises:
-        UserError: the other has no training example that fits into the share.
     """
 
     def __init__(self, corpus: TokenCache, other: TokenCache, share: float, *, seed: int) -> None:

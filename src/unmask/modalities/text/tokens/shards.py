@@ -129,11 +129,7 @@ def shard(shaping: Shaping, task: ShardTask) -> dict[str, Any]:
 
 
 def _chosen(reading: Reading, task: ShardTask) -> Iterator[Document]:
-    """The documents of a portion but copies.
-
-    Raises:
-        UserError: they are not those of the scan.
-    """
+    """The documents of a portion but copies."""
     stream = portion_documents(task.portion, reading.column, ReadReport(), reading.entities, reading.document)
     drop, at, marks = set(task.drop.tolist()), 0, 0
     for d, encoded in sound_documents(stream, ReadReport()):
@@ -159,11 +155,7 @@ def done(folder: Path, number: int) -> dict[str, Any] | None:
 
 
 def write_index(folder: Path, shards: Sequence[dict[str, Any]], holdout: float) -> bool:
-    """Write offsets.bin and split.bin of all shards; whether the end of the corpus is held out, for want of documents.
-
-    Raises:
-        UserError: an index is not as it was written.
-    """
+    """Write offsets.bin and split.bin of all shards; returns whether the end of the corpus is held out."""
     examples = sum(s["examples"] for s in shards)
     tail = 0 if any(s["held_out"] for s in shards) else min(math.ceil(holdout * examples), examples // 2)
     with open(folder / "offsets.bin", "wb") as offsets, open(folder / "split.bin", "wb") as split:

@@ -74,10 +74,6 @@ def configured(backend: Backend, folder: Path, *, lowercase: bool) -> Backend:
 
     Args:
         lowercase: lower-case texts before anything else.
-
-    Raises:
-        UserError: special tokens written in texts are said to be text, which is not built here; or transformers would
-            read texts otherwise than tokenizer.json says.
     """
     from tokenizers import AddedToken, normalizers
 

@@ -31,11 +31,7 @@ def trained(
     min_frequency: int,
     show_progress: bool,
 ) -> Backend:
-    """The `tokenizers.Tokenizer` that `Tokenizer.train` makes, with its arguments.
-
-    Raises:
-        UserError: no text, or another kind.
-    """
+    """The `tokenizers.Tokenizer` that `Tokenizer.train` makes, with its arguments."""
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from tokenizers import Tokenizer as Backend
 

@@ -61,9 +61,6 @@ def evaluate(
     Args:
         frequencies: how often each token occurred in training, by id; default in the evaluated texts themselves.
         say: called with the share of unknown tokens, where it is more than one in a thousand.
-
-    Raises:
-        UserError: more unknown tokens than a corpus may have; no text with a token to hide; a ratio that hides none.
     """
     model.require_head()
     if not 0 < ratio <= 1:

@@ -146,9 +146,6 @@ def compare(model: LoadedText, text: str, shown: str, candidates: Sequence[str])
     Args:
         shown: the text as it was given.
         candidates: those that are the same in tokens count once.
-
-    Raises:
-        UserError: a candidate without a token, with an unknown or special one, or too long.
     """
     before, after = text.split(model.tokenizer.mask_token)
     examples: list[Example] = []

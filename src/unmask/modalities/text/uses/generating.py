@@ -135,11 +135,7 @@ def _fill(model: LoadedText, texts: Sequence[str], **options: Any) -> list[Fille
 
 
 def _lengths(model: LoadedText, prefix: str, suffix: str, length: int | None, number: int, seed: int) -> list[int]:
-    """How many tokens each text is to be drawn of.
-
-    Raises:
-        UserError: prefix, suffix and so many tokens are more than the model takes.
-    """
+    """How many tokens each text is to be drawn of."""
     given = _given(model, prefix, suffix)
     room = model.slots - given
     if (length or 1) > room:

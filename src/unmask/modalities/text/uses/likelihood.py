@@ -52,9 +52,6 @@ def likelihood(
         and unigram_perplexity (of always giving each token its share), unigram_of ('training': its share of the
         training tokens, 1 added to each count; 'these texts': its share of the judged tokens themselves, which no rule
         that does not know them can do better than), intervals (95 %, over texts).
-
-    Raises:
-        UserError: no text with a token to count, or draws below 1.
     """
     from unmask.modalities.text.uses.evaluate import windows
 

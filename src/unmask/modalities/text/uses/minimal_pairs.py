@@ -128,11 +128,7 @@ def _checked(row: Any) -> dict[str, Any]:
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
-    """What each file's pairs are called: its name without .jsonl, with its folders where another has that name too.
-
-    Raises:
-        UserError: a file is there packed and not.
-    """
+    """What each file's pairs are called: its name without .jsonl, with its folders where another has that name too."""
     whole = {file: re.sub(r"\.jsonl(\.gz)?$", "", file, flags=re.IGNORECASE) for file in sorted(files)}
     once: dict[str, str] = {}
     for file, name in whole.items():
@@ -143,11 +139,7 @@ def _names(files: Iterable[str]) -> dict[str, str]:
 
 
 def _lines(source: str) -> Iterator[tuple[str, int, bytes]]:
-    """(file, number from 1, bytes) of the lines that are not blank.
-
-    Raises:
-        UserError: a file is damaged, or may not be read.
-    """
+    """(file, number from 1, bytes) of the lines that are not blank."""
     try:
         if source.lower().endswith(".zip") and os.path.isfile(source):
             with zipfile.ZipFile(source) as archive:

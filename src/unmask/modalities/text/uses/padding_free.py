@@ -51,9 +51,6 @@ class PaddingFreeEmbedder:
         Args:
             precision: fp32, bf16 or int8.
             calibration: token ids of some texts, for int8: they show how large the activations get.
-
-        Raises:
-            UserError: int8 for an encoder of another kind, or without calibration.
         """
         flat = not model.visible_only and has_inference_form(model.encoder)
         if precision == "int8" and not (flat and has_eight_bit_form(model.encoder.config)):
