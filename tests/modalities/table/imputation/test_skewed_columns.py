@@ -179,3 +179,18 @@ def test_columns_that_nearly_determine_each_other_are_drawn_that_near():
     assert done.methods_ == {"x": "norm", "y": "norm"}
     off = np.mean([((t["x"].to_numpy() - x)[no_x] ** 2).mean() for t in done.completed]) ** 0.5
     assert off < 1.0  # x given y is known to .5; a draw is off by that twice over
+
+
+def test_a_row_beyond_all_predicted_means_has_several_donors():
+    """With one donor, every value drawn there repeats its residual, and columns missing together drift."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(100), rng.normal(size=100)])
+    y = x[:, 1] + 0.2 * rng.normal(size=100)
+    beyond = np.array([[1.0, x[:, 1].max() + 1.5], [1.0, x[:, 1].min() - 1.5]])
+    donors = []
+    for _ in range(50):
+        _, log_weight = draw_donors(x, y, beyond, rng)
+        share = np.exp(log_weight - log_weight.max(1, keepdims=True))
+        share /= share.sum(1, keepdims=True)
+        donors.append(1 / (share**2).sum(1))
+    assert (np.mean(donors, 0) > 2.5).all()

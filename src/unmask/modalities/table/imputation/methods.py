@@ -110,8 +110,8 @@ def _choose_scales(chain: Chain, places: Sequence[int]) -> dict[int, str | None]
         spike = float(values[counts.argmax()])
         if counts.max() <= SPIKE * len(y) or _values(y[y != spike]):
             continue
-        rest = chain.now[p] != spike
-        scale = best_scale(chain.now[p][rest], chain.predictors(p)[rest])
+        rest = ~plan.gone[p] & (plan.columns[p] != spike)
+        scale = best_scale(plan.columns[p][rest], chain.predictors(p)[rest])
         if not _shape(chain, p, rest, scale):
             plan.spikes[p], found[p] = (spike, scale), None
     return found

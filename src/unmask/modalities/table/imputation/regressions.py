@@ -19,6 +19,9 @@ STEPS = 25
 DONORS, KERNEL = 128, 0.4
 """Donors of one row in predictive mean matching at most; the deviation of the kernel that weighs them by the distance
 of their predicted means, in residual deviations."""
+NEAREST = 5
+"""Donors that the kernel reaches at least: a row beyond all predicted means would else have one, whose residual every
+imputed value there repeats, and chains that impute several such columns drift."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +250,10 @@ def draw_donors(
     first = np.clip(np.searchsorted(mean, wanted) - count // 2, 0, len(y) - count)
     window = first[:, None] + np.arange(count)[None, :]
     move = wanted[:, None] - mean[window]
-    far = (move / max(width, 1e-12 * max(1.0, float(np.abs(mean).max())))) ** 2
+    least = max(width, 1e-12 * max(1.0, float(np.abs(mean).max())))
+    nearest = min(NEAREST, count) - 1
+    reach = np.partition(np.abs(move), nearest, axis=1)[:, [nearest]]
+    far = (move / np.maximum(reach, least)) ** 2
     log_weight = np.log(weight[order])[window] - 0.5 * (far - far.min(1, keepdims=True))
     values = np.unique(y)
     near = np.searchsorted((values[1:] + values[:-1]) / 2, y[order][window] + move)
