@@ -116,8 +116,16 @@ class Formula:
     @property
     def references(self) -> dict[str, str]:
         """Category on the right-hand side -> the level that its indicators are compared with."""
+        return {c.name: c.categories[f.reference] for c, f in self._compared}
+
+    def reference_rows(self, columns: Sequence[np.ndarray]) -> dict[str, int]:
+        """Category on the right-hand side -> rows of complete columns that have its reference level."""
+        return {c.name: int((columns[f.places[0]] == f.reference).sum()) for c, f in self._compared}
+
+    @property
+    def _compared(self) -> list[tuple[Column, Factor]]:
         own = [(self.column(f.places[0]), f) for t in self.terms for f in t.factors if f.value is None]
-        return {c.name: c.categories[f.reference] for c, f in own if not c.is_quantity and not f.full}
+        return [(c, f) for c, f in own if not c.is_quantity and not f.full]
 
     @property
     def modelled(self) -> str:

@@ -455,6 +455,7 @@ class MultipleImputation:
             modelled=formula.modelled,
             fits=fits,
         )
+        found = dataclasses.replace(found, reference_rows=formula.reference_rows(self._values[0]))
         return without_separated(found, fits, self._values[0])
 
     def _beyond(self, formula: Formula) -> None:

@@ -56,7 +56,8 @@ class Pooled:
         riv: relative increase in variance due to missing values.
         fmi: fraction of missing information.
         monte_carlo: standard error of the pooled estimate due to m being finite.
-        references: category -> the level its indicators are compared with.
+        references: category -> the level its indicators are compared with; `reference_rows` -> how many rows have it
+            (of the first completed table).
         modelled: of a logistic regression which level's odds it is about, such as "died = yes against no"; else empty.
         separated: names whose estimates run to infinity, because all or none of their rows had the outcome; the figures
             of these are NaN.
@@ -77,6 +78,7 @@ class Pooled:
     monte_carlo: np.ndarray
     draws: int
     references: Mapping[str, str] = field(default_factory=dict)
+    reference_rows: Mapping[str, int] = field(default_factory=dict)
     modelled: str = ""
     separated: tuple[str, ...] = ()
     fits: tuple[FormulaFit, ...] = field(default=(), repr=False)
@@ -115,7 +117,9 @@ class Pooled:
         if self.modelled:
             lines += ["", f"Modelled: {self.modelled}."]
         if self.references:
-            lines += ["", "Reference levels: " + ", ".join(f"{k} = {v}" for k, v in self.references.items()) + "."]
+            rows = {k: f" ({n:,} rows)" for k, n in self.reference_rows.items()}
+            levels = ", ".join(f"{k} = {v}{rows.get(k, '')}" for k, v in self.references.items())
+            lines += ["", f"Reference levels: {levels}."]
         return "\n".join(lines)
 
     def predict(self, data: Any, *, coverage: float = 0.95) -> Predicted:
