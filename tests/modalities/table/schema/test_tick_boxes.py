@@ -1,5 +1,7 @@
 """A column of one value and empty cells is refused until a person says what an empty cell means, on every path."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -133,3 +135,14 @@ def test_the_command_line_refuses_and_honours_the_schema(tmp_path, capsys):
     assert code == 0, said
     assert "'box': 96 empty cells are 'no'" in printed + said
     assert set(pd.read_csv(tmp_path / "f-1.csv")["box"]) == {"no", "x"}
+
+
+@pytest.mark.parametrize("values", [[7.25, 7.25], ["pos", "indet", "pos"], ["2019-03-04", "2019-05-04"]])
+def test_a_column_with_a_value_in_few_rows_is_warned_of(values):
+    frame = table().assign(marker=[*values, *[None] * (len(table()) - len(values))])
+    with pytest.warns(UserWarning, match=rf"'marker' holds a value in {len(values)} of 120 rows"):
+        model = TableModel.fit(frame.drop(columns="box"), **FAST)
+    assert any("'marker' holds" in note for note in model.schema.notes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TableModel.fit(frame.drop(columns="box"), schema={"columns": {"marker": {"kind": "text"}}}, **FAST)

@@ -42,6 +42,10 @@ from unmask.natural import natural
 
 NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
 """Types of a cell that are neither a number nor a category by themselves."""
+FEW = 5
+"""Rows that a column needs a value in, lest most of a table gets the values of a few."""
+_DECIDED = {"kind", "structural", "blank"}
+"""What a person says of a column who knows that it is sparse."""
 
 
 def spellings(given: Any) -> tuple[str, ...]:
@@ -196,6 +200,14 @@ class _Reading:
         if asked and levels < 2 and not self.given.get("structural"):
             texts, own = list(dict.fromkeys(map(text_of, self.values))), (*self.missing, *self.own)
             self.findings += unexplained(self.name, self.raw, self.gone, texts, own, quantity=quantity)
+        held = int((~self.gone).sum())
+        if 0 < held < FEW and held * 10 <= len(self.raw) and kind not in LEFT_OUT and not self.given.keys() & _DECIDED:
+            self.cells.warn(
+                "few_values",
+                f"{self.name!r} holds a value in {held} of {len(self.raw)} rows: every other row would get one like "
+                "these.",
+                setting(self.name, 'kind = "text"') + " leaves it out.",
+            )
 
     # Which kind.
 
