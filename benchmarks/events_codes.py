@@ -151,7 +151,7 @@ def questions_of(events: Any, folder: Any, asked: np.ndarray, mixed: Any) -> lis
 def masked(events: Any, folder: Any, train: np.ndarray, test: np.ndarray, a: argparse.Namespace) -> dict[str, Any]:
     """Accuracy at 1, 5 and 10 of the model and of simple rules, on the same hidden codes; ties are shuffled."""
     from events_rivals import KNOBS, Rules, shuffled
-    from unmask.core.ask import Question, answers
+    from unmask.core.fill import Question, answers
     from unmask.core.hashing import uniform
     from unmask.modalities.events.records.histories import Histories
     from unmask.modalities.events.records.vocabulary import FIRST

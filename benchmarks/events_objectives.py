@@ -113,10 +113,10 @@ def measured(changes: list[str], seconds: float) -> dict[str, Any]:
     from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import ASK, EventSettings, with_overrides
     from unmask.modalities.events.records.meds import read_labels, read_meds
-    from unmask.modalities.events.uses import query_panel
+    from unmask.modalities.events.uses import query_answers
     from unmask.modalities.events.uses.model import load
     from unmask.modalities.events.uses.pretrain import pretrain
-    from unmask.training.progress import RunClock
+    from unmask.training.run import RunClock
     from unmask.training.settings import parse_set
 
     data = SHARED / "data/events/physionet2012_a"
@@ -126,7 +126,7 @@ def measured(changes: list[str], seconds: float) -> dict[str, Any]:
     train, test = next(StratifiedKFold(5, shuffle=True, random_state=0).split(y, y[:, 0]))
     learnt_from, sets = points.subject[train], [c for c in changes if "=" in c]
     if "tokens" in changes:
-        events, query_panel.CODES = as_tokens(events, learnt_from), 400
+        events, query_answers.CODES = as_tokens(events, learnt_from), 400
     sets += ["select=events_objectives:Next"] if "next" in changes else []
     settings = with_overrides(
         EventSettings(), {**ASK, "minutes": seconds / 60, "seed": 0, "precision": "fp32", **parse_set(sets)}

@@ -104,7 +104,7 @@ def measure(loops: dict[str, Stepper], seconds: float) -> dict[str, Any]:
 def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Stepper:
     """Steps of the loop that `unmask pretrain events` runs, in the format that it picks here."""
     from unmask.core.batch import packer
-    from unmask.core.plan import Plan
+    from unmask.core.density import Plan
     from unmask.core.pretrain import StepContext, pretrain
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
     from unmask.modalities.events.uses.folder import new_model

@@ -223,7 +223,7 @@ def text(arguments: argparse.Namespace) -> dict[str, Any]:
 
     from text_pretrain import corpus, their_config
     from unmask.core.corruption import Corruption
-    from unmask.core.plan import Plan
+    from unmask.core.density import Plan
     from unmask.modalities.text.network.folder import new_text_model
     from unmask.modalities.text.tokens.batches import batch_maker
     from unmask.training.precision import computing
@@ -361,7 +361,7 @@ def images(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def events(arguments: argparse.Namespace) -> dict[str, Any]:
     """The demo's patients in rows of 512 events, 65 536 a step."""
-    from unmask.core.plan import Plan
+    from unmask.core.density import Plan
     from unmask.modalities.events.recipes import EventSettings, with_overrides
     from unmask.modalities.events.records.histories import Histories
     from unmask.modalities.events.records.meds import read_meds

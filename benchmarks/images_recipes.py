@@ -147,7 +147,7 @@ def told_apart(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarra
 def probed(folder: Path, images: Any, most: int, asked: int) -> dict[str, Any]:
     """Linear probe and neighbours of frozen features, by both poolings, from `most` labelled pictures."""
     import unmask
-    from unmask.modalities.images.network.collapse import spread_of
+    from unmask.modalities.images.uses.pretrain import spread_of
 
     model = unmask.load(folder)
     train, test = parted(images)

@@ -129,7 +129,7 @@ def evaluate(a: argparse.Namespace) -> dict:
 
 
 def sample(a: argparse.Namespace) -> dict:
-    from unmask.modalities.table.fitting import factor_fit
+    from unmask.modalities.table.fitting import margins
     from unmask.modalities.table.fitting.cell_table import CellTable
 
     full, sizes = simulate(a.sample_rows + 5000, a.columns, missing=0)
@@ -138,7 +138,7 @@ def sample(a: argparse.Namespace) -> dict:
     new = [x[-5000:] for x in holed]
     found = {}
     for rows in (3000, 10_000, a.sample_rows):
-        factor_fit.MOST_ROWS = rows
+        margins.MOST_ROWS = rows
         made: dict = {}
         spent = timed(
             lambda made=made: made.update(t=CellTable.fit([x[:-5000] for x in holed], sizes, steps=0, calibrate=False))

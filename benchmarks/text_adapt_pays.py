@@ -35,7 +35,7 @@ from sklearn.preprocessing import StandardScaler
 
 from unmask.evaluation.metrics import bootstrap_mean
 from unmask.modalities.text.network.adapt import adapt, adapt_settings
-from unmask.modalities.text.tasks.features import token_features
+from unmask.modalities.text.tasks.retrieval import token_features
 from unmask.modalities.text.uses.model import load
 
 Rows = tuple[list[str], list[Any]]

@@ -53,7 +53,7 @@ def prepare(folder: Path) -> None:
 def train(folder: Path, steps: int, repeats: int) -> dict:
     import torch
 
-    from unmask.core.plan import Plan
+    from unmask.core.density import Plan
     from unmask.core.pretrain import StepContext, pretrain
     from unmask.memory import keep_freed_memory
     from unmask.modalities.text.network.build import build_model

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.core.plan import Plan
+from unmask.core.density import Plan
 from unmask.core.score import scorable
 from unmask.evaluation.metrics import bootstrap_mean
 from unmask.modalities.text.network.pretrain import pretrain

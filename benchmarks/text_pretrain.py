@@ -67,7 +67,7 @@ def ours(
     cache, tokenizer, layers: int, width: int, slots: int, dropout: float, precision: str
 ) -> tuple[Stepper, torch.nn.Module]:
     from unmask.core.corruption import Corruption
-    from unmask.core.plan import Plan
+    from unmask.core.density import Plan
     from unmask.core.pretrain import StepContext, pretrain
     from unmask.modalities.text.network.folder import new_text_model
     from unmask.modalities.text.tokens.batches import batch_maker

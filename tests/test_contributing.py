@@ -16,8 +16,7 @@ from packages import ROOT, on_path, write_metadata
 from text_corpus import SENTENCES, write_corpus
 from tiny_folders import folder
 from unmask.core.batch import pack
-from unmask.core.corruption import Corruption, maskable_slots
-from unmask.core.own_selector import own_selector
+from unmask.core.corruption import Corruption, maskable_slots, own_selector
 from unmask.errors import UserError
 from unmask.families import by_name, detect
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tiny import MODALITIES, make_model, ratio_corruption
 from unmask.core.batch import pack
-from unmask.core.plan import Plan
+from unmask.core.density import Plan
 from unmask.training.job import Job, RunResult
 from unmask.training.run import run
 from unmask.training.settings import TrainSettings

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.card import card_of
-from unmask.modalities.text.tokens.prepared import SETTINGS, TRAINED
+from unmask.modalities.text.tokens.prepare import SETTINGS, TRAINED
 
 HERE = Path(__file__).resolve().parent
 NAME, VERSION = "unmask-en", "0.1.0"

@@ -20,11 +20,11 @@ from safetensors.torch import load_model, save_model
 
 from unmask.core.batch import Example, packer, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption
+from unmask.core.density import Plan
 from unmask.core.embed import embed
 from unmask.core.fill import fill_examples
 from unmask.core.inference import first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
-from unmask.core.plan import Plan
 from unmask.core.pretrain import validate
 from unmask.core.score import score
 from unmask.core.token_codec import TokenCodec, TokenCodecConfig

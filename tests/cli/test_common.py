@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unmask.cli.common import Output, overrides, run_lines, write_array
-from unmask.cli.text.lines import read_lines
+from unmask.cli.text.uses import read_lines
 from unmask.errors import UserError
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 
@@ -87,7 +87,7 @@ def test_texts_of_tables_are_read_from_their_column(tmp_path):
 
 
 def test_stdin_is_read_and_folders_and_zero_bytes_are_refused(tmp_path):
-    code = "from unmask.cli.text.lines import read_lines; print(read_lines('-'))"
+    code = "from unmask.cli.text.uses import read_lines; print(read_lines('-'))"
     done = subprocess.run([sys.executable, "-c", code], input="one\ntwo\n", capture_output=True, text=True)
     assert done.stdout == "['one', 'two']\n", done.stderr
     done = subprocess.run([sys.executable, "-c", code], input="", capture_output=True, text=True)

@@ -9,7 +9,7 @@ import pytest
 import tiny_folders
 from commands import run
 from text_corpus import SENTENCES
-from unmask.cli import common, progress
+from unmask.cli import common
 from unmask.modalities.text.tasks import finetune as tuning
 from unmask.modalities.text.tasks.finetune import finetune
 
@@ -17,7 +17,7 @@ from unmask.modalities.text.tasks.finetune import finetune
 def terminal(monkeypatch):
     """stderr is a terminal, and every look at the clock takes three seconds."""
     clock = iter(range(0, 100_000, 3))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(common.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
 
 
@@ -93,7 +93,7 @@ def test_score_says_how_far_it_is_and_json_stays_json(tmp_path, capsys, monkeypa
 
 
 def test_nothing_is_said_to_a_file_or_of_a_command_that_trains(monkeypatch):
-    assert not isinstance(progress.shown_for(["score", "m"]), progress.told_to("").__class__)
+    assert not isinstance(common.shown_for(["score", "m"]), common.told_to("").__class__)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert isinstance(progress.shown_for(["score", "m"]), progress.told_to("").__class__)
-    assert not isinstance(progress.shown_for(["--quiet", "pretrain", "text"]), progress.told_to("").__class__)
+    assert isinstance(common.shown_for(["score", "m"]), common.told_to("").__class__)
+    assert not isinstance(common.shown_for(["--quiet", "pretrain", "text"]), common.told_to("").__class__)

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from tiny import Setup, numbers
-from unmask.core.ask import Question, answers
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
+from unmask.core.fill import Question, answers
 from unmask.core.score import scorable
 
 

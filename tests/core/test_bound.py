@@ -11,8 +11,8 @@ import torch
 
 from tiny import MODALITIES, Setup
 from unmask.core.batch import Example, pack
-from unmask.core.bound import bound
 from unmask.core.corruption import hide
+from unmask.core.score import bound
 from unmask.errors import UserError
 
 

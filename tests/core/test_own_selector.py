@@ -10,8 +10,7 @@ from event_data import main_ok
 
 from tiny import MODALITIES
 from unmask.core.batch import pack
-from unmask.core.corruption import Corruption, maskable_slots
-from unmask.core.own_selector import own_selector
+from unmask.core.corruption import Corruption, maskable_slots, own_selector
 from unmask.errors import UserError
 from unmask.modalities.events.recipes import EventSettings
 from unmask.modalities.events.uses import pretrain as events

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.core.plan import Plan, deal
+from unmask.core.density import Plan, deal
 
 
 def make(seed: int = 3, count: int = 300, pool: int = 4, rows: int = 5) -> Plan:

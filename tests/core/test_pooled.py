@@ -7,8 +7,7 @@ import torch
 from tiny import WIDTH, Setup, Text
 from unmask.core.batch import pack
 from unmask.core.corruption import ALL_MASK, Corruption, hide
-from unmask.core.crop import AllButCrop
-from unmask.core.pooled import PooledReconstruction, between
+from unmask.core.pooled import AllButCrop, PooledReconstruction, between
 from unmask.core.pretrain import StepContext, pretrain
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.errors import UserError

@@ -6,8 +6,7 @@ import torch
 
 from tiny import Text
 from unmask.core.batch import Example, pack
-from unmask.core.corruption import Corruption, Uniform
-from unmask.core.weighted import Weighted
+from unmask.core.corruption import Corruption, Uniform, Weighted
 from unmask.errors import UserError
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 

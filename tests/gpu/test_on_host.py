@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import stand_in
-from unmask.core.later import Later
+from unmask.core.pretrain import Later
 from unmask.encoder.on_host import on_host, to_device
 
 

@@ -46,7 +46,7 @@ from unmask.modalities.text.network.folder import load_folder
 from unmask.modalities.text.network.pretrain import pretrain as pretrain_text
 from unmask.modalities.text.recipes import RECIPES, TextSettings
 from unmask.modalities.text.recipes import with_overrides as text_settings
-from unmask.modalities.text.tasks import attribution
+from unmask.modalities.text.tasks import analysis
 from unmask.modalities.text.tasks.finetune import finetune
 from unmask.training.run import run
 from unmask.training.settings import TrainSettings
@@ -169,7 +169,7 @@ TASKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_tasks_are_learnt_the_same(both: Both, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attribution, "attributions", functools.partial(attribution.attributions, steps=2))
+    monkeypatch.setattr(analysis, "attributions", functools.partial(analysis.attributions, steps=2))
     where = folder(tmp_path / "m")
 
     def work(device: str) -> float:

@@ -7,7 +7,7 @@ from mutants import MODEL, mutant
 CODEC, HISTORIES, TIES, EVIDENCE = (
     "modalities/events/network/codec.py",
     "modalities/events/records/histories.py",
-    "modalities/events/records/ties.py",
+    "modalities/events/records/histories.py",
     "modalities/events/network/evidence.py",
 )
 QUERIES, QUERY_BATCHES = "modalities/events/questions/queries.py", "modalities/events/questions/query_batches.py"

@@ -13,8 +13,8 @@ import pytest
 from tiny import MODALITIES
 from unmask.core.batch import PackedBatch, pack
 from unmask.core.corruption import Corruption, Mixture, Spans, Uniform, Units
-from unmask.core.crop import AllButCrop
 from unmask.core.density import BellDensity, UniformDensity, by_ratio
+from unmask.core.pooled import AllButCrop
 from unmask.modalities.table.distribution.cells import CellMasks
 
 SELECTORS = {

@@ -16,9 +16,8 @@ from running_server import counting, running
 from unmask.errors import UserError
 from unmask.serving import server as server_module
 from unmask.serving.keys import Keys, check_origins
-from unmask.serving.limits import Limits
+from unmask.serving.limits import Limits, Refused
 from unmask.serving.models import named
-from unmask.serving.refused import Refused
 from unmask.serving.server import turn_away_newcomers
 from unmask.serving.start import listen, warn
 

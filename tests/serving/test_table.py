@@ -13,7 +13,7 @@ from tables import patients
 import unmask
 from running_server import running
 from unmask.modalities.table.survival.hazards import Baseline, Outcome
-from unmask.serving.table.survival import curves
+from unmask.serving.table.model import curves
 
 
 @pytest.fixture(scope="module")

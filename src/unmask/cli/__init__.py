@@ -72,7 +72,7 @@ def ended_by_signals() -> Iterator[None]:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A person's mistake is one message on stderr and exit code 2, never a traceback."""
     from unmask.cli.app import build
-    from unmask.cli.progress import shown_for
+    from unmask.cli.common import shown_for
     from unmask.errors import UserError, with_flags
 
     wait_asleep()

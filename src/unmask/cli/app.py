@@ -49,9 +49,9 @@ BY_SEVERAL = ("pretrain", "adapt", "finetune")
 """Commands that say themselves whether they run under torchrun; the others would do their work in each process."""
 
 OWN: Mapping[str, str] = {
-    "demo": "unmask.cli.demo:demo",
+    "demo": "unmask.cli.serve:demo",
     "serve": "unmask.cli.serve:serve",
-    "inspect": "unmask.cli.inspect:inspect",
+    "inspect": "unmask.cli.serve:inspect",
     "verify": "unmask.cli.verify:verify",
 }
 """The commands that are the same for every modality; those of the others are in `Modality.commands`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from unmask.cli import options
@@ -55,3 +57,55 @@ def start(models: list[str], *, given: dict[str, float] | None = None, **options
         if error.name not in ("orjson", "starlette", "uvicorn"):
             raise
         raise UserError(f"serving needs {error.name}", hint="Run: pip install 'unmask[serve]'") from None
+
+
+def demo(
+    kind: str = typer.Argument("text", help="Kind of data: text, table, images, events, or one that a package brings."),
+    out: str = typer.Option(None, help="Folder for model and report, default demo-KIND; an earlier demo is replaced."),
+    minutes: float = typer.Option(None, help="Wall clock to train for."),
+    seed: options.Seed = 0,
+    serve: bool = typer.Option(False, "--serve", help="Then serve the model, and say at which address its page is."),
+    json_: options.Json = False,
+) -> None:
+    """Train a small masked model on embedded data in minutes, use it, and write report.html."""
+    from unmask.cli.common import Output
+    from unmask.errors import UserError, suggest
+    from unmask.plugins import resolve
+    from unmask.registry import modality, names
+
+    run_demo = modality(kind).demo if kind in names() else None
+    if run_demo is None:
+        raise UserError(f"no demo {kind!r}", hint=suggest(kind, names()))
+    output = Output(json_, seed)
+    given = {"minutes": minutes} if minutes is not None else {}
+    found = resolve(run_demo)(out or f"demo-{kind}", seed=seed, **given)
+    lines = [*found.pop("lines"), f"report: {found['report']}"]
+    output.write(found, lines, device=found["device"], precision=found["precision"])
+    if serve:
+        start(models_below(out or f"demo-{kind}"))
+
+
+def models_below(folder: str) -> list[str]:
+    """The model folders that a demo has left: the folder itself, and those in it."""
+    places = [Path(folder), *sorted(p for p in Path(folder).iterdir() if p.is_dir())]
+    return [str(p) for p in places if (p / "unmask.json").is_file() and (p / "model.safetensors").is_file()]
+
+
+def inspect(model: options.Model, json_: options.Json = False) -> None:
+    """Parameters, context, FLOPs per token, memory by precision."""
+    from unmask.cli.common import Output
+    from unmask.registry import load
+
+    output = Output(json_)
+    loaded = load(model, precision="fp32")
+    found = loaded.inspect()
+    lines = []
+    for name, value in found.items():
+        if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
+            lines += [f"{name if k == 0 else '':28}{v}" for k, v in enumerate(value)]
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{key}: {entry}" for key, entry in value.items()) or "none"
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else value
+        lines.append(f"{name:28}{shown}")
+    output.write(found, lines)

@@ -8,6 +8,7 @@ Everything is vectorised over the whole packed batch (no loop over examples).
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
@@ -21,6 +22,7 @@ from unmask.core.density import Density, Weigh, spread_evenly
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
+from unmask.plugins import resolve
 
 MASK, RANDOM, KEEP = 0, 1, 2
 """What stands in a hidden slot: the mask embedding, codec noise, or the value itself."""
@@ -429,3 +431,68 @@ def hide(flat: Tensor) -> Hidden:
         action=torch.full(flat.shape, MASK, dtype=torch.int8, device=flat.device),
         bits=torch.zeros_like(flat),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSelector:
+    """A selector of somebody else, whose answers are checked.
+
+    Args:
+        reference: where it is, for messages.
+        select: chooses among slots, as `core.corruption.Selector` says.
+    """
+
+    reference: str
+    select: Callable[..., Any]
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        chosen = np.asarray(self.select(slots, key=key, progress=progress))
+        if chosen.dtype != bool or chosen.shape != slots.flat.shape:
+            raise UserError(
+                f"select={self.reference}: it gave {chosen.dtype} of shape {chosen.shape}",
+                hint=f"Expected one boolean per maskable slot, shape {slots.flat.shape}.",
+            )
+        return chosen
+
+
+def own_selector(reference: str, ratio: Ratio) -> Selector:
+    """The selector behind "package.module:name": a function of (slots, key=, progress=), or a class of such objects.
+
+    Args:
+        ratio: what the settings ask for; a class whose constructor has an argument `ratio` is given it.
+    """
+    found = resolve(reference)
+    if isinstance(found, type):
+        found = found(ratio=ratio) if "ratio" in inspect.signature(found).parameters else found()
+    if not callable(found):
+        raise UserError(
+            f"select={reference}: a {type(found).__name__}", hint="Expected a selector, or a class of them."
+        )
+    return OwnSelector(reference=reference, select=found)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Weighted:
+    """As `Uniform`, but slots are drawn without replacement in proportion to a weight of their value (Efraimidis &
+    Spirakis 2006, algorithm A). Hiding words the more often the rarer they are is part of the field's recipes for
+    little text (BabyLM).
+
+    Attributes:
+        weight: (values,) what each value of the channel counts, above 0.
+        channel: that holds the values, whole numbers.
+    """
+
+    ratio: Ratio = 0.15
+    weight: np.ndarray = field(repr=False)
+    channel: str = "token"
+    at_least: int = 1
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.weight).all() and (self.weight > 0).all()):
+            raise UserError("a weight is not a number above 0", hint="Give every value a weight above 0.")
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        count = draw_counts(self.ratio, slots, key, progress, self.at_least)
+        drawn = uniform(*key, slots.identity, slots.slot, Salt.WEIGHTED_ORDER)
+        weight = self.weight[slots.channels[self.channel][slots.flat]]
+        return rank_within(slots.example, -np.log1p(-drawn) / weight) < count[slots.example]

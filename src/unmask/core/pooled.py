@@ -14,22 +14,26 @@ Shape letters: rows, slots, hidden, examples, width.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Generic, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import Hidden
+from unmask.core.corruption import Hidden, Slots
 from unmask.core.embed import pool_states
+from unmask.core.hashing import Salt, uniform
 from unmask.core.model import CodecT, MaskedModel, WantedSlots, corrupt
 from unmask.core.prediction import Prediction
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.fused_linear import round_up
 from unmask.encoder.on_host import on_host, to_device
+from unmask.errors import UserError
 
 
 class PooledPrediction:
@@ -180,3 +184,37 @@ def between(part: Float[Tensor, "n width"], whole: Float[Tensor, "n width"], tem
     near = F.normalize(part, dim=-1) @ F.normalize(whole, dim=-1).t() / temperature
     same = torch.arange(len(near), device=near.device)
     return (F.cross_entropy(near, same) + F.cross_entropy(near.t(), same)) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllButCrop:
+    """One contiguous run of an example's maskable slots is seen, the rest is hidden (cropping as in Izacard et al.
+    2022, 'Unsupervised dense information retrieval with contrastive learning', section 3.2).
+
+    Attributes:
+        seen: shortest and longest share of the slots that is seen; drawn evenly between them per example and epoch.
+        at_least: slots seen, where there are as many and one is left to hide.
+    """
+
+    seen: tuple[float, float] = (0.1, 0.5)
+    at_least: int = 4
+
+    def __post_init__(self) -> None:
+        low, high = self.seen
+        if not 0 < low <= high < 1:
+            raise UserError(
+                f"seen={low},{high}", hint="Expected two shares above 0 and below 1, the smaller one first."
+            )
+
+    def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
+        size = np.bincount(slots.example, minlength=slots.examples)
+        identity = np.zeros(slots.examples, np.int64)
+        identity[slots.example] = slots.identity
+        low, high = self.seen
+        share = low + (high - low) * uniform(*key, identity, Salt.SEEN_SHARE)
+        seen = np.clip(np.round(share * size).astype(np.int64), self.at_least, None)
+        seen = np.minimum(seen, np.maximum(size - 1, 0))
+        start = np.floor(uniform(*key, identity, Salt.SEEN_START) * (size - seen + 1)).astype(np.int64)
+        rank = np.arange(len(slots.example)) - np.searchsorted(slots.example, slots.example, side="left")
+        start, end = start[slots.example], (start + seen)[slots.example]
+        return (rank < start) | (rank >= end)

@@ -6,6 +6,7 @@ slot in question reaches the head.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch, pack
-from unmask.core.corruption import hide
-from unmask.core.inference import BATCH_SLOTS, chunks, first_slots, inference_mode
+from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
+from unmask.core.density import UniformDensity, by_ratio
+from unmask.core.inference import BATCH_SLOTS, chunks, first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 from unmask.progress import counted
@@ -137,3 +139,70 @@ def later(example: Example, slot: int) -> np.ndarray:
     rest = scorable(example)
     rest = rest[rest > slot]
     return rest[np.asarray(example.unit)[rest] == example.unit[slot]]
+
+
+CORRUPTION = Corruption(select=Uniform(ratio=UniformDensity()), replace=ALL_MASK, weigh=by_ratio)
+"""Ratios are spread evenly over the examples of a draw and over the draws of an example (`core.density`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Negative evidence lower bounds, in nats, of parts that are numbers of a density.
+
+    Attributes:
+        nats: (draws, examples) an estimate for each example in each draw; 0 without slots to hide.
+        slots: (examples,) how many are counted: observed and not special.
+    """
+
+    nats: np.ndarray
+    slots: np.ndarray
+
+    @property
+    def per_slot(self) -> float:
+        """Nats per slot, over all examples."""
+        return float(self.nats.mean(0).sum() / max(int(self.slots.sum()), 1))
+
+    @property
+    def standard_error(self) -> float:
+        """Of `per_slot`, from how the draws differ, for these examples; NaN of a single draw."""
+        if len(self.nats) < 2:
+            return math.nan
+        totals = self.nats.sum(1) / max(int(self.slots.sum()), 1)
+        return float(totals.std(ddof=1) / math.sqrt(len(totals)))
+
+
+def bound(
+    model: MaskedModel,
+    examples: Sequence[Example],
+    *,
+    slots: int,
+    draws: int = 4,
+    seed: int = 0,
+    batch_slots: int = BATCH_SLOTS,
+) -> Bound:
+    """Estimate the bound of every example by hiding other slots in each of `draws` passes.
+
+    Of an example its length, its special slots and what is missing are given, and count for nothing. The same seed
+    gives the same masks; each example's are a function of its identity.
+
+    Args:
+        slots: longest example the model takes.
+    """
+    if draws < 1:
+        raise UserError(f"draws={draws}", hint="Expected 1 or more.")
+    device = next(model.parameters()).device
+    nats = np.zeros((draws, len(examples)))
+    with inference_mode(model):
+        for draw in range(draws):
+            for batch, numbers in packed_batches(examples, slots, batch_slots):
+                hidden = CORRUPTION.draw(batch, seed=seed, epoch=draw)
+                if not len(hidden):
+                    continue
+                owner = batch.index.flatten()[hidden.flat].numpy()
+                assert hidden.weight is not None
+                weight = hidden.weight.double().numpy()
+                moved, masked = batch.to(device), hidden.to(device)
+                log_prob = model(moved, masked).log_prob(model.codec.targets(moved.values, masked.flat))
+                found = np.bincount(owner, -weight * log_prob.double().cpu().numpy(), len(numbers))
+                nats[draw, numbers] = found
+    return Bound(nats=nats, slots=np.array([len(scorable(e)) for e in examples]))

@@ -2,21 +2,126 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from unmask.encoder.attention import Layout
 from unmask.encoder.block_sparse import BlockSparseEncoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.disentangled import DisentangledEncoder
-from unmask.encoder.grouped_query import GroupedQueryEncoder
-from unmask.encoder.local import LocalEncoder
-from unmask.encoder.local_global import LocalGlobalEncoder
-from unmask.encoder.relative_bias import RelativeBiasEncoder
+from unmask.encoder.full import SelfAttention
+from unmask.encoder.inference_attention import InferenceAttention
+from unmask.encoder.kinds import GroupedQuery, RelativeBias
+from unmask.encoder.local_global import LocalEncoder, LocalGlobalEncoder
 from unmask.encoder.transformer import Encoder
+
+
+def bucket(distance: Tensor, buckets: int = 32, furthest: int = 128) -> Tensor:
+    """Bucket of key position minus query position: half of them for keys behind, exact up to a quarter of them, then
+    logarithmic up to `furthest` (Raffel et al. 2020, sec. 2.1).
+
+    >>> bucket(torch.tensor([0, -1, 1, -200, 200])).tolist()
+    [0, 1, 17, 15, 31]
+    """
+    half = buckets // 2
+    exact = half // 2
+    far = distance.abs()
+    wide = torch.log(far.float().clamp_min(1) / exact) / math.log(furthest / exact) * (half - exact)
+    found = torch.where(far < exact, far, (exact + wide.to(torch.int64)).clamp_max(half - 1))
+    return found + half * (distance > 0)
+
+
+class RelativeBiasAttention(SelfAttention):
+    """Attention with a bias per head by relative position."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+        def made() -> Tensor:
+            table: Tensor = layout.shared["relative"]
+            if queries is None:
+                # Within a segment positions differ as the columns do: one table for all rows.
+                place = torch.arange(k.shape[2], device=k.device)
+                distance = (place[None] - place[:, None])[None]
+            else:
+                distance = layout.position[:, None] - layout.position.gather(1, queries)[..., None]
+            bias = table[bucket(distance, len(table))].permute(0, 3, 1, 2).to(q.dtype)
+            if queries is not None or not layout.everything_seen():
+                bias = bias + layout.bias(None, queries, q.dtype)
+            return bias
+
+        bias = layout.once(("biased", q.dtype), queries, made)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=self.weight_dropout)
+
+    def inference(self, shared: dict[str, Any], dtype: torch.dtype) -> InferenceAttention:
+        if "bias" not in shared:
+            longest, table = self.config.longest or 512, shared["relative"].detach()
+            shared["bias"] = table[bucket(torch.arange(1 - longest, longest), len(table))].t().contiguous()
+        return RelativeBiasInference(bias=shared["bias"], **self._for_inference())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeBiasInference(InferenceAttention):
+    """Attributes:
+    bias: what is added to the scores, by distance.
+    """
+
+    bias: Float[Tensor, "heads distances"]
+
+    def added(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        return upright_bias(self.bias, q.shape[2]).to(q.dtype)
+
+
+def upright_bias(bias: Float[Tensor, "heads distances"], length: int) -> Float[Tensor, "1 heads length length"]:
+    """Entry [i, j] is the bias of the distance j - i."""
+    middle = bias.shape[1] // 2
+    place = torch.arange(length)
+    return bias[:, place[None] - place[:, None] + middle][None]
+
+
+class RelativeBiasEncoder(Encoder):
+    """MPNet's: all layers share the table of biases (buckets, heads)."""
+
+    made_for = RelativeBias
+    attention = RelativeBiasAttention
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config)
+        assert isinstance(config.attention, RelativeBias)
+        self.relative = nn.Embedding(config.attention.buckets, config.heads)
+        self._initialise(self.relative)
+
+    def shared(self) -> dict[str, Any]:
+        return {"relative": self.relative.weight}
+
+
+class GroupedQueryAttention(SelfAttention):
+    """Each head of keys and values serves several heads of queries."""
+
+    def project(self, x: Tensor, queries: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        width, kv = self.config.width, self.config.kv_width
+        weight, bias = self.qkv.weight, self.qkv.bias
+        few = x if queries is None else x.gather(1, queries[..., None].expand(-1, -1, width))
+        q = F.linear(few, weight[:width], None if bias is None else bias[:width])
+        both = F.linear(x, weight[width:], None if bias is None else bias[width:])
+        depth = width // self.config.heads
+        q, k, v = (t.unflatten(-1, (-1, depth)).transpose(1, 2) for t in (q, both[..., :kv], both[..., kv:]))
+        several = width // kv
+        return q, k.repeat_interleave(several, 1), v.repeat_interleave(several, 1)
+
+
+class GroupedQueryEncoder(Encoder):
+    """EuroBERT's."""
+
+    made_for = GroupedQuery
+    attention = GroupedQueryAttention
+
 
 ENCODERS: tuple[type[Encoder], ...] = (
     Encoder,

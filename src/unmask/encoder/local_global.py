@@ -7,16 +7,91 @@ Shape letters: rows, heads, slots, depth.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.encoder.attention import Layout
+from unmask.encoder.attention import Layout, attend
 from unmask.encoder.bands import banded, long_for
-from unmask.encoder.config import EncoderConfig
-from unmask.encoder.kinds import LocalGlobal
-from unmask.encoder.local import LocalAttention
+from unmask.encoder.config import EncoderConfig, Rotary
+from unmask.encoder.full import SelfAttention
+from unmask.encoder.inference_attention import GroupedBatch, InferenceAttention, weighted_sum
+from unmask.encoder.kinds import Local, LocalGlobal
 from unmask.encoder.transformer import Encoder
+
+BAND = 128
+"""Fewest queries that are worked on at a time at inference."""
+
+
+class LocalAttention(SelfAttention):
+    """Attention within a window, or to the whole example where the layer has none."""
+
+    def __init__(self, config: EncoderConfig, layer: int) -> None:
+        super().__init__(config, layer)
+        self.window = config.attention.layer_window(layer)
+
+    @property
+    def rotary_base(self) -> float | None:
+        positions = self.config.positions
+        if isinstance(positions, Rotary) and self.window is not None:
+            return positions.local_base
+        return super().rotary_base
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+        return attend(q, k, v, layout, window=self.window, queries=queries, dropout=self.weight_dropout)
+
+    def inference(self, shared: dict[str, Any], dtype: torch.dtype) -> InferenceAttention:
+        return LocalInference(window=self.window, **self._for_inference())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalInference(InferenceAttention):
+    """Attributes:
+    window: slots seen on either side, None for all.
+    """
+
+    window: int | None
+
+    def attend_group(self, q: Tensor, k: Tensor, v: Tensor, batch: GroupedBatch, out: Tensor) -> None:
+        """Some queries at a time with the keys in reach of them: a block's scores stay in the caches."""
+        length, scale = q.shape[2], q.shape[-1] ** -0.5
+        if self.window is None or length <= self.window + 1:
+            super().attend_group(q, k, v, batch, out)
+            return
+        k, v, size = k.contiguous(), v.contiguous(), max(BAND, self.window)
+        for start in range(0, length, size):
+            end = min(start + size, length)
+            low, high = max(0, start - self.window), min(length, end + self.window)
+            added = _near(batch, end - start, start - low, high - end, self.window, q.dtype)
+            keys, values = k[:, :, low:high], v[:, :, low:high]
+            out[:, :, start:end].copy_(weighted_sum(q[:, :, start:end], keys, values, added, scale, explicit=True))
+
+
+def _near(batch: GroupedBatch, queries: int, before: int, behind: int, window: int, dtype: torch.dtype) -> Tensor:
+    """What is added to scores of `queries` slots and the keys from `before` in front of them to `behind` after them: 0
+    within the window, minus infinity beyond."""
+
+    def made() -> Tensor:
+        distance = torch.arange(-before, queries + behind)[None] - torch.arange(queries)[:, None]
+        return torch.zeros(distance.shape, dtype=dtype).masked_fill_(distance.abs() > window, -torch.inf)
+
+    return batch.once(("near", queries, before, behind, window, dtype), made)
+
+
+class LocalEncoder(Encoder):
+    """ModernBERT's."""
+
+    made_for = Local
+    attention = LocalAttention
+
+    @property
+    def all_layers_full(self) -> bool:
+        return all(self.config.attention.layer_window(i) is None for i in range(self.config.layers))
 
 
 class LocalGlobalAttention(LocalAttention):
@@ -85,3 +160,71 @@ class LocalGlobalEncoder(Encoder):
     def has_inference_form(self) -> bool:
         assert isinstance(self.config.attention, LocalGlobal)
         return super().has_inference_form and not self.config.attention.first_sees_all
+
+
+OFFSETS = (-1, 1, -2, 2)
+"""Slots to the left (negative) or right that the first heads look at; the other heads start at random."""
+
+PEAK = 8.0
+"""Score of the slot looked at, before the softmax; its neighbours have about four fifths of it."""
+
+SLOWEST = 0.25
+"""Radians per slot of the slowest rotation used: slower ones make the peak wider, and where there is but one, its peak
+comes back every 2 pi slots: two at least are used."""
+
+PASSED = 0.7
+"""Of a neighbour's part along an axis, what a head reads of it, and again what it writes (`pass_on`)."""
+
+LAYERS = 2
+"""How many layers start so, from the first."""
+
+
+@torch.no_grad()
+def attend_to_neighbours(embedding: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int] = OFFSETS) -> None:
+    """Let heads start out looking at neighbouring slots.
+
+    Args:
+        embedding: (values, width), drawn at random; given a part in common, as large as the part drawn.
+        layers: attention of the first layers, with rotary positions, behind a normalised embedding.
+        offsets: one per head from the first; heads beyond them are left alone.
+    """
+    width = embedding.shape[1]
+    common = torch.randn(width, device=embedding.device, dtype=embedding.dtype)
+    common -= common.mean()  # orthogonal to what layer normalisation takes away
+    common /= common.norm()
+    embedding += embedding.std() * math.sqrt(width) * common
+    reader = common / math.sqrt(width / 2)  # a normalised embedding times this is about 1
+    for attention in layers:
+        heads, base = attention.config.heads, attention.rotary_base
+        depth = width // heads
+        assert base is not None
+        rate = base ** (-torch.arange(depth // 2, device=embedding.device) * 2 / depth)
+        used = max(2, int((rate >= SLOWEST).sum()))
+        size, rate = math.sqrt(PEAK * math.sqrt(depth) / used), rate[:used]
+        weight = attention.qkv.weight
+        for head, offset in enumerate(offsets[:heads]):
+            query, key = torch.zeros(2, depth, dtype=weight.dtype, device=weight.device)
+            query[:used], query[depth // 2 : depth // 2 + used] = (rate * offset).cos(), (rate * offset).sin()
+            key[:used] = 1
+            rows = slice(head * depth, (head + 1) * depth)
+            weight[:width][rows] += size * query[:, None] * reader
+            weight[width : 2 * width][rows] += size * key[:, None] * reader
+
+
+@torch.no_grad()
+def pass_on(axes: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int] = OFFSETS) -> None:
+    """Let the heads that look at neighbours add to a slot's state what these are, as far as some axes say it.
+
+    Args:
+        axes: (axes, width) orthonormal, the most telling first; a head passes on as many as it is deep.
+        layers: as of `attend_to_neighbours`.
+        offsets: one per head, as there.
+    """
+    for attention in layers:
+        heads, width = attention.config.heads, attention.config.width
+        depth = width // heads
+        passed = PASSED * axes[:depth].to(attention.qkv.weight)
+        for head in range(min(len(offsets), heads)):
+            values = slice(head * depth, head * depth + len(passed))
+            attention.qkv.weight[2 * width :][values] += passed
+            attention.out.weight[:, values] += passed.T

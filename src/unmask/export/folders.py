@@ -12,8 +12,11 @@ from typing import Any
 from torch import nn
 
 from unmask.errors import UserError
+from unmask.files import files_below, read_json
+from unmask.modalities.text.network.folder import find_folder
 from unmask.modalities.text.network.sentence_files import write_sentences
 from unmask.modalities.text.network.sentences import Normalize, Sentences
+from unmask.registry import load
 from unmask.writing import check_absent, written_folder
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -71,3 +74,44 @@ def chosen_sentences(sentences: Sentences, pooling: str | None, normalise: bool 
     if normalise is not None and normalise != sentences.normalise:
         after = [*after, Normalize()] if normalise else after[:-1]
     return dataclasses.replace(sentences, pooling=sentences.choose(pooling), after=nn.Sequential(*after))
+
+
+NAMES = {
+    *("config.json", "unmask.json", "README.md", "LICENSE", "LICENCE", "NOTICE", "beside.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    *("generation_config.json", "preprocessor_config.json", "model.safetensors.index.json"),
+}
+"""Files that are copied, beside weights (.safetensors, .onnx), here and in the folders that modules.json names."""
+
+
+def share(model: str | Path, out: str | Path) -> dict[str, Any]:
+    """Copy what a model of any kind is loaded from; reports, metrics, checkpoints, caches and all else stay behind.
+
+    Returns:
+        out, bytes, and `left_out`: the names of what was not copied.
+    """
+    folder = find_folder(str(model))
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no folder", hint="Give a model folder.")
+    modules = read_json(folder / "modules.json")
+    parts = {str(m.get("path")) for m in modules if isinstance(m, dict)} if isinstance(modules, list) else set()
+    copied, left = [], dict[str, None]()
+    for path in files_below(folder):
+        place = path.relative_to(folder)
+        known = path.name in NAMES or path.suffix in (".safetensors", ".onnx")
+        if known and str(place.parent) in {".", *parts}:
+            copied.append(place)
+        else:
+            left[place.parts[0]] = None
+    with whole_folder(out) as new:
+        for place in copied:
+            (new / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / place, new / place)
+        load(new, device="cpu")
+    return {
+        "out": str(out),
+        "bytes": sum((Path(out) / place).stat().st_size for place in copied),
+        "left_out": list(left),
+    }

@@ -16,9 +16,8 @@ from starlette.routing import Route
 from unmask.errors import suggest
 from unmask.serving.engine import JSON, NAMED_IN_BODY, WARNING, Reply, failure
 from unmask.serving.gateway import ClientGone, Gateway, Receive, Scope, Send, json_body
-from unmask.serving.limits import Limits
+from unmask.serving.limits import Limits, Refused, in_words_of_tei
 from unmask.serving.openapi import documentation, openapi
-from unmask.serving.refused import Refused, in_words_of_tei
 from unmask.version import __version__
 
 SAFE = [

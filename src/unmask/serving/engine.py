@@ -28,9 +28,8 @@ from typing import Any
 import orjson
 
 from unmask.errors import UserError
-from unmask.serving.limits import Limits
+from unmask.serving.limits import Limits, Refused, status_of, told
 from unmask.serving.metrics import Metrics
-from unmask.serving.refused import Refused, status_of, told
 from unmask.serving.shapes import checked
 from unmask.serving.verbs import Served, Verb, Warned, Work
 

@@ -13,9 +13,8 @@ import orjson
 
 from unmask.serving.engine import PROBE, Ask, Reply
 from unmask.serving.keys import Keys, check_origin
-from unmask.serving.limits import Limits
+from unmask.serving.limits import Limits, Refused
 from unmask.serving.metrics import Metrics
-from unmask.serving.refused import Refused
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unmask.errors import UserError
-from unmask.serving.refused import Refused
+from unmask.serving.limits import Refused
 
 SHORTEST = 16
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

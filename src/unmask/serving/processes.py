@@ -31,7 +31,7 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.serving.engine import NAMED_IN_BODY, PROBE, Ask, Reply
 from unmask.serving.gateway import Gateway
-from unmask.serving.refused import Refused
+from unmask.serving.limits import Refused
 
 MODEL_KEY = re.compile(rb'"model"\s*:\s*"([^"\\]+)"')
 LONGEST_PAUSE = 30.0

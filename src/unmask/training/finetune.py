@@ -20,12 +20,11 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unmask.core.later import Later
+from unmask.core.pretrain import Later
 from unmask.memory import keep_freed_memory, peak_memory
 from unmask.training.finetune_checkpoints import Keeper, Progress, StoppedBySignal
 from unmask.training.launcher import check_one_process
-from unmask.training.optimiser import NanGuard, step
-from unmask.training.schedule import rate
+from unmask.training.optimiser import NanGuard, rate, step
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
 

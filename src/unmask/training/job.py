@@ -13,7 +13,7 @@ from torch import nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
-from unmask.core.plan import Plan
+from unmask.core.density import Plan
 
 
 @dataclass(frozen=True, kw_only=True)

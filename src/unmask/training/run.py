@@ -7,27 +7,30 @@ The masked learning itself is `core.pretrain`; this is what stands around it. It
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import operator
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from unmask.core.batch import PackedBatch
+from unmask.core.density import Plan, deal
 from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.errors import UserError, option, setting
 from unmask.files import check_folder
 from unmask.memory import keep_freed_memory, peak_memory
-from unmask.training.best import BestWeights, EarlyStopping
+from unmask.training.ahead import ahead
 from unmask.training.checkpoint import Checkpoint
 from unmask.training.compute import Compute, fit_memory, launch
 from unmask.training.engine import Whole
 from unmask.training.job import Job, RunResult
-from unmask.training.micro_batches import planned_steps
-from unmask.training.optimiser import NanGuard, step
+from unmask.training.optimiser import NanGuard, rate, step
 from unmask.training.precision import resolve_device
 from unmask.training.processes import (
     check_same_everywhere,
@@ -35,13 +38,11 @@ from unmask.training.processes import (
     others_alive,
     own_random_numbers,
 )
-from unmask.training.progress import RunClock, ending, total_steps
 from unmask.training.same_run import check_not_done, check_same_run, warn_of_threads
-from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings, same_run_hint
 from unmask.training.signals import SignalGuard
 from unmask.training.tracking import Tracker, console_logger
-from unmask.training.validation import Validation
+from unmask.training.validation import BestWeights, EarlyStopping, Validation
 from unmask.writing import own_folder
 
 CHECKPOINT_SHARE = 0.02
@@ -389,3 +390,89 @@ def check_run_folder(out: str | Path, *, resume: bool) -> Path:
         )
         raise UserError(f"{out} already holds a run or a model", hint=hint)
     return out
+
+
+AHEAD_OF_A_GPU = 2
+"""Micro-batches that a thread makes while a GPU computes, at least: it never waits for the next one to be packed."""
+
+
+class MicroBatches(Collection[PackedBatch]):
+    """The micro-batches of one step, of a known number, each made when it is asked for; gone through once."""
+
+    def __init__(self, batches: Iterator[PackedBatch], count: int) -> None:
+        self._batches, self._count = batches, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        return self._batches
+
+    def __contains__(self, batch: object) -> bool:
+        return False
+
+
+def planned_steps(
+    job: Job, parts: int, first_step: int, compute: Compute
+) -> Iterator[tuple[int, Collection[PackedBatch]]]:
+    """(epoch, this process's micro-batches) per step; only those that are in work, or made ahead, are in memory.
+
+    Args:
+        parts: micro-batches per step and process.
+        first_step: steps of the plan that are done already.
+    """
+    shares = parts * compute.processes
+    rows = -(-job.plan.rows // shares)
+
+    def made() -> Iterator[tuple[int, PackedBatch]]:
+        for planned in job.plan.steps(skip=first_step):
+            about = (planned.epoch,) if job.by_epoch else ()
+            for share in deal(planned.rows, shares)[compute.rank :: compute.processes]:
+                yield planned.epoch, job.make_batch(share, rows, *about)
+
+    on_gpu = compute.device.type != "cpu"
+    with contextlib.closing(ahead(made(), max(job.look_ahead, AHEAD_OF_A_GPU * on_gpu))) as batches:
+        for epoch, batch in batches:
+            rest = map(operator.itemgetter(1), itertools.islice(batches, parts - 1))
+            step = MicroBatches(itertools.chain([batch], rest), parts)
+            del batch
+            yield epoch, step
+
+
+class RunClock:
+    """The share of a run that is done; by the clock, all processes go by the first one's.
+
+    Args:
+        minutes: that the run takes; None where steps end it.
+        steps: that it takes else.
+        before: seconds that were spent before the run was resumed.
+    """
+
+    def __init__(self, minutes: float | None, steps: int | None, before: float, compute: Compute) -> None:
+        self.minutes, self.steps, self.compute = minutes, steps, compute
+        self.before, self.started = before, time.monotonic()
+
+    def elapsed(self) -> float:
+        """Seconds of the run so far, those before a resume included."""
+        return self.before + time.monotonic() - self.started
+
+    def progress(self, step: int) -> float:
+        """The share of the run that is done after `step` steps; over 1 where its minutes are over."""
+        if self.minutes is not None:
+            return self.compute.from_first(self.elapsed() / (60 * self.minutes))
+        assert self.steps is not None  # a run without minutes has an end in steps
+        return step / self.steps
+
+
+def total_steps(settings: TrainSettings, plan: Plan) -> int | None:
+    """Optimiser steps of a run that steps or epochs end; None of one that the clock ends."""
+    if settings.epochs is not None:
+        return max(1, round(plan.steps_per_epoch() * settings.epochs))
+    return settings.steps
+
+
+def ending(settings: TrainSettings) -> str:
+    """What ends a run, in words: '30 minutes', '20000 steps', '3 epochs'."""
+    if settings.minutes is not None:
+        return f"{settings.minutes:g} minutes"
+    return f"{settings.steps} steps" if settings.steps is not None else f"{settings.epochs:g} epochs"

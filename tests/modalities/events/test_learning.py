@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 
-from unmask.core.ask import Question, answers
+from unmask.core.fill import Question, answers
 from unmask.modalities.events.network.codec import log_density
 from unmask.modalities.events.recipes import EventSettings, with_overrides
 from unmask.modalities.events.records.histories import Histories

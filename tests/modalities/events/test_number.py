@@ -19,11 +19,11 @@ from unmask.modalities.events.audit.audit_points import outcomes
 from unmask.modalities.events.outcome.forest import Forest
 from unmask.modalities.events.outcome.last_value import rules
 from unmask.modalities.events.outcome.number import Number, judged, number_baselines, r2, spearman
-from unmask.modalities.events.outcome.number_report import in_words, ranges
 from unmask.modalities.events.outcome.targets import Binary, Classes, from_dict, target_of
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
 from unmask.modalities.events.uses.finetune import finetune_outcome
+from unmask.modalities.events.uses.outcome_report import in_words, ranges
 
 SMALL = OutcomeSettings(epochs=6, members=2, hidden=16, trees=40, curve=False)
 

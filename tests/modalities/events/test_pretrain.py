@@ -16,10 +16,10 @@ import torch
 from event_data import main_ok
 
 from unmask.core.batch import Example
-from unmask.core.plan import Plan
+from unmask.core.density import Plan
 from unmask.core.pretrain import validate
 from unmask.errors import UserError
-from unmask.modalities.events.network import held_out
+from unmask.modalities.events.network import prepare
 from unmask.modalities.events.recipes import EventSettings, with_overrides
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import STATIC, Events, read_meds
@@ -94,7 +94,7 @@ def test_held_out_patients_are_a_share_with_a_limit(events: Events, tmp_path: Pa
     few = {"slots": 64, "batch_slots": 512, "width": 32, "inner": 32, "steps": 1, "precision": "fp32", "holdout": 0.5}
     settings = with_overrides(EventSettings(), few)
     whole = pretrain(events, tmp_path / "a", settings=settings, console=False).data
-    monkeypatch.setattr(held_out, "MOST_HELD", 10)
+    monkeypatch.setattr(prepare, "MOST_HELD", 10)
     capped = pretrain(events, tmp_path / "b", settings=settings, console=False).data
     assert 80 < whole["held_out"] < 160
     assert (capped["held_out"], capped["training"]) == (10, 230)
@@ -112,7 +112,7 @@ def test_the_accuracy_of_a_run_stands_beside_that_of_rules(home: Path, tmp_path:
     folder = load_folder(tmp_path / "m")
     histories = Histories(read_meds(home / "meds"), folder.vocabulary)
     everybody = np.arange(len(histories.events))
-    train, held = held_out.split(histories.events, everybody, folder.settings, 0)
+    train, held = prepare.split(histories.events, everybody, folder.settings, 0)
     frequent = collections.Counter(
         code
         for i in train

@@ -15,16 +15,21 @@ from latent_cases import TARGETS, latent_settings, learner, view_batch
 from tiny_images import TINY, bars, class_folder
 from unmask.core.pretrain import with_loss
 from unmask.errors import UserError
-from unmask.modalities.images.network.collapse import spread_of, warned
 from unmask.modalities.images.network.folder import ImageFolder
-from unmask.modalities.images.network.latent_losses import agreement, effective_rank, nt_xent, sigreg
-from unmask.modalities.images.network.latents import one_view_per_row, views_together
+from unmask.modalities.images.network.latents import (
+    agreement,
+    effective_rank,
+    nt_xent,
+    one_view_per_row,
+    sigreg,
+    views_together,
+)
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as settings_with
-from unmask.modalities.images.uses.embedding_report import nearest, places
 from unmask.modalities.images.uses.model import ImageModel
-from unmask.modalities.images.uses.pretrain import make_job, pretrain
+from unmask.modalities.images.uses.pretrain import make_job, pretrain, spread_of, warned
+from unmask.modalities.images.uses.report import nearest, places
 from unmask.training.compute import fit_memory
 
 

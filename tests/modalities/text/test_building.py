@@ -18,8 +18,7 @@ from text_corpus import tokenizer, write_corpus
 from unmask.engines.local import Pool
 from unmask.errors import UserError
 from unmask.modalities.text.reading.documents import ReadReport
-from unmask.modalities.text.reading.seen import Seen
-from unmask.modalities.text.reading.sources import iter_documents
+from unmask.modalities.text.reading.sources import Seen, iter_documents
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import building, tokenising
 from unmask.modalities.text.tokens.cache import TokenCache, content_key

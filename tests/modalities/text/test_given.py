@@ -6,7 +6,7 @@ import pytest
 
 from text_corpus import made_model
 from unmask.errors import UserError
-from unmask.modalities.text.reading.texts_drawn import PART, drawn
+from unmask.modalities.text.reading.sources import PART, drawn
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,12 @@ from unmask.modalities.text.network.held_out_search import (
     parted,
     ranks,
     ranks_by_words,
+    with_pairs,
+    words,
 )
 from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding, embedding_settings
-from unmask.modalities.text.tokens.terms import with_pairs, words
 from unmask.training.run import Run
 
 TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 400, "slots": 32, "batch_slots": 512, "steps": 2}

@@ -7,7 +7,7 @@ import torch
 import unmask
 from text_corpus import SENTENCES
 from unmask.core.batch import Example, pack
-from unmask.encoder import inference_attention, inference_encoder, local
+from unmask.encoder import inference_attention, inference_encoder, local_global
 from unmask.encoder.inference_encoder import has_eight_bit_form, has_inference_form
 from unmask.errors import UserError
 from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
@@ -22,7 +22,7 @@ SLOW = ("deberta-v2", "deberta-c2p")
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_state_is_the_cores(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "BAND", 8)
+    monkeypatch.setattr(local_global, "BAND", 8)
     monkeypatch.setattr(inference_attention, "QUERIES", 16)
     monkeypatch.setattr(inference_attention, "SCORES", 16 * 40 * 3)  # three heads, or one at a time
     published(name, tmp_path)

@@ -24,8 +24,8 @@ from unmask.cli import main
 from unmask.errors import UserError
 from unmask.modalities.text.reading.sources import resolve
 from unmask.modalities.text.recipes import TextSettings, with_overrides
-from unmask.modalities.text.tokens import portions, scanning
 from unmask.modalities.text.tokens import prepare as preparing
+from unmask.modalities.text.tokens import scanning
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer
 from unmask.modalities.text.tokens.shards import Joined
@@ -65,7 +65,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portions, "LEAST", 700)
+    monkeypatch.setattr(scanning, "LEAST", 700)
 
 
 def raw(corpus: Path, out: Path, settings: TextSettings = SMALL) -> TokenCache:
@@ -92,7 +92,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("least", [700, 20_000])
 def test_what_is_prepared_is_what_pretrain_makes_of_the_data(corpus, tmp_path, monkeypatch, least):
-    monkeypatch.setattr(portions, "LEAST", least)
+    monkeypatch.setattr(scanning, "LEAST", least)
     found = text.prepare(corpus, tmp_path / "p", settings=SMALL, workers=1)
     cache = TokenCache.open(tmp_path / "p")
     same(raw(corpus, tmp_path / "raw"), cache)
@@ -142,7 +142,7 @@ def test_the_tail_is_held_out_where_no_document_is(tmp_path):
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.skipif(not RAY, reason="no ray"))])
 def test_the_bytes_are_the_same_whoever_prepares(corpus, tmp_path, monkeypatch, engine):
-    monkeypatch.setattr(portions, "LEAST", 8_000)
+    monkeypatch.setattr(scanning, "LEAST", 8_000)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     text.prepare(corpus, tmp_path / "one", settings=SMALL, workers=1)
     text.prepare(corpus, tmp_path / "two", settings=SMALL, workers=2, engine=engine)

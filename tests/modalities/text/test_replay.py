@@ -10,8 +10,8 @@ from unmask.errors import UserError
 from unmask.modalities.text.network.adapt import adapt, adapt_settings
 from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
+from unmask.modalities.text.tokens.batches import Replayed
 from unmask.modalities.text.tokens.cache import TokenCache
-from unmask.modalities.text.tokens.replay import Replayed
 from unmask.modalities.text.uses.model import load
 
 SMALL = {"width": 32, "layers": 1, "heads": 2, "slots": 32, "vocabulary": 300, "batch_slots": 256, "precision": "fp32"}

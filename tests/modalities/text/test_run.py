@@ -632,7 +632,7 @@ def test_a_new_model_begins_with_the_frequencies_of_its_training_text(recipe, co
     ("width", "generator", "expected"), [(192, 0.25, 48), (64, 0.25, 16), (256, 0.5, 128), (96, 0.3, 28)]
 )
 def test_the_generator_has_its_share_of_the_width(width, generator, expected):
-    from unmask.modalities.text.network.detection import new_detection
+    from unmask.modalities.text.network.build import new_detection
 
     tokenizer = Tokenizer.train(["a quick fox"] * 9, vocab_size=100)
     given = {"objective": "detection", "recipe": "bert", "width": width, "layers": 1, "generator": generator}

@@ -7,7 +7,7 @@ import pytest
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.modalities.text.reading.sampling import sampled
+from unmask.modalities.text.reading.sources import sampled
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import corpus as room
 from unmask.modalities.text.tokens.cache import TokenCache

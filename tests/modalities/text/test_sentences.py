@@ -499,7 +499,7 @@ def test_the_command_takes_a_prompt(plain, tmp_path):
 
 
 def test_search_compares_as_the_folder_says(plain, tmp_path):
-    from unmask.modalities.text.tasks.features import Index
+    from unmask.modalities.text.tasks.retrieval import Index
 
     model = unmask.load(sentence_folder(plain, tmp_path / "st", "dot product"), precision="fp32")
     (best,) = Index(model, TEXTS).search([TEXTS[0]], top=len(TEXTS))

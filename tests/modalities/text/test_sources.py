@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from unmask.errors import UserError
 from unmask.modalities.text.reading.documents import ReadReport, pieces
 from unmask.modalities.text.reading.sources import expand, iter_documents, resolve
-from unmask.modalities.text.tokens import portions
+from unmask.modalities.text.tokens import scanning
 
 
 def read(path, **options):
@@ -302,8 +302,8 @@ def test_a_suffix_in_capitals_is_one(tmp_path, monkeypatch):
     (tmp_path / "B.JSONL").write_text('{"text": "louder"}\n')
     (tmp_path / "C.TXT.GZ").write_bytes(gzip.compress(b"loudest\nof\nall\n" * 99))
     assert read(tmp_path) == ["loud", "louder", "loudest", "of", "all"]
-    monkeypatch.setattr(portions, "LEAST", 1)
-    assert portions.portions([str(tmp_path / "C.TXT.GZ")], "auto") == [(portions.Piece(str(tmp_path / "C.TXT.GZ")),)]
+    monkeypatch.setattr(scanning, "LEAST", 1)
+    assert scanning.portions([str(tmp_path / "C.TXT.GZ")], "auto") == [(scanning.Piece(str(tmp_path / "C.TXT.GZ")),)]
 
 
 def test_what_a_run_inside_its_data_holds_is_not_said(tmp_path):

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from unmask.modalities.text.network.held_out_search import sentences, with_pairs, words
 from unmask.modalities.text.tasks.beside import fit_cosine, fit_words
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.scorers import squad_exact, squad_f1
-from unmask.modalities.text.tokens.terms import sentences, with_pairs, words
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
 TWO = {  # two sentences of each script, and a question about the second

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.events.shown import interval_text, legend_line, odd_points, outside_line, ready
+from unmask.cli.events.uses import interval_text, legend_line, odd_points, outside_line, ready
 from unmask.errors import UserError, suggest
 
 

@@ -92,7 +92,7 @@ def audit(
     from unmask.cli.common import Output
     from unmask.files import check_results
     from unmask.modalities.events.audit import audit_report
-    from unmask.modalities.events.audit.audit import audit as run
+    from unmask.modalities.events.audit.audit_report import audit as run
 
     check_results([out], [data, labels])
     output = Output(json_)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 from unmask.cli import options
-from unmask.cli.events.shown import interval_text, legend_line, odd_points, outside_line, ready, trained_line
 from unmask.errors import UserError
 
 SHOWN_ROWS = 10
@@ -166,3 +166,121 @@ def evaluate(
         lines.append(f"{name:24} {'  '.join(shown)}")
     lines += legend_line(found["results"])
     output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def ask(
+    model: options.Model,
+    data: str = typer.Argument(..., help="MEDS folder."),
+    questions: list[str] = typer.Argument(
+        ...,
+        help='Such as "LAB//glucose > 10 within 30 days", "any of A, B within 1 year", "none of A, B within 1 year".',
+    ),
+    out: str = typer.Option(None, help="Parquet to write the answers to."),
+    at: str = typer.Option(None, help="MEDS task folder: asks at its prediction times, not at each last event."),
+    until: str = typer.Option(
+        None,
+        help="Day or time up to which the records were written, such as 2024-06-30: asks then, not at last events.",
+    ),
+    report: str = typer.Option(None, help="HTML page to write: how the answers are spread."),
+    patient: list[int] = typer.Option(None, help="--report: subject_id of a patient to draw, repeatable."),
+    examples: options.Examples = False,
+    most_unknown: options.MostUnknown = 0.5,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """How probable is what is to come, without a label: of every patient, or at every prediction time."""
+    from unmask.cli.common import Output
+    from unmask.files import check_results
+    from unmask.modalities.events.records.meds import read_labels, read_meds
+    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.uses.model import write_predictions
+    from unmask.modalities.events.uses.query_report import summary_lines, write
+
+    if out is None:
+        raise UserError("ask without --out", hint="Say which parquet to write.")
+    if (patient or examples) and report is None:
+        raise UserError(
+            f"--{'patient' if patient else 'examples'} without --report",
+            hint="Give --report PAGE.html: patients are drawn there.",
+        )
+    if patient and examples:
+        raise UserError("--examples with --patient: nothing reads this", hint="Leave it out: who is named is drawn.")
+    check_results([name for name in (out, report) if name is not None], [data, at])
+    output = Output(json_)
+    loaded = ready(model, device, precision, most_unknown)
+    events = read_meds(data)
+    points = None if at is None else read_labels(at, events, need_value=False)
+    frame = loaded.ask(events, questions, points, until=until)
+    if report is not None:
+        write(loaded, events, frame, report, patients=list(patient or ()), examples=examples, source=data)
+    write_predictions(frame, out)
+    unanswered = frame.filter(frame["unanswered"].is_not_null())
+    told = {str(n): c for n, c in unanswered.group_by("unanswered").len().sort("unanswered").iter_rows()}
+    lines = [f"{out}: {len(frame):,} answers", *summary_lines(frame)]
+    lines += [f"not answered: {count:,} ({why})" for why, count in told.items()]
+    lines += [*outside_line(0 if points is None else points.outside), unknown_line(loaded.unknown)]
+    lines += loaded.uncalibrated()
+    lines += [f"report: {report}"] if report is not None else []
+    found = {"out": out, "rows": len(frame), "questions": len(questions), "unanswered": told}
+    found |= {"outside": 0 if points is None else points.outside, "warnings": loaded.uncalibrated()}
+    found |= {"means": dict(frame.group_by("question", maintain_order=True).agg(frame_mean()).iter_rows())}
+    found |= {"report": report} if report is not None else {}
+    output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def frame_mean() -> object:
+    """The mean probability of a group of answers."""
+    import polars as pl
+
+    return pl.col("probability").mean()
+
+
+def outside_line(count: int) -> list[str]:
+    """What to say of labels of subjects without events, a line or none."""
+    return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
+
+
+def odd_points(found: Mapping[str, Any]) -> list[str]:
+    """What to say of points before the first event of their patient, and after the death; a line each, or none."""
+    lines = []
+    for name, where in (("without_events", "before the first event"), ("after_death", "after the death")):
+        count = sum(found[name].values()) if isinstance(found[name], dict) else found[name]
+        if count:
+            lines.append(f"warning: {count:,} points lie {where} of their patient")
+    return lines
+
+
+def trained_line(count: int | None, warnings: list[str]) -> list[str]:
+    """What to say of points left out because their patients trained the head, or of not knowing who did."""
+    if count is None:
+        return [f"warning: {text}: these figures may be of training patients" for text in warnings]
+    return [f"{count:,} points left out: their patients trained the head"] if count else []
+
+
+def ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
+    """The model, which refuses data with more unknown codes."""
+    from unmask.modalities.events.uses.model import load
+
+    if not 0 <= most_unknown <= 1:
+        raise UserError(f"--most-unknown {most_unknown}", hint="Expected a share between 0 and 1.")
+    loaded = load(model, device=device, precision=precision)
+    loaded.most_unknown = most_unknown
+    return loaded
+
+
+def interval_text(result: dict[str, Any], name: str) -> str:
+    """The interval of a figure, in brackets; "" where it has none."""
+    low_high = result.get("intervals", {}).get(name)
+    from unmask.modalities.events.uses.outcome_report import figure_text
+
+    return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""
+
+
+def legend_line(results: dict[str, dict[str, Any]]) -> list[str]:
+    """Which direction of the figures shown is good, and what stands beside the model."""
+    from unmask.evaluation.meanings import legend
+    from unmask.modalities.events.uses.outcome_report import SHOWN
+
+    told = legend(k for k in SHOWN if any(k in r for r in results.values()))
+    return [told] if told else []

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from unmask.cli import options
 from unmask.errors import UserError
 
 Result = tuple[dict[str, Any], list[str]]
@@ -90,3 +93,45 @@ def warned_of() -> Iterator[list[str]]:
 
     for text in said:
         on_stderr(f"warning: {text}")
+
+
+def describe(
+    table: str = typer.Argument(..., help="A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat."),
+    out: str = typer.Option(None, help="Also write the dictionary as an HTML page here."),
+    schema_out: str = typer.Option(None, help="Also write a schema to edit here (TOML), for pretrain table --schema."),
+    schema: str = typer.Option(None, help="TOML file of what is known already."),
+    duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
+    event: str = typer.Option(None, help="Column of events."),
+    event_level: list[str] = typer.Option([], help="Level at which the event happened; once per cause."),
+    entry: str = typer.Option(None, help="Column of the times from which rows are at risk (late entry)."),
+    missing: options.Missing = [],
+    decimal: options.Decimal = None,
+    encoding: options.Encoding = None,
+    sheet: options.Sheet = None,
+    json_: options.Json = False,
+) -> None:
+    """Look at a table before a fit: what each column is and why, and what wants a decision."""
+    from unmask.cli.common import Output
+    from unmask.files import check_results
+    from unmask.modalities.table.schema.describe import describe as look
+
+    check_results([out, schema_out], [table, schema])
+    output = Output(json_)
+    found = look(
+        table,
+        schema=told_schema(schema, missing),
+        duration=duration,
+        event=event,
+        entry=entry,
+        event_level=event_level or None,
+        decimal=decimal,
+        encoding=encoding,
+        sheet=sheet,
+    )
+    places = {}
+    if out:
+        places["out"] = str(found.write_report(out))
+    if schema_out:
+        places["schema_out"] = str(found.write_toml(schema_out))
+    shown = [*found.lines(), *(f"written: {place}" for place in places.values())]
+    output.write(found.to_dict() | places, shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import typer
 
@@ -28,7 +29,7 @@ def finetuned(words: Sequence[str], given: Mapping[str, str]) -> str | None:
 
 def predicted(words: Sequence[str], given: Mapping[str, str]) -> str | None:
     """The case of `predict`: by the task that the model is for."""
-    from unmask.modalities.text.tasks.task_of import task_of
+    from unmask.modalities.text.tasks.registry import task_of
 
     if not words:
         return None
@@ -38,7 +39,7 @@ def predicted(words: Sequence[str], given: Mapping[str, str]) -> str | None:
 
 def evaluated(words: Sequence[str], given: Mapping[str, str]) -> str | None:
     """The case of `evaluate`: glue, the task that the model is for, queries and documents, or texts."""
-    from unmask.modalities.text.tasks.task_of import task_of
+    from unmask.modalities.text.tasks.registry import task_of
 
     if not words:
         return None
@@ -178,7 +179,7 @@ def evaluate(
     """The metrics of a fine-tuned model of text on labelled data; of any model on queries and documents: retrieval."""
     from unmask.cli.common import Output, on_stderr
     from unmask.evaluation.meanings import figure_lines
-    from unmask.modalities.text.tasks import figures
+    from unmask.modalities.text.tasks import analysis
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
     from unmask.training.settings import parse_set
@@ -203,8 +204,8 @@ def evaluate(
     shown = found | found.get("metrics", {})
     ends = {found["metric"]: [found.get("low"), found.get("high")]}
     names = [n for n, v in shown.items() if isinstance(v, float) and n not in ("value", "low", "high")]
-    lines = figure_lines(shown | {"intervals": ends}, names, rules=figures.rules(found))
-    lines += figures.lines(found)
+    lines = figure_lines(shown | {"intervals": ends}, names, rules=analysis.rules(found))
+    lines += analysis.lines(found)
     output.write(found, lines, device=found["device"], precision=found["precision"])
 
 
@@ -232,3 +233,41 @@ def glue(
     found = evaluate_glue(glue_model, data[0], out=out, say=on_stderr, **chosen)
     lines = [f"{name:8}{row['metric']:12}{row['value']:.4f}" for name, row in found["tasks"].items()]
     output.write(found, [*lines, f"mean {found['mean']:.4f}"], device=found["device"], precision=found["precision"])
+
+
+def recommend(
+    languages: str | None = typer.Option(None, help="ISO codes with commas, such as en,de."),
+    context: int | None = typer.Option(None, help="Tokens a text may have."),
+    size: str | None = typer.Option(
+        None, help="tiny, small, base or large: at most 30, 100, 310 or 1000 million parameters."
+    ),
+    domain: str | None = typer.Option(None, help="general, biomedical, clinical, scientific, legal, finance, code."),
+    head: bool = typer.Option(True, help="fill and score must work without training."),
+    ask: bool = typer.Option(False, "--ask", help="Ask for what is not given."),
+    json_: options.Json = False,
+) -> None:
+    """Which family and checkpoint to start from, with the reasons and the memory."""
+    from unmask.cli.common import Output
+    from unmask.families import catalogue
+
+    def answer(given: Any, question: str, default: Any) -> Any:
+        if given is not None:
+            return given
+        return typer.prompt(question, default=default, type=type(default)) if ask and not json_ else default
+
+    found = catalogue.recommend(
+        languages=tuple(answer(languages, "Languages (ISO codes)", "en").replace(" ", "").split(",")),
+        context=answer(context, "Longest text in tokens", 512),
+        size=answer(size, f"Size ({', '.join(catalogue.SIZES)})", "base"),
+        domain=answer(domain, f"Domain ({', '.join(catalogue.DOMAINS)})", "general"),
+        head=head,
+    )
+    # A wish that not even the first meets is said first.
+    notes = list(found[0]["unmet"])
+    lines = [f"not met: {note}" for note in notes]
+    for c in found:
+        memory = ", ".join(f"{name} {mb} MB" for name, mb in c["memory_mb"].items())
+        lines += [f"{c['name']}  ({c['family']}, {c['parameters'] / 1e6:.0f} M parameters: {memory})"]
+        lines += [f"    {reason}" for reason in c["reasons"]]
+        lines += [f"    source: {c['source']}"]
+    Output(json_).write({"results": found, "unmet": notes}, lines)

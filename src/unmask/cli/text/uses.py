@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import typer
 
 from unmask.cli import options
-from unmask.errors import UserError, first_of, option
+from unmask.errors import UserError, first_of, option, quoted
+from unmask.files import decoded, read_text, split_lines
+from unmask.modalities.text.tasks.data import Columns, read_rows
 
 
 def fill(
@@ -30,7 +36,6 @@ def fill(
 ) -> None:
     """Fill the blanks of texts."""
     from unmask.cli.common import Output, on_stderr
-    from unmask.cli.text.lines import read_lines
     from unmask.files import check_results
     from unmask.modalities.text.uses.blanks import bare_said, special_said, unknown_said
     from unmask.modalities.text.uses.filling import BLANK
@@ -83,7 +88,6 @@ def score(
 ) -> None:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
     from unmask.cli.common import PART, Output, in_parts, on_stderr, write_scores
-    from unmask.cli.text.lines import read_lines
     from unmask.modalities.text.uses.blanks import special_said, unknown_said
     from unmask.registry import load
 
@@ -133,10 +137,8 @@ def embed(
 ) -> None:
     """Embed texts, one row per line, order kept."""
     from unmask.cli.common import Output, in_parts, on_stderr, write_array
-    from unmask.cli.text.lines import read_lines
     from unmask.files import check_results
-    from unmask.modalities.text.uses.blanks import bare_said, nothing_to_read, special_said, unknown_said
-    from unmask.modalities.text.uses.lengths import cut_said
+    from unmask.modalities.text.uses.blanks import bare_said, cut_said, nothing_to_read, special_said, unknown_said
     from unmask.registry import load
 
     output = Output(json_)
@@ -182,8 +184,7 @@ def evaluate(
     from unmask.cli.common import Output, check_most, on_stderr
     from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.reading.documents import ReadReport
-    from unmask.modalities.text.reading.sources import iter_documents
-    from unmask.modalities.text.reading.texts_drawn import drawn
+    from unmask.modalities.text.reading.sources import drawn, iter_documents
     from unmask.modalities.text.tokens.building import told
     from unmask.modalities.text.uses.minimal_pairs import is_minimal_pairs, matching
     from unmask.registry import load
@@ -244,3 +245,163 @@ def _evaluate_pairs(loaded: Any, data: Sequence[str], most: int | None, output: 
     ]
     lines += [f"  {name:28}{share:7.1%}" for name, share in found["by_field"].items()]
     output.write({"rows": found["pairs"]} | found, lines, device=str(loaded.device), precision=loaded.precision)
+
+
+def generate(
+    model: options.Model,
+    prefix: str = typer.Option("", help="What the texts begin with; kept as it is."),
+    suffix: str = typer.Option("", help="What they end with; with a prefix what lies between is filled in."),
+    length: int = typer.Option(
+        None,
+        min=1,
+        help="Tokens to draw; default a training text's length; before a suffix the likeliest.",
+    ),
+    number: int = typer.Option(1, min=1, help="How many."),
+    temperature: float = typer.Option(1.0, min=0, help="Below 1 keeps to the common; 0 takes the likeliest."),
+    top_k: int = typer.Option(None, min=1, help="Draw among the k likeliest tokens alone."),
+    steps: int = typer.Option(None, min=1, help="Passes of the model; default one for each token (remask: two)."),
+    order: str = typer.Option("random", help="Which tokens come first: random, confidence or left_to_right."),
+    remask: float = typer.Option(0.0, help="Share of the drawn tokens that each pass takes back, to be drawn anew."),
+    remask_by: str = typer.Option("random", help="Which are taken back: random, or the least likely (confidence)."),
+    out: str = typer.Option(None, help="JSON lines to write."),
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Draw new texts: all tokens are hidden, and filled in a few at a time."""
+    from unmask.cli.common import Output, on_stderr
+    from unmask.files import check_results
+    from unmask.modalities.text.uses.generating import shown_little, unknown_given
+    from unmask.registry import load
+    from unmask.writing import write_json_lines
+
+    output = Output(json_, seed)
+    check_results([out], [])
+    loaded = load(model, device=device, precision=precision)
+    warnings = [said for said in (shown_little(loaded), unknown_given(loaded, prefix, suffix)) if said is not None]
+    for said in warnings:
+        on_stderr(f"warning: {said}")
+    results = loaded.generate(
+        prefix=prefix,
+        suffix=suffix,
+        length=length,
+        number=number,
+        temperature=temperature,
+        top_k=top_k,
+        steps=steps,
+        order=cast(Any, order),
+        remask=remask,
+        remask_by=cast(Any, remask_by),
+        seed=seed,
+    )
+    if out is not None:
+        write_json_lines(results, out)
+    found = {"out": out, "rows": len(results), "results": results, "warnings": warnings}
+    output.write(found, [r["text"] for r in results], device=str(loaded.device), precision=loaded.precision)
+
+
+def read_lines(source: str) -> list[str]:
+    """The lines of a UTF-8 text file or of stdin (-), the texts of a table, or the text itself where it cannot be meant
+    for a file.
+
+    A single word without a blank that has a slash or a file's suffix is taken for a path. Of a .jsonl, .csv, .tsv or
+    .parquet, gzipped or not, the column `text` is read.
+    """
+    if not source:
+        raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
+    if source == "-":
+        return _some(split_lines(decoded(sys.stdin.buffer.read(), "stdin")), "stdin")
+    if not os.path.exists(source):
+        if re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
+            raise UserError(
+                f"{source}: no such file", hint="Give a text file with one text per line, or the text itself."
+            )
+        return [source]
+    return file_lines(source)
+
+
+TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+
+
+def table_texts(path: str) -> list[str]:
+    """The column `text` of a table."""
+    rows = read_rows(path, Columns(header=True), trim=False)  # as many results as rows
+    if not any("text" in row for _, row in rows):
+        named = ", ".join(dict.fromkeys(name for _, row in rows for name in row))
+        raise UserError(
+            f"{path}: no column text among {named}", hint="Name it so, or give a text file with one text per line."
+        )
+    found = [(where, row.get("text")) for where, row in rows]
+    if wrong := [f"{where}: text is {text!r:.60}" for where, text in found if not isinstance(text, str)]:
+        raise UserError(f"{first_of(wrong)}: no text", hint="Leave these rows out, or write their texts.")
+    return [str(text) for _, text in found]
+
+
+def file_lines(path: str | Path) -> list[str]:
+    """The lines of a UTF-8 text file, or the texts of a table; .gz or not."""
+    if str(path).lower().removesuffix(".gz").endswith(TABLES):
+        return table_texts(str(path))
+    return _some(split_lines(read_text(path, hint="Give a text file with one text per line.")), path)
+
+
+def _some(lines: list[str], source: str | Path) -> list[str]:
+    if not lines:
+        raise UserError(f"{source}: empty", hint="Give one text per line.")
+    return lines
+
+
+def zeroshot(
+    model: options.Model,
+    data: str = typer.Argument(..., help="A file with one text per line (tables: column text; -: stdin), or a text."),
+    label: list[str] = typer.Option(..., help="A label; give two or more."),
+    template: list[str] = typer.Option(
+        [], help="Prompt with {text} and [MASK], or hypothesis with {label} for NLI models; several are averaged."
+    ),
+    words: list[str] = typer.Option([], help="LABEL=word,word: what stands for a label in the prompt."),
+    calibrate: str = typer.Option(
+        None,
+        help="Divide by what the prompt says without a text (context), by the mean over the texts (batch), or none.",
+    ),
+    out: str = typer.Option(None, help="Where the predictions go, .jsonl."),
+    seed: options.Seed = 0,
+    precision: options.Precision = "auto",
+    device: options.Device = "auto",
+    json_: options.Json = False,
+) -> None:
+    """Classify texts without training: by an NLI head where the model has one, else by masked prompts."""
+    from unmask.cli.common import Output, on_stderr
+    from unmask.files import check_results
+    from unmask.modalities.text.tasks.zeroshot import zero_shot
+    from unmask.writing import write_json_lines
+
+    check_results([out], [data])
+    output = Output(json_, seed)
+    verbalisers: dict[str, list[str]] = {}
+    for pair in words:
+        name, equals, listed = pair.partition("=")
+        if not equals or name not in label:
+            raise UserError(
+                f"--words {pair!r}", hint=f"Expected LABEL=word,word with one of {', '.join(map(quoted, label))}."
+            )
+        verbalisers.setdefault(name, []).extend(w.strip() for w in listed.split(",") if w.strip())
+    rows, about = zero_shot(
+        model,
+        read_lines(data),
+        label,
+        template=template,
+        verbalisers=verbalisers or None,
+        calibrate=calibrate,
+        device=device,
+        precision=precision,
+        say=on_stderr,
+    )
+    if out is not None:
+        write_json_lines(rows, out)
+    lines = list(map(_line, rows)) if out is None else [out]
+    output.write({"results": rows, **about}, lines, device=about["device"], precision=about["precision"])
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    label, chance = ("-", "-") if row["label"] is None else (quoted(row["label"]), f"{row['probability']:.3f}")
+    return f"{label}  {chance}  {row['text'][:90]}"

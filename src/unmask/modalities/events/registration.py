@@ -14,13 +14,13 @@ MODALITY = Modality(
     card="unmask.modalities.events.uses.card:card",
     serves="unmask.serving.events.model:serve",
     commands={
-        "prepare": "unmask.cli.events.prepare:prepare",
+        "prepare": "unmask.cli.events.pretrain:prepare",
         "pretrain": "unmask.cli.events.pretrain:pretrain",
         "fill": f"{_USES}:fill",
         "score": f"{_USES}:score",
         "embed": f"{_USES}:embed",
         "evaluate": f"{_USES}:evaluate",
-        "ask": "unmask.cli.events.ask:ask",
+        "ask": "unmask.cli.events.uses:ask",
         "finetune": Command(
             cases={
                 "outcome": Case(run=f"{_TASKS}:finetune"),

@@ -14,7 +14,7 @@ MODALITY = Modality(
     card="unmask.modalities.images.network.card:card",
     serves="unmask.serving.images.model:serve",
     commands={
-        "describe": "unmask.cli.images.describe:describe",
+        "describe": "unmask.cli.images.reading:describe",
         "pretrain": "unmask.cli.images.pretrain:pretrain",
         "fill": f"{_USES}:fill",
         "score": f"{_USES}:score",

@@ -18,7 +18,7 @@ from unmask.modalities.table.evaluation.figures import add_figures, readings
 from unmask.modalities.table.imputation.training_range import encode_warned
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.schema.absent_columns import widened
+from unmask.modalities.table.schema.values import widened
 from unmask.modalities.table.survival.estimators import cumulative_incidence
 from unmask.modalities.table.survival.hazards import MOST_LEVELS
 from unmask.modalities.table.synthesis.survival_outcome import covariates, entries, pair_places, regressors

@@ -33,10 +33,15 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
 from unmask.modalities.table.rules.declared_schema import schema_for
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.absent_columns import widened
-from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.schema.values import encode, match_columns, writes_point
+from unmask.modalities.table.schema.values import (
+    empty_rows,
+    encode,
+    match_columns,
+    said_of_empty,
+    widened,
+    writes_point,
+)
 from unmask.modalities.table.synthesis.disclosure_control import contents, learn_safety
 from unmask.modalities.table.synthesis.survival_outcome import learn_outcome, stored_outcome
 from unmask.modalities.table.synthesis.synthesize import synthesize

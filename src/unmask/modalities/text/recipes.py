@@ -39,7 +39,7 @@ class TextSettings:
         heads: of attention, None for one per 64 of the width (at width 192 four heads learnt less than three).
         inner: width of the feed-forward, None for the recipe's usual multiple of `width`.
         initial_attention: where heads look before training: 'neighbours', the first (four at most) of the first two
-            layers at the slots beside them (`unmask.encoder.neighbours`), or 'random'. Recipe 'bert', whose positions
+            layers at the slots beside them (`unmask.encoder.local_global`), or 'random'. Recipe 'bert', whose positions
             are learned, always starts at random.
         initial_embeddings: vectors of the tokens before training: 'co_occurrence', counted in the training text, so
             that tokens of like company are near each other (`unmask.core.co_occurrence`), and the head and the heads

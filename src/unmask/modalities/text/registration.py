@@ -15,11 +15,11 @@ MODALITY = Modality(
     card="unmask.modalities.text.network.card:card",
     serves="unmask.serving.text.model:serve",
     commands={
-        "prepare": "unmask.cli.text.prepare:prepare",
+        "prepare": "unmask.cli.text.pretrain:prepare",
         "pretrain": "unmask.cli.text.pretrain:pretrain",
         "adapt": "unmask.cli.text.pretrain:adapt",
         "fill": f"{_USES}:fill",
-        "generate": "unmask.cli.text.generate:generate",
+        "generate": "unmask.cli.text.uses:generate",
         "score": f"{_USES}:score",
         "embed": f"{_USES}:embed",
         "evaluate": Command(
@@ -50,7 +50,7 @@ MODALITY = Modality(
             },
             choose=f"{_TASKS}:predicted",
         ),
-        "zeroshot": "unmask.cli.text.zeroshot:zeroshot",
+        "zeroshot": "unmask.cli.text.uses:zeroshot",
         "export": Command(
             cases={
                 "hf": Case(run=_EXPORT, without="pooling quantize texts"),
@@ -60,7 +60,7 @@ MODALITY = Modality(
             },
             choose="unmask.cli.text.export:chosen",
         ),
-        "recommend": "unmask.cli.text.recommend:recommend",
-        "surgery": "unmask.cli.text.surgery:surgery",
+        "recommend": "unmask.cli.text.tasks:recommend",
+        "surgery": "unmask.cli.text.export:surgery",
     },
 )

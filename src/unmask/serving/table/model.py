@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,15 @@ from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.imputation.complete import Completed, complete, read_incomplete, with_points
 from unmask.modalities.table.model import TableModel, load
-from unmask.modalities.table.synthesis.survival_outcome import stored_outcome
+from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.parse import text_of
+from unmask.modalities.table.schema.values import encode, widened
+from unmask.modalities.table.survival.hazards import Outcome
+from unmask.modalities.table.synthesis.survival_outcome import outcome_design, stored_outcome
 from unmask.modalities.table.synthesis.synthesize import synthesize
+from unmask.modalities.table.writing.writers import as_polars
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Anything, Field, Flag, ListOf, MapOf, Number, Open, Record, Text
-from unmask.serving.table.rows import ABSENT, CELL, filled, frame_of, from_columns, rows_field, rows_of
-from unmask.serving.table.survival import survival
+from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, MapOf, Nothing, Number, Open, Record, Text
 from unmask.serving.verbs import Served, Verb, Work, adapted
 
 
@@ -339,3 +342,139 @@ def said_beside(work: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, An
         return {"warnings": said, **found}
 
     return run
+
+
+CELL = Either((Nothing(), Flag(), Number(), Text()), "a text, a number, true, false or null")
+Rows = Sequence[Mapping[str, Any]]
+CELLS, SPARSE = 1_000_000, 20
+"""A table of more cells than this is made of rows only where one in so many of its cells is given."""
+
+
+def rows_field(limits: Limits) -> Field:
+    """The rows of a request."""
+    return Field(
+        ListOf(MapOf(CELL, limits.slots), most=limits.items, least=1),
+        "Rows: column -> value; null, or left out, is missing.",
+    )
+
+
+ABSENT = Field(
+    ListOf(Text()),
+    "Columns that all rows may lack; follow-up time and event always may.",
+    (),
+)
+
+
+def frame_of(rows: Rows) -> Frame:
+    """The rows as a table; errors name rows by their place, from 0."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        raise UserError("rows without a column", hint="Each row is an object: column -> value.")
+    given = sum(map(len, rows))
+    if len(rows) * len(names) > max(CELLS, SPARSE * given):
+        raise UserError(
+            f"{len(rows):,} rows with {len(names):,} different columns, of which they hold {given:,} cells",
+            hint="Rows of one request are rows of one table: name its columns alike.",
+        )
+    columns = [_column([row.get(name) for row in rows]) for name in names]
+    return Frame(names=names, columns=columns, source="rows", first_row=0, decimal=".")
+
+
+def _column(cells: list[Any]) -> np.ndarray:
+    """As of a file of texts, so that codes such as 0 and 1 are read as in a CSV."""
+    texts = [cell if cell is None or isinstance(cell, str) else text_of(cell) for cell in cells]
+    return np.array([*texts, None], object)[:-1]
+
+
+def rows_of(table: Any) -> list[dict[str, Any]]:
+    """A table as rows."""
+    found: list[dict[str, Any]] = as_polars(table).to_dicts()
+    return found
+
+
+def filled(rows: Rows, records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with filled cells written in.
+
+    Args:
+        records: of `IntervalRecords`.
+    """
+    out = [dict(row) for row in rows]
+    for record in records:
+        out[record["position"]][record["column"]] = record["value"]
+    return out
+
+
+def from_columns(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Rows of a table given by its columns."""
+    if len({len(column) for column in table.values()}) != 1:
+        lengths = ", ".join(f"{name}: {len(column)}" for name, column in list(table.items())[:5])
+        raise UserError(f"columns of several lengths ({lengths})", hint="Give every column as many cells.")
+    return [dict(zip(table, cells, strict=True)) for cells in zip(*table.values(), strict=True)]
+
+
+TIMES = 60
+"""Times at which a curve is given where none are asked for."""
+
+
+def survival(
+    model: TableModel, frame: Frame, *, absent: Sequence[str], times: Sequence[float] | None, draws: int, seed: int
+) -> dict[str, Any]:
+    """The survival of rows given their covariates; a follow-up that they have is not looked at.
+
+    Args:
+        times: when to look; default evenly up to the last follow-up.
+        draws: of missing covariates, over which the curves are averaged.
+
+    Returns:
+        times, and per row survival (the share who had no event by then) and incidence (cause -> the share who had it).
+    """
+    outcome = stored_outcome(model)
+    assert outcome is not None
+    schema = model.schema
+    columns = encode(widened(frame, schema, absent)[0], schema)
+    unseen = {schema.place(name) for name in (schema.duration, schema.event, schema.entry) if name is not None}
+    for place in unseen:
+        columns[place] = np.full(len(frame), np.nan)
+    at = np.linspace(0, outcome.end, TIMES) if times is None else np.sort(np.asarray(times, np.float64))
+    alive = np.zeros((len(frame), len(at)))
+    struck = np.zeros((len(outcome.causes), len(frame), len(at)))
+    if not any(np.isnan(x).any() for place, x in enumerate(columns) if place not in unseen):
+        draws = 1  # nothing that the curves depend on is drawn
+    for number in range(draws):
+        known = model.table.draw(columns, seed=seed + number)
+        one, each = curves(outcome, outcome_design(model, known), at)
+        alive += one / draws
+        struck += each / draws
+    names = list(schema.causes) or ["event"]
+    rows = [
+        {
+            "survival": alive[row].tolist(),
+            "incidence": {name: struck[k, row].tolist() for k, name in enumerate(names)},
+        }
+        for row in range(len(frame))
+    ]
+    return {"times": at.tolist(), "results": rows, "last": outcome.end}
+
+
+def curves(outcome: Outcome, x: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, times) share without an event, and (causes, rows, times) share with each, of rows of the design.
+
+    Events of all causes are taken in order of time: each strikes those whom none has struck before, so that the shares
+    add up to one at every time.
+    """
+    z = (x - outcome.center) / outcome.scale
+    steps = np.unique(np.concatenate([c.at for c in outcome.causes]))
+    risk = np.stack([np.exp(np.clip(z @ c.beta, -30, 30)) for c in outcome.causes])
+    jump = np.zeros((len(outcome.causes), len(steps)))
+    for k, c in enumerate(outcome.causes):
+        jump[k, np.searchsorted(steps, c.at)] = np.diff(np.r_[0.0, c.hazard])
+    hazard = risk[:, :, None] * jump[:, None, :]
+    total = hazard.sum(0)
+    left = np.exp(-np.cumsum(total, 1))
+    before = np.concatenate([np.ones((len(x), 1)), left], 1)[:, :-1]
+    share = np.divide(hazard, total, out=np.zeros_like(hazard), where=total > 0)
+    incidence = np.cumsum(share * (before - left), 2)
+    place = np.searchsorted(steps, at, side="right")
+    alive = np.concatenate([np.ones((len(x), 1)), left], 1)[:, place]
+    struck = np.concatenate([np.zeros((*incidence.shape[:2], 1)), incidence], 2)[:, :, place]
+    return alive, struck

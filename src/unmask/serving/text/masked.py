@@ -14,7 +14,7 @@ from unmask.modalities.text.uses.filling import BLANK
 from unmask.modalities.text.uses.model import TextModel, scored
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text, maybe
-from unmask.serving.text.shapes import WARNINGS, check_lengths, listed, texts_field, warnings_of
+from unmask.serving.text.vectors import WARNINGS, check_lengths, listed, texts_field, warnings_of
 from unmask.serving.verbs import Verb, Work
 
 TOP, LONGEST, STEPS = 1000, 8, 64

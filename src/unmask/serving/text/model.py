@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from unmask.modalities.text.tasks.task_of import task_of
+from unmask.modalities.text.tasks.registry import task_of
 from unmask.modalities.text.uses.model import TextModel, load
 from unmask.serving.limits import Limits
 from unmask.serving.text import dialects, masked, vectors

@@ -11,7 +11,7 @@ from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, Record, Shape, Text
 from unmask.serving.text.masked import labelling
-from unmask.serving.text.shapes import check_lengths, listed
+from unmask.serving.text.vectors import check_lengths, listed
 from unmask.serving.verbs import Verb, Work
 
 PAIR = ListOf(Text(), most=2, least=2)

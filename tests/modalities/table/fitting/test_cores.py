@@ -9,7 +9,7 @@ from tables import patients
 
 from unmask.modalities.table.distribution.boosted_stumps import groups_of
 from unmask.modalities.table.distribution.factor_analysis import PART, fit_factors
-from unmask.modalities.table.fitting import factor_fit, point_values
+from unmask.modalities.table.fitting import margins, point_values
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.model import TableModel
 
@@ -116,10 +116,10 @@ def test_of_many_rows_the_linear_part_takes_a_sample_of_those_it_is_given(monkey
     table = table_of(300, 4)
     model = CellTable.fit(table, [0] * 4, steps=0, calibrate=False)
     cells = model.cells(table)
-    fit = factor_fit.FactorFit(dims=model.network.dims, cells=cells, factors=2, shrink=3.0, seed=0)
+    fit = margins.FactorFit(dims=model.network.dims, cells=cells, factors=2, shrink=3.0, seed=0)
     given = np.arange(150, 300)
     asked, original = [], type(cells).__getitem__
-    monkeypatch.setattr(factor_fit, "MOST_ROWS", 60)
+    monkeypatch.setattr(margins, "MOST_ROWS", 60)
     monkeypatch.setattr(type(cells), "__getitem__", lambda self, rows: asked.append(rows) or original(self, rows))
     fit.of(given)
     assert len(asked[0]) == 60

@@ -14,7 +14,7 @@ from tables import patients
 from unmask.errors import UserError
 from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.fitting.fit import folds
-from unmask.modalities.table.fitting.row_passes import ROWS
+from unmask.modalities.table.fitting.point_values import ROWS
 from unmask.modalities.table.imputation.multiple import MultipleImputation
 from unmask.modalities.table.imputer import MaskedImputer
 from unmask.modalities.table.model import TableModel, load

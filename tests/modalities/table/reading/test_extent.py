@@ -14,8 +14,8 @@ import pytest
 from unmask import memory
 from unmask.errors import UserError
 from unmask.memory import Free, peak_memory
-from unmask.modalities.table.reading.extent import MOST_COLUMNS
 from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.reading.sheets import MOST_COLUMNS
 
 SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 RELATIONS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"

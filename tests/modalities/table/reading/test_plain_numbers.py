@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from unmask.modalities.table.reading import decimal_marks, parse, plain_numbers
+from unmask.modalities.table.reading import decimal_marks, parse
 from unmask.modalities.table.reading.decimal_marks import Marks, spelling_of
 from unmask.modalities.table.reading.parse import is_missing, numbers
 
@@ -53,9 +53,9 @@ CELL = st.one_of(
 
 
 def both(monkeypatch: pytest.MonkeyPatch, work):
-    monkeypatch.setattr(plain_numbers, "FEWEST", 10**9)
+    monkeypatch.setattr(decimal_marks, "FEWEST", 10**9)
     slow = work()
-    monkeypatch.setattr(plain_numbers, "FEWEST", 0)
+    monkeypatch.setattr(decimal_marks, "FEWEST", 0)
     return slow, work()
 
 
@@ -81,7 +81,7 @@ def test_digits_are_those_of_python() -> None:
     texts = [
         repr(v) for v in (np.random.default_rng(0).normal(size=2000) * 10.0 ** np.arange(2000).clip(0, 12)).tolist()
     ]
-    found = plain_numbers.plain_numbers(texts)
+    found = decimal_marks.plain_numbers(texts)
     assert not np.isnan(found).all()
     assert all(f != f or f == float(t) for f, t in zip(found, texts, strict=True))
     assert decimal_marks.PLAIN.read("1.5") == parse.numbers(np.array(["1.5"] * 600, object))[0][-1] == 1.5

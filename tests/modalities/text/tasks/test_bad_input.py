@@ -10,7 +10,7 @@ import pytest
 
 from commands import exit_code
 from tiny_folders import folder, sentiment
-from unmask.cli.text.lines import read_lines
+from unmask.cli.text.uses import read_lines
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences, read_conll
 from unmask.modalities.text.tasks.data import as_items, read_items

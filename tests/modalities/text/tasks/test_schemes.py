@@ -10,7 +10,7 @@ import torch
 from text_corpus import tokenizer
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.finetune import evaluate, predict
-from unmask.modalities.text.tasks.schemes import as_tags
+from unmask.modalities.text.tasks.tag import as_tags
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.export.onnx import to_onnx
 from unmask.modalities.text.network.folder import load_folder
-from unmask.modalities.text.tasks import compare, effort, linear, loop, probe
+from unmask.modalities.text.tasks import compare, finetuning, linear, loop, probe
 from unmask.modalities.text.tasks.beside import fit_tags, load_beside
 from unmask.modalities.text.tasks.classify import Classify
 from unmask.modalities.text.tasks.data import Item
@@ -380,8 +380,8 @@ def test_training_again_on_all_rows_is_no_more_work_than_the_usual_loop(tmp_path
 
 
 def test_the_usual_work_is_that_of_padded_steps():
-    assert effort.usual(np.array([5.0] * 16), 2.0, 0) == 3 * 2 * 16 * 5
-    assert effort.usual(np.array([1.0] * 7 + [9.0]), 1.0, 0) == 3 * 8 * 9
+    assert finetuning.usual(np.array([5.0] * 16), 2.0, 0) == 3 * 2 * 16 * 5
+    assert finetuning.usual(np.array([1.0] * 7 + [9.0]), 1.0, 0) == 3 * 8 * 9
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

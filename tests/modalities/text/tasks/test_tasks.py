@@ -226,7 +226,7 @@ def test_simcse_has_two_views(tmp_path):
 
 @pytest.mark.parametrize("loss", ["cosent", "multiple_negatives", "simcse"])
 def test_similarity(tmp_path, loss):
-    from unmask.modalities.text.tasks.features import Index
+    from unmask.modalities.text.tasks.retrieval import Index
     from unmask.modalities.text.uses.model import load
 
     model, out = folder(tmp_path / "model"), tmp_path / "out"
@@ -313,7 +313,7 @@ def test_layer_decay_groups(tmp_path):
 
 
 def test_zero_shot_and_features(tmp_path):
-    from unmask.modalities.text.tasks.features import write_features
+    from unmask.modalities.text.tasks.retrieval import write_features
     from unmask.modalities.text.tasks.zeroshot import zero_shot
     from unmask.modalities.text.uses.model import load
 
@@ -387,7 +387,7 @@ def test_a_published_classifier_with_default_labels_predicts(tmp_path):
 
 
 def test_attributions_add_up(tmp_path):
-    from unmask.modalities.text.tasks.attribution import attributions
+    from unmask.modalities.text.tasks.analysis import attributions
 
     data = sentiment(16)
     finetune("classify", folder(tmp_path / "model"), data, out=tmp_path / "out", **FAST)

@@ -12,7 +12,10 @@ from unmask.errors import either
 from unmask.evaluation.card import Use
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
-from unmask.modalities.events.audit.audit_events import SHOWN, Finding
+from unmask.modalities.events.audit.audit_events import CHECKS, SHOWN, Finding
+from unmask.modalities.events.audit.audit_points import TASK_CHECKS
+from unmask.modalities.events.records.meds import as_events, read_labels
+from unmask.progress import counted
 
 ON_SCREEN = 5
 """Codes listed with a finding on the screen."""
@@ -71,3 +74,22 @@ def _next(data: str) -> Markup:
         "not at several together nor further back."
     )
     return seen + Use(commands=commands, python="").of(data).html()
+
+
+def audit(data: Any, labels: Any = None) -> tuple[list[Finding], dict[str, Any]]:
+    """All findings, warnings first, and what was looked at (events, subjects, points).
+
+    Args:
+        labels: as `read_labels` takes them; without, what concerns prediction times is not looked at.
+
+    Raises:
+        UserError: data or labels are not MEDS.
+    """
+    events = as_events(data)
+    points = None if labels is None else read_labels(labels, events)
+    found = [f for check in counted(CHECKS, len(CHECKS)) for f in check(events)]
+    if points is not None:
+        found += [f for task_check in counted(TASK_CHECKS, len(TASK_CHECKS)) for f in task_check(events, points)]
+    about: dict[str, Any] = {"events": len(events.time), "subjects": len(events), "codes": len(events.codes)}
+    about |= {} if points is None else {"points": len(points)}
+    return sorted(found, key=lambda f: f.level != "warning"), about

@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.ties import ranks
+from unmask.modalities.events.records.histories import Histories, ranks
 from unmask.modalities.events.records.vocabulary import CLS, FIRST
 
 CELLS = 2**19

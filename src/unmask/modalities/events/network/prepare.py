@@ -18,14 +18,23 @@ from typing import Any
 
 import numpy as np
 
+from unmask.core.hashing import Salt, uniform
 from unmask.engines import engine as engine_of
 from unmask.engines.folder import ABOUT, PLAN, begun, is_finished, prepared_at, preparing
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option, setting
 from unmask.files import check_room, fingerprint, fsync, sealed
-from unmask.modalities.events.network.held_out import split, subjects_to_learn_from
-from unmask.modalities.events.network.parts import PARTS, Common, join, left
-from unmask.modalities.events.network.prepared import EVENTS, PARENTS, SPLIT, VOCABULARY, settled
+from unmask.modalities.events.network.parts import (
+    EVENTS,
+    PARENTS,
+    PARTS,
+    SPLIT,
+    VOCABULARY,
+    Common,
+    join,
+    left,
+    settled,
+)
 from unmask.modalities.events.recipes import EventSettings
 from unmask.modalities.events.records.columns import (
     KINDS,
@@ -36,11 +45,12 @@ from unmask.modalities.events.records.columns import (
     open_columns,
     shard_of,
 )
-from unmask.modalities.events.records.meds import DATA, events_of, parents_of, split_folders, splits_of
+from unmask.modalities.events.records.meds import DATA, TUNING, Events, events_of, parents_of, split_folders, splits_of
 from unmask.modalities.events.records.parquet import shards_of
 from unmask.modalities.events.records.vocabulary import Vocabulary
 from unmask.progress import counted
 from unmask.remote import is_url, place, shared
+from unmask.training.settings import refuse_unread
 from unmask.version import __version__
 from unmask.writing import remove, replace_json, replacing
 
@@ -194,3 +204,25 @@ def _prepared(
     for name in (PARTS, PLAN):
         remove(out / name)
     fsync(out)
+
+
+MOST_HELD = 4096
+"""Patients held out."""
+
+
+def subjects_to_learn_from(events: Events) -> np.ndarray:
+    """Numbers of all subjects but those that the folder's splits hold out."""
+    return np.arange(len(events)) if events.held_out is None else np.flatnonzero(~events.held_out)
+
+
+def split(events: Events, chosen: np.ndarray, settings: EventSettings, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the patients to train on and of those held out: the tuning part of the folder's splits, where it has
+    one, else a share drawn by the patients' own numbers.
+    """
+    drawn = uniform(seed, events.subjects[chosen], Salt.HELD_OUT_SUBJECT)
+    held = drawn < min(settings.holdout, np.sort(drawn)[MOST_HELD] if len(drawn) > MOST_HELD else 1.0)
+    tuning = np.zeros(len(chosen), bool) if events.splits is None else events.splits[chosen] == TUNING
+    if tuning.any():
+        refuse_unread(settings, ["holdout"], "of data whose splits have a tuning part")
+        held = tuning & (drawn <= np.sort(drawn[tuning])[: max(1, MOST_HELD)][-1])
+    return chosen[~(held | tuning)], chosen[held]

@@ -7,13 +7,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Hidden
 from unmask.core.hashing import Salt, uniform
 from unmask.core.inference import inference_mode
+from unmask.core.model import MaskedModel
 from unmask.evaluation.survival import kaplan_meier, step_values
+from unmask.modalities.events.network.codec import EventCodec, EventPrediction
 from unmask.modalities.events.questions.queries import QueryDraws, check_end_known, ends, horizons
-from unmask.modalities.events.questions.query_batches import query_batch
-from unmask.modalities.events.questions.query_head import FEWEST
+from unmask.modalities.events.questions.query_batches import history_of, query_batch
+from unmask.modalities.events.questions.query_head import FEWEST, QueryHead, questions_in
 from unmask.modalities.events.questions.query_start import start
 from unmask.modalities.events.recipes import EventSettings, moment_of
 from unmask.modalities.events.records.histories import Histories
@@ -156,3 +162,38 @@ def answer_rows(found: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]
     headers = ["question", "n", f"answer, within {found[0]['hours']:.3g} hours", "came", "Brier", "Brier of the mean"]
     names = ("answer", "came", "brier", "brier_of_the_mean")
     return headers, [[r["kind"], f"{r['n']:,}", *(f"{r[name]:.3f}" for name in names)] for r in found]
+
+
+class QueryModel(MaskedModel[EventCodec]):
+    """`MaskedModel` with a `QueryHead`.
+
+    The loss of a batch is that of its hidden events and, of the questions that lie beside it, `weight` times theirs:
+    both sums, so that parts of a batch add up to the whole of it.
+    """
+
+    queries: QueryHead
+    weight: float
+
+    def forward(
+        self, batch: PackedBatch, hidden: Hidden, wanted: Int[Tensor, " wanted"] | None = None
+    ) -> EventPrediction:
+        prediction: EventPrediction = super().forward(batch, hidden, wanted)  # type: ignore[assignment]
+        asked = questions_in(batch)
+        if asked is not None:
+            prediction.beside = self.weight * self.question_loss(batch, asked).sum()
+        return prediction
+
+    def question_loss(self, batch: PackedBatch, asked: dict[str, Tensor]) -> Float[Tensor, "rows asked"]:
+        """Nats of each question, weighted; 0 at padding."""
+        values, segment, position = history_of(batch)
+        rates = self.rates(values, segment, position, asked)
+        loss = self.queries.loss(rates.flatten(0, 1), asked["first"].flatten(), asked["end"].flatten())
+        return loss.view(asked["first"].shape) * asked["weight"].float() * (asked["segment"] != 0)
+
+    def rates(
+        self, values: dict[str, Tensor], segment: Tensor, position: Tensor, asked: dict[str, Tensor]
+    ) -> Float[Tensor, "rows asked bins"]:
+        """Of questions about histories in which nothing is hidden."""
+        nothing = torch.zeros(segment.shape, dtype=torch.bool, device=segment.device)
+        states = self.encoder(self.codec.embed(values, nothing), segment=segment, position=position)
+        return self.queries(states, segment, asked)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,8 +12,7 @@ import numpy as np
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import packed_batches
-from unmask.modalities.events.records.meds import BIRTH, HOUR, STATIC, Events, Labels
-from unmask.modalities.events.records.ties import canonical, first_fitting, ranks
+from unmask.modalities.events.records.meds import BIRTH, HOUR, NO_VISIT, STATIC, Events, Labels
 from unmask.modalities.events.records.vocabulary import (
     CLS,
     FIRST,
@@ -237,3 +238,118 @@ def time_token(gap: np.ndarray) -> np.ndarray:
     """The artificial time token of a gap in microseconds (CEHR-BERT: weeks, then months of 30 days, then LT)."""
     days = gap // (24 * HOUR)
     return np.where(days < 28, WEEKS + days // 7, np.where(days < 360, MONTHS + days // 30, LONG))
+
+
+def canonical(time: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+    """The order by time, and within a time stamp by the keys, first key first; NaN stands behind all numbers.
+
+    Rows that agree in all keys are the same event to the model, and may stand in any order.
+
+    >>> canonical(np.array([1, 1, 0]), np.array([5, 4, 9])).tolist()
+    [2, 1, 0]
+    """
+    return np.lexsort((*keys[::-1], time))
+
+
+def ranks(time: np.ndarray) -> np.ndarray:
+    """Rank of each time stamp among those of `time` (ascending), from 1.
+
+    >>> ranks(np.array([3, 3, 8, 9, 9])).tolist()
+    [1, 1, 2, 3, 3]
+    """
+    return np.cumsum(np.r_[np.ones(min(1, len(time)), np.int64), time[1:] != time[:-1]]).astype(np.int64)
+
+
+def first_fitting(time: np.ndarray, room: int) -> int:
+    """Where the latest whole time stamps of `time` (ascending) begin that fit into `room` slots.
+
+    Where the last time stamp alone is larger, its last `room` slots in canonical order are kept (of codes, the rarest).
+
+    >>> first_fitting(np.array([1, 1, 2, 2, 3]), 4), first_fitting(np.array([1, 3, 3, 3]), 2)
+    (2, 2)
+    """
+    start = max(0, len(time) - room)
+    if start in (0, len(time)) or time[start] != time[start - 1]:
+        return start
+    after = int(np.searchsorted(time, time[start], side="right"))
+    return after if after < len(time) else start
+
+
+BEGINS = re.compile(r"^(?:(?:HOSPITAL_)?ADMISSION|ENCOUNTER(?:_START)?|VISIT(?:_START)?)(?://|$)|^Visit/")
+ENDS = re.compile(r"^(?:(?:HOSPITAL_)?DISCHARGE|ENCOUNTER_END|VISIT_END)(?://|$)")
+"""Codes of an encounter's own events: what begins it and what ends it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visits:
+    """The visits of one patient.
+
+    Attributes:
+        of: (events,) number of each event's visit.
+        begin: (visits,) when each one begins: at its encounter's own event (an admission), else its first event.
+        encounter: (visits,) whether it is an encounter of the data.
+    """
+
+    of: np.ndarray
+    begin: np.ndarray
+    encounter: np.ndarray
+
+
+def own_events(events: Events) -> np.ndarray:
+    """(codes,) 1 where a code begins an encounter, -1 where it ends one, else 0."""
+    return np.array([1 if BEGINS.search(c) else -1 if ENDS.search(c) else 0 for c in events.codes], np.int8)
+
+
+def extents(of: np.ndarray, count: int, time: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Begin and end of each encounter: its own events say them, for one row with a wrong time would move a stay by a
+    year; without such events its first and last one.
+
+    Args:
+        of: (events,) number of the encounter, 0 to `count` - 1, of events that have one.
+        time: (events,) microseconds.
+        own: (events,) as `own_events` says of their codes.
+    """
+    out = []
+    for kind, furthest, none in ((1, np.minimum, np.iinfo(np.int64).max), (-1, np.maximum, np.iinfo(np.int64).min)):
+        said, seen = np.full(count, none), np.full(count, none)
+        mine = own == kind
+        furthest.at(said, of[mine], time[mine])
+        furthest.at(seen, of, time)
+        out.append(np.where(said == none, seen, said))
+    begin, end = out
+    return begin, np.maximum(begin, end)
+
+
+def visits_of(time: np.ndarray, named: np.ndarray | None, gap: float, own: np.ndarray | None = None) -> Visits:
+    """The visits of one patient's timed events, in order of time.
+
+    An event belongs to the encounter that it names; without one, to the encounter during which it happened (the one
+    that began last, of several); else to the visit of the event before it that has none either, unless more than `gap`
+    hours lie between.
+
+    Args:
+        time: (events,) microseconds, ascending.
+        named: (events,) encounters, `NO_VISIT` for none; None where the data names none.
+        gap: hours; with 0 every time stamp is a visit.
+        own: (events,) as `own_events` says of their codes; None: of no event.
+    """
+    of = np.full(len(time), -1)
+    begin: list[int] = []
+    if named is not None and (named != NO_VISIT).any():
+        has = np.flatnonzero(named != NO_VISIT)
+        _, first, number = np.unique(named[has], return_index=True, return_inverse=True)
+        number = number.reshape(-1)
+        kinds = np.zeros(len(has), np.int8) if own is None else own[has]
+        starts, ends = extents(number, len(first), time[has], kinds)
+        turn = np.lexsort((first, starts))  # in the order in which they begin
+        of[has] = np.argsort(turn)[number]
+        starts, ends = starts[turn], ends[turn]
+        for k in range(len(starts)):  # later ones win
+            of[(named == NO_VISIT) & (time >= starts[k]) & (time <= ends[k])] = k
+        begin = starts.tolist()
+    encounters, rest = len(begin), np.flatnonzero(of < 0)
+    if len(rest):
+        new = np.r_[True, np.diff(time[rest]) > gap * HOUR]
+        of[rest] = encounters + np.cumsum(new) - 1
+        begin += time[rest[new]].tolist()
+    return Visits(of=of, begin=np.array(begin, np.int64), encounter=np.arange(len(begin)) < encounters)

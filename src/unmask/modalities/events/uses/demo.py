@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.ask import Question, answers
+from unmask.core.fill import Question, answers
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.meds import BIRTH
 from unmask.modalities.events.records.shards import write_meds

@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 import torch
 
-from unmask.core.ask import Question, answers
 from unmask.core.batch import Example
+from unmask.core.fill import Question, answers
 from unmask.modalities.events.network.clock import squash, stretch
 from unmask.modalities.events.network.codec import EventPrediction
 from unmask.modalities.events.records.histories import Histories

@@ -7,6 +7,7 @@ same prediction times.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import time
 from collections import Counter
@@ -46,11 +47,10 @@ from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.records.summaries import last_values, usual
 from unmask.modalities.events.uses import outcome_report
 from unmask.modalities.events.uses.card import counts, scored_figures
-from unmask.modalities.events.uses.finetune_stages import stages_of
 from unmask.modalities.events.uses.folder import save_folder
 from unmask.modalities.events.uses.model import EventModel, load
 from unmask.training.finetune_checkpoints import Keeper, Stages, StoppedBySignal
-from unmask.writing import writes_model, written_folder
+from unmask.writing import training_folder, writes_model, written_folder
 
 SHARES = (0.1, 0.25, 0.5)
 """Of the training labels, for the learning curve."""
@@ -382,3 +382,39 @@ class OutcomeWork:
                 figures = scored(target, seen, p, draws=100, seed=self.settings.seed)
                 out.append({"labels": len(few), "model": name, **figures})
         return out
+
+
+def stages_of(
+    out: Path,
+    loaded: EventModel,
+    events: Events,
+    points: Labels,
+    y: np.ndarray,
+    held: np.ndarray,
+    settings: OutcomeSettings,
+    *,
+    resume: bool,
+) -> Stages:
+    """Checkpoints beside `out`, of a run on these events and labels with these settings.
+
+    Args:
+        y: targets of all points; held: (points,) which of them nothing is fitted on.
+    """
+    kept = {
+        k: v for k, v in dataclasses.asdict(settings).items() if k not in ("checkpoint_seconds", "examples", "device")
+    }
+    found: dict[str, Any] = {"settings": kept | {"precision": loaded.precision}}
+    weights = loaded.folder.model.state_dict()
+    found["the model"] = digest(loaded.folder.vocabulary.codes, *(t.cpu().numpy() for t in weights.values()))
+    found["the events"] = digest([events.digest(), events.codes], events.subjects, events.offsets)
+    found["the labels"] = digest([], points.subject, points.time, y, held)
+    return Stages(training_folder(out), seconds=settings.checkpoint_seconds, fingerprint=found, resume=resume)
+
+
+def digest(about: Any, *arrays: np.ndarray) -> str:
+    """Of JSON and arrays: of others it is another one."""
+    content = hashlib.sha256(json.dumps(about).encode())
+    for array in arrays:
+        content.update(str((array.dtype, array.shape)).encode())
+        content.update(np.ascontiguousarray(array).data)
+    return content.hexdigest()

@@ -22,8 +22,8 @@ from unmask.modalities.events.network.codec import EventCodec, EventCodecConfig
 from unmask.modalities.events.outcome.outcome import OutcomeHead
 from unmask.modalities.events.outcome.targets import from_dict
 from unmask.modalities.events.outcome.tune import Tuned
+from unmask.modalities.events.questions.query_fit import QueryModel
 from unmask.modalities.events.questions.query_head import QueryHead
-from unmask.modalities.events.questions.query_model import QueryModel
 from unmask.modalities.events.recipes import EventSettings, structure_of, with_overrides
 from unmask.modalities.events.records.vocabulary import Vocabulary
 from unmask.modalities.events.uses.card import remembered

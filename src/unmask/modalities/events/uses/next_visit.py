@@ -22,13 +22,20 @@ from unmask.modalities.events.outcome.clinical import descriptions, named
 from unmask.modalities.events.outcome.scoring import auroc, resampled
 from unmask.modalities.events.outcome.targets import MultiLabel
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
-from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.histories import Histories, own_events, visits_of
 from unmask.modalities.events.records.meds import STATIC, Labels
 from unmask.modalities.events.records.splits import who_trained
-from unmask.modalities.events.records.visits import own_events, visits_of
 from unmask.modalities.events.records.vocabulary import FIRST
-from unmask.modalities.events.uses.finetune import FEWEST, OutcomeRun, OutcomeWork, begin, held_out, keep, stopped
-from unmask.modalities.events.uses.finetune_stages import stages_of
+from unmask.modalities.events.uses.finetune import (
+    FEWEST,
+    OutcomeRun,
+    OutcomeWork,
+    begin,
+    held_out,
+    keep,
+    stages_of,
+    stopped,
+)
 from unmask.training.finetune_checkpoints import StoppedBySignal
 from unmask.training.settings import refuse_unread
 from unmask.writing import final_place, writes_model, written_folder

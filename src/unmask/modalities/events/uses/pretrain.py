@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,16 @@ import numpy as np
 import torch
 
 from unmask.core.batch import PackedBatch, packer, place_best_fit
-from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, Uniform, Units
+from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, Uniform, Units, own_selector
+from unmask.core.density import Plan
 from unmask.core.hashing import Salt, uniform
 from unmask.core.model import MaskedModel
-from unmask.core.own_selector import own_selector
-from unmask.core.plan import Plan
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.memory import data_in_memory
-from unmask.modalities.events.network.held_out import split, subjects_to_learn_from
-from unmask.modalities.events.network.prepared import open_prepared, prepared_settings
-from unmask.modalities.events.network.rules import code_counts, code_rules
+from unmask.modalities.events.network.parts import open_prepared, prepared_settings
+from unmask.modalities.events.network.prepare import split, subjects_to_learn_from
 from unmask.modalities.events.questions.queries import QueryDraws
 from unmask.modalities.events.questions.query_batches import with_questions
 from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, calibrate, start_questions
@@ -301,3 +299,43 @@ def write_report(finished: EventRun) -> Path:
         page.section("Answers to questions", table(*answer_rows(finished.data["answers"])), note=ANSWERS)
     page.section("Settings", json.dumps(dataclasses.asdict(finished.settings), indent=1))
     return page.write(finished.folder / "report.html")
+
+
+FREQUENT, OWN = "most frequent code", "most frequent code of the patient"
+
+
+def code_counts(histories: Histories, subjects: np.ndarray) -> np.ndarray:
+    """(codes,) how many timed events of these subjects have each code of the vocabulary."""
+    events, counts = histories.events, np.zeros(len(histories.vocabulary), np.int64)
+    chosen = np.zeros(len(events), bool)
+    chosen[subjects] = True
+    for owners, here in events.blocks():
+        code = histories.code[here]
+        known = chosen[events.owner(owners)] & (code >= 0) & (events.time[here] != STATIC)
+        counts += np.bincount(code[known], minlength=len(counts))
+    return counts
+
+
+def code_rules(counts: np.ndarray, batches: Iterable[PackedBatch], corruption: Corruption) -> dict[str, float]:
+    """Accuracy on the events that validation hides, of always guessing the most frequent code, and of guessing the most
+    frequent one among the visible events of the same history (of several the one that `counts` has more of; of a
+    history without visible events the most frequent of all). Empty where nothing is hidden.
+
+    Args:
+        counts: (codes,) of the training events, see `code_counts`.
+        batches, corruption: those of the validation.
+    """
+    best, hidden = int(counts.argmax()), 0
+    right = {FREQUENT: 0, OWN: 0}
+    for batch in batches:
+        code, owner = (part.flatten().numpy() for part in (batch.values["code"], batch.identity))
+        flat = corruption.draw(batch, seed=0, epoch=0).flat.numpy()
+        visible = batch.maskable.flatten().numpy().copy()
+        visible[flat] = False
+        pairs, times = np.unique(np.stack([owner[visible], code[visible]]), axis=1, return_counts=True)
+        order = np.lexsort((counts[pairs[1]], times))  # the code that a history has most often is written last
+        own = dict(zip(pairs[0][order].tolist(), pairs[1][order].tolist(), strict=True))
+        right[FREQUENT] += int((code[flat] == best).sum())
+        right[OWN] += sum(own.get(o, best) == c for o, c in zip(owner[flat].tolist(), code[flat].tolist(), strict=True))
+        hidden += len(flat)
+    return {name: count / hidden for name, count in right.items()} if hidden else {}

@@ -16,7 +16,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from unmask.core.ask import BLOCK
+from unmask.core.fill import BLOCK
 from unmask.core.score import Mode, score
 from unmask.errors import UserError
 from unmask.modalities.events.network.codec import EventPrediction

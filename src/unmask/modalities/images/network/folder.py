@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from unmask.core.model import MaskedModel
-from unmask.encoder.check import check
-from unmask.encoder.config import EncoderConfig
+from unmask.encoder.config import EncoderConfig, check
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import add_card
 from unmask.families.base import activation_name

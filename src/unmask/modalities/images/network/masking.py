@@ -17,9 +17,9 @@ from unmask.core.corruption import (
     Uniform,
     Units,
     draw_counts,
+    own_selector,
 )
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.core.own_selector import own_selector
 from unmask.errors import UserError
 from unmask.given import array_of
 from unmask.modalities.images.network.codec import MISSING_SHARE, PatchCodecConfig

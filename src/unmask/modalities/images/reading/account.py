@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, quoted, setting
-from unmask.evaluation.label_names import labels_said
+from unmask.evaluation.classes import labels_said
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import scale_of
 from unmask.modalities.images.reading.listing import reasons

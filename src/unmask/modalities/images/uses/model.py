@@ -30,10 +30,8 @@ from unmask.modalities.images.reading.floats import evenly
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copies_said
 from unmask.modalities.images.recipes import sides
-from unmask.modalities.images.uses.attention_maps import attention_maps
-from unmask.modalities.images.uses.evaluate import classes_told_apart
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
-from unmask.modalities.images.uses.score import Scored, score_pictures, scored_of
+from unmask.modalities.images.uses.score import Scored, attention_maps, classes_told_apart, score_pictures, scored_of
 from unmask.training.precision import computing, precision_of, resolve_device
 
 

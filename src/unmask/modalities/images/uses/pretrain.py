@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.core.batch import PackedBatch
+from unmask.core.density import Plan
 from unmask.core.model import MaskedModel
-from unmask.core.plan import Plan
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.memory import data_in_memory
@@ -24,7 +24,6 @@ from unmask.modalities.images.network.augment import Augment
 from unmask.modalities.images.network.batches import batch_maker
 from unmask.modalities.images.network.build import codec_config, new_model, without_learning
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
-from unmask.modalities.images.network.collapse import last_spread, live_spread, measures, warned
 from unmask.modalities.images.network.features import features
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.network.masking import image_corruption, unit_block
@@ -43,6 +42,10 @@ from unmask.training.settings import TrainSettings, lasting, refuse_unread
 
 if TYPE_CHECKING:
     from unmask.evaluation.report import Report
+from collections.abc import Mapping
+
+from unmask.evaluation.report import records
+from unmask.modalities.images.network.latents import effective_rank, relative_spread
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
@@ -356,10 +359,9 @@ def write_report(finished: ImageRun) -> Path:
 
 def _examples(page: Report, finished: ImageRun) -> None:
     """Pictures: filled ones, where the last layer looks, neighbours and a map."""
-    from unmask.modalities.images.uses.embedding_report import embedding_sections
     from unmask.modalities.images.uses.model import load
     from unmask.modalities.images.uses.pictures import told_drawing
-    from unmask.modalities.images.uses.report import attention_pictures, triptychs
+    from unmask.modalities.images.uses.report import attention_pictures, embedding_sections, triptychs
 
     which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
     model = load(finished.folder)
@@ -393,6 +395,72 @@ def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     for name in ("workers", "strict", "examples", "store", "store_folder", "probe", "probe_every"):
         kept.pop(name)
     return {"settings": kept, "the pictures": content_digest(images)}
+
+
+LOOKED_AT = 500
+"""Held-out pictures whose representations are looked at."""
+TIME_SHARE = 0.05
+"""No look while looking has taken more than this share of the run."""
+LEAST_RANK, LEAST_SPREAD = 1.5, 0.02
+"""Below these, representations have collapsed; see `warned`."""
+
+Measure = Callable[[Any], dict[str, float]]
+
+
+def measures(*wanted: Measure | None) -> Measure | None:
+    """All of the functions of the model that there are, as one; None where there is none."""
+    there = [measure for measure in wanted if measure is not None]
+    if not there:
+        return None
+
+    def measure(model: Any) -> dict[str, float]:
+        return {name: value for each in there for name, value in each(model).items()}
+
+    return measure
+
+
+def spread_of(vectors: np.ndarray) -> dict[str, float]:
+    """Effective rank and relative spread of embeddings, under the names of metrics.jsonl."""
+    return {"effective_rank": effective_rank(vectors), "relative_spread": relative_spread(vectors)}
+
+
+def live_spread(images: ImageSet, held_out: np.ndarray, size: tuple[int, int], native: bool = False) -> Measure | None:
+    """A function of the model: how far the embeddings of held-out pictures are spread; None where fewer than ten are
+    held out."""
+    if len(held_out) < 10:
+        return None
+    part = images.take(evenly(held_out, LOOKED_AT))
+    looked_at = part.centred(size) if native else read_images(part, size=size)
+    started, spent = time.monotonic(), 0.0
+
+    def measure(model: Any) -> dict[str, float]:
+        nonlocal spent
+        begun = time.monotonic()
+        if spent > TIME_SHARE * (begun - started):
+            return {}
+        found = spread_of(features(model, looked_at, contextlib.nullcontext()))
+        spent += time.monotonic() - begun
+        return found
+
+    return measure
+
+
+def warned(found: Mapping[str, Any]) -> str:
+    """What is to be said of these figures: '' where pictures are told apart."""
+    rank, spread = found.get("effective_rank"), found.get("relative_spread")
+    if rank is None or spread is None or (rank >= LEAST_RANK and spread >= LEAST_SPREAD):
+        return ""
+    return (
+        f"warning: the representations have collapsed: those of different pictures are nearly alike (they differ by "
+        f"{spread:.1%} of their length, in {rank:.1f} directions), so they say little about a picture. Raise "
+        "regulariser, add pixel_weight, or take more pictures per step (batch)."
+    )
+
+
+def last_spread(metrics: Path) -> dict[str, float]:
+    """The latest figures of a run's metrics.jsonl; {} where there are none."""
+    found = [row for row in records(metrics) if "effective_rank" in row]
+    return {} if not found else {name: found[-1][name] for name in ("effective_rank", "relative_spread")}
 
 
 __all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

@@ -9,10 +9,11 @@ from markupsafe import Markup
 
 from unmask.evaluation.charts import line_chart
 from unmask.evaluation.report import records
+from unmask.modalities.images.network.features import features
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.floats import evenly
 from unmask.modalities.images.uses.model import ImageModel, load
-from unmask.modalities.images.uses.pictures import gallery, heat, shown_range, triptych
+from unmask.modalities.images.uses.pictures import LARGEST, enlarge, gallery, heat, shown_range, to_rgb, triptych
 
 
 def probe_chart(metrics: Path) -> Markup | None:
@@ -56,3 +57,99 @@ def attention_pictures(model: str | Path | ImageModel, images: ImageSet, count: 
         for n, (p, m) in enumerate(zip(found.pixels, maps, strict=True))
     ]
     return gallery(drawn, "picture and attention")
+
+
+MAPPED = 400
+"""Pictures on the map, and among which neighbours are looked for."""
+FEW = 100
+"""From so many pictures on the map is t-SNE's."""
+_SIDE, _THUMB = 960, 28
+_COLOURS = np.array(
+    [
+        (31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40), (148, 103, 189),
+        (140, 86, 75), (227, 119, 194), (127, 127, 127), (188, 189, 34), (23, 190, 207),
+    ],
+    np.uint8,
+)  # fmt: skip
+_NAMES = ("blue", "orange", "green", "red", "violet", "brown", "pink", "grey", "olive", "cyan")
+
+
+def embedding_sections(model: ImageModel, images: ImageSet, seed: int = 0) -> list[tuple[str, Markup, str]]:
+    """(title, content, note) of two sections of a report: nearest neighbours and the map; [] for less than four."""
+    found = model.read(images.take(evenly(np.arange(len(images)), MAPPED)))
+    if len(found) < 4:
+        return []
+    vectors = features(model.model, found, model._context())  # of tiles each its own
+    place, how = places(vectors, seed)
+    framed = found.labels is not None and len(found.classes) <= len(_COLOURS)
+    told = f"{len(found)} pictures by their embeddings, in two dimensions by {how}."
+    if framed:
+        known = ", ".join(f"{name} {c}" for name, c in zip(_NAMES, found.classes, strict=False))
+        told += f" Frames are classes, of which the model was told nothing: {known}."
+    return [
+        (
+            "Nearest neighbours",
+            neighbour_pictures(found, vectors),
+            f"A picture, and the six of {len(found) - 1} others whose embeddings are nearest (cosine).",
+        ),
+        ("Map of the embedding", gallery([map_picture(found, place, framed)], "map of the embedding"), told),
+    ]
+
+
+def nearest(vectors: np.ndarray, asked: np.ndarray, count: int) -> np.ndarray:
+    """(asked, count) numbers of the vectors nearest to some of them by cosine, themselves left out."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    alike = unit[asked] @ unit.T
+    alike[np.arange(len(asked)), asked] = -np.inf
+    return np.argsort(-alike, axis=1, kind="stable")[:, :count]
+
+
+def neighbour_pictures(images: ImageSet, vectors: np.ndarray, rows: int = 6, count: int = 6) -> Markup:
+    """Some pictures, each beside those nearest to it."""
+    asked = evenly(np.arange(len(images)), rows)
+    near = nearest(vectors, asked, min(count, len(images) - 1))
+    drawn = _thumbnails(images)
+    gap = np.full((len(drawn[0]), 8, 3), 255, np.uint8)
+    strips = [np.concatenate([drawn[a], gap, *(drawn[i] for i in row)], 1) for a, row in zip(asked, near, strict=True)]
+    return gallery([enlarge(strip, 64 * (count + 1)) for strip in strips], "a picture and its nearest neighbours")
+
+
+def places(vectors: np.ndarray, seed: int = 0) -> tuple[np.ndarray, str]:
+    """((pictures, 2) places between 0 and 1, how they were found): t-SNE (van der Maaten and Hinton 2008), of few
+    pictures the first two principal components."""
+    centred = vectors - vectors.mean(0)
+    if len(vectors) < FEW or not centred.any():
+        left, size, _ = np.linalg.svd(centred.astype(np.float64), full_matrices=False)
+        two = np.zeros((len(vectors), 2))
+        two[:, : min(2, len(size))] = (left * size)[:, :2]
+        how = "principal components"
+    else:
+        from sklearn.manifold import TSNE
+
+        two, how = TSNE(init="pca", random_state=seed).fit_transform(centred), "t-SNE"
+    low, high = two.min(0), two.max(0)
+    return (two - low) / np.maximum(high - low, 1e-12), how
+
+
+def map_picture(images: ImageSet, place: np.ndarray, framed: bool) -> np.ndarray:
+    """Small pictures at their places, in the colours of their classes, (side, side, 3) uint8."""
+    canvas = np.full((_SIDE, _SIDE, 3), 255, np.uint8)
+    for i, small in enumerate(_thumbnails(images)):
+        high, wide = small.shape[:2]
+        edge = _COLOURS[images.labels[i]] if framed and images.labels is not None else np.uint8(200)
+        box = np.empty((high + 4, wide + 4, 3), np.uint8)
+        box[:] = edge
+        box[2:-2, 2:-2] = small
+        top, left = (round(float(at) * (_SIDE - n - 4)) for at, n in zip(place[i, ::-1], (high, wide), strict=True))
+        canvas[top : top + high + 4, left : left + wide + 4] = box
+    return canvas
+
+
+def _thumbnails(images: ImageSet) -> list[np.ndarray]:
+    """Every k-th pixel, so that a side is about that of a thumbnail or less."""
+    shown = shown_range(images.pixels[:LARGEST], None if images.missing is None else images.missing[:LARGEST])
+    step = max(1, round(max(images.size) / _THUMB))
+    return [
+        to_rgb(p[::step, ::step], shown, None if images.missing is None else images.missing[i][::step, ::step])
+        for i, p in enumerate(images.pixels)
+    ]

@@ -16,8 +16,7 @@ from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis,
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.mcm import FilterModel
 from unmask.modalities.table.distribution.network import RowModel
-from unmask.modalities.table.distribution.table_network import TableNetwork
-from unmask.modalities.table.distribution.trunk import Trunk, TrunkConfig
+from unmask.modalities.table.distribution.table_network import TableNetwork, Trunk, TrunkConfig
 from unmask.modalities.table.recipes import TableSettings
 
 

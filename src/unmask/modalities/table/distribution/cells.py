@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import ALL_MASK, Corruption, Slots, Uniform
+from unmask.core.corruption import ALL_MASK, Corruption, Slots, Uniform, own_selector
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.core.own_selector import own_selector
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.scale import fit_scale
 

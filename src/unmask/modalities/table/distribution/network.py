@@ -24,8 +24,7 @@ from unmask.modalities.table.distribution.discriminant import SURE, discriminant
 from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
-from unmask.modalities.table.distribution.table_network import TableNetwork
-from unmask.modalities.table.distribution.trunk import Trunk
+from unmask.modalities.table.distribution.table_network import TableNetwork, Trunk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,23 +6,28 @@ kinds of tables and files.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
+from unmask.core.corruption import ALL_MASK, Corruption, Hidden, hide
 from unmask.core.embed import embed_batches
-from unmask.core.inference import one_core
+from unmask.core.fill import fill
+from unmask.core.hashing import Salt, hash_keys, uniform
+from unmask.core.inference import inference_mode, one_core
 from unmask.core.model import MaskedModel
 from unmask.core.score import score_rows
-from unmask.modalities.table.fitting.calibration import judged_cells
-from unmask.modalities.table.fitting.cell_draws import CellDraws
+from unmask.modalities.table.distribution.cells import CellMasks, Cells
+from unmask.modalities.table.distribution.prediction import CellPrediction, Quantities
 from unmask.modalities.table.fitting.fit import Fit, fit_cells
 from unmask.modalities.table.fitting.imputation_quality import Judged, needed_share
-from unmask.modalities.table.fitting.point_values import Imputed, impute
-from unmask.modalities.table.fitting.row_passes import RowPasses
+from unmask.modalities.table.fitting.point_values import Imputed, RowPasses, impute, missing_slots
 from unmask.modalities.table.recipes import TableSettings, settings_of
 from unmask.modalities.table.rules.ruled_cell import Ruled
 from unmask.modalities.table.rules.rules import Rules
@@ -146,3 +151,149 @@ class CellTable(RowPasses):
 def _states_of_rows(network: MaskedModel, batch: PackedBatch, rows: int) -> Tensor:
     """(rows, members * state): a row's state, or the mean over all its columns', missing ones too."""
     return network.states(batch).float().mean(1)[:rows]
+
+
+CALIBRATION_ROWS = 2000
+CALIBRATION_WANTED = 200
+"""Scores wanted of every quantity: small tables are masked several times over."""
+CALIBRATION_ROUNDS = 8
+Found = dict[int, list[Judged]]
+"""Judged cells by column."""
+
+
+def judged_cells(table: RowPasses, fit: Fit, columns: Sequence[np.ndarray]) -> dict[int, Judged]:
+    """By column, what a fit says of hidden cells of rows that neither their member nor its linear part was fitted
+    to."""
+    cells = table.cells(columns)
+    members = table.network.codec.members
+    rows = np.flatnonzero(cells.seen.any(1) & (fit.fold < members))
+    if len(rows) > CALIBRATION_ROWS:
+        order = np.argsort(hash_keys(fit.settings.train.seed, rows, Salt.CALIBRATION_ROWS), kind="stable")
+        rows = rows[np.sort(order[:CALIBRATION_ROWS])]
+    lacking = ~cells.seen[~cells.seen.all(1)]
+    random = Corruption(select=CellMasks(low=0.05, high=0.5, copied=0.0), replace=ALL_MASK)
+    copied = Corruption(select=CellMasks(copied=1.0, patterns=lacking), replace=ALL_MASK)
+    # Which of the two a row gets is not a matter of its own cells: so the judged cells of a column are a random
+    # sample of its observed ones. (Random masks for the rows alone that a pattern says nothing of would judge
+    # columns without holes in those rows alone: where a cause is missing in survivors, age would be judged in
+    # survivors.)
+    found: tuple[Found, Found] = {}, {}
+    for epoch in range(CALIBRATION_ROUNDS):
+        borrows = uniform(fit.settings.train.seed, epoch, rows, Salt.COPIED_HOLES) < (0.5 if len(lacking) else 0.0)
+        masks = [functools.partial(c.draw, seed=fit.settings.train.seed + 2, epoch=epoch) for c in (random, copied)]
+        for member in range(members):
+            own = fit.fold[rows] == member
+            with fit.without(member):
+                _judge(table, columns, cells, rows[own & ~borrows], member, masks[0], found[0])
+                _judge(table, columns, cells, rows[own & borrows], member, masks[1], found[1])
+        if all(sum(map(len, _chosen(found, c))) >= CALIBRATION_WANTED for c in table.quantities):
+            break
+    judged = {c: _chosen(found, c) for c in range(len(columns))}
+    return {c: Judged.joined(parts) for c, parts in judged.items() if parts}
+
+
+def _judge(
+    table: RowPasses,
+    columns: Sequence[np.ndarray],
+    cells: Cells,
+    rows: np.ndarray,
+    member: int,
+    mask: Callable[[PackedBatch], Hidden],
+    found: Found,
+) -> None:
+    """Adds to `found`, by column, what the member says of hidden cells of the rows."""
+    with inference_mode(table.network):
+        for take, batch in table.passes(cells, rows):
+            hidden = mask(batch)
+            if not len(hidden.flat):
+                continue
+            lost = missing_slots(batch, len(take))
+            prediction = table.network(batch, hide(torch.cat([hidden.flat, lost])), wanted=hidden.flat)
+            row, column = (hidden.flat // batch.shape[1]).numpy(), (hidden.flat % batch.shape[1]).numpy()
+            for places, distribution in prediction.pieces:
+                p = places.numpy()
+                truth = np.array([columns[c][r] for c, r in zip(column[p], take[row[p]], strict=True)])
+                needed = np.full(len(p), np.nan)
+                own = distribution.of_member(member)
+                if isinstance(own, Quantities):
+                    below, upto = own.shares_at(torch.tensor(truth, dtype=torch.float32))
+                    needed = 2 * torch.maximum(below - 0.5, 0.5 - upto).clamp_min(0).numpy()
+                point = own.point().double().numpy()
+                for c in np.unique(column[p]):
+                    at = column[p] == c
+                    cells_of = (take[row[p]][at], np.full(int(at.sum()), member), truth[at], point[at], needed[at])
+                    found.setdefault(int(c), []).append(Judged(*cells_of))
+
+
+def _chosen(found: tuple[Found, Found], column: int) -> list[Judged]:
+    """The judged cells of a column that were hidden as rows of the table lack them; with those hidden at random where
+    they are few, as in columns that no row lacks."""
+    random, copied = (f.get(column, []) for f in found)
+    return copied if sum(map(len, copied)) >= CALIBRATION_WANTED else [*random, *copied]
+
+
+_CELL_SALTS = (Salt.CELL_NUMBER, Salt.CELL_WITHIN, Salt.CELL_BROAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellDraws:
+    """How cells are drawn; see `CellTable.draw`.
+
+    Attributes:
+        out: the columns, which get the drawn values.
+        ruled: what rules between columns leave of a cell; None without rules.
+    """
+
+    table: RowPasses
+    out: list[np.ndarray]
+    seed: int
+    member: int | None
+    shift: dict[int, float]
+    ruled: Ruled | None
+
+    def complete(self, take: np.ndarray, batch: PackedBatch) -> None:
+        """Draw the missing cells of a batch: of rows `take` of the table."""
+        slots = batch.shape[1]
+        flat = missing_slots(batch, len(take))
+        order = visiting_order(slots, self.seed)
+        order = order if self.ruled is None else self.ruled.order(order)
+        turn = torch.full((slots,), -1)
+        turn[order] = torch.arange(len(order))
+        turns = turn[flat % slots]
+
+        def draw(prediction: Any, cells: Tensor) -> Tensor:
+            return self.column(prediction, int(cells[0]) % slots, take[(cells // slots).numpy()])
+
+        filled, rest = flat[turns >= 0], flat[turns < 0]
+        fill(self.table.network, batch, filled, order=turns[turns >= 0], draw=draw, log_prob=False, hidden=rest)
+
+    def column(self, prediction: CellPrediction, c: int, rows: np.ndarray) -> Tensor:
+        """Values of a column's cells, coded, drawn from what is predicted of them; written into `out` too."""
+        coding, ruled = self.table.codings[c], self.ruled
+        u = np.stack([uniform(self.seed, rows, c, salt, 0) for salt in _CELL_SALTS], -1)
+        own = torch.from_numpy(self._members(rows) % prediction.members)
+        new = prediction.draw(torch.tensor(u, dtype=torch.float32), own)
+        value = coding.decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
+        if c in self.shift:
+            value = value + self.shift[c]
+        under = ruled is not None and c in ruled.rules.touched
+        if ruled is not None and under:
+            value = ruled.value(c, value, prediction, own, u, {p: self.out[p][rows] for p in ruled.rules.touched})
+        if c in self.shift or under:
+            number, score = coding.encode(value)
+            new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)
+        self.out[c][rows] = value
+        return new
+
+    def _members(self, rows: np.ndarray) -> np.ndarray:
+        """The member that each row's cells are drawn from."""
+        members = self.table.network.codec.members
+        if self.member is not None:
+            return np.full(len(rows), self.member % members)
+        return (hash_keys(self.seed, rows, Salt.CELL_MEMBER) % np.uint64(members)).astype(np.int64)
+
+
+def visiting_order(slots: int, seed: int) -> list[int]:
+    """Columns in an order that is random but the same for every row of a draw, so that rows do not depend
+    on company."""
+    return np.argsort(hash_keys(seed, np.arange(slots), Salt.COLUMN_ORDER), kind="stable").tolist()

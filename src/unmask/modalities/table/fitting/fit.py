@@ -8,20 +8,38 @@ is one fitted without them. Members differ in weights and in data.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
-from collections.abc import Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Corruption
 from unmask.core.hashing import Salt, hash_keys
-from unmask.modalities.table.distribution.cells import fit_codings, moments_of, to_cells, training_corruption
+from unmask.core.pretrain import StepContext, StepReport, pretrain
+from unmask.modalities.table.distribution.build import build_network, seeded
+from unmask.modalities.table.distribution.cells import (
+    Cells,
+    batch_of,
+    box_cox,
+    fit_codings,
+    moments_of,
+    to_cells,
+    training_corruption,
+)
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.table_network import TableNetwork
-from unmask.modalities.table.fitting.linear_parts import FitRows, HeldOut
-from unmask.modalities.table.fitting.starts import STARTS
-from unmask.modalities.table.fitting.train import Watch, train_network
+from unmask.modalities.table.fitting.held_out_checks import HeldOutChecks
+from unmask.modalities.table.fitting.linear_parts import FitRows, HeldOut, Started, fit_linear_parts
+from unmask.modalities.table.fitting.margins import scales_of_all_rows
 from unmask.modalities.table.recipes import TableSettings
+from unmask.training.optimiser import NanGuard, build_optimiser, rate, step
 
 
 @dataclass(kw_only=True)
@@ -131,3 +149,146 @@ def fit_cells(
     fit.network.finished()
     fit.seconds = time.perf_counter() - start
     return fit
+
+
+class Start(ABC):
+    """What one kind of network starts from."""
+
+    def __init__(self, settings: TableSettings) -> None:
+        self.settings = settings
+
+    def coded(
+        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
+    ) -> list[Coding]:
+        """The codings of the columns' values, as this kind wants them.
+
+        Args:
+            weight: (rows,) of each row, for bootstrap copies.
+        """
+        return codings
+
+    @abstractmethod
+    def network(self, codings: list[Coding], moments: np.ndarray, rows: FitRows) -> Started:
+        """A network with random weights, and what is fitted before it.
+
+        Args:
+            moments: (columns, 2) mean and deviation of the seen scores.
+        """
+
+
+class LinearStart(Start):
+    """From factor analysis and boosted stumps."""
+
+    def coded(
+        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
+    ) -> list[Coding]:
+        return scales_of_all_rows(codings, columns, self.settings, weight)
+
+    def network(self, codings: list[Coding], moments: np.ndarray, rows: FitRows) -> Started:
+        return fit_linear_parts(codings, moments, rows, self.settings)
+
+
+class BareStart(Start):
+    """From random weights alone."""
+
+    def network(self, codings: list[Coding], moments: np.ndarray, rows: FitRows) -> Started:
+        return Started(network=build_network(codings, moments, self.settings), moments=moments)
+
+
+class FilterStart(BareStart):
+    """From random weights, with quantities Box-Cox transformed as MCM does."""
+
+    def coded(
+        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
+    ) -> list[Coding]:
+        return [box_cox(c, x) for c, x in zip(codings, columns, strict=True)]
+
+
+STARTS: dict[str, type[Start]] = {"rows": LinearStart, "cells": BareStart, "filter": FilterStart}
+"""By `TableSettings.network`."""
+
+
+Watch = Callable[[StepReport, int], None]
+"""Called after every step with its report and the number of steps of the run."""
+
+
+def train_network(
+    network: TableNetwork,
+    cells: Cells,
+    corruption: Corruption,
+    settings: TableSettings,
+    *,
+    steps: int,
+    fold: np.ndarray,
+    without: Callable[[int], AbstractContextManager[None]],
+    weight: np.ndarray | None = None,
+    watch: Watch | None = None,
+) -> tuple[int, list[tuple[int, float]]]:
+    """Train in place; every member ends at its best weights.
+
+    Args:
+        fold: (rows,) the member that does not train on a row.
+        without: within `without(m)` the network is as it is for the rows held out from member m.
+        weight: (rows,) of each row in the fit, for bootstrap members.
+
+    Returns:
+        Steps taken, and (step, held-out loss) of every check; step 0 is before the network has learnt anything.
+    """
+    train = dataclasses.replace(
+        settings.train,
+        steps=steps,
+        epochs=None,
+        minutes=None,
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+    )
+    share = member_weights(fold, settings.members, weight)
+    usable = np.flatnonzero(cells.seen.any(1) & (share.numpy().sum(1) > 0))
+    optimiser = build_optimiser(network, train)
+    guard = NanGuard(train.nan_limit)
+    parameters = list(network.parameters())
+
+    def update(progress: float) -> tuple[Tensor, Tensor]:
+        norm = step(optimiser, parameters, clip=train.clip, rate=rate(progress, train))
+        guard.check(norm)
+        optimiser.zero_grad(set_to_none=True)
+        return norm, torch.isfinite(norm)
+
+    checks = HeldOutChecks(network, cells, fold=fold, without=without, corruption=corruption, seed=train.seed)
+    checks(0)
+    every = max(10, steps // 16)
+    batches = row_batches(cells, usable, min(settings.rows, len(usable)), train.seed, share)
+    with seeded(train.seed):  # dropout
+        for report in pretrain(
+            network, batches, corruption, StepContext(update=update), seed=train.seed, progress=lambda s: s / steps
+        ):
+            if watch is not None:
+                watch(report, steps)
+            if report.step % every == 0 or report.step == steps:
+                checks(report.step)
+                if checks.idle >= settings.patience:
+                    break
+    checks.restore()
+    return report.step, checks.history
+
+
+def member_weights(fold: np.ndarray, members: int, weight: np.ndarray | None) -> Tensor:
+    """(rows, members) of a row in each member's loss: none in the member it is held out from."""
+    held = fold[:, None] == np.arange(members)[None, :]
+    share = np.where(held, 0.0, 1.0 / max(1, members - 1) if members > 1 else 1.0)
+    if weight is not None:
+        share = share * weight[:, None]
+    return torch.tensor(share, dtype=torch.float32)
+
+
+def row_batches(
+    cells: Cells, usable: np.ndarray, rows: int, seed: int, share: Tensor
+) -> Iterator[tuple[int, list[PackedBatch]]]:
+    """Endless batches of rows, a fresh order every epoch; (epoch, [batch]). A short rest of an epoch is left out."""
+    epoch = 0
+    while True:
+        order = usable[np.argsort(hash_keys(seed, epoch, usable, Salt.BATCH_ORDER), kind="stable")]
+        for start in range(0, max(len(order) - rows + 1, 1), rows):
+            take = order[start : start + rows]
+            yield epoch, [batch_of(cells[take], take, extra={"weight": share[take]})]
+        epoch += 1

@@ -27,8 +27,7 @@ from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis,
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.distribution.table_network import TableNetwork
-from unmask.modalities.table.fitting.factor_fit import FactorFit
-from unmask.modalities.table.fitting.margins import estimate_margins
+from unmask.modalities.table.fitting.margins import FactorFit, estimate_margins
 from unmask.modalities.table.recipes import TableSettings
 
 HELD_OUT_ROWS = 3000

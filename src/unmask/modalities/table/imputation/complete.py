@@ -20,12 +20,19 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.absent_columns import widened, with_added
-from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import spelt_in, spelt_missing
 from unmask.modalities.table.schema.tick_boxes import blanks_said
-from unmask.modalities.table.schema.values import decode, encode, match_columns, missing_cells
+from unmask.modalities.table.schema.values import (
+    decode,
+    empty_rows,
+    encode,
+    match_columns,
+    missing_cells,
+    said_of_empty,
+    widened,
+    with_added,
+)
 from unmask.modalities.table.writing.writers import filled_copy
 
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import CellTable
-from unmask.modalities.table.imputation.agreed_analysis import agreed_analysis
 from unmask.modalities.table.imputation.chained import Chain, Completed, Plan
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, doubts, unmixed, write_report
 from unmask.modalities.table.imputation.formula import (
     Formula,
+    agreed_analysis,
     beyond,
     check_pair,
     cox_formula,
@@ -51,9 +51,8 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.rules.declared_schema import read_schema, schema_for
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.schema.values import decode, encode, match_columns
+from unmask.modalities.table.schema.values import decode, empty_rows, encode, match_columns, said_of_empty
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
 from unmask.progress import counted
 

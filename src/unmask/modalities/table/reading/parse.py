@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.given import no_value
-from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN, Marks
-from unmask.modalities.table.reading.plain_numbers import plain_numbers
+from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN, Marks, plain_numbers
 
 MISSING_SPELLINGS = frozenset({"", "n/a", "nan", "null", "#null!", "#n/a", "#nv", "#n/d", "<na>", "nat", "?", "."})
 """Texts that mean 'no value', whatever their case, spaces around them aside; `NA` in capitals is one too."""

@@ -16,18 +16,19 @@ from unmask.modalities.table.reading.dates import dates_of
 from unmask.modalities.table.reading.decimal_marks import CELL, Spelling, spelling_of
 from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, is_missing, measured, numbers, text_of
-from unmask.modalities.table.schema.column_cells import Cells
 from unmask.modalities.table.schema.date_columns import date_fields
-from unmask.modalities.table.schema.number_columns import NumberColumn
+from unmask.modalities.table.schema.number_columns import Cells, NumberColumn
 from unmask.modalities.table.schema.roles import (
+    are_codes,
     is_free_text,
     numbers_are_ids,
     repeats_individuals,
     runs_of,
+    spelt_alike,
     texts_are_ids,
+    zeros_in_front,
 )
 from unmask.modalities.table.schema.schema import LEFT_OUT, QUANTITIES, Column, Kind
-from unmask.modalities.table.schema.spelling_variants import are_codes, spelt_alike, zeros_in_front
 from unmask.modalities.table.schema.suspicious_values import (
     SHEET_ERROR,
     codes,

@@ -11,7 +11,7 @@ import numpy as np
 from unmask.modalities.table.reading.dates import Dates, dates_of, odd_days
 from unmask.modalities.table.reading.findings import Finding, named, setting
 from unmask.modalities.table.reading.parse import days
-from unmask.modalities.table.schema.column_cells import Cells
+from unmask.modalities.table.schema.number_columns import Cells
 
 
 def date_fields(cells: Cells) -> dict[str, Any]:

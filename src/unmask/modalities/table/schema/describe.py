@@ -17,11 +17,10 @@ from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, to
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import days, measured, text_of
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.schema.empty_rows import empty_rows, said_of_empty
 from unmask.modalities.table.schema.infer import look
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column, Schema
 from unmask.modalities.table.schema.tick_boxes import with_blanks
-from unmask.modalities.table.schema.values import cell_texts, decode, missing_cells
+from unmask.modalities.table.schema.values import cell_texts, decode, empty_rows, missing_cells, said_of_empty
 from unmask.writing import written
 
 _WHY = {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, option, suggest
+from unmask.errors import UserError, first_of, option, suggest
 from unmask.modalities.table.reading.decimal_marks import PLAIN, Marks
 from unmask.modalities.table.reading.findings import Finding, refuse
 from unmask.modalities.table.reading.frame import Frame
@@ -197,3 +199,164 @@ def cell_texts(values: Sequence[Any], column: Column, point: bool = False, marks
             text = f"{v}.0" if point else str(v)
             out.append(marks.write(text) if marks != PLAIN and column.is_quantity else text)
     return out
+
+
+ANY = "any"
+_CLOSE = 0.8
+"""Names as alike as this (difflib's ratio, case and spaces aside) are taken for a typing mistake."""
+
+
+def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> tuple[Frame, list[str]]:
+    """The table with the model's columns that it lacks, empty in every row, and their names.
+
+    Args:
+        absent: names that may be lacking, or "any". Follow-up time and event always may. A column whose name is
+            close to one that the model does not know must be named: it is likely the same column misspelt.
+    """
+    allowed = _allowed(frame, schema, absent)
+    if frame.names == schema.names or isinstance(frame.native, np.ndarray):
+        return frame, []
+    modelled = [schema.columns[i].name for i in schema.modelled]
+    lacking = [name for name in modelled if name not in frame.names]
+    if len(lacking) == len(modelled):
+        raise UserError(
+            f"{frame.source}: none of the model's columns",
+            hint=f"It has {_listed(frame.names)}; the model knows {_listed(modelled)}.",
+        )
+    unknown = [name for name in frame.names if name not in schema.names]
+    refused, hints = [], []
+    for name in lacking:
+        if name in allowed:
+            continue
+        meant = _close(name, unknown)
+        if meant is not None:
+            refused.append(name)
+            blanks = ": only blanks differ, and without them the names match" if meant.strip() == name.strip() else ""
+            hints.append(f"Is {meant!r} meant for {name!r}? Rename it{blanks}.")
+        elif absent != ANY and name not in (schema.duration, schema.event, schema.entry):
+            refused.append(name)
+    if refused:
+        names = ",".join(refused)
+        raise UserError(
+            f"{frame.source}: no column {', '.join(map(repr, refused))}",
+            hint=" ".join([*hints, f"To do without: {option('absent', names)}."]),
+        )
+    gone = [name for name in schema.names if name not in frame.names]
+    empty = [np.full(len(frame), None, object) for _ in gone]
+    wide = dataclasses.replace(frame, names=[*frame.names, *gone], columns=[*frame.columns, *empty])
+    return wide, lacking
+
+
+def _allowed(frame: Frame, schema: Schema, absent: Sequence[str] | str) -> set[str]:
+    names = (
+        []
+        if absent == ANY
+        else [n.strip() for n in absent.split(",") if n.strip()]
+        if isinstance(absent, str)
+        else list(absent)
+    )
+    for name in names:
+        if name not in schema.names:
+            raise UserError(f"absent: the model has no column {name!r}", hint=suggest(name, schema.names))
+        if name in frame.names and not isinstance(frame.native, np.ndarray):
+            raise UserError(
+                f"absent: {frame.source} has a column {name!r}", hint="Leave it out of `absent`, or out of the table."
+            )
+    return set(names)
+
+
+def _close(name: str, others: Sequence[str]) -> str | None:
+    plain = {o.strip().lower(): o for o in others}
+    found = difflib.get_close_matches(name.strip().lower(), plain, n=1, cutoff=_CLOSE)
+    return plain[found[0]] if found else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
+
+
+def with_added(table: Any, schema: Schema, added: dict[int, list[Any]]) -> Any:
+    """A table (or `Frame` of texts) with further columns of the schema at its end.
+
+    Args:
+        added: column of the schema -> plain values.
+    """
+    if not added:
+        return table
+    if isinstance(table, Frame):
+        texts = [np.array([*cell_texts(v, schema.columns[i]), None], object)[:-1] for i, v in added.items()]
+        names = [schema.columns[i].name for i in added]
+        return dataclasses.replace(table, names=[*table.names, *names], columns=[*table.columns, *texts])
+    typed = {schema.columns[i].name: _typed(v, schema.columns[i]) for i, v in added.items()}
+    if hasattr(table, "iloc"):
+        return table.assign(**typed)
+    import narwhals as nw
+
+    wide = nw.from_native(table, eager_only=True)
+    return nw.to_native(
+        wide.with_columns(*[nw.new_series(name, v, backend=wide.implementation) for name, v in typed.items()])
+    )
+
+
+def in_order(table: Any, names: Sequence[str]) -> Any:
+    """The columns of a table in another order."""
+    if isinstance(table, Frame):
+        return dataclasses.replace(
+            table, names=list(names), columns=[table.columns[table.names.index(n)] for n in names]
+        )
+    if hasattr(table, "iloc"):
+        return table[list(names)]
+    import narwhals as nw
+
+    return nw.to_native(nw.from_native(table, eager_only=True).select(list(names)))
+
+
+def _typed(values: list[Any], column: Column) -> list[Any]:
+    """Categories as numbers or truth values where all of the column's are."""
+    if column.is_quantity or not column.categories:
+        return values
+    if set(column.categories) <= {"True", "False"}:
+        return [None if v is None else v == "True" for v in values]
+    try:
+        as_number: dict[str, float] = {c: float(c) for c in column.categories}
+    except ValueError:
+        return values
+    whole = all(v.is_integer() for v in as_number.values())
+    return [None if v is None else (int(as_number[v]) if whole else as_number[v]) for v in values]
+
+
+SHOWN_ROWS = 10
+
+
+def empty_rows(frame: Frame, schema: Schema) -> np.ndarray:
+    """Which rows of a table hold no value in any column, identifiers included; none in a table of one column.
+
+    Returns:
+        Booleans, one per row.
+    """
+    left = np.arange(len(frame) if len(frame.names) > 1 else 0)
+    columns = {c.name: c for c in schema.columns}
+    by_place = isinstance(frame.native, np.ndarray)
+    for i, (name, raw) in enumerate(zip(frame.names, frame.columns, strict=True)):
+        if not len(left):
+            break
+        known = schema.columns[i] if by_place and i < len(schema.columns) else columns.get(name)
+        part = raw[left]
+        left = left[is_missing(part) if known is None else missing_cells(part, known, schema)]
+    out = np.zeros(len(frame), bool)
+    out[left] = True
+    return out
+
+
+def said_of_empty(frame: Frame, empty: np.ndarray, what: str) -> list[str]:
+    """A sentence on the rows without any value, with their numbers.
+
+    Args:
+        what: is done with them.
+    """
+    if not empty.any():
+        return []
+    rows = [frame.row_name(i) for i in np.flatnonzero(empty).tolist()]
+    listed = first_of(rows, SHOWN_ROWS)
+    which = f"row {listed} holds" if len(rows) == 1 else f"rows {listed} hold"
+    return [f"{which} no value in any column: {what}"]

@@ -25,8 +25,7 @@ from unmask.modalities.table.reading.decimal_marks import Spelling
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.conditions import Limit, parse_where
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.absent_columns import in_order, with_added
-from unmask.modalities.table.schema.values import decode
+from unmask.modalities.table.schema.values import decode, in_order, with_added
 from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids, seen_shares
 from unmask.modalities.table.synthesis.sampling import RowSampler
 from unmask.modalities.table.writing.writers import as_polars, handed_out, rows_below

@@ -18,8 +18,7 @@ from torch import Tensor
 from unmask.core.model import MaskedModel
 from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import Undrawn, make_encoder
-from unmask.encoder.check import check
-from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary
+from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, check
 from unmask.encoder.kinds import Local
 from unmask.errors import UserError
 from unmask.families import Family, by_name, detect, settle

@@ -13,21 +13,20 @@ import numpy as np
 import torch
 
 from unmask.core.co_occurrence import Factors, co_occurrences, factors, information
+from unmask.core.density import Plan
 from unmask.core.model import MaskedModel
-from unmask.core.plan import Plan
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError
 from unmask.evaluation.card import source_name
-from unmask.modalities.text.network.build import build_model, start_from_counts
+from unmask.modalities.text.network.build import build_model, save_detection, start_from_counts
 from unmask.modalities.text.network.card import corpus_of
-from unmask.modalities.text.network.detection import save_detection
 from unmask.modalities.text.network.folder import save_folder
 from unmask.modalities.text.reading.sources import in_memory, resolve
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.tokens.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer, check_unknown
-from unmask.modalities.text.tokens.prepared import open_prepared, prepared_settings
+from unmask.modalities.text.tokens.prepare import open_prepared, prepared_settings
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, RunResult

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
 from unmask.errors import UserError, flags_are_named, option, setting, suggest
 from unmask.modalities.text.reading.documents import WHOLE, Document, ReadReport, Span, opened
-from unmask.modalities.text.reading.quotes import encloses, separated
 from unmask.remote import Place, Remote
 
 COLUMNS = ("text", "content", "body", "document", "abstract")
@@ -169,3 +170,62 @@ def hub_documents(name: str, column: str | None) -> Iterator[Document]:
     for number, row in enumerate(rows, start=1):
         text = row[_pick(list(row), column, f"hf:{name}")]
         yield Document(_text(text, f"hf:{name}:{number}"), f"hf:{name}", number)
+
+
+_QUOTED = re.compile(r'"(?:[^"]|"")*"', re.DOTALL)
+
+
+def encloses(lines: Iterable[str]) -> bool:
+    """Whether quotes enclose cells in the lines of a .tsv, as csv writers (pandas, R) have it.
+
+    They do where all cells of the first line stand in quotes, or where a cell that begins and ends with a quote has
+    doubled quotes inside, and single ones nowhere: that is how writers spell a quote inside a cell.
+
+    >>> encloses(["text\\tlabel", '"he said ""stop"" twice"\\tgood'])
+    True
+    >>> encloses(["text\\tlabel", '"Stop," he said.\\tgood', '"Stop it."\\tbad'])
+    False
+    """
+    for number, line in enumerate(lines):
+        if '"' not in line:
+            continue
+        cells = line.rstrip("\r\n").split("\t")
+        quoted = [cell for cell in cells if _QUOTED.fullmatch(cell)]
+        if (number == 0 and len(quoted) == len(cells)) or any('""' in cell[1:-1] for cell in quoted):
+            return True
+    return False
+
+
+def separated(
+    lines: Iterable[str], path: Place, separator: str, *, quoted: bool
+) -> Iterator[tuple[int, int, list[str]]]:
+    """The rows of a .csv or .tsv: numbers of the first and the last line of each, and its cells; empty lines have none.
+
+    Args:
+        quoted: quotes enclose cells.
+    """
+    csv.field_size_limit(1 << 28)
+    quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
+    first = 1
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            spans = f" to {reader.line_num}" if reader.line_num > first else ""
+            raise UserError(
+                f"{path}:{first}{spans}: {_said(str(error))}",
+                hint='Is a quote left open there? A quote inside a quoted cell is written twice ("").',
+            ) from None
+        if cells is None:
+            return
+        yield first, reader.line_num, cells
+        first = reader.line_num + 1
+
+
+def _said(error: str) -> str:
+    if "unexpected end" in error:
+        return "a quote opens a cell and nothing closes it"
+    if "expected after" in error:
+        return "text follows a closing quote"
+    return error

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import difflib
 import glob
+import hashlib
+import heapq
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
+from unmask.core.hashing import Salt, hash_keys
 from unmask.engines.folder import ABOUT
 from unmask.errors import UserError, first_of, flags_are_named, suggest
 from unmask.files import files_below
@@ -22,12 +28,12 @@ from unmask.modalities.text.reading.documents import (
     first_undecodable,
     moved,
     packed,
+    pieces,
     refuse_binary,
 )
 from unmask.modalities.text.reading.given import listed
 from unmask.modalities.text.reading.plain import Parting, parting_of, plain_documents
 from unmask.modalities.text.reading.rows import csv_documents, hub_documents, jsonl_documents, parquet_documents
-from unmask.modalities.text.reading.seen import Seen
 from unmask.remote import Place, Remote, files_at, is_url, nearly_url, place, size_of
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".tsv", ".parquet")
@@ -351,3 +357,107 @@ def file_documents(
 def parted(path: Place, parting: Parting) -> Parting:
     """Where documents of a plain text file end, 'auto' decided."""
     return parting if parting != "auto" else ("file" if suffix_of(path) == ".md" else parting_of(path))
+
+
+PIECE = 20_000
+"""Characters of the pieces that are kept or left: a book is sampled as evenly as many short texts."""
+
+
+def sampled(texts: Iterable[str], most: int) -> list[str]:
+    """Pieces of the texts, about `most` characters at most and half as many at least where there are more; all where
+    there are less.
+
+    A piece is kept if a hash of it lies below a threshold, which is halved whenever too much is kept. So what is kept
+    is the same whatever the order of files and texts, and each file has its share. Texts come in the order of their
+    hashes.
+
+    >>> sampled(["b", "a"], 10) == sampled(["a", "b"], 10)
+    True
+    """
+    kept: list[tuple[int, str]] = []
+    size, threshold = 0, 1 << 64
+    for text in texts:
+        for piece in pieces(text, PIECE):
+            number = number_of(piece)
+            if number >= threshold:
+                continue
+            kept.append((number, piece))
+            size += len(piece)
+            while size > most and len(kept) > 1:
+                threshold //= 2
+                kept = [k for k in kept if k[0] < threshold]
+                size = sum(len(piece) for _, piece in kept)
+    return [piece for _, piece in sorted(kept)]
+
+
+def number_of(piece: str) -> int:
+    """What decides whether a piece is kept: 64 bits of a hash of it."""
+    return int.from_bytes(hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+class Seen:
+    """64-bit hashes of texts: the latest in a set, all before them in one sorted array.
+
+    A set alone takes some 70 bytes per text: 700 MB for ten million.
+
+    Args:
+        latest: how many the set holds before they are sorted into the array.
+
+    >>> seen = Seen()
+    >>> seen.add(b"once"), seen.add(b"once")
+    (True, False)
+    """
+
+    def __init__(self, latest: int = 1 << 18) -> None:
+        self._limit = latest
+        self._latest: set[int] = set()
+        self._before = np.zeros(0, np.uint64)
+
+    def add(self, text: bytes) -> bool:
+        """Remember a text; whether it is new."""
+        mark = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        if mark in self._latest:
+            return False
+        if len(self._before):
+            place = int(np.searchsorted(self._before, np.uint64(mark)))
+            if place < len(self._before) and int(self._before[place]) == mark:
+                return False
+        self._latest.add(mark)
+        if len(self._latest) >= self._limit:
+            new = np.sort(np.fromiter(self._latest, np.uint64, len(self._latest)))
+            # Two sorted stretches: the stable sort merges them.
+            self._before = np.sort(np.concatenate([self._before, new]), kind="stable")
+            self._latest.clear()
+        return True
+
+
+PART = 1024
+"""Texts whose keys are drawn at a time."""
+LOOKED_AT = 100_000
+"""Texts that some are drawn of; the rest of a larger corpus, which may be a terabyte on a hub, is not read."""
+
+
+def drawn(texts: Iterable[str], most: int, *, seed: int = 0, of: int = LOOKED_AT) -> tuple[list[str], str]:
+    """At most `most` texts of the first `of`, drawn by `seed` in one pass and given in their order; and which were left
+    out, in words, '' where none was.
+
+    >>> drawn(["a", "b", "c"], 5)
+    (['a', 'b', 'c'], '')
+    >>> drawn("abcdef", 2, of=4)
+    (['a', 'b'], '2 of the first 4 texts, drawn by the seed')
+    """
+    of = max(of, most)
+    kept: list[tuple[int, int, str]] = []  # a heap of the smallest keys, the largest of them on top
+    there, unread = 0, iter(texts)
+    rest = itertools.islice(unread, of)
+    while part := list(itertools.islice(rest, PART)):
+        keys = hash_keys(seed, np.arange(there, there + len(part)), Salt.JUDGED_DOCUMENT).tolist()
+        for number, (key, text) in enumerate(zip(keys, part, strict=True), start=there):
+            if len(kept) < most:
+                heapq.heappush(kept, (-key, number, text))
+            elif -key > kept[0][0]:
+                heapq.heapreplace(kept, (-key, number, text))
+        there += len(part)
+    cut = next(unread, None) is not None
+    left_out = f"{len(kept):,} of {'the first ' if cut else ''}{there:,} texts, drawn by the seed"
+    return [text for _, _, text in sorted(kept, key=lambda one: one[1])], left_out if cut or there > most else ""

@@ -19,25 +19,26 @@ import torch.nn.functional as F
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform
-from unmask.core.crop import AllButCrop
-from unmask.core.pooled import PooledReconstruction
+from unmask.core.pooled import AllButCrop, PooledReconstruction
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
 from unmask.encoder.on_host import on_host
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.modalities.text.network.adapt import (
+    MISSED,
     OBJECTIVE,
     OF_A_NEW_MODEL,
     Adapted,
+    Guard,
     TextAdaptation,
     adapted,
+    embedded_slots,
     in_words,
     rate_for,
     sources_of,
     start_of,
 )
 from unmask.modalities.text.network.card import corpus_of
-from unmask.modalities.text.network.guard import MISSED, Guard, embedded_slots
 from unmask.modalities.text.network.held_out_search import FEWEST, HeldOutSearch, Verdict, held_out_search
 from unmask.modalities.text.network.pretrain import make_job
 from unmask.modalities.text.reading.sources import iter_documents
@@ -236,7 +237,7 @@ class EmbeddingAdaptation(TextAdaptation):
     def save(self, out: Path, model: Any) -> None:
         from unmask.modalities.text.tasks import model as tasks
         from unmask.modalities.text.tasks.pooling import leave_masked_head_out
-        from unmask.modalities.text.tasks.task_model import TaskModel
+        from unmask.modalities.text.tasks.task import TaskModel
 
         loaded, settings = self.loaded, self.settings
         if settings.guard:

@@ -30,9 +30,8 @@ from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.squad import SquadQuestion, as_questions
 from unmask.modalities.text.tasks.tag import by_example
-from unmask.modalities.text.tasks.task import TextTask
-from unmask.modalities.text.tasks.task_model import TaskModel
-from unmask.modalities.text.uses.lengths import may_be_longer
+from unmask.modalities.text.tasks.task import TaskModel, TextTask
+from unmask.modalities.text.uses.blanks import may_be_longer
 from unmask.training.settings import refuse_unread
 
 LONGEST = 30

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from unmask.errors import UserError
+from unmask.modalities.text.network.held_out_search import pieces, with_pairs
 from unmask.modalities.text.tasks import linear
 from unmask.modalities.text.tasks.held_out import kept_together
-from unmask.modalities.text.tokens.terms import pieces, with_pairs
 
 NAME = "beside"
 MOST_TERMS, MOST_WORDS = 20_000, 100_000

@@ -18,16 +18,14 @@ from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.families.heads import SEQUENCE, TaskHead
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
-from unmask.modalities.text.tasks.data import Columns, Item, as_items, place_names, spelling, vectors
+from unmask.modalities.text.tasks.data import Columns, Item, as_items, naming, place_names, spelling, vectors
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
-from unmask.modalities.text.tasks.header import naming
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, refuse_joined, spelled_said
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import TextTask
-from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.tasks.task import TaskModel, TextTask
 from unmask.natural import natural
 from unmask.training.settings import refuse_unread
 

@@ -18,8 +18,7 @@ from unmask.modalities.text.tasks.held_out import interval, judging_folds, resam
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
-from unmask.modalities.text.tasks.task import TextTask
-from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.tasks.task import TaskModel, TextTask
 
 DRAWS = 100
 SHARES = (0.5, 1.0)

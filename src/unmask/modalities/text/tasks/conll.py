@@ -18,8 +18,7 @@ from unmask.given import no_value
 from unmask.modalities.text.reading.given import table_rows
 from unmask.modalities.text.reading.sources import suffix_of
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
-from unmask.modalities.text.tasks.data import Columns, read_rows, refuse_group
-from unmask.modalities.text.tasks.header import naming
+from unmask.modalities.text.tasks.data import Columns, naming, read_rows, refuse_group
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from unmask.errors import UserError
 from unmask.files import split_lines
-from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.header import naming
+from unmask.modalities.text.tasks.data import Columns, naming
 
 OF_NO_WORD = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
 """How CoNLL-U numbers a line that stands for several words, or for none."""

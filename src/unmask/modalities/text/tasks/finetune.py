@@ -16,9 +16,9 @@ from unmask.errors import UserError, option
 from unmask.given import no_value
 from unmask.modalities.text.tasks import loop, simpler
 from unmask.modalities.text.tasks import model as models
+from unmask.modalities.text.tasks.analysis import figures
 from unmask.modalities.text.tasks.data import PARTS, Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
-from unmask.modalities.text.tasks.figures import figures
 from unmask.modalities.text.tasks.finetuning import TaskTraining
 from unmask.modalities.text.tasks.held_out import interval, resamples, several_labels
 from unmask.modalities.text.tasks.lenient import Trouble, warned

@@ -25,8 +25,7 @@ from unmask.memory import free_memory, held_memory
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import TextTask
-from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.tasks.task import TaskModel, TextTask
 from unmask.modalities.text.tasks.trained_part import Compact, Prefix, recompute, used_ids
 from unmask.training.budget import fit, gigabytes, measure_loss
 from unmask.training.finetune import (

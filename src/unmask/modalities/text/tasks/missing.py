@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.evaluation.label_names import is_number, is_spelled, labels_said
+from unmask.evaluation.classes import is_number, is_spelled, labels_said
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.blanks import bare_said, nothing_to_read, unknown_said

@@ -16,9 +16,8 @@ from unmask.families.heads import CLASSES, new_head
 from unmask.modalities.text.network.card import NEW
 from unmask.modalities.text.network.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.beside import Beside, load_beside
-from unmask.modalities.text.tasks.registry import task_class
-from unmask.modalities.text.tasks.task_model import TaskModel
-from unmask.modalities.text.tasks.task_of import task_of
+from unmask.modalities.text.tasks.registry import task_class, task_of
+from unmask.modalities.text.tasks.task import TaskModel
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.precision import computing, precision_of, resolve_device
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from unmask.modalities.text.network.held_out_search import sentences, with_pairs, words
 from unmask.modalities.text.tasks import linear
 from unmask.modalities.text.tasks.beside import Beside
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.squad import SquadQuestion
-from unmask.modalities.text.tokens.terms import sentences, with_pairs, words
 
 GAINS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """What overlaps may be multiplied by."""

@@ -25,8 +25,7 @@ from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import TextTask
-from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.tasks.task import TaskModel, TextTask
 from unmask.training.settings import refuse_unread
 
 

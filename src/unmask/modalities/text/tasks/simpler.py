@@ -13,8 +13,7 @@ from unmask.modalities.text.tasks.beside import Beside, Kind, fit_apart, fit_cos
 from unmask.modalities.text.tasks.classify import KINDS, Classify
 from unmask.modalities.text.tasks.overlap import fit_overlap, sentence_scores
 from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.task import TextTask
-from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.tasks.task import TaskModel, TextTask
 
 MOST_PAIRS = 20_000
 """Pairs that a linear model of frozen vectors is fitted to, drawn by the seed: a pair of 768 wide vectors takes 12 kB.

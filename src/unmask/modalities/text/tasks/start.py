@@ -12,8 +12,7 @@ from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import TextTask
-from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.tasks.task import TaskModel, TextTask
 
 
 def keeps_its_head(text: TextFolder, task: TextTask, random: list[str]) -> bool:

@@ -8,6 +8,7 @@ overlapping windows, and each token is believed where it has most context.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 from unmask.core.batch import Example, PackedBatch
 from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of, quoted
-from unmask.evaluation.label_names import labels_said
+from unmask.evaluation.classes import labels_said
 from unmask.families.heads import TOKEN, TaskHead
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
@@ -29,10 +30,8 @@ from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker, best_window
 from unmask.modalities.text.tasks.lenient import Trouble
 from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.schemes import OUTSIDE, as_tags
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import SHOWN, TextTask
-from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.tasks.task import SHOWN, TaskModel, TextTask
 from unmask.modalities.text.tokens.tokenizer import Encoded
 
 _APOSTROPHES = "'\u2019"
@@ -249,3 +248,42 @@ def _trimmed(text: str, e: Encoded) -> list[tuple[int, int]]:
         low = max(low, start)
         out.append((low, max(end, low)))
     return out
+
+
+_DASH = re.compile(r"(?P<mark>[BIESLUM])-(?P<kind>.+)", re.DOTALL)
+_UNDERSCORE = re.compile(r"(?P<mark>[BIESLUM])_(?P<kind>.+)", re.DOTALL)
+_BEHIND = re.compile(r"(?P<kind>.+)[-_](?P<mark>[BIESLUM])", re.DOTALL)
+_BARE = re.compile(r"(?P<mark>[BIESLUM])(?P<kind>)")
+_NUMBERED = re.compile(r"LABEL_\d+")
+OUTSIDE = "O"
+EXPECTED = "Expected O and B-TYPE, I-TYPE (or O and TYPE alone) in id2label of config.json: write them there."
+
+
+def as_tags(labels: Sequence[str], where: str) -> list[str]:
+    """Labels of a tagger in one spelling: O, B-TYPE, I-TYPE, and E, S, L, U likewise.
+
+    M ("middle") is I. Where no label has a mark, each but O is a type by itself (IO): neighbours of one type are one
+    entity.
+
+    Args:
+        where: what has these labels, for the message.
+
+    >>> as_tags(["O", "PER", "LOC"], "model")
+    ['O', 'I-PER', 'I-LOC']
+    >>> as_tags(["B_PER", "M_PER", "O"], "model")
+    ['B-PER', 'I-PER', 'O']
+    """
+    named = [label for label in labels if label != OUTSIDE]
+    if len(named) == len(labels) or any(_NUMBERED.fullmatch(label) for label in named):
+        raise UserError(
+            f"{where}: labels {first_of(map(quoted, labels), 8)} do not say what is an entity", hint=EXPECTED
+        )
+    for pattern in (_DASH, _UNDERSCORE, _BEHIND, _BARE):
+        found = [pattern.fullmatch(label) for label in named]
+        if all(found):
+            marks = iter([(m["mark"].replace("M", "I"), m["kind"] or "_") for m in found if m is not None])
+            return [label if label == OUTSIDE else "-".join(next(marks)) for label in labels]
+    odd = [label for label in named if not _DASH.fullmatch(label)]
+    if len(odd) < len(named) or any(_BARE.fullmatch(label) for label in named):
+        raise UserError(f"{where}: labels {', '.join(odd[:8])} have no mark (B-, I-) and others have", hint=EXPECTED)
+    return [label if label == OUTSIDE else f"I-{label}" for label in labels]

@@ -18,7 +18,7 @@ from unmask.core.inference import inference_mode, packed_batches
 from unmask.core.token_codec import TokenCodec
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.task_model import TaskModel
+from unmask.modalities.text.tasks.task import TaskModel
 
 
 class Compact:

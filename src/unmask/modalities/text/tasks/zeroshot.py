@@ -21,11 +21,18 @@ from unmask.core.score import score
 from unmask.errors import UserError, either, first_of, option, quoted
 from unmask.modalities.text.reading.given import listed
 from unmask.modalities.text.tasks import model as models
-from unmask.modalities.text.tasks.task_of import task_of
+from unmask.modalities.text.tasks.registry import task_of
 from unmask.modalities.text.tokens.batches import text_example
-from unmask.modalities.text.uses.blanks import bare_said, nothing_to_read, special_said, special_tokens_in, unknown_said
+from unmask.modalities.text.uses.blanks import (
+    bare_said,
+    count_longer,
+    cut_said,
+    nothing_to_read,
+    special_said,
+    special_tokens_in,
+    unknown_said,
+)
 from unmask.modalities.text.uses.filling import BLANK
-from unmask.modalities.text.uses.lengths import count_longer, cut_said
 from unmask.modalities.text.uses.model import TextModel
 
 TEMPLATE = "{text} It was [MASK]."

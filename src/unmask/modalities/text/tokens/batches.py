@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unmask.core.batch import Example, PackedBatch, packer, place_best_fit
-from unmask.core.corruption import ALL_MASK, Corruption, Ratio, Replacement, Selector, Spans, Uniform, Units
+from unmask.core.corruption import (
+    ALL_MASK,
+    Corruption,
+    Ratio,
+    Replacement,
+    Selector,
+    Spans,
+    Uniform,
+    Units,
+    Weighted,
+    own_selector,
+)
 from unmask.core.density import density_of, weigh_of
-from unmask.core.own_selector import own_selector
-from unmask.core.weighted import Weighted
 
 if TYPE_CHECKING:  # a model in use needs none of these, and starts sooner without
     from unmask.modalities.text.recipes import TextSettings
     from unmask.modalities.text.tokens.cache import TokenCache
+import zlib
+
+from unmask.core.hashing import Salt, hash_keys
+from unmask.errors import UserError
+from unmask.modalities.text.tokens.cache import TokenCache
 
 
 def text_example(ids: np.ndarray, units: np.ndarray, special: np.ndarray, identity: int) -> Example:
@@ -70,7 +84,7 @@ def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Co
     Raises:
         ValueError: `rarity` without a corpus.
     """
-    from unmask.training.schedule import Ramp
+    from unmask.training.optimiser import Ramp
 
     fixed = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
     density = density_of(settings.density, fixed, settings.spread)
@@ -102,3 +116,46 @@ def measuring_corruption(ratio: float = 0.15) -> Corruption:
     Independent of the training recipe, so that runs with different ratios can be compared.
     """
     return Corruption(select=Uniform(ratio=ratio), replace=ALL_MASK, static=True)
+
+
+class Replayed:
+    """A corpus with some examples of another behind its own, as training reads it; its counts are the corpus's.
+
+    Attributes:
+        train: the corpus's training examples, and those drawn of the other's, by the numbers `example` takes.
+        validation: the corpus's held-out examples.
+        lengths: slots of each example of both.
+        share: of the slots learnt from, that are of the other: less than was asked for where the other has not so many.
+    """
+
+    def __init__(self, corpus: TokenCache, other: TokenCache, share: float, *, seed: int) -> None:
+        self._corpus, self._other, self.validation = corpus, other, corpus.validation
+        slots = float(corpus.lengths[corpus.train].sum())
+        order = other.train[np.argsort(hash_keys(seed, other.train, Salt.REPLAY), kind="stable")]
+        taken = np.sort(order[np.cumsum(other.lengths[order]) <= slots * share / (1 - share)])
+        if not len(taken):
+            raise UserError(
+                f"replay={share}: no general text to learn from beside what forgetting is measured on",
+                hint="Give more general text, of several documents, or a larger share.",
+            )
+        self.train = np.concatenate([corpus.train, len(corpus) + taken])
+        self.lengths = np.concatenate([corpus.lengths, other.lengths])
+        replayed = float(other.lengths[taken].sum())
+        self.share = replayed / (slots + replayed)
+
+    def __len__(self) -> int:
+        return len(self._corpus) + len(self._other)
+
+    def example(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """See `TokenCache.example`; the other's examples are numbered on from the corpus's."""
+        first = len(self._corpus)
+        return self._corpus.example(number) if number < first else self._other.example(number - first)
+
+    def frequencies(self) -> np.ndarray:
+        """See `TokenCache.frequencies`."""
+        return self._corpus.frequencies()
+
+    def digest(self) -> int:
+        """Of both corpora and of what is drawn."""
+        both = f"{self._corpus.digest()} {self._other.digest()}"
+        return zlib.crc32(self.train.tobytes(), zlib.crc32(both.encode()))

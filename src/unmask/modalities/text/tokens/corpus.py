@@ -10,8 +10,7 @@ from pathlib import Path
 
 from unmask.errors import UserError, setting
 from unmask.modalities.text.reading.documents import ReadReport
-from unmask.modalities.text.reading.sampling import sampled
-from unmask.modalities.text.reading.sources import iter_documents, on_hub
+from unmask.modalities.text.reading.sources import iter_documents, on_hub, sampled
 from unmask.modalities.text.recipes import TextSettings, changed
 from unmask.modalities.text.tokens.cache import TokenCache, content_key, is_held_out
 from unmask.modalities.text.tokens.tokenizer import Tokenizer

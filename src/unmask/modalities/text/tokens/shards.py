@@ -26,8 +26,7 @@ from unmask.errors import UserError
 from unmask.files import fsync
 from unmask.modalities.text.reading.documents import Document, ReadReport
 from unmask.modalities.text.reading.sources import sound_documents
-from unmask.modalities.text.tokens.portions import Portion, portion_documents
-from unmask.modalities.text.tokens.scanning import Reading, mark_of
+from unmask.modalities.text.tokens.scanning import Portion, Reading, mark_of, portion_documents
 from unmask.modalities.text.tokens.tokenising import Recipe, groups, tokenise
 from unmask.writing import replacing
 

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.core.ask import Question
-from unmask.core.ask import answers as answered
 from unmask.core.batch import Example
-from unmask.core.fill import Order, fill_examples
+from unmask.core.fill import Order, Question, fill_examples
+from unmask.core.fill import answers as answered
+from unmask.core.inference import packed_batches
 from unmask.core.score import score
 from unmask.errors import UserError, check_choice, check_whole
 from unmask.modalities.text.network.loaded import LoadedText
 from unmask.modalities.text.reading.given import listed
 from unmask.modalities.text.tokens.batches import text_example
-from unmask.modalities.text.uses.blanks import special_tokens_in, word_of, write_blanks
+from unmask.modalities.text.uses.blanks import marks_spaces, special_tokens_in, word_of, write_blanks
 from unmask.training.settings import check_seed
 
 BLANK = "[MASK]"
@@ -219,3 +219,52 @@ def _with_blanks(model: LoadedText, texts: Sequence[str], *, one_for: str = "") 
 
 def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
     return {k: candidates[0][k] for k in ("filled", "log_probability")} | {"slots": [{"candidates": candidates}]}
+
+
+def label(model: LoadedText, texts: str | Sequence[str]) -> list[dict[str, Any]]:
+    """What the head says of each text; see `TextModel.label`."""
+    head = model.folder.head()
+    if head is None:
+        raise UserError(
+            f"{model.folder.family.name}: the checkpoint has no task head",
+            hint="Fine-tune one: unmask finetune.",
+        )
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    examples = model.examples(texts, max_slots=model.slots)
+    out: list[dict[str, Any]] = [{} for _ in texts]
+    head.to(model.device)
+    for batch, members in packed_batches(examples, model.slots):
+        batch = batch.to(model.device)
+        with torch.inference_mode(), model.context():
+            logits = head.logits(model.model, batch, len(members)).cpu()
+        if head.pool == "each":
+            index = batch.index.flatten().cpu()
+            parts = [logits[index == number] for number in range(len(members))]
+        else:
+            parts = list(logits.split(1))
+        for member, part in zip(members.tolist(), parts, strict=True):
+            out[member] = {"text": texts[member], "logits": part.tolist()}
+            if head.kind == "detect":
+                out[member]["replaced"] = torch.sigmoid(part[:, 0]).tolist()
+            elif head.labels:
+                out[member]["labels"] = [head.labels[i] for i in part.argmax(-1).tolist()]
+    return out
+
+
+def nearest_words(model: LoadedText, words: Sequence[str], k: int = 8) -> list[dict[str, Any]]:
+    """Nearest vocabulary entries of each word; see `TextModel.nearest_words`."""
+    table = model.model.codec.word.weight.detach().float().cpu().numpy()
+    table = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+    names = [model.tokenizer.token(i).lstrip("Ġ▁") for i in range(model.tokenizer.vocab_size)]
+    names += [""] * (len(table) - len(names))
+    alone = np.array([n.isalpha() and len(n) > 1 for n in names], bool)
+    out = []
+    for word in words:
+        spellings = (f"Ġ{word}", f"▁{word}", word) if marks_spaces(model.tokenizer) else (word, word.lower())
+        number = next((i for s in spellings if (i := model.tokenizer.id(s)) is not None), None)
+        if number is None:
+            continue
+        cosine = np.where(alone & (np.array(names) != names[number]), table @ table[number], -2)
+        best = np.argsort(-cosine)[:k]
+        out.append({"word": word, "neighbours": [(names[i], float(cosine[i])) for i in best]})
+    return out

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.core.bound import bound
-from unmask.core.score import scorable
+from unmask.core.score import bound, scorable
 from unmask.errors import UserError
 from unmask.evaluation.metrics import bootstrap_mean, plain
 

@@ -24,10 +24,9 @@ from unmask.modalities.text.network.sentence_files import write_sentences
 from unmask.modalities.text.network.sentences import prompted
 from unmask.modalities.text.reading.given import listed
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses import filling, generating, labels
-from unmask.modalities.text.uses.blanks import says_something, special_said
-from unmask.modalities.text.uses.lengths import count_longer, cut_said
-from unmask.modalities.text.uses.words import nearest_words
+from unmask.modalities.text.uses import filling, generating
+from unmask.modalities.text.uses.blanks import count_longer, cut_said, says_something, special_said
+from unmask.modalities.text.uses.filling import nearest_words
 from unmask.training.precision import precision_of, resolve_device
 
 if TYPE_CHECKING:
@@ -265,7 +264,7 @@ class TextModel(LoadedText):
         Raises:
             UserError: the checkpoint has no task head.
         """
-        return labels.label(self, texts)
+        return filling.label(self, texts)
 
     def evaluate(
         self,
