@@ -178,7 +178,7 @@ def main() -> None:
             model = load(out)
             found: dict[str, Any] = {
                 "model": Path(args.model).name, "corpus": name, "seed": seed, "settings": given,
-                "before": run.before, "after": run.after, "prospect": run.prospect and run.prospect.to_dict(),
+                "before": run.before, "after": run.after,
                 "steps": run.run.result.steps, "kept_step": run.run.result.kept_step,
                 "stopped": run.run.result.stopped, "precision": run.run.result.precision,
                 "processor_seconds": took, "tasks": {},

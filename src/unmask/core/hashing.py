@@ -75,8 +75,6 @@ class Salt(IntEnum):
     # Judged: some of many
     JUDGED_PAIRS = 207
     JUDGED_DOCUMENT = 209
-    # Words of a text, told apart by their tokens
-    WORD = 208
     # Synthetic tables
     SYNTHETIC_CELL = 63
     SYNTHETIC_CELL_WITHIN = 64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ from unmask.modalities.text.network.folder import TextFolder, find_folder, load_
 from unmask.modalities.text.network.held_out_search import HeldOutSearch, Search, Verdict, gains, ranks, ranks_by_words
 from unmask.modalities.text.network.loaded import LoadedText
 from unmask.modalities.text.network.pretrain import TextRun, counts, lengths_of, make_job, write_report
-from unmask.modalities.text.network.prospect import Prospect, probed, prospect_of
 from unmask.modalities.text.reading.sources import plain_text, resolve
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.tokens.batches import Replayed, measuring_corruption, validation_batches
@@ -40,7 +38,6 @@ from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.run import LOOKED_AT, check_run_folder
 from unmask.training.settings import TrainSettings
 from unmask.training.validation import sample
-from unmask.writing import replace_json
 
 ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate of models of their
@@ -164,25 +161,25 @@ def in_words(figures: dict[str, float | None]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapted:
-    """Held-out metrics on the domain (and on general text, where given) before and after; None was not measured.
-
-    Attributes:
-        prospect: what was foreseen; where nothing is held out, from the corpus alone.
-    """
+    """Held-out metrics on the domain (and on general text, where given) before and after; None was not measured."""
 
     run: TextRun
     before: dict[str, float | None]
     after: dict[str, float | None]
-    prospect: Prospect | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
-        foreseen = None if self.prospect is None else self.prospect.to_dict()
-        return self.run.to_dict() | {"before": self.before, "after": self.after, "prospect": foreseen}
+        return self.run.to_dict() | {"before": self.before, "after": self.after}
 
     def said(self) -> list[str]:
-        """What was foreseen, and why the run stopped, in sentences."""
-        result, lines = self.run.result, [] if self.prospect is None else self.prospect.lines()
+        """The losses before and after, and why the run stopped, in sentences."""
+        result = self.run.result
+        losses = [
+            f"on {name} from {was:.2f} to {now:.2f}"
+            for name, key in (("held-out texts", "loss"), ("general text", "general_loss"))
+            if (was := self.before.get(key)) is not None and (now := self.after[key]) is not None
+        ]
+        lines = [f"loss in nats per hidden token: {', '.join(losses)}"] if losses else []
         if result.stopped == "early":
             why = (
                 "the loss on general text had risen by more than its limit"
@@ -205,8 +202,6 @@ class Adapted:
 
 class TextAdaptation(Pretrainable[Adapted]):
     """A published or pretrained model on domain text; see `adapt`."""
-
-    prospect: Prospect | None = None
 
     def __init__(
         self,
@@ -254,7 +249,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         return build_cache(source, self.loaded.tokenizer, folder, settings, say, resumed=self.started)
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
-        loaded, settings = self.loaded, self.settings
+        loaded, settings, train = self.loaded, self.settings, self.train
         sets = self._held_out(say)
         extra = {"general": sets["general_"]} if "general_" in sets else {}
         stop = self._forgot if extra else None
@@ -266,35 +261,10 @@ class TextAdaptation(Pretrainable[Adapted]):
         job = dataclasses.replace(job, fingerprint={**job.fingerprint, "the model": self._digest})
         self.before = _measure(loaded.model, sets, settings)
         say(f"before: {in_words(self.before)}")
-        return self._foreseen(job, out, say)
-
-    def _foreseen(self, job: Job, out: Path, say: Callable[[str], None]) -> Job:
-        """Say what is to be expected, and have the start's weights kept unless training lowers the held-out loss."""
-        loaded, train = self.loaded, self.train
-        prospect = prospect_of(
-            self.cache,
-            loaded.tokenizer,
-            loss=self.before["loss"],
-            general_loss=self.before.get("general_loss"),
-            head=not loaded.why_not_masked(),
-        )
-        self.prospect, loss = prospect, self.before["loss"]
-        if loss is None:
-            for line in prospect.lines():
-                say(line)
-            return job
-        some = sample(job.validation, LOOKED_AT * train.batch_slots)
-        if train.patience is not None or job.stop_when is not None:
-            job = dataclasses.replace(job, at_start=_measure(loaded.model, {"": some}, self.settings)["loss"])
-        kept = out / "prospect.json"
-        if (out / "checkpoints").exists():
-            prospect = dataclasses.replace(prospect, probe_gain=(read_object(kept) or {}).get("probe_gain"))
-        elif int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            prospect = dataclasses.replace(prospect, probe_gain=probed(job, train, loss))
-            replace_json(kept, prospect.to_dict())
-        self.prospect = prospect
-        for line in prospect.lines():
-            say(line)
+        if job.validation and (train.patience is not None or job.stop_when is not None):
+            some = sample(job.validation, LOOKED_AT * train.batch_slots)
+            # The start's weights are kept unless training lowers the held-out loss.
+            job = dataclasses.replace(job, at_start=_measure(loaded.model, {"": some}, settings)["loss"])
         return job
 
     def _held_out(self, say: Callable[[str], None], most: int = 2048) -> dict[str, Sequence[PackedBatch]]:
@@ -354,7 +324,6 @@ class TextAdaptation(Pretrainable[Adapted]):
                 "adapt_rate": self.settings.train.learning_rate,
                 "before": self.before,
                 "replay": self.replay,
-                "prospect": None if self.prospect is None else self.prospect.to_dict(),
                 "source": source_name(self.data),
                 "corpus": corpus_of(self.cache, loaded.tokenizer),
             },
@@ -363,7 +332,7 @@ class TextAdaptation(Pretrainable[Adapted]):
     def finished(self, out: Path, result: RunResult) -> Adapted:
         run = TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache))
         after = self.after(result)
-        return Adapted(run=run, before=self.before, after=after, prospect=self.prospect)
+        return Adapted(run=run, before=self.before, after=after)
 
     def after(self, result: RunResult) -> dict[str, float | None]:
         """What `before` holds, of the trained model."""

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from unmask.core.hashing import Salt, hash_keys
 from unmask.engines.local import Ended
 from unmask.errors import UserError
 from unmask.files import check_files, sealed, unsealed
@@ -99,41 +98,14 @@ class TokenCache:
         Args:
             most: about so many tokens at most, of pieces evenly spread over the corpus.
         """
-        for at, kept, example in self._pieces(self.train, most):
-            yield self._tokens[at][kept], example[kept]
-
-    def words(
-        self, split: np.ndarray, counted: np.ndarray, most: int | None = None
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(hash of each word, number of its example) of `split`, 8 192 examples at a time; a word is a unit's tokens.
-
-        Args:
-            split: example numbers, `train` or `validation`.
-            counted: the other tokens are passed over, as if they were not there; bool, shape (vocabulary,).
-            most: as in `pieces`.
-        """
-        for at, kept, example in self._pieces(split, most):
-            tokens = self._tokens[at]
-            kept &= counted[tokens]
-            unit = np.cumsum(self._starts[at], dtype=np.int64)[kept]  # of all: a word may begin with a space alone
-            tokens, example = tokens[kept], example[kept]
-            if not len(tokens):
-                continue
-            new = np.ones(len(tokens), bool)
-            new[1:] = (unit[1:] != unit[:-1]) | (example[1:] != example[:-1])
-            first = np.flatnonzero(new)
-            place = np.arange(len(tokens)) - np.repeat(first, np.diff(first, append=len(tokens)))
-            yield np.add.reduceat(hash_keys(tokens, place, Salt.WORD), first), example[first]
-
-    def _pieces(self, split: np.ndarray, most: int | None) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-        """(where 8 192 examples lie, which of their tokens are of `split`, number of the example of each)."""
-        asked = np.zeros(len(self), bool)
-        asked[split] = True
+        training = np.zeros(len(self), bool)
+        training[self.train] = True
         step = 1 if most is None else max(1, len(self._tokens) // most)
         for first in range(0, len(self), 8192 * step):
             edges = self._offsets[first : first + 8193]
             example = np.repeat(np.arange(first, first + len(edges) - 1), np.diff(edges))
-            yield slice(edges[0], edges[-1]), asked[example], example
+            kept = training[example]
+            yield self._tokens[edges[0] : edges[-1]][kept], example[kept]
 
     def digest(self) -> int:
         """CRC-32 of where examples end and of the tokens, of which 64 pieces of 2^18, evenly spread, are enough."""

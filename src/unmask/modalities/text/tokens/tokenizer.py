@@ -227,11 +227,6 @@ class Tokenizer:
             with written(folder / name) as temporary:
                 temporary.write_text(text, encoding="utf-8")
 
-    def lettered(self) -> np.ndarray:
-        """Which tokens hold a letter or a digit, or a part of a character's bytes; bool, shape (vocabulary,)."""
-        texts = self.backend.decode_batch([[i] for i in range(self.vocab_size)], skip_special_tokens=True)
-        return np.array([any(c.isalnum() or c == "\ufffd" for c in text) for text in texts], bool)
-
     def encode(self, texts: Sequence[str], *, max_slots: int | None = None, specials: bool = True) -> list[Encoded]:
         """Tokenise texts, in parallel on all cores.
 
