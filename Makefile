@@ -35,10 +35,10 @@ check: $(STAMP)  ## format, lint, types
 	$(BIN)/mypy
 
 verify: $(STAMP)  ## remake the quick figures of the pages (minutes) and say how far they moved
-	$(BIN)/unmask verify --quick
+	$(BIN)/python docs/make/doc_verify.py --quick
 
 tables: $(STAMP)  ## draw the tables and figures of the pages from docs/results
-	$(BIN)/unmask verify --draw
+	$(BIN)/python docs/make/doc_verify.py --draw
 
 bench: $(STAMP)  ## side by side with transformers on this machine (tens of minutes)
 	$(BIN)/python benchmarks/text_infer.py

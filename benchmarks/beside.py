@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from sheets import processor
 from unmask.training.precision import Precision, resolve_precision
-from unmask.verify.provenance import processor
 
 
 def format_here() -> Precision:

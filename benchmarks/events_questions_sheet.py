@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.verify.sheet import parsed, written
+from sheets import parsed, written
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ["src/unmask/core", "src/unmask/encoder", "src/unmask/training", "src/unmask/modalities/events"]

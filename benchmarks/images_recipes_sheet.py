@@ -17,7 +17,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from unmask.verify.sheet import parsed, written
+from sheets import parsed, written
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ["src/unmask/core", "src/unmask/encoder", "src/unmask/training", "src/unmask/modalities/images"]

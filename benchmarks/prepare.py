@@ -37,8 +37,7 @@ from typing import Any
 
 import psutil
 
-from unmask.verify.result import FOLDER
-from unmask.verify.sheet import Sheet, Table, written
+from sheets import FOLDER, Sheet, Table, written
 
 PART = 256_000_000
 SOURCES = ("src/unmask/engines", "src/unmask/modalities/text", "benchmarks/prepare.py")

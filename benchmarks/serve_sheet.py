@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.verify.result import FOLDER
-from unmask.verify.sheet import Sheet, Table, written
+from sheets import FOLDER, Sheet, Table, written
 
 SAME = 0.999
 """Smallest cosine to (or share of answers equal to) those of ours in fp32 with which a peer counts."""

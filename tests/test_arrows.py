@@ -33,7 +33,6 @@ LAYERS = {
     "unmask.modalities": 8,
     "unmask.standard": 7,
     "unmask.export": 9,
-    "unmask.verify": 9,
     "unmask.serving": 9,
     "unmask.cli": 10,
     "unmask.__main__": 11,

@@ -37,9 +37,6 @@ ELSEWHERE = {
         f"modalities/{room}/card.py": "commands of a model card"
         for room in ("text/network", "table", "images/network", "events/uses")
     },
-    "verify/provenance.py": "flags of git, and of a command of a checkout that Python callers have no other form of",
-    "verify/remake.py": "the same",
-    "verify/result.py": "the same",
 }
 """Files whose texts name flags for another reader than the caller."""
 PYTHON_ALONE = {

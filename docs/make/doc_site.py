@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from doc_links import ROOT, broken, links, pages
 from doc_reference import first_sentence, made
-from unmask.verify.draw import redrawn
-from unmask.verify.remake import figure_of, table_of
+from verify.draw import redrawn
+from verify.remake import figure_of, table_of
 
 MAKE = Path(__file__).parent
 BUILD = ROOT / "build" / "docs"

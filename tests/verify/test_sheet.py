@@ -1,4 +1,4 @@
-"""Sheets: tables of benchmarks that `unmask verify` does not remake, and the figures of sentences drawn from them."""
+"""Sheets: tables of benchmarks that doc_verify.py does not remake, and the figures of sentences drawn from them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
-from unmask.verify import draw, provenance, remake
-from unmask.verify.result import FOLDER
-from unmask.verify.sheet import Sheet, Table, parsed, sheets, written
+from verify import draw, provenance, remake
+from verify.result import FOLDER
+from verify.sheet import Sheet, Table, parsed, sheets, written
 
 ROOT = Path(__file__).parents[2]
 SHEET = Sheet(

@@ -1,4 +1,4 @@
-"""`unmask verify`: results are remade, compared with their files, drawn into pages, and marked once code changed."""
+"""doc_verify.py: results are remade, compared with their files, drawn into pages, and marked once code changed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from commands import run
+import doc_verify
 from unmask.errors import UserError
-from unmask.verify import declared, draw, provenance, remake
-from unmask.verify.result import FOLDER, Result, read, recorded
-from unmask.verify.sheet import sheets
+from verify import declared, draw, provenance, remake
+from verify.result import FOLDER, Result, read, recorded
+from verify.sheet import sheets
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,7 +99,7 @@ def test_a_record_is_older_once_its_code_has_changed(checkout: Path):
 def test_pages_are_drawn_from_files_alone(checkout: Path):
     page = checkout / "docs" / "how-to" / "page.md"
     remake.draw_pages(checkout)
-    assert "*Not measured yet: `unmask verify tiny --write`.*" in page.read_text()
+    assert "*Not measured yet: `python docs/make/doc_verify.py tiny --write`.*" in page.read_text()
     measured(checkout).write(checkout)
     assert remake.draw_pages(checkout) == [page]
     text = page.read_text()
@@ -117,28 +117,36 @@ def test_pages_are_drawn_from_files_alone(checkout: Path):
         draw.redrawn(page.read_text(), str)
 
 
+def remade(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of `doc_verify.py WORDS`."""
+    with pytest.raises(SystemExit) as ended:
+        doc_verify.main([str(w) for w in words])
+    out = capsys.readouterr()
+    return int(ended.value.code or 0), out.out, out.err
+
+
 def test_the_command(checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    code, out, _ = run(capsys, "verify", "--quick", "--root", checkout)
+    code, out, _ = remade(capsys, "--quick", "--root", checkout)
     assert code == 0
     assert "not recorded" in out
     assert not (checkout / FOLDER).exists()
-    code, out, _ = run(capsys, "verify", "tiny", "--write", "--root", checkout)
+    code, out, _ = remade(capsys, "tiny", "--write", "--root", checkout)
     assert code == 0
     assert (checkout / FOLDER / "tiny.json").exists()
     assert "A tiny result" in (checkout / "docs" / "how-to" / "page.md").read_text()
-    code, out, _ = run(capsys, "verify", "--list", "--root", checkout, "--json")
+    code, out, _ = remade(capsys, "--list", "--root", checkout, "--json")
     assert [one["name"] for one in json.loads(out)["results"]] == ["tiny"]
     (checkout / "test_verify_measure.py").write_text(
         "def measure(*, seed, shift):\n"
         "    return {'ours': {'accuracy': 0.1, 'steps': 3.0}, 'rule': {'accuracy': 0.5}}\n"
     )
     monkeypatch.delitem(__import__("sys").modules, "test_verify_measure")
-    code, out, _ = run(capsys, "verify", "--root", checkout)
+    code, out, _ = remade(capsys, "--root", checkout)
     assert code == 1
     assert "1 outside the recorded interval" in out
     for words in (["tyni"], ["--list", "--draw"]):
-        assert run(capsys, "verify", *words, "--root", checkout)[0] == 2
-    assert run(capsys, "verify", "--list", "--root", checkout / "docs")[0] == 2
+        assert remade(capsys, *words, "--root", checkout)[0] == 2
+    assert remade(capsys, "--list", "--root", checkout / "docs")[0] == 2
 
 
 def test_the_pages_of_this_repository_are_as_their_files_have_them():

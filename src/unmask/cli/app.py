@@ -38,7 +38,6 @@ COMMANDS: Mapping[str, str] = {
     "recommend": "Which family and checkpoint to start from, with the reasons and the memory.",
     "surgery": "Longer positions, a smaller vocabulary, round tables; what the model says stays the same.",
     "events": "Patient events.",
-    "verify": "Remake figures of the documentation and say how far they moved (from a checkout).",
 }
 """Name -> help, in the order of `unmask --help`. `events` holds that modality's own commands."""
 
@@ -52,7 +51,6 @@ OWN: Mapping[str, str] = {
     "demo": "unmask.cli.serve:demo",
     "serve": "unmask.cli.serve:serve",
     "inspect": "unmask.cli.serve:inspect",
-    "verify": "unmask.cli.verify:verify",
 }
 """The commands that are the same for every modality; those of the others are in `Modality.commands`."""
 

@@ -55,7 +55,7 @@ class Result:
     @property
     def command(self) -> str:
         """What remakes it."""
-        return f"unmask verify {self.name}"
+        return f"python docs/make/doc_verify.py {self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,9 @@ def read(root: Path, name: str) -> Record | None:
         )
         return Record(**{**found, "rows": rows, "gains": gains, "seeds": tuple(found["seeds"])})
     except (KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a result ({error})", hint="Write it anew: unmask verify --write.") from None
+        raise UserError(
+            f"{path}: not a result ({error})", hint="Write it anew: python docs/make/doc_verify.py --write."
+        ) from None
 
 
 __all__ = ["FOLDER", "Measured", "Record", "Result", "Row", "read", "recorded", "summary"]

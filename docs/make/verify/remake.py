@@ -11,10 +11,10 @@ from pathlib import Path
 
 from unmask.errors import UserError, suggest
 from unmask.plugins import resolve
-from unmask.verify import declared, provenance
-from unmask.verify import sheet as sheet_
-from unmask.verify.draw import HERE, draw, table, told
-from unmask.verify.result import Record, Result, read, recorded
+from verify import declared, provenance
+from verify import sheet as sheet_
+from verify.draw import HERE, draw, table, told
+from verify.result import Record, Result, read, recorded
 
 
 @dataclass(frozen=True, kw_only=True)

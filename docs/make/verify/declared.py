@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from unmask.verify.result import Result
+from verify.result import Result
 
-_MEASURES = "unmask.verify.measures"
+_MEASURES = "verify.measures"
 _ENGINE = ("src/unmask/core", "src/unmask/encoder", "src/unmask/training")
 _TABLE = tuple(
     f"src/unmask/modalities/table/{part}" for part in ("schema", "distribution", "fitting", "imputation", "model.py")

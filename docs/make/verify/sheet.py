@@ -1,4 +1,4 @@
-"""A sheet: tables of a benchmark that `unmask verify` does not remake, in the file that the pages draw them from.
+"""A sheet: tables of a benchmark that doc_verify.py does not remake, in the file that the pages draw them from.
 
 Most were copied from pages that had them before the files were: such a file has the commit that brought the figures,
 and null for what nobody wrote down. A figure is in one file alone; pages name its row and column.
@@ -14,8 +14,8 @@ from typing import Any
 
 from unmask.errors import UserError, suggest
 from unmask.files import read_object
-from unmask.verify.draw import OLDER
-from unmask.verify.result import FOLDER
+from verify.draw import OLDER
+from verify.result import FOLDER
 
 KIND = "sheet"
 UNKNOWN = "not recorded"

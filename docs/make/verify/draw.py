@@ -1,7 +1,7 @@
 """Tables and figures of the pages, drawn from the files of results between two marks:
 
 <!-- results: NAME -->
-(what stands here is drawn: `unmask verify --draw`)
+(what stands here is drawn: `python docs/make/doc_verify.py --draw`)
 <!-- end -->
 
 and within a sentence <!-- figure: NAME | ROW | COLUMN -->(drawn)<!-- end -->.
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from unmask.errors import UserError
 from unmask.evaluation.meanings import legend, meaning
-from unmask.verify.result import Record, Row
 from unmask.writing import written
+from verify.result import Record, Row
 
 MARKED = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([^|]+?) \| ([^|]+?) \| ([^|]+?) -->)(.*?)(<!-- end -->)", re.DOTALL)

@@ -1,4 +1,7 @@
-"""unmask verify [NAME...]"""
+"""Remake figures of the pages, and say how far they moved.
+
+python docs/make/doc_verify.py [NAME...]        see --help; `make verify` remakes the quick ones
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ import sys
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Output
+from unmask.errors import UserError, with_flags
+from verify import provenance, remake
+from verify.result import read
 
 
 def verify(
@@ -22,11 +29,6 @@ def verify(
 ) -> None:
     """Remake figures of the documentation and say how far they moved. Ends with 0 where all lie in the intervals that
     are recorded, 1 where one does not. From a checkout of the source."""
-    from unmask.cli.common import Output
-    from unmask.errors import UserError
-    from unmask.verify import provenance, remake
-    from unmask.verify.result import read
-
     output, place = Output(json_), provenance.root_of(root)
     if list_ + draw + (write or quick) > 1:
         raise UserError("--list, --draw and remaking are asked for together", hint="Give one of them.")
@@ -57,3 +59,19 @@ def verify(
     output.write({"figures": shown, "outside": len(outside), "written": written}, lines)
     if outside and not write:
         raise typer.Exit(1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command: a person's mistake is one message on stderr and exit code 2."""
+    app = typer.Typer(add_completion=False)
+    app.command()(verify)
+    try:
+        with with_flags():
+            app(args=arguments, prog_name="doc_verify.py")
+    except UserError as error:
+        print(f"doc_verify.py: {error}", file=sys.stderr)
+        sys.exit(UserError.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -79,7 +79,7 @@ def _files(root: Path, source: str) -> list[Path]:
     place = root / source
     files = [place] if place.is_file() else [*place.rglob("*.py")]
     if not files:
-        raise UserError(f"{place}: no source there", hint="Name in unmask/verify/declared.py what is measured now.")
+        raise UserError(f"{place}: no source there", hint="Name in docs/make/verify/declared.py what is measured now.")
     return files
 
 
