@@ -151,7 +151,7 @@ def baseline(arguments, train, test):
 
     from unmask.modalities.text.network.folder import load_folder
     from unmask.modalities.text.tasks import compare, linear, simpler
-    from unmask.modalities.text.tasks.beside import vectors_apart
+    from unmask.modalities.text.tasks.baselines import vectors_apart
     from unmask.modalities.text.tasks.classify import KINDS
     from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.registry import task_class
@@ -178,14 +178,14 @@ def baseline(arguments, train, test):
         constant = np.log(share.clip(1e-6)) if work.problem == "single" else share
         return work.decode([constant] * len(test), held), work, time.process_time(), {}
     if method == "tfidf":
-        from unmask.modalities.text.tasks.beside import fit_words
+        from unmask.modalities.text.tasks.baselines import fit_words
 
         outputs = fit_words(train, target, kind, work.problem).outputs(test)
         return work.decode(list(outputs), held), work, time.process_time(), {}
     where = {"slots": slots, "context": contextlib.nullcontext}
     pair = train[0].text2 is not None
     if pair:
-        from unmask.modalities.text.tasks.beside import fit_apart
+        from unmask.modalities.text.tasks.baselines import fit_apart
 
         fitted = fit_apart(vectors_apart(text.model, encoder, train, **where), target, kind, work.problem)
         at = time.process_time()

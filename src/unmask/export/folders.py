@@ -77,7 +77,7 @@ def chosen_sentences(sentences: Sentences, pooling: str | None, normalise: bool 
 
 
 NAMES = {
-    *("config.json", "unmask.json", "README.md", "LICENSE", "LICENCE", "NOTICE", "beside.json"),
+    *("config.json", "unmask.json", "README.md", "LICENSE", "LICENCE", "NOTICE", "baseline.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),

@@ -15,7 +15,7 @@ from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.embed import pool, pool_padded
 from unmask.encoder.transformer import Encoder
-from unmask.errors import UserError, either, option
+from unmask.errors import UserError, either, option, setting
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
 from unmask.modalities.text.network.sentences import Sentences
 from unmask.modalities.text.tokens.batches import text_example
@@ -49,11 +49,10 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
     if pooling is not None:
         return SENTENCE, None
     about = folder.settings.get("task") or {}
-    if about.get("beside"):
+    if about.get("baseline"):
         raise UserError(
-            f"the folder predicts with a simpler model beside its encoder ({about.get('kept')}), which no export holds",
-            hint='For an export of encoder and head alone, remove "beside" from the task in unmask.json: it does '
-            "worse on held-out rows.",
+            f"the folder predicts with a baseline ({about.get('kept')}), which no export holds",
+            hint=f"Fine-tune without {setting('baseline')}: encoder and head can be exported.",
         )
     task = about.get("name")
     classes = [str(c) for c in folder.hf_config.get("architectures") or ()]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from unmask.modalities.text.network.held_out_search import sentences, with_pairs, words
-from unmask.modalities.text.tasks.beside import fit_cosine, fit_words
+from unmask.modalities.text.tasks.baselines import fit_cosine, fit_words
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.scorers import squad_exact, squad_f1
 from unmask.modalities.text.tokens.tokenizer import Tokenizer

@@ -83,6 +83,9 @@ def finetune(
     seed: options.RunSeed = None,
     resume: options.Resume = False,
     examples: options.Examples = False,
+    baseline: str = typer.Option(
+        None, "--baseline", "--model", help="Save tfidf, frozen or lookup of the comparison in place of the encoder."
+    ),
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
     json_: options.Json = False,
@@ -93,7 +96,7 @@ def finetune(
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
 
-    settings = run_overrides(context, examples=examples or None)
+    settings = run_overrides(context, examples=examples or None, baseline=baseline)
     if resume and (adapt or seeds > 1):
         raise UserError("--resume", hint="One fine-tuning run can be resumed: no --seeds, no --adapt.")
     output = Output(json_, int(settings.get("seed") or 0))

@@ -56,8 +56,8 @@ def test_scores_of_a_window_are_those_of_its_sentences(tmp_path):
     task = task_class("answer").from_items(encoder, items, TaskSettings(stride=4))
     prepared = task.prepare(items, labelled=True)
     assert len(prepared.extra["windows"]) > len(items)  # several windows per text
-    beside = fit_overlap(items)
-    for number, scores in enumerate(sentence_scores(beside, prepared)):
+    baseline = fit_overlap(items)
+    for number, scores in enumerate(sentence_scores(baseline, prepared)):
         window = prepared.extra["windows"][number]
         inside = np.arange(len(scores)) - window.shift
         context = (inside >= 0) & (inside < window.last - window.first)
@@ -69,15 +69,16 @@ def test_scores_of_a_window_are_those_of_its_sentences(tmp_path):
             assert scores[slot] - 8.0 * found[of] == pytest.approx(0.0, abs=EDGE + 1e-9)
 
 
-def test_the_rule_is_kept_beside_a_model_that_knows_less_and_used_by_predict(tmp_path):
+def test_the_rule_is_saved_where_it_is_asked_for_and_used_by_predict(tmp_path):
     model, rows = folder(tmp_path / "model"), asked(48)
-    result = finetune("answer", model, rows[:32], validation=rows[32:], out=tmp_path / "out", **QUICK)
+    given = QUICK | {"validation": rows[32:], "out": tmp_path / "out", "baseline": "lookup"}
+    result = finetune("answer", model, rows[:32], **given)
     table = {r["model"]: r["value"] for r in result["comparison"]}
     kept = next(r for r in result["comparison"] if r["kept"])
-    assert kept["model"].startswith("words in common by sentence")
+    assert kept["model"] == "words in common by sentence"
     assert kept["value"] == max(table.values()) > 90
     assert evaluate(tmp_path / "out", rows[32:])["value"] == pytest.approx(kept["value"])
-    assert load(tmp_path / "out").beside.kind == "sentence"
+    assert load(tmp_path / "out").baseline.kind == "sentence"
     said = predict(tmp_path / "out", rows[32:])
     assert np.mean([p["answer"]["text"] == r["answers"][0]["text"] for p, r in zip(said, rows[32:], strict=True)]) > 0.9
 

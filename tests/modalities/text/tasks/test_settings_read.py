@@ -58,6 +58,7 @@ OTHER = {
     "micro_slots": 64,
     "start": "probe",
     "group": "site",
+    "baseline": "tfidf",
     "held": 0.4,
     "refit": True,
     "learning_rate": 1e-3,
@@ -103,7 +104,9 @@ LOOP = (
     *("schedule", "warmup", "decay", "minimum_rate", "precision", "seed"),
 )
 """What the loop reads, which is the same one for all."""
-REFUSED = {name: {"held", "refit", "evaluate_every", "patience", "examples", "checkpoint_seconds"} for name in ROWS}
+REFUSED = {
+    name: {"held", "refit", "baseline", "evaluate_every", "patience", "examples", "checkpoint_seconds"} for name in ROWS
+}
 """Without rows held out, and without checkpoints."""
 for _name, _task in TASK.items():
     for _other, _settings in {

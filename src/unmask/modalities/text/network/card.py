@@ -129,11 +129,11 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
     if labels:
         data.append(f"{len(labels)} labels: {first_of(map(quoted, labels), 20)}.")
     base = task.get("base") or about.get("adapted_from")
-    beside = task.get("beside")
+    baseline = task.get("baseline")
     what = f"An encoder of text ({_shape(config)}) fine-tuned for the task `{kind}`"
     what += f", from {model_name(base)}." if base else "."
-    if beside:
-        what += f" Its answers are mixed with, or made by, a simpler model in the same folder ({beside})."
+    if baseline:
+        what += f" Its answers are those of a baseline in the same folder ({task.get('kept')})."
     done = {"similarity": "a score for pairs, a vector for texts"}.get(kind, "one prediction per row")
     return Card(
         what=what,
@@ -158,10 +158,8 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
                 ("its figures on labelled rows of yours", "unmask evaluate MODEL labelled.csv"),
             ],
             python='import unmask\n\nunmask.text.predict(MODEL, ["a text", "another"])',
-            transformers="" if (files / "model.onnx").exists() else _task_in_transformers(kind),
-            without_unmask="The simpler model beside it is not known to transformers: answers differ there."
-            if beside
-            else "",
+            transformers="" if baseline or (files / "model.onnx").exists() else _task_in_transformers(kind),
+            without_unmask="transformers reads the encoder alone: the baseline predicts in unmask." if baseline else "",
         ),
     )
 

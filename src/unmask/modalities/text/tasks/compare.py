@@ -1,5 +1,4 @@
-"""What was fine-tuned beside simpler models, on the same held-out rows: a table with intervals, and which of them is
-kept."""
+"""What was fine-tuned and its baselines on the same held-out rows: a table with intervals, and what is kept."""
 
 from __future__ import annotations
 
@@ -12,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from unmask.core.inference import one_core
+from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import simpler
-from unmask.modalities.text.tasks.beside import Beside, Kind, fit_cosine, vectors_apart
+from unmask.modalities.text.tasks.baselines import KINDS, Baseline, Kind, fit_cosine, vectors_apart
 from unmask.modalities.text.tasks.held_out import interval, judging_folds, resamples
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.prepared import Prepared
@@ -21,9 +21,6 @@ from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.task import TaskModel, TextTask
 
 DRAWS = 100
-SHARES = (0.5, 1.0)
-AVERAGED = ("words", "sentence")
-"""Kinds whose outputs are averaged with the encoder's too."""
 SENTENCE = "sentence with the most words in common"
 
 
@@ -32,15 +29,13 @@ class Rival:
     """A simpler model's predictions of the held-out rows.
 
     Attributes:
-        beside: the model itself, where it can be saved in the folder.
-        outputs: its outputs, for averaging with the encoder's.
+        baseline: the model itself, where it can be saved.
         constant: it answers the same whatever the text.
     """
 
     name: str
     predictions: list[dict[str, Any]]
-    beside: Beside | None = None
-    outputs: Sequence[np.ndarray] | None = None
+    baseline: Baseline | None = None
     constant: bool = False
 
 
@@ -70,11 +65,11 @@ def rivals(
             assert model is not None
             out += _constants(task, model, training, held, where)
         for kind in simpler.kinds_of(task, training):
-            beside = simpler.fit(kind, task, model, training, seed=seed, **where)  # type: ignore[arg-type]
-            if beside is None:
+            baseline = simpler.fit(kind, task, model, training, seed=seed, **where)  # type: ignore[arg-type]
+            if baseline is None:
                 continue
-            outputs = simpler.outputs(beside, task, model, held, found, **where)  # type: ignore[arg-type]
-            out.append(Rival(_name(kind, task), untempered(task).decode(outputs, held), beside, outputs))
+            outputs = simpler.outputs(baseline, task, model, held, found, **where)  # type: ignore[arg-type]
+            out.append(Rival(_name(kind, task), untempered(task).decode(outputs, held), baseline))
         return out
 
 
@@ -162,9 +157,10 @@ class Verdict:
 
     Attributes:
         table: rows of `model`, `value`, `low`, `high` (95 %, over the held-out rows or their groups) and `kept`.
-        beside: a simpler model that goes into the folder, its share set.
+        baseline: the one that was asked for, and is saved.
         kept: name of the row that is kept.
-        better: name of a simpler model that did better and cannot be kept in the folder.
+        better: name of a baseline that did better than what is kept, and what `baseline` calls it ("" where it cannot
+            be saved).
         reason: why a state that scored higher is not kept.
         no_better_than: the answer that scores as much or more where it is given to every text; None where what is kept
             is better than any.
@@ -173,8 +169,8 @@ class Verdict:
 
     table: list[dict[str, Any]]
     kept: str
-    beside: Beside | None = None
-    better: str | None = None
+    baseline: Baseline | None = None
+    better: tuple[str, str] | None = None
     reason: str | None = None
     no_better_than: str | None = None
     barely_better_than: str | None = None
@@ -184,51 +180,42 @@ def judge(
     task: TextTask,
     own: list[tuple[str, list[dict[str, Any]]]],
     kept: str,
-    found: Sequence[np.ndarray],
     others: Sequence[Rival],
     held: Prepared,
     *,
     seed: int,
+    baseline: str = "none",
 ) -> Verdict:
     """Set the candidates side by side.
 
     Args:
         own: (name, predictions) of the states of encoder and head.
-        kept: which of them is kept.
-        found: the kept state's outputs.
+        kept: which of them is kept, unless a `baseline` is asked for (one of `baselines.KINDS`).
     """
 
-    def value(predictions: list[dict[str, Any]]) -> float:
-        return task.value(predictions, held.items)
+    def worth(predictions: list[dict[str, Any]]) -> float:
+        return merit(task.metric, task.value(predictions, held.items))
 
-    best = merit(task.metric, value(dict(own)[kept]))
-    beside, better, extra = None, None, []
-    for rival in sorted(others, key=lambda r: -merit(task.metric, value(r.predictions))):
-        kind = None if rival.beside is None else rival.beside.kind
-        # A rule about sentences says nothing of which words in them: with the encoder it may be better than either.
-        if merit(task.metric, value(rival.predictions)) <= best and kind != "sentence":
-            continue
-        if rival.beside is None:
-            better = better or rival.name
-            continue
-        assert rival.outputs is not None
-        for share in SHARES if kind in AVERAGED else SHARES[-1:]:
-            rival.beside.share = share
-            said = untempered(task).decode(rival.beside.mixed(found, rival.outputs), held)
-            name = rival.name if share == 1 else f"{rival.name}, averaged with the encoder"
-            if share < 1:
-                extra.append((name, said))
-            if merit(task.metric, value(said)) > best:
-                best, beside, kept, chosen_share = merit(task.metric, value(said)), rival.beside, name, share
-        if beside is not None:
-            beside.share = chosen_share
-        break
-    if better is not None and beside is not None:
-        better = None
-    rows = [*((r.name, r.predictions) for r in others), *own, *extra]
+    saved = None
+    if baseline != "none":
+        saved = next((r for r in others if r.baseline is not None and r.baseline.kind in KINDS[baseline]), None)
+        if saved is None:
+            there = [name for name, kinds in KINDS.items() for r in others if r.baseline and r.baseline.kind in kinds]
+            raise UserError(
+                f"{setting('baseline', baseline)}: this task has no such baseline",
+                hint=f"It has: {', '.join(there) or 'none that can be saved'}.",
+            )
+        kept = saved.name
+    rows = [*((r.name, r.predictions) for r in others), *own]
+    best = worth(dict(rows)[kept])
+    first = max(others, key=lambda r: worth(r.predictions), default=None)
+    better = None
+    if first is not None and worth(first.predictions) > best:
+        kind = None if first.baseline is None else first.baseline.kind
+        better = first.name, next((name for name, kinds in KINDS.items() if kind in kinds), "")
     table = [{"model": name, **_interval(task, said, held.items, seed), "kept": name == kept} for name, said in rows]
     constants = [r for r in others if r.constant]
-    equal = [r for r in constants if merit(task.metric, value(r.predictions)) >= best]
+    equal = [r for r in constants if worth(r.predictions) >= best]
     close = [
         r
         for r in constants
@@ -237,20 +224,11 @@ def judge(
     return Verdict(
         table,
         kept,
-        beside,
+        None if saved is None else saved.baseline,
         better,
         no_better_than=_answer(equal[0].predictions[0]) if equal else None,
         barely_better_than=_answer(close[0].predictions[0]) if close else None,
     )
-
-
-def best_frozen(
-    task: TextTask, before: list[dict[str, Any]], others: Sequence[Rival], held: Prepared
-) -> list[dict[str, Any]]:
-    """Predictions of the best model that leaves the encoder as it was: the state `before` fine-tuning, or a rival made
-    of its vectors."""
-    found = [before, *(r.predictions for r in others if r.beside is not None and r.beside.kind == "apart")]
-    return max(found, key=lambda said: merit(task.metric, task.value(said, held.items)))
 
 
 def _barely(found: tuple[float, float]) -> bool:

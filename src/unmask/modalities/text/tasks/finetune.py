@@ -207,14 +207,14 @@ def _predict(
 def outputs_of(
     folder: TaskFolder, task: Any, prepared: Any, watch: Callable[[int, int], None] | None = None
 ) -> list[np.ndarray]:
-    """What a folder says about every example: its encoder and head, and the simpler model beside them where
-    it has one."""
+    """What a folder says about every example: by its encoder and head, or by the baseline that was saved."""
     where: dict[str, Any] = {"slots": folder.slots, "context": folder.context}
-    found = loop.outputs(folder.model, task, prepared, device=folder.device, watch=watch, **where)
-    if folder.beside is None:
+    found: list[np.ndarray] = []
+    if folder.baseline is None or task.name == "similarity":
+        found = loop.outputs(folder.model, task, prepared, device=folder.device, watch=watch, **where)
+    if folder.baseline is None:
         return found
-    own = simpler.outputs(folder.beside, task, folder.model, prepared, found, **where)
-    return folder.beside.mixed(found, own)
+    return simpler.outputs(folder.baseline, task, folder.model, prepared, found, **where)
 
 
 def evaluate(

@@ -264,18 +264,17 @@ class TaskTraining:
         task.about |= {"settings": to_dict(self.settings), "base": model_name(self.model)}
         task.about |= {"source": rows.source} if rows.source else {}
         task.about |= {name: result[name] for name in told}
-        beside = None if fitted.verdict is None else fitted.verdict.beside
-        if beside is not None:
-            task.about["beside"] = beside.kind
+        baseline = None if fitted.verdict is None else fitted.verdict.baseline
+        task.about |= {} if baseline is None else {"baseline": baseline.kind}
         with written_folder(out) as new:
             models.save(
                 new,
                 fitted.folder.text,
                 fitted.folder.model,
-                kind=task.head,
+                kind=task.head if baseline is None else None,
                 about=task.about,
-                config=task.config(),
-                beside=beside,
+                config=task.config() if baseline is None else {},
+                baseline=baseline,
             )
             shutil.copyfile(scratch / "metrics.jsonl", new / "metrics.jsonl")
             write_report(

@@ -1,4 +1,4 @@
-"""One fine-tuning run: the head's start, the steps, the state that is kept, and the simpler models it is set beside."""
+"""One fine-tuning run: the head's start, the steps, the state that is kept, and the baselines it is compared with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.errors import setting
+from unmask.errors import UserError, option, setting
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import compare, loop, simpler
 from unmask.modalities.text.tasks.encoding import ExampleMaker
@@ -72,11 +72,8 @@ class FittedTask:
         found = compare.lines(verdict, self.task.metric, len(self.checked.items))
         if verdict.reason is not None:
             found.append(f"{verdict.reason}: the simpler one is kept")
-        if verdict.beside is not None:
-            found.append(
-                f"kept: {verdict.kept}. It is in beside.safetensors and used by predict and evaluate here; "
-                "transformers and exports of this folder have the encoder and its head alone"
-            )
+        if verdict.baseline is not None:
+            found.append(f"saved: {verdict.kept}, in baseline.safetensors, without a head on the encoder")
         if verdict.no_better_than is not None:
             found.append(
                 f"warning: on these rows it is no better than always answering {verdict.no_better_than}: nothing was "
@@ -87,8 +84,10 @@ class FittedTask:
                 f"warning: on these rows it is better than always answering {verdict.barely_better_than} by less than "
                 "one standard error, which may be chance; more rows, to learn from and to judge by, would tell"
             )
-        elif verdict.better is not None:
-            found.append(f"warning: {verdict.better} does better on these rows; more rows or another model are needed")
+        if verdict.better is not None:
+            name, key = verdict.better
+            way = f"{setting('baseline', key)} saves it" if key else "more rows or another model are needed"
+            found.append(f"warning: {name} does better on these rows; {way}")
         if self.task.problem == "regression" and self.predictions is not None:
             mean, items = float(self.training.extra["target"].mean()), self.checked.items
             of_mean = self.task.score([{"value": mean}] * len(items), items)["rmse"]
@@ -129,7 +128,7 @@ class TaskRun:
         tracker: Tracker | None = None,
         keeper: Keeper | None = None,
     ) -> FittedTask:
-        """Start, train, keep the best state by `held`, calibrate, and set it beside simpler models."""
+        """Start, train, keep the best state by `held`, calibrate, and compare it with its baselines."""
         settings = settled(self.settings, text.model.encoder.config.width)
         fitted, random = self._begin(text, items, held)
         for guess in ("problem", "loss"):
@@ -141,6 +140,11 @@ class TaskRun:
         context = fitted.folder.context
         where: dict[str, Any] = {"slots": self.slots, "device": self.device, "context": context}
         compares = settings.start == "probe" and checked is not None
+        if settings.baseline != "none" and not compares:
+            raise UserError(
+                f"{setting('baseline', settings.baseline)} without held-out rows to judge it by",
+                hint=f"Give {option('validation', 'DATA')}, or more rows.",
+            )
         if settings.start == "probe" and not keeps_its_head(text, task, random):
             fitted.probed = start_head(text, built, task, training, settings, slots=self.slots, context=context)
             built.to(self.device)
@@ -152,7 +156,7 @@ class TaskRun:
             others = compare.rivals(
                 task, built, training, checked, found=found, slots=self.slots, context=context, seed=settings.seed
             )
-            fitted.compared_vectors = any(o.beside is not None and o.beside.kind == "apart" for o in others)
+            fitted.compared_vectors = any(o.baseline is not None and o.baseline.kind == "apart" for o in others)
         begun: dict[str, Tensor] | None = None
         if compares:
             begun = copy.deepcopy(built.state_dict())
@@ -165,11 +169,6 @@ class TaskRun:
         if settings.freeze:  # stored states stand for the frozen layers only while training
             checked = fitted.checked = task.prepare(checked.items, labelled=True)
         self._judge(fitted, before, begun, others, where)
-        verdict = fitted.verdict
-        if verdict is not None and verdict.beside is not None and verdict.beside.kind == "apart":
-            assert begun is not None  # its vectors are those of the frozen encoder
-            built.load_state_dict(begun)
-            fitted.outcome.kept_step = 0
         return fitted
 
     def _begin(
@@ -194,6 +193,7 @@ class TaskRun:
     ) -> None:
         task, checked = fitted.task, fitted.checked
         assert checked is not None
+        untouched = dict(task.about)
         fitted.found = loop.outputs(fitted.folder.model, task, checked, **where)
         fitted.predictions = task.judged(fitted.found, checked)
         if before is None:
@@ -201,10 +201,13 @@ class TaskRun:
         name = BEFORE[fitted.probed is not None]
         tuned, reason = fitted.predictions if fitted.outcome.kept_step else None, None
         if tuned is not None:
-            frozen = compare.best_frozen(task, before, others, checked)
-            gain, error = compare.gain(task, tuned, frozen, checked.items, seed=self.settings.seed)
-            if gain <= error:  # the simpler of two that the rows cannot tell apart (Breiman et al. 1984, sec. 3.4.3)
-                reason = f"fine-tuned is better by {gain:.3f}, no more than the standard error of that ({error:.3f})"
+            gain, error = compare.gain(task, tuned, before, checked.items, seed=self.settings.seed)
+            # The simpler of two that the rows cannot tell apart (Breiman et al. 1984, sec. 3.4.3).
+            if gain <= error or self.settings.baseline != "none":
+                if gain <= error:
+                    reason = (
+                        f"fine-tuned is better by {gain:.3f}, no more than the standard error of that ({error:.3f})"
+                    )
                 fitted.folder.model.load_state_dict(begun)
                 fitted.outcome.kept_step = 0
                 fitted.found = loop.outputs(fitted.folder.model, task, checked, **where)
@@ -212,24 +215,23 @@ class TaskRun:
         first = fitted.predictions if not fitted.outcome.kept_step else before
         own = [(name, first), *([(TUNED, tuned)] if tuned is not None else [])]
         kept = TUNED if fitted.outcome.kept_step else name
-        verdict = compare.judge(task, own, kept, fitted.found, others, checked, seed=self.settings.seed)
-        verdict.reason = reason
+        which: dict[str, Any] = {"seed": self.settings.seed, "baseline": self.settings.baseline}
+        verdict = compare.judge(task, own, kept, others, checked, **which)
+        verdict.reason = reason if verdict.baseline is None else None
         if tuned is None and fitted.outcome.history[1:]:
             verdict.table.append(
                 {"model": TUNED, "value": _best_later(fitted, task), "low": None, "high": None, "kept": False}
             )
         fitted.verdict = verdict
-        if verdict.beside is not None:
-            beside = verdict.beside
-            own_outputs = next(o.outputs for o in others if o.beside is beside)
-            assert own_outputs is not None
-            fitted.found = beside.mixed(fitted.found, own_outputs)
-            fitted.predictions = task.judged(fitted.found, checked)
+        if verdict.baseline is not None:
+            task.about.update(untouched)
+            fitted.found = None
+            fitted.predictions = next(o.predictions for o in others if o.baseline is verdict.baseline)
 
     def refit(
         self, text: TextFolder, items: Sequence[Any], fitted: FittedTask, tracker: Tracker | None = None
     ) -> FittedTask:
-        """The recipe that `fitted` came to, on all rows: pooling and C, as many epochs, the simpler model beside it.
+        """The recipe that `fitted` came to, on all rows: pooling and C, as many epochs, the baseline that is saved.
 
         Temperature and thresholds stay as fitted on the rows that were held out.
         """
@@ -249,20 +251,19 @@ class TaskRun:
             )
             new.folder.model.to(self.device)
         verdict = fitted.verdict
-        beside = None if verdict is None else verdict.beside
-        if verdict is not None and beside is not None:
-            verdict.beside = again = simpler.fit(
-                beside.kind,
+        baseline = None if verdict is None else verdict.baseline
+        if verdict is not None and baseline is not None:
+            verdict.baseline = again = simpler.fit(
+                baseline.kind,
                 new.task,
                 new.folder.model,
                 new.training,
                 slots=self.slots,
                 context=context,
                 seed=settings.seed,
-                strength=beside.model.strength,
+                strength=baseline.model.strength,
             )
             assert again is not None  # the training rows held words
-            again.share = beside.share
         new.outcome, new.tokens, new.expected_memory = fitted.outcome, fitted.tokens, fitted.expected_memory
         if fitted.outcome.kept_step:
             taken = fitted.outcome.kept_step / fitted.outcome.total

@@ -15,7 +15,7 @@ from unmask.errors import UserError, either
 from unmask.families.heads import CLASSES, new_head
 from unmask.modalities.text.network.card import NEW
 from unmask.modalities.text.network.folder import TextFolder, find_folder, load_folder, save_folder
-from unmask.modalities.text.tasks.beside import Beside, load_beside
+from unmask.modalities.text.tasks.baselines import Baseline, load_baseline
 from unmask.modalities.text.tasks.registry import task_class, task_of
 from unmask.modalities.text.tasks.task import TaskModel
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ class TaskFolder:
         model: encoder and head.
         about: the task's own part of unmask.json: name, labels, temperature and so on.
         random: names of head tensors that were not in the file.
-        beside: a simpler model that predictions are mixed with, or made by.
+        baseline: what predicts, where a baseline was saved in place of a head.
     """
 
     text: TextFolder
@@ -40,11 +40,11 @@ class TaskFolder:
     device: torch.device
     precision: str
     random: list[str] = field(default_factory=list)
-    beside: Beside | None = None
+    baseline: Baseline | None = None
 
     def __repr__(self) -> str:
-        beside = "" if self.beside is None else ", a simpler model beside it"
-        return f"TaskFolder({self.about.get('name')}{beside}: {self.text!r}, {self.precision} on {self.device})"
+        baseline = "" if self.baseline is None else f", by its baseline {self.baseline.kind!r}"
+        return f"TaskFolder({self.about.get('name')}{baseline}: {self.text!r}, {self.precision} on {self.device})"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -98,17 +98,18 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
             str(text.hf_config.get("problem_type")), "regression" if len(labels) == 1 else "single"
         )
     outputs = task.outputs_of({"labels": labels} | about)
-    model, random = build(text, task.head, outputs, pooling=about.get("pooling"))
+    saved = about.get("baseline")
+    model, random = build(text, None if saved else task.head, outputs, pooling=about.get("pooling"))
     if random:
         raise UserError(
             f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task."
         )
     model.to(where).eval()
     chosen = precision_of(model, precision, where)
-    beside = None
-    if about.get("beside"):
-        beside = load_beside(find_folder(path), *task.simpler_of({"labels": labels} | about))
-    return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen, beside=beside)
+    baseline = None
+    if saved:
+        baseline = load_baseline(find_folder(path), *task.simpler_of({"labels": labels} | about))
+    return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen, baseline=baseline)
 
 
 def save(
@@ -119,7 +120,7 @@ def save(
     kind: str | None,
     about: Mapping[str, Any],
     config: Mapping[str, Any],
-    beside: Beside | None = None,
+    baseline: Baseline | None = None,
 ) -> None:
     """Write a folder that `transformers` loads with the task's class (or as a plain encoder, without a head)."""
     passengers = dict(text.passengers)
@@ -143,5 +144,5 @@ def save(
         settings=settings,
         without=() if masked_too else text.random,
     )
-    if beside is not None:
-        beside.save(folder)
+    if baseline is not None:
+        baseline.save(folder)

@@ -1,5 +1,5 @@
 """Which sentence of a context has most words in common with a question: the rule that question answering has to beat,
-and, beside a model, what it adds to the model's scores."""
+and as a baseline that can be saved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from unmask.modalities.text.network.held_out_search import sentences, with_pairs, words
 from unmask.modalities.text.tasks import linear
-from unmask.modalities.text.tasks.beside import Beside
+from unmask.modalities.text.tasks.baselines import Baseline
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.squad import SquadQuestion
 
@@ -28,7 +28,7 @@ def overlaps(question: str, context: str) -> tuple[list[tuple[int, int]], np.nda
     return spans, np.array([len(asked & set(found)) / (1 + len(found)) ** 0.5 for found in held])
 
 
-def fit_overlap(items: Sequence[SquadQuestion]) -> Beside:
+def fit_overlap(items: Sequence[SquadQuestion]) -> Baseline:
     """How much overlap tells of where answers are: the gain with which the sentences of the training answers are
     likeliest, in a softmax over each context's sentences."""
     told = np.zeros(len(GAINS))
@@ -40,12 +40,12 @@ def fit_overlap(items: Sequence[SquadQuestion]) -> Beside:
             scores = np.outer(GAINS, found)
             told += scores[:, right] - np.logaddexp.reduce(scores, 1)
     gain = GAINS[int(told.argmax())]
-    return Beside("sentence", "answer", linear.Linear(np.array([[gain]]), np.zeros(1)))
+    return Baseline("sentence", "answer", linear.Linear(np.array([[gain]]), np.zeros(1)))
 
 
-def sentence_scores(beside: Beside, prepared: Prepared) -> Iterator[np.ndarray]:
+def sentence_scores(baseline: Baseline, prepared: Prepared) -> Iterator[np.ndarray]:
     """(slots, 2) of each window: for a token, the gain times the overlap of its sentence, as start and as end."""
-    gain = float(beside.model.weight[0, 0])
+    gain = float(baseline.model.weight[0, 0])
     known = [overlaps(q.question, q.context) for q in prepared.items]
     for number, window in enumerate(prepared.extra["windows"]):
         spans, found = known[window.owner]

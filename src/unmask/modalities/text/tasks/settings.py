@@ -27,10 +27,12 @@ class TaskSettings:
         micro_slots: slots in one forward pass; a larger step is run in parts whose gradients add up. None: 2 048 on a
             CPU, 32 768 on a GPU.
         start: 'probe': the head starts as a linear probe of the frozen encoder, rows are held out where no validation
-            data is given, and the result is set beside simpler models; 'plain': a random head, all rows trained on,
+            data is given, and the result is compared with baselines; 'plain': a random head, all rows trained on,
             nothing compared.
         group: column of what must not be split (author, patient, document) between rows trained on and held out, folds
             of probes and of what is calibrated; intervals resample whole groups. Of SQuAD's json 'title' is one.
+        baseline: 'tfidf', 'frozen' (vectors of pairs) or 'lookup' (words of tags, sentences of answers): save this
+            baseline of the comparison in place of encoder and head.
         held: share of the training rows held out where no validation data is given (at least 40 rows); 0 for none.
         refit: after choosing by rows held out of the training rows, train on all of them by the same recipe. None:
             where choosing and that are no more work than as many epochs over all rows in padded steps of 8
@@ -77,6 +79,7 @@ class TaskSettings:
     micro_slots: int | None = None
     start: Literal["probe", "plain"] = "probe"
     group: str | None = None
+    baseline: Literal["none", "tfidf", "frozen", "lookup"] = "none"
     held: float = 0.15
     refit: bool | None = None
     learning_rate: float | None = None
@@ -150,7 +153,9 @@ class TaskSettings:
         if self.steps is not None and self.epochs is not None:
             refuse_unread(self, ["epochs"], f"with {setting('steps', self.steps)}")
         if self.start == "plain":
-            refuse_unread(self, ["held", "refit"], f"with {setting('start', 'plain')}, which holds no rows out")
+            refuse_unread(
+                self, ["held", "refit", "baseline"], f"with {setting('start', 'plain')}, which holds no rows out"
+            )
         if self.held == 0:
             refuse_unread(self, ["refit"], f"with {setting('held', 0)}")
         if self.minutes is not None:

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from unmask.modalities.text.tasks import loop
-from unmask.modalities.text.tasks.beside import Beside, Kind, fit_apart, fit_cosine, fit_tags, fit_words, vectors_apart
+from unmask.modalities.text.tasks.baselines import (
+    Baseline,
+    Kind,
+    fit_apart,
+    fit_cosine,
+    fit_tags,
+    fit_words,
+    vectors_apart,
+)
 from unmask.modalities.text.tasks.classify import KINDS, Classify
 from unmask.modalities.text.tasks.overlap import fit_overlap, sentence_scores
 from unmask.modalities.text.tasks.prepared import Prepared
@@ -42,7 +50,7 @@ def fit(
     context: Callable[[], Any],
     seed: int = 0,
     strength: float | None = None,
-) -> Beside | None:
+) -> Baseline | None:
     """A simpler model of the training rows; None where their texts hold no words.
 
     Of pairs 'apart' is a linear model (ridge regression where numbers are predicted) of |u - v|, u * v and the cosine
@@ -81,7 +89,7 @@ def fit(
 
 
 def outputs(
-    beside: Beside,
+    baseline: Baseline,
     task: TextTask,
     model: TaskModel,
     prepared: Prepared,
@@ -98,21 +106,21 @@ def outputs(
     Args:
         found: what encoder and head say (similarity: the vectors).
     """
-    if beside.kind == "tags":
-        return list(_looked_up(beside, task, prepared))
-    if beside.kind == "sentence":
-        return list(sentence_scores(beside, prepared))
+    if baseline.kind == "tags":
+        return list(_looked_up(baseline, task, prepared))
+    if baseline.kind == "sentence":
+        return list(sentence_scores(baseline, prepared))
     if task.name != "similarity":
         vectors = None
-        if beside.kind == "apart":
+        if baseline.kind == "apart":
             vectors = vectors_apart(model.masked, task.encoder, prepared.items, slots=slots, context=context)
-        return list(beside.outputs(prepared.items, vectors))
+        return list(baseline.outputs(prepared.items, vectors))
     pairs = [i for i, group in enumerate(prepared.groups) if len(group) > 1]
     out = list(found)
     if pairs:
         groups = [prepared.groups[i] for i in pairs]
-        vectors = _both(found, groups) if beside.kind == "apart" else None
-        for group, score in zip(groups, beside.outputs([prepared.items[i] for i in pairs], vectors), strict=True):
+        vectors = _both(found, groups) if baseline.kind == "apart" else None
+        for group, score in zip(groups, baseline.outputs([prepared.items[i] for i in pairs], vectors), strict=True):
             out[group[0]], out[group[1]] = np.asarray(score, np.float64), np.ones(1)
     return out
 
@@ -143,11 +151,11 @@ def _tagged(task: TextTask, training: Prepared) -> Iterator[tuple[str, int]]:
                 yield item.text[start:end], tag - 1
 
 
-def _looked_up(beside: Beside, task: TextTask, prepared: Prepared) -> Iterator[np.ndarray]:
+def _looked_up(baseline: Baseline, task: TextTask, prepared: Prepared) -> Iterator[np.ndarray]:
     for number, window in enumerate(prepared.extra["windows"]):
         text = prepared.items[window.owner].text
         here = [w for w in prepared.extra["words"][window.owner] if window.first <= w[0] < window.last]
         scores = np.zeros((len(prepared.examples[number]), task.outputs))
         places = [token - window.first + window.shift for token, _, _ in here]
-        scores[places] = beside.look_up((text[a:b] for _, a, b in here), task.outputs)
+        scores[places] = baseline.look_up((text[a:b] for _, a, b in here), task.outputs)
         yield scores

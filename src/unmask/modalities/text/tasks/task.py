@@ -90,7 +90,7 @@ class TextTask(ABC):
 
     @classmethod
     def simpler_of(cls, about: Mapping[str, Any]) -> tuple[str, int]:
-        """What a simpler model kept beside a saved one is for, and how many numbers it gives; see `beside.PROBLEMS`."""
+        """What a saved baseline is for, and how many numbers it gives; see `baselines.PROBLEMS`."""
         return cls.name, cls.outputs_of(about)
 
     @property

@@ -1,9 +1,9 @@
-"""Simpler models beside an encoder: linear models of TF-IDF counts and of the frozen vectors of the two texts of a
-pair, the cosine of TF-IDF vectors, each word's most frequent tag, and the sentence that has most words of a question.
+"""Baselines of fine-tuning: linear models of TF-IDF counts and of the frozen vectors of the two texts of a pair, the
+cosine of TF-IDF vectors, each word's most frequent tag, and the sentence that has most words of a question.
 
-They are what fine-tuning has to beat. Where one of them does better on held-out rows than encoder and head, it is saved
-in the folder (`beside.safetensors`, `beside.json`), and `predict` and `evaluate` use it, alone or averaged with the
-encoder's outputs. `simpler.py` fits them to a task's rows and asks them.
+They are what fine-tuning has to beat, and stand in its comparison on held-out rows. `baseline=` saves one of them, by
+name, in place of encoder and head (`baseline.safetensors`, `baseline.json`). `simpler.py` fits them to a task's rows
+and predicts with them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from unmask.errors import UserError
 from unmask.modalities.text.network.held_out_search import pieces, with_pairs
 from unmask.modalities.text.tasks import linear
 from unmask.modalities.text.tasks.held_out import kept_together
 
-NAME = "beside"
+NAME = "baseline"
+KINDS: dict[str, tuple[str, ...]] = {
+    "tfidf": ("words", "cosine"),
+    "frozen": ("apart",),
+    "lookup": ("tags", "sentence"),
+}
+"""What the setting `baseline` calls them."""
 MOST_TERMS, MOST_WORDS = 20_000, 100_000
 """Words and pairs of words of a linear model; words of a cosine, which needs the rare ones."""
 STRENGTHS = (0.1, 1.0, 10.0, 100.0)
@@ -36,11 +41,11 @@ PROBLEMS: dict[str, tuple[str, ...]] = {
     "tags": ("tag",),
     "sentence": ("answer",),
 }
-"""Of each kind, what it can be asked for."""
+"""Of each kind, the problems that it is for."""
 
 
 @dataclass
-class Beside:
+class Baseline:
     """A simpler model.
 
     Attributes:
@@ -49,7 +54,6 @@ class Beside:
             has most often) or 'sentence' (which sentence of a context shares words with the question: see `overlap`).
         problem: how the outputs are meant: single, multi, regression (classify), pair (similarity), tag or answer.
         model: words, apart; sentence: the gain of overlaps.
-        share: of its outputs in what is predicted; the encoder's have the rest.
         terms: what is counted, or (tags) the words that most often have a tag other than O, in lower case.
         idf: words, cosine: inverse document frequencies of the terms.
         mean, deviation: apart: of the features.
@@ -59,7 +63,6 @@ class Beside:
     kind: Kind
     problem: str
     model: linear.Linear = field(default_factory=lambda: linear.Linear(np.zeros((0, 1)), np.zeros(1)))
-    share: float = 1.0
     terms: list[str] = field(default_factory=list)
     idf: np.ndarray = field(default_factory=lambda: np.zeros(0))
     mean: np.ndarray = field(default_factory=lambda: np.zeros(0))
@@ -85,19 +88,6 @@ class Beside:
         assert vectors is not None
         return self.model((pair_features(*vectors) - self.mean) / self.deviation)
 
-    def mixed(self, found: Sequence[np.ndarray], own: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The encoder's outputs and these, averaged by `share`: probabilities of classes as logarithms."""
-        if self.problem in ("pair", "tag"):
-            return list(own)
-        if self.problem == "answer":
-            return [(1 - self.share) * x + self.share * y for x, y in zip(found, own, strict=True)]
-
-        def ready(x: np.ndarray) -> np.ndarray:
-            x = x.astype(np.float64)
-            return torch.log_softmax(torch.from_numpy(x), -1).numpy() if self.problem == "single" else x
-
-        return list((1 - self.share) * ready(np.stack(found)) + self.share * ready(np.stack(own)))
-
     def save(self, folder: Path) -> None:
         """Write it into a model folder."""
         from safetensors.numpy import save_file
@@ -112,7 +102,7 @@ class Beside:
             "chance": self.chance,
         }
         save_file({k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()}, folder / f"{NAME}.safetensors")
-        about = {"kind": self.kind, "problem": self.problem, "share": self.share, "terms": self.terms}
+        about = {"kind": self.kind, "problem": self.problem, "terms": self.terms}
         (folder / f"{NAME}.json").write_text(json.dumps(about), encoding="utf-8")
 
     def look_up(self, words: Iterable[str], labels: int) -> np.ndarray:
@@ -128,7 +118,7 @@ class Beside:
         return out
 
 
-def load_beside(folder: Path, problem: str, outputs: int) -> Beside:
+def load_baseline(folder: Path, problem: str, outputs: int) -> Baseline:
     """What `save` wrote.
 
     Args:
@@ -141,10 +131,9 @@ def load_beside(folder: Path, problem: str, outputs: int) -> Beside:
         about = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
         arrays = load_file(folder / f"{NAME}.safetensors")
         more = {name: arrays[name] for name in ("tags", "chance") if name in arrays}
-        found = Beside(
+        found = Baseline(
             kind=about["kind"],
             problem=about["problem"],
-            share=float(about["share"]),
             terms=[str(t) for t in about["terms"]],
             model=linear.Linear(arrays["weight"], arrays["bias"]),
             idf=arrays["idf"],
@@ -155,7 +144,7 @@ def load_beside(folder: Path, problem: str, outputs: int) -> Beside:
         found.tags = found.tags.astype(np.int64)
         fits = found.problem in PROBLEMS[found.kind]
     except Exception as error:  # safetensors raises its own kinds
-        raise UserError(f"{folder}: the simpler model beside the encoder cannot be read ({error})", hint=hint) from None
+        raise UserError(f"{folder}: the saved baseline cannot be read ({error})", hint=hint) from None
     if not fits or found.problem != problem:
         raise UserError(
             f"{folder}/{NAME}.json: kind {found.kind!r} of problem {found.problem!r}, the folder's task is {problem!r}",
@@ -183,7 +172,7 @@ def fit_words(
     weights: np.ndarray | None = None,
     seed: int = 0,
     strength: float | None = None,
-) -> Beside | None:
+) -> Baseline | None:
     """TF-IDF of words and pairs of words (sublinear counts, pairs that occur twice), then a linear model; C by
     cross-validation.
 
@@ -208,7 +197,7 @@ def fit_words(
             most=2000,
         )
     found = linear.fit(features, target, kind, strength, weights=weights, steps=60)
-    return Beside("words", problem, found, terms=list(counter.get_feature_names_out()), idf=counter.idf_)
+    return Baseline("words", problem, found, terms=list(counter.get_feature_names_out()), idf=counter.idf_)
 
 
 def fit_apart(
@@ -221,7 +210,7 @@ def fit_apart(
     weights: np.ndarray | None = None,
     seed: int = 0,
     strength: float | None = None,
-) -> Beside:
+) -> Baseline:
     """A linear model of how the vectors of two texts differ and agree; C by cross-validation."""
     x = pair_features(*vectors)
     mean, deviation = x.mean(0), np.maximum(x.std(0), 1e-6)
@@ -236,22 +225,22 @@ def fit_apart(
             groups=kept_together(items),
             strengths=(0.001, 0.01, 0.1, 1.0),
         )
-    return Beside(
+    return Baseline(
         "apart", problem, linear.fit(x, target, kind, strength, weights=weights), mean=mean, deviation=deviation
     )
 
 
-def fit_cosine(items: Sequence[Any]) -> Beside | None:
+def fit_cosine(items: Sequence[Any]) -> Baseline | None:
     """TF-IDF of single words (sublinear counts); None where the texts hold no words."""
     counter = _single(max_features=MOST_WORDS)
     try:
         counter.fit([t for item in items for t in (item.text, item.text2) if t is not None])
     except ValueError:  # no word in any text
         return None
-    return Beside("cosine", "pair", terms=list(counter.get_feature_names_out()), idf=counter.idf_)
+    return Baseline("cosine", "pair", terms=list(counter.get_feature_names_out()), idf=counter.idf_)
 
 
-def fit_tags(tagged: Iterable[tuple[str, int]], labels: int) -> Beside:
+def fit_tags(tagged: Iterable[tuple[str, int]], labels: int) -> Baseline:
     """Each word's most frequent tag, of (word, number of its tag).
 
     How often it has that tag is counted with one look more, spread over all tags: a word seen once is no certainty.
@@ -261,7 +250,7 @@ def fit_tags(tagged: Iterable[tuple[str, int]], labels: int) -> Beside:
         seen.setdefault(word.lower(), Counter())[tag] += 1
     most = {word: (count.most_common(1)[0], count.total()) for word, count in seen.items()}
     kept = {word: (tag, (n + 1 / labels) / (all_ + 1)) for word, ((tag, n), all_) in most.items() if tag != 0}
-    return Beside(
+    return Baseline(
         "tags",
         "tag",
         terms=list(kept),
