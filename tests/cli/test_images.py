@@ -122,6 +122,10 @@ def test_a_mask_hides_where_it_is_bright(capsys, folders, tmp_path):
             capsys, "fill", folders / "model", one, "--mask", tmp_path / name, "--out", tmp_path / f"{name}.out.png"
         )
         assert found["hidden_share"] == pytest.approx(1 / 9)
+        pixels = np.asarray(Image.open(one).convert("L"), float)
+        visible = np.delete(pixels.ravel(), [12 * r + c for r in range(4) for c in range(4)])
+        rule = np.sqrt(((pixels[:4, :4] - visible.mean()) ** 2).mean())
+        assert found["rmse_of_mean"] == pytest.approx(rule, rel=1e-5)
 
 
 def test_finetune_and_predict(capsys, folders, tmp_path):

@@ -45,13 +45,12 @@ def fill(
     json_: options.Json = False,
 ) -> None:
     """Hide a part of pictures, predict it, and write original | masked | filled as a PNG (or the pictures as .npy)."""
-    import numpy as np
-
     from unmask.cli.common import Output, write_array
     from unmask.files import check_results
     from unmask.modalities.images.reading.sources import read_images
     from unmask.modalities.images.uses.model import load
     from unmask.modalities.images.uses.pictures import sheet, triptych, write_png
+    from unmask.modalities.images.uses.reconstruct import figures_of
     from unmask.modalities.images.uses.scenes import fill_scenes
 
     if out is None:
@@ -93,32 +92,15 @@ def fill(
             for i in range(len(r.original))
         ]
         write_png(target, sheet(drawn[:DRAWN]))
-    squares, count, share, pictures, slots = 0.0, 0, [], 0, 0
-    for r in done:
-        known = r.hidden if r.unknown is None else r.hidden & ~r.unknown
-        difference = (r.filled.astype(np.float64) - r.original)[known]
-        squares, count, pictures = (
-            squares + float((difference**2).sum()),
-            count + difference.size,
-            pictures + len(r.original),
-        )
-        share += [float(h.mean()) for h in r.hidden]
-        rows, columns = (range(0, n, loaded.config.patch) for n in r.hidden.shape[1:])
-        slots += int(np.logical_or.reduceat(np.logical_or.reduceat(r.hidden, rows, 1), columns, 2).sum())
-    error = float(np.sqrt(squares / count)) if count else 0.0
+    figures = figures_of(done, loaded.config.patch)
     described, lines = account(images)
-    found = {
-        "out": out,
-        "rows": pictures,
-        "pictures": pictures,
-        "filled_slots": slots,
-        "hidden_share": float(np.mean(share)),
-        "rmse": error,
-        "data": described,
-        **skipped(images),
-    }
-    kept = f"the first {DRAWN} of " if target.suffix != ".npy" and pictures > DRAWN else ""
-    lines.append(f"{out}: {kept}{pictures} pictures, {np.mean(share):.0%} hidden, rmse of hidden pixels {error:.4g}")
+    pictures = figures["rows"]
+    found = {"out": out, "pictures": pictures, **figures, "data": described, **skipped(images)}
+    some = f"the first {DRAWN} of " if target.suffix != ".npy" and pictures > DRAWN else ""
+    lines.append(
+        f"{out}: {some}{pictures} pictures, {figures['hidden_share']:.0%} hidden, rmse of hidden pixels "
+        f"{figures['rmse']:.4g} (the mean of the visible ones: {figures['rmse_of_mean']:.4g})"
+    )
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 
 

@@ -109,3 +109,15 @@ def test_classes_have_areas_sensitivity_and_specificity(tmp_path):
         low, high = found[name]["interval"]
         assert low <= found[name]["value"] <= high
     assert found["figures"]["most_frequent_accuracy"] == 0.5
+
+
+def test_rows_with_labels_that_the_model_lacks_are_all_named_or_left_out(tmp_path):
+    rows = [(f"{t} {i}", "ab"[i % 2]) for i, t in enumerate(["the quick fox", "the lazy dog"] * 8)]
+    finetune("classify", folder(tmp_path / "model"), rows, out=tmp_path / "m", start="plain", epochs=1)
+    odd = [*rows[:6], ("a brown fox", "c"), ("a brown dog", "d")]
+    with pytest.raises(UserError, match=r"2 rows are wrong: row 7: label 'c' is not among .*row 8: label 'd'"):
+        evaluate(tmp_path / "m", odd, draws=2)
+    said = []
+    found = evaluate(tmp_path / "m", odd, draws=2, lenient=True, say=said.append)
+    assert found["rows"] == 6
+    assert any("2 rows left out: row 7: label 'c'" in line for line in said)

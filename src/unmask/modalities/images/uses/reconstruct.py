@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,6 +53,34 @@ class Reconstruction:
     hidden: np.ndarray
     filled: np.ndarray
     unknown: np.ndarray | None = None
+
+
+def figures_of(done: Sequence[Reconstruction], patch: int) -> dict[str, Any]:
+    """How well hidden pixels were predicted, in the units of the input.
+
+    Returns:
+        `rmse` over all hidden pixels that are known, `rmse_of_mean`: that of each picture's mean of its visible pixels,
+        `rows`, `filled_slots` (patches) and `hidden_share` (of pixels).
+    """
+    squares, of_mean, count, share, slots = 0.0, 0.0, 0, [], 0
+    for r in done:
+        known = np.ones_like(r.hidden) if r.unknown is None else ~r.unknown
+        for original, filled, hidden, there in zip(r.original, r.filled, r.hidden, known, strict=True):
+            truth, visible = original[hidden & there].astype(np.float64), original[~hidden & there]
+            mean = visible.mean(0) if len(visible) else original[there].mean(0)
+            squares += float(((filled[hidden & there] - truth) ** 2).sum())
+            of_mean += float(((mean - truth) ** 2).sum())
+            count += truth.size
+            share.append(float(hidden.mean()))
+        rows, columns = (range(0, n, patch) for n in r.hidden.shape[1:])
+        slots += int(np.logical_or.reduceat(np.logical_or.reduceat(r.hidden, rows, 1), columns, 2).sum())
+    return {
+        "rows": len(share),
+        "filled_slots": slots,
+        "hidden_share": float(np.mean(share)),
+        "rmse": float(np.sqrt(squares / count)) if count else 0.0,
+        "rmse_of_mean": float(np.sqrt(of_mean / count)) if count else 0.0,
+    }
 
 
 def reconstructed(

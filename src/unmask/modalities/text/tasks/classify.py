@@ -173,16 +173,20 @@ class Classify(TextTask):
         extra = {"target": self._targets(items)} if labelled else {}
         return Prepared(items, examples, [[i] for i in range(len(items))], extra)
 
+    def known(self, item: Item) -> Item:
+        for name in names_of(item) if self.problem != "regression" else ():
+            if name not in self.number:
+                raise UserError(
+                    f"{item.where}: label {name!r} is not among those of the training data",
+                    hint=f"Known: {first_of(map(quoted, self.labels), 20)}.",
+                )
+        return item
+
     def _targets(self, items: Sequence[Item]) -> Tensor:
         if self.problem == "regression":
             return torch.tensor([_number(item) for item in items], dtype=torch.float32)
         for item in items:
-            for name in names_of(item):
-                if name not in self.number:
-                    raise UserError(
-                        f"{item.where}: label {name!r} is not among those of the training data",
-                        hint=f"Known: {first_of(map(quoted, self.labels), 20)}.",
-                    )
+            self.known(item)
         if self.problem == "single":
             other = next((item for item in items if len(names_of(item)) != 1), None)
             if other is not None:

@@ -253,6 +253,8 @@ def evaluate(
     folder, task = opened(model, device=device, precision=precision)
     trouble = Trouble(lenient=lenient, say=say)
     items = _read_for(task, data, columns, say, labelled=True, trouble=trouble)
+    items = trouble.each(((getattr(item, "where", ""), item) for item in items), lambda _, item: task.known(item))
+    trouble.settle("rows")
     predictions, _ = _predict(folder, task, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     values = []

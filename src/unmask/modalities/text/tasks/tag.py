@@ -116,19 +116,24 @@ class Tag(TextTask):
         lengths = [len(e) for e in encoded]
         return Prepared(items, examples, groups, {"windows": windows, "words": words, "lengths": lengths})
 
-    def _tags(self, item: Sentence, words: list[tuple[int, int, int]], length: int) -> np.ndarray:
-        tags = ["O"] * len(words)
+    def known(self, item: Any) -> Any:
         known = {tag[2:] for tag in self.tags if tag != OUTSIDE}
-        starts = np.array([a for _, a, _ in words], np.int64)
-        ends = np.maximum.accumulate(np.array([b for *_, b in words], np.int64))
-        for start, end, kind in item.spans or ():
-            near = range(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(starts, end)))
-            inside = [i for i in near if words[i][2] > start and tags[i] == "O"]
+        for _, _, kind in item.spans or ():
             if kind not in known:
                 raise UserError(
                     f"{item.where}: entity type {kind!r} is not among those of the training data",
                     hint=f"Known: {', '.join(map(quoted, sorted(known)))}.",
                 )
+        return item
+
+    def _tags(self, item: Sentence, words: list[tuple[int, int, int]], length: int) -> np.ndarray:
+        tags = ["O"] * len(words)
+        self.known(item)
+        starts = np.array([a for _, a, _ in words], np.int64)
+        ends = np.maximum.accumulate(np.array([b for *_, b in words], np.int64))
+        for start, end, kind in item.spans or ():
+            near = range(int(np.searchsorted(ends, start, side="right")), int(np.searchsorted(starts, end)))
+            inside = [i for i in near if words[i][2] > start and tags[i] == "O"]
             for place, i in enumerate(inside):
                 first, last = place == 0, place == len(inside) - 1
                 mark = "B" if first else "I"

@@ -83,6 +83,10 @@ class TextTask(ABC):
         """Labelled items whose labels are this model's."""
         return items
 
+    def known(self, item: Any) -> Any:
+        """The labelled item, refused where this model does not have its label."""
+        return item
+
     @classmethod
     def outputs_of(cls, about: Mapping[str, Any]) -> int:
         """Outputs of the head of a saved model."""
