@@ -392,20 +392,3 @@ def _listed(sentences: Sequence[str]) -> str:
 
 def _hash(text: str) -> str:
     return hashlib.blake2b(text.replace("\r\n", "\n").encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
-__all__ = [
-    "Card",
-    "Figure",
-    "Use",
-    "add_card",
-    "card_if_any",
-    "card_of",
-    "figures_of",
-    "held_out",
-    "hub_name",
-    "is_ours",
-    "model_name",
-    "read_figures",
-    "source_name",
-]

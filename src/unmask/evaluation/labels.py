@@ -247,6 +247,3 @@ def _told(figure: dict[str, Any] | None) -> str:
         return "-"
     low, high = figure["interval"]
     return f"{figure['value']:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
-
-
-__all__ = ["areas", "label_figures", "label_lines", "label_table", "means_table"]

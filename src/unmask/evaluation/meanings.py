@@ -179,6 +179,3 @@ def _short(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"
-
-
-__all__ = ["MEANINGS", "Meaning", "figure_lines", "good", "legend", "meaning"]

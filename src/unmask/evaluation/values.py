@@ -105,6 +105,3 @@ def _told(value: float | None, interval: list[float | None]) -> str:
         return "-"
     low, high = interval
     return f"{value:.4g}" + ("" if low is None else f" [{low:.4g}, {high:.4g}]")
-
-
-__all__ = ["value_chart", "value_figures", "value_lines", "value_table"]

@@ -288,6 +288,3 @@ def _weights_in_8_bits(graph: Any) -> None:
 
 def _weight(node: Any) -> str | None:
     return str(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None
-
-
-__all__ = ["AGREES", "Sample", "eight_bits", "quantise", "quiet", "sample", "session"]

@@ -92,6 +92,3 @@ def ahead(items: Iterable[Item], count: int) -> Generator[Item, None, None]:
     finally:
         ended.set()
         thread.join()
-
-
-__all__ = ["MadeWhenNeeded", "ahead"]

@@ -472,18 +472,3 @@ def shuffled(items: int, batch: int, seed: int, epoch: int) -> list[np.ndarray]:
 def planned_steps(*, steps: int | None, epochs: float | None, per_epoch: int) -> int:
     """How many steps a run takes; at least one."""
     return steps or max(1, round(per_epoch * (epochs or 1.0)))
-
-
-__all__ = [
-    "UNBOUNDED",
-    "BestState",
-    "Course",
-    "EpochOrder",
-    "Finetunable",
-    "FinetuneResult",
-    "Look",
-    "finetune",
-    "finetune_stage",
-    "planned_steps",
-    "shuffled",
-]

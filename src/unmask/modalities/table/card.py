@@ -85,6 +85,3 @@ def card(files: Path, run: Path) -> Card:
         ),
         shown=False,
     )
-
-
-__all__ = ["card"]

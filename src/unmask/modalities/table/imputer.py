@@ -445,6 +445,3 @@ def _column(
     raw = values.astype(np.float64) if values.dtype.kind in "fiu" else values.astype(object)
     column = infer_schema([name], [raw], override={"columns": {name: given or {}}}, source="y", row_name=int).columns[0]
     return [column], [raw]
-
-
-__all__ = ["MaskedImputer"]

@@ -405,6 +405,3 @@ def _loaded(folder: Path) -> TableModel:
     if about.get("types"):
         model.like = like_stored(about["types"])
     return model
-
-
-__all__ = ["TableModel", "load"]

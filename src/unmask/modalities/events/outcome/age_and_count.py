@@ -110,6 +110,3 @@ def _inputs(known: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.nda
     """(points, 6): standardised, squares, whether the age is known, and 1."""
     z = np.nan_to_num((known - centre) / spread).clip(-5, 5)
     return np.concatenate([z, z**2, np.isfinite(known[:, :1]), np.ones((len(z), 1))], 1)
-
-
-__all__ = ["NAME", "AgeAndCount", "age_and_count"]

@@ -126,6 +126,3 @@ def gather(
         file.flush()
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return Features(np.frombuffer(mapped, np.float32).reshape(shape), Pages([mapped], 4 * shape[1])), names
-
-
-__all__ = ["POINTS", "Features", "blocks", "gather"]

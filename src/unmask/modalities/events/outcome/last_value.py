@@ -123,6 +123,3 @@ def nearest(ours: np.ndarray, said: Sequence[np.ndarray], number: np.ndarray) ->
             if error < best[0]:
                 best = error, which, weight
     return best[1], best[2]
-
-
-__all__ = ["LastValue", "codes_of", "last_values_in_units", "nearest", "rules"]

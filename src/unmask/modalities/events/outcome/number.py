@@ -292,18 +292,3 @@ def _ridge_for(inputs: Sequence[np.ndarray], y: np.ndarray, groups: np.ndarray, 
                 off = Ridge(alpha=alpha).fit(seen, y[some[a]]).predict(asked) - y[some[b]]
                 error[which, alpha] = error.get((which, alpha), 0.0) + float((off**2).sum())
     return min(error, key=lambda k: error[k])
-
-
-__all__ = [
-    "COVERED",
-    "LEVEL",
-    "RULES",
-    "Number",
-    "coverage",
-    "judged",
-    "mae",
-    "number_baselines",
-    "r2",
-    "rmse",
-    "spearman",
-]

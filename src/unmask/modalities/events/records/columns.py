@@ -464,6 +464,3 @@ def content_key(shards: Sequence[Shard]) -> str:
             file.seek(max(0, about.st_size - TAIL))
             content.update(file.read())
     return content.hexdigest()
-
-
-__all__ = ["NO_VISIT", "STATIC", "VISITS", "Checked", "Columns", "Pages", "Store", "read_columns"]

@@ -144,6 +144,3 @@ def encounters(events: Events, owners: slice, here: slice, chosen: np.ndarray | 
     return Encounters(
         subject=ordered[0][first], begin=time[order[first]], end=time[order[last]], rows=kept + here.start, of=of
     )
-
-
-__all__ = ["Cuts", "Encounters", "cut", "encounters", "flat", "searched"]

@@ -94,6 +94,3 @@ def birth_bits(events: Events) -> np.ndarray:
 
 def hashes(subjects: np.ndarray) -> np.ndarray:
     return hash_keys(Salt.SUBJECT, np.asarray(subjects, np.int64)).astype(np.uint64)
-
-
-__all__ = ["Met", "birth_bits", "met", "who_trained"]

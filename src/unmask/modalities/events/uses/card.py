@@ -157,6 +157,3 @@ def _tuned(about: Mapping[str, Any], size: str) -> Card:
 
 def _codes(about: Mapping[str, Any]) -> int:
     return len((about.get("vocabulary") or {}).get("codes") or ())
-
-
-__all__ = ["card", "counts", "remembered", "scored_figures"]

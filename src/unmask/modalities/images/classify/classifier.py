@@ -345,6 +345,3 @@ class Classifier:
                 settings=base | {"classifier": about},
                 head={"weight": self.net.head.weight, "bias": self.net.head.bias},
             )
-
-
-__all__ = ["Classifier", "ClassifierNet", "DropPath", "layer_groups"]

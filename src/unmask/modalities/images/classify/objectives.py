@@ -302,15 +302,3 @@ def matched_labels(images: ImageSet, classes: list[str]) -> np.ndarray:
             f"class {unknown[0]!r} is not one of the model's", hint=f"Known: {first_of(map(quoted, classes), 20)}."
         )
     return np.array([classes.index(c) for c in images.classes], np.int64)[images.labels]
-
-
-__all__ = [
-    "Objective",
-    "OneClass",
-    "OneNumber",
-    "SeveralLabels",
-    "matched_labels",
-    "objective_from",
-    "objective_of",
-    "strata",
-]

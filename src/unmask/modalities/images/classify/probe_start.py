@@ -164,6 +164,3 @@ def folded(
                 told[outer, : logits.shape[1]] = logits.log_softmax(-1).numpy()
         out[penalty] = told
     return out
-
-
-__all__ = ["Compared", "Reading", "choose_reading", "chosen_penalty", "folded", "readings", "start_as_probe"]

@@ -109,6 +109,3 @@ def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
     else:
         page.section("Errors", value_table(told), note=f"{n}; 95 % intervals by bootstrap of whole groups.{chosen}")
         page.chart(value_chart(told, str(found["classes"][0])))
-
-
-__all__ = ["KEPT", "evaluation_report", "finetuned_report", "scored_lines"]

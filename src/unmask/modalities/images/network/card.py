@@ -125,6 +125,3 @@ def _data(about: Mapping[str, Any], tuned: Mapping[str, Any] | None) -> list[str
     if classes:
         out.append(f"{len(classes)} classes: {first_of(map(quoted, classes), 20)}.")
     return out
-
-
-__all__ = ["card", "remembered", "scored"]

@@ -371,6 +371,3 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", hint="Copy the file again.") from None
     return found if isinstance(found, dict) else {}
-
-
-__all__ = ["ImageFolder", "about", "load_folder", "published", "save_folder"]

@@ -100,13 +100,3 @@ def _derivative(x: Tensor, dim: int) -> Tensor:
     if x.shape[dim] < 2:
         return torch.zeros_like(x)
     return torch.gradient(x, dim=dim)[0]
-
-
-__all__ = [
-    "cells_of",
-    "gradient_numbers",
-    "oriented_gradients",
-    "picture_cells",
-    "picture_gradients",
-    "picture_numbers",
-]

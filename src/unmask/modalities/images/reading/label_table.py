@@ -234,6 +234,3 @@ def _parquet(path: Path) -> _Rows:
     table = pq.read_table(path)
     columns = {name: table[name].to_pylist() for name in table.column_names}
     return _Rows(columns=columns, where=[f"row {n}" for n in range(table.num_rows)], bad=[])
-
-
-__all__ = ["ENDINGS", "LabelTable", "is_label_table", "read_label_table"]

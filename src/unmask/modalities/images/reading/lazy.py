@@ -63,6 +63,3 @@ class LazyArray(ABC):
     @abstractmethod
     def part(self, which: np.ndarray) -> Self:
         """Some of the examples, not in memory either."""
-
-
-__all__ = ["LazyArray"]

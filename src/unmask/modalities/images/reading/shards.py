@@ -351,6 +351,3 @@ class StoredArray(LazyArray):
         """Of masks: the share of missing pixels."""
         each = [float(self[i].mean()) for i, n in enumerate(self.which) if n in self._shards.gone]
         return sum(each) / max(len(self), 1)
-
-
-__all__ = ["Shards", "Store", "StoredArray", "build"]

@@ -129,6 +129,3 @@ class StreamedArray(LazyArray):
     def whole(self) -> np.ndarray:
         """Booleans: which of the examples could be read, as far as they were looked at."""
         return self.stream.whole(self.which)
-
-
-__all__ = ["Stream", "StreamedArray"]

@@ -216,16 +216,3 @@ def _numbers(texts: list[str], column: str) -> Parsed:
     values = np.array([[0.0 if n is None else n] for n in numbers], np.float64).reshape(-1, 1)
     targets = Targets(problem="regression", values=values, names=[column])
     return Parsed(targets=targets, bad=bad, notes=[f"labels: column {column!r}, numbers (problem=regression)"])
-
-
-__all__ = [
-    "Parsed",
-    "Problem",
-    "Targets",
-    "array_targets",
-    "cell_text",
-    "number_of",
-    "parse_cells",
-    "parse_columns",
-    "zero_or_one",
-]

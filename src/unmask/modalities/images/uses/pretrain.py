@@ -461,6 +461,3 @@ def last_spread(metrics: Path) -> dict[str, float]:
     """The latest figures of a run's metrics.jsonl; {} where there are none."""
     found = [row for row in records(metrics) if "effective_rank" in row]
     return {} if not found else {name: found[-1][name] for name in ("effective_rank", "relative_spread")}
-
-
-__all__ = ["ImageRun", "make_job", "prepare", "pretrain", "write_report"]

@@ -174,6 +174,3 @@ def training_corruption(
         select=CellMasks(low=low, high=high, copied=copied, patterns=lacking if len(lacking) else None),
         replace=ALL_MASK,
     )
-
-
-__all__ = ["CellMasks", "Cells", "batch_of", "fit_codings", "moments_of", "to_cells", "training_corruption"]

@@ -213,6 +213,3 @@ def likelihood_attack(train: np.ndarray, held_out: np.ndarray) -> dict[str, floa
         seen = ~np.isnan(table)
         scores.append((np.nansum(table, 1) / np.maximum(seen.sum(1), 1))[seen.any(1)])
     return membership(scores[0], scores[1], "model_membership")
-
-
-__all__ = ["Space", "copies", "likelihood_attack", "membership", "most_alike", "privacy", "sampled"]

@@ -217,17 +217,3 @@ def _mean(x: np.ndarray) -> float | None:
 
 def _number(x: float) -> float | None:
     return float(f"{x:.6g}") if math.isfinite(x) else None
-
-
-__all__ = [
-    "Judged",
-    "column_figures",
-    "columns_imputed",
-    "covered",
-    "error_removed",
-    "figure_texts",
-    "judgement",
-    "needed_share",
-    "sentence",
-    "text_table",
-]

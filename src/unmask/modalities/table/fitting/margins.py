@@ -256,6 +256,3 @@ class FactorFit:
             iterations=iterations,
             weight=None if self.weight is None else self.weight[rows],
         )
-
-
-__all__ = ["estimate_margins"]

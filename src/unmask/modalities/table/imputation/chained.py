@@ -305,6 +305,3 @@ class Chain:
             return drawn if scale is None else scale.back(drawn)
         values, log_weight = draw_donors(x[use], y, x[rows], self.rng)
         return values[np.arange(len(rows)), draw_level(log_weight, self.rng.random(len(rows)))]
-
-
-__all__ = ["CATEGORY_METHODS", "QUANTITY_METHODS", "Chain", "Completed", "Plan", "Regressors"]

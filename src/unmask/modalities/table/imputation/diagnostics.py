@@ -328,6 +328,3 @@ def _use(tables: int, call: str) -> Any:
         "standard errors that are too small."
     )
     return Use(commands=(), python=code, without_unmask=said).html()
-
-
-__all__ = ["ImputedColumn", "diagnostics", "doubtful", "doubts", "r_hat", "unmixed", "write_report"]

@@ -613,6 +613,3 @@ def agreed_analysis(formula: str | None, schema: Schema, columns: list[np.ndarra
     if complete.any():
         finite_design(found, [x[complete] for x in columns], np.flatnonzero(complete))
     return found
-
-
-__all__ = ["Formula", "Term", "beyond", "check_pair", "cox_formula", "finite_design", "parse_formula", "survival_pair"]

@@ -171,6 +171,3 @@ def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: Scal
             "a normal would draw impossible values" if low or high < np.inf else "a normal would draw negative values"
         )
     return None
-
-
-__all__ = ["choose_methods"]

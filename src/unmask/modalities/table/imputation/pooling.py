@@ -527,6 +527,3 @@ def predictions_of(model: Any, new: Any) -> tuple[np.ndarray, np.ndarray | None]
             values = np.asarray(getattr(model, name)(new), float)
             return (values[:, -1] if values.ndim == 2 and name == "predict_proba" else values.reshape(-1)), None
     raise UserError(f"a {type(model).__name__} cannot predict", hint="Expected a fitted model with a method predict.")
-
-
-__all__ = ["Estimates", "FormulaFit", "Pooled", "Predicted", "estimates_of", "fit_formula", "pool", "predictions_of"]

@@ -107,6 +107,3 @@ def _heights(columns: Sequence[np.ndarray], predictors: np.ndarray) -> np.ndarra
     gram = predictors.T @ predictors
     rest = z - predictors @ np.linalg.solve(gram + np.diag(1e-9 * np.diag(gram) + 1e-12), predictors.T @ z)
     return -0.5 * len(z) * np.log(np.maximum((rest**2).mean(0), 1e-300)) - len(z) * np.log(spread)
-
-
-__all__ = ["Scale", "best_scale", "draw_scale", "written"]

@@ -167,6 +167,3 @@ def _moved_level(levels: np.ndarray, log_probability: np.ndarray, u: np.ndarray,
     moved = 1 / (1 + np.exp(-(logit(below) - delta[:, None])))
     parts = np.diff(np.column_stack([np.zeros(len(u)), moved, np.ones(len(u))]), axis=1)
     return levels[draw_level(np.log(np.maximum(parts, 1e-300)), u)].astype(float)
-
-
-__all__ = ["Odds", "Shift", "held_back", "parse_shifts", "read_shifts", "shifted", "without_cells"]

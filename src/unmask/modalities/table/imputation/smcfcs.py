@@ -389,6 +389,3 @@ def _slice_sampled(
             angle[left] = low[left] + (high[left] - low[left]) * rng.random(len(left))
     possible = np.isfinite(likely)
     return np.where(possible, model.values(z, which)[0], now), possible
-
-
-__all__ = ["AgreeingChain", "Substantive"]

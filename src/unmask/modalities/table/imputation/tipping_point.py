@@ -148,6 +148,3 @@ def tipping_point(
     if not np.isfinite([r["estimate"] for r in records]).all():
         raise UserError("an estimate is not finite", hint="Look at the analysis under the largest shift.")
     return TippingPoint(records, column=column, null=null)
-
-
-__all__ = ["TippingPoint", "tipping_point"]

@@ -141,6 +141,3 @@ def _rows(out: np.ndarray, row_name: Callable[[int], int]) -> str:
     if len(rows) > SHOWN:
         return ""
     return f", row{'s' if len(rows) > 1 else ''} " + ", ".join(str(row_name(int(r))) for r in rows)
-
-
-__all__ = ["beyond_range", "encode_warned"]

@@ -162,6 +162,3 @@ def write_intervals(records: Iterable[dict[str, Any]], schema: Schema, path: str
                 texts["probability"] = f"{r['probability']:.4f}"
                 texts["probabilities"] = json.dumps({k: round(p, 4) for k, p in shares.items()}, ensure_ascii=False)
             writer.writerow({**r, **texts})
-
-
-__all__ = ["FIELDS", "IntervalRecords", "interval_frame", "typed_levels", "write_intervals"]

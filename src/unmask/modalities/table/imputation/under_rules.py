@@ -192,6 +192,3 @@ def unmet(
 
 def _rows(rows: np.ndarray, row_name: Callable[[int], int]) -> str:
     return f"{'row' if len(rows) == 1 else 'rows'} {first_of((row_name(int(r)) for r in rows), SHOWN)}"
-
-
-__all__ = ["drawn_under", "not_kept", "points_under", "recorded_breaches", "redrawn", "settled", "unmet"]

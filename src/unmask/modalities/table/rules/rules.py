@@ -260,6 +260,3 @@ def _placed(rule: Constraint, schema: Schema) -> Constraint:
         formula=None if rule.formula is None else by_place(rule.formula),
         solve={places[c]: by_place(f) for c, f in rule.solve.items()},
     )
-
-
-__all__ = ["Range", "Rules"]

@@ -106,6 +106,3 @@ def unexplained(
             'kind = "text" leaves the column out.',
         )
     ]
-
-
-__all__ = ["blank_cells", "blanks_said", "unexplained", "with_blanks"]

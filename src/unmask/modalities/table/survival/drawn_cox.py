@@ -145,6 +145,3 @@ def draw_hazard(
     some = np.flatnonzero(deaths)[::-1]  # from the earliest
     at = time[sets.order][sets.starts[some]]
     return Hazard(estimate=beta, beta=drawn, at=at, jump=deaths[some] / at_risk[some])
-
-
-__all__ = ["Hazard", "draw_hazard"]

@@ -210,6 +210,3 @@ def contents(model: FittedTable) -> list[str]:
         "`model_membership_auc`)."
     )
     return out
-
-
-__all__ = ["LEAST", "Guard", "contents", "guard_of", "learn_safety", "least", "new_ids", "seen_shares", "shown_levels"]

@@ -208,6 +208,3 @@ def _without_unmask(visible_only: bool, onnx: bool) -> str:
     if visible_only:
         return "transformers loads the encoder; the decoder that predicts hidden tokens is unmask's own."
     return ""
-
-
-__all__ = ["NEW", "card", "remembered"]

@@ -68,6 +68,3 @@ def _taken(cache: TokenCache, numbers: np.ndarray, most: int) -> Iterator[np.nda
         yield ids
         if total >= most:
             return
-
-
-__all__ = ["most_frequent_share", "most_frequent_token", "most_likely_after"]
