@@ -130,7 +130,7 @@ def a_loader_ends_what_a_killed_writer_began(model, folder):
 
 def a_shared_copy_has_nothing_of_the_run(folder, capsys):
     (folder / "cache").mkdir(exist_ok=True)
-    for name in ("report.html", "metrics.jsonl", "cache/tokens.bin", "predictions.json"):
+    for name in ("report.html", "metrics.jsonl", "cache/offsets.bin", "predictions.json"):
         (folder / name).write_text("Frau Muster")
     copy = folder.with_name("shared")
     capsys.readouterr()

@@ -62,12 +62,16 @@ class Engine(ABC):
 
 
 class LocalEngine(Engine):
-    """Processes of this machine; one worker is this process itself."""
+    """Processes of this machine; one worker is this process itself.
 
-    def __init__(self, workers: int | None = None) -> None:
+    Args:
+        fewer: see `Pool`.
+    """
+
+    def __init__(self, workers: int | None = None, *, fewer: str = "fewer workers") -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.workers = cores if workers is None else workers
-        self.alone = self.workers == 1
+        self.alone, self._fewer = self.workers == 1, fewer
         self._aside = contextlib.ExitStack()
 
     def run(self, function: str, common: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
@@ -77,7 +81,7 @@ class LocalEngine(Engine):
                 yield from ((i, call(common, task)) for i, task in enumerate(tasks))
             return
         with contextlib.ExitStack() as stack:
-            pool = stack.enter_context(Pool(function, common, self.workers))
+            pool = stack.enter_context(Pool(function, common, self.workers, fewer=self._fewer))
             self._aside.callback(stack.close)
             rest = iter(enumerate(tasks))
             waiting: dict[Future[Any], int] = {}

@@ -3,121 +3,132 @@ can be set."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from commands import run
 from text_corpus import tokenizer, write_corpus
-from unmask.engines.local import Pool
+from unmask.engines.local import LocalEngine, Pool
 from unmask.errors import UserError
 from unmask.modalities.text.reading.documents import ReadReport
 from unmask.modalities.text.reading.sources import Seen, iter_documents
 from unmask.modalities.text.recipes import TextSettings
-from unmask.modalities.text.tokens import building, tokenising
+from unmask.modalities.text.tokens import building, scanning
 from unmask.modalities.text.tokens.cache import TokenCache, content_key
 from unmask.modalities.text.tokens.corpus import build_tokenizer
 from unmask.modalities.text.uses.model import load
 
 
 @pytest.fixture
-def small_groups(monkeypatch):
-    monkeypatch.setattr(tokenising, "GROUP_CHARACTERS", 2_000)
-    monkeypatch.setattr(tokenising, "ALONE", 2)
-    monkeypatch.setattr(building, "MARK_SECONDS", 0.0)
+def small_portions(monkeypatch):
+    monkeypatch.setattr(scanning, "LEAST", 2_000)
 
 
 def build(tmp_path, name, **more):
     return TokenCache.build(str(tmp_path / "corpus.txt"), tokenizer("wordpiece"), tmp_path / name, max_slots=32, **more)
 
 
-def same(one: TokenCache, other: TokenCache) -> bool:
-    files = all((one.folder / n).read_bytes() == (other.folder / n).read_bytes() for n in building.FILES)
-    return files and one.meta == other.meta
+def contents(cache: TokenCache) -> dict[str, bytes]:
+    return {str(p.relative_to(cache.folder)): p.read_bytes() for p in cache.folder.rglob("*") if p.is_file()}
 
 
-def test_processes_side_by_side_give_the_same_cache(tmp_path, small_groups, monkeypatch):
+def test_processes_side_by_side_give_the_same_cache(tmp_path, small_portions, monkeypatch):
     write_corpus(tmp_path / "corpus.txt", copies=400)
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     alone, said = build(tmp_path, "alone"), []
+    assert alone.meta["shards"] > 2
     monkeypatch.setenv("RAYON_NUM_THREADS", "2")
-    assert same(build(tmp_path, "two", say=said.append), alone)
-    assert any("tokens/s with 2 processes" in line for line in said)
-    assert not (tmp_path / "two" / building.PROGRESS).exists()
+    assert contents(build(tmp_path, "two", say=said.append)) == contents(alone)
+    assert any("tokens/s with 2 workers" in line for line in said)
 
 
-def test_a_process_that_is_killed_is_said_and_what_was_done_is_kept(tmp_path, small_groups, monkeypatch):
+def test_portions_change_no_example(tmp_path, monkeypatch):
+    write_corpus(tmp_path / "corpus.txt", copies=400)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    whole = build(tmp_path, "whole")
+    assert whole.meta["shards"] == 1
+    monkeypatch.setattr(scanning, "LEAST", 2_000)
+    many = build(tmp_path, "many")
+    assert many.digest() == whole.digest()
+    assert (many.train.tolist(), many.meta["report"]) == (whole.train.tolist(), whole.meta["report"])
+
+
+def test_a_process_that_is_killed_is_said_and_what_was_done_is_kept(tmp_path, small_portions, monkeypatch):
     write_corpus(tmp_path / "corpus.txt", copies=400)
     monkeypatch.setenv("RAYON_NUM_THREADS", "2")
-    begun = Pool._begun
+    started, run_of = Pool._begun, LocalEngine.run
 
     def killed(self):
-        process = begun(self)
+        process = started(self)
         process.kill()
         return process
 
+    def some(self, function, common, tasks):
+        yield from run_of(self, function, common, tasks if function.endswith(":scan") else tasks[:2])
+        if not function.endswith(":scan"):
+            with monkeypatch.context() as patch:
+                patch.setattr(Pool, "_begun", killed)
+                yield from run_of(self, function, common, tasks[2:])
+
     with monkeypatch.context() as patch:
-        patch.setattr(Pool, "_begun", killed)
-        with pytest.raises(UserError, match="a worker has ended 4 times at the same work"):
+        patch.setattr(LocalEngine, "run", some)
+        with pytest.raises(UserError, match="a worker has ended 4 times at the same work") as error:
             build(tmp_path, "cache")
-    done = json.loads((tmp_path / "cache.part" / building.PROGRESS).read_text())["counts"]["documents"]
-    assert 0 < done < 400
+    assert "RAYON_NUM_THREADS=1" in str(error.value)
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     said: list[str] = []
     again = build(tmp_path, "cache", say=said.append)
-    assert f"tokenising goes on after {done:,} documents" in said
-    assert same(again, build(tmp_path, "clean"))
+    assert f"tokenising goes on: 2 of {again.meta['shards']} shards are there" in said
+    assert contents(again) == contents(build(tmp_path, "clean"))
     assert not (tmp_path / "cache.part").exists()
 
 
 KILLED = """
 import sys
 sys.path.insert(0, {tests!r})
-import pathlib
 from text_corpus import tokenizer
-from unmask.modalities.text.tokens import building, tokenising
+from unmask.modalities.text.tokens import scanning, shards
 from unmask.modalities.text.tokens.cache import TokenCache
-tokenising.GROUP_CHARACTERS, building.MARK_SECONDS = 2_000, 0.0
-append = building._Files.append
-def slow(self, part):
-    append(self, part)
-    __import__("time").sleep(0.05)
-building._Files.append = slow
+scanning.LEAST = 2_000
+tokenise = shards.tokenise
+def slow(group, recipe):
+    __import__("time").sleep(0.1)
+    return tokenise(group, recipe)
+shards.tokenise = slow
 made = tokenizer("wordpiece").load({folder!r})
 TokenCache.build({corpus!r}, made, {folder!r} + "/cache", max_slots=32)
 """
 
 
-def test_sigkill_while_caching_damages_nothing_and_the_next_build_goes_on(tmp_path, small_groups, monkeypatch):
+def test_sigkill_while_caching_damages_nothing_and_the_next_build_goes_on(tmp_path, small_portions, monkeypatch):
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     corpus = write_corpus(tmp_path / "corpus.txt", copies=600)
     tokenizer("wordpiece").save(tmp_path)
     code = KILLED.format(tests=str(Path(__file__).parents[2]), folder=str(tmp_path), corpus=str(corpus))
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "RAYON_NUM_THREADS": "1"})
-    mark, deadline = tmp_path / "cache.part" / building.PROGRESS, time.monotonic() + 60
-    while not mark.exists() and time.monotonic() < deadline:
+    index, deadline = tmp_path / "cache.part" / "index", time.monotonic() + 60
+    while not (index / "000001.json").exists() and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (tmp_path / "cache").exists()
-    done = json.loads(mark.read_text())["counts"]["documents"]
-    with (tmp_path / "cache.part" / "tokens.bin").open("ab") as file:  # written behind the mark
-        file.write(b"half a group")
+    done = len(list(index.glob("*.json")))
     said: list[str] = []
     made = type(tokenizer("wordpiece")).load(tmp_path)
     again = TokenCache.build(str(corpus), made, tmp_path / "cache", max_slots=32, say=said.append)
-    assert f"tokenising goes on after {done:,} documents" in said
-    assert same(again, TokenCache.build(str(corpus), made, tmp_path / "clean", max_slots=32))
+    assert f"tokenising goes on: {done} of {again.meta['shards']} shards are there" in said
+    assert contents(again) == contents(TokenCache.build(str(corpus), made, tmp_path / "clean", max_slots=32))
 
 
-def test_a_build_of_other_settings_is_not_gone_on_with(tmp_path, small_groups, monkeypatch):
+def test_a_build_of_other_settings_is_not_gone_on_with(tmp_path, small_portions, monkeypatch):
     write_corpus(tmp_path / "corpus.txt", copies=100)
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
 
@@ -125,14 +136,22 @@ def test_a_build_of_other_settings_is_not_gone_on_with(tmp_path, small_groups, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        append = building._Files.append
-        patch.setattr(building._Files, "append", lambda *a: (append(*a), stopped()))
+        patch.setattr(building, "write_index", stopped)
         with pytest.raises(KeyboardInterrupt):
             build(tmp_path, "cache")
-    assert (tmp_path / "cache.part" / building.PROGRESS).exists()
+    assert (tmp_path / "cache.part" / "index" / "000000.json").exists()
     said: list[str] = []
-    assert same(build(tmp_path, "cache", holdout=0.3, say=said.append), build(tmp_path, "clean", holdout=0.3))
+    other = build(tmp_path, "cache", holdout=0.3, say=said.append)
+    assert contents(other) == contents(build(tmp_path, "clean", holdout=0.3))
     assert not any("goes on" in line for line in said)
+
+
+def test_a_data_set_of_the_hub_is_cached_as_a_file_is(tmp_path, monkeypatch):
+    corpus = write_corpus(tmp_path / "corpus.txt", copies=20)
+    rows = [{"text": d.text} for d in iter_documents(corpus)]
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda *_, **__: iter(rows)))
+    made = TokenCache.build(["hf:org/name", "hf:org/name"], tokenizer("wordpiece"), tmp_path / "hub", max_slots=32)
+    assert made.digest() == build(tmp_path, "files").digest()
 
 
 def test_copies_are_known_from_long_ago():

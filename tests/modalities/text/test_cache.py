@@ -133,9 +133,9 @@ def test_frequencies_count_training_tokens_only(tmp_path):
 
 def test_reused_when_nothing_changed_and_rebuilt_when_something_did(tmp_path, monkeypatch):
     first = build(tmp_path)
-    stamp = (tmp_path / "cache" / "tokens.bin").stat().st_mtime_ns
+    stamp = (tmp_path / "cache" / "shards" / "000000.tokens.bin").stat().st_mtime_ns
     assert build(tmp_path).meta == first.meta
-    assert (tmp_path / "cache" / "tokens.bin").stat().st_mtime_ns == stamp
+    assert (tmp_path / "cache" / "shards" / "000000.tokens.bin").stat().st_mtime_ns == stamp
     assert build(tmp_path, seed=1).meta["key"] != first.meta["key"]
 
 
@@ -170,7 +170,9 @@ def test_a_crash_half_way_leaves_nothing_and_the_next_run_builds(tmp_path, monke
     assert len(build(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["tokens.bin", "starts.bin", "offsets.bin", "split.bin", "meta.json"])
+@pytest.mark.parametrize(
+    "name", ["shards/000000.tokens.bin", "shards/000000.starts.bin", "offsets.bin", "split.bin", "meta.json"]
+)
 def test_a_damaged_cache_is_named(tmp_path, name):
     build(tmp_path)
     path = tmp_path / "cache" / name
@@ -199,8 +201,8 @@ def test_a_long_document_is_tokenised_in_pieces_and_nothing_is_lost(tmp_path, mo
 
 
 def test_a_half_built_folder_is_cleared_away(tmp_path):
-    (tmp_path / "cache.part").mkdir()
-    (tmp_path / "cache.part" / "tokens.bin").write_bytes(b"half")
+    (tmp_path / "cache.part" / "shards").mkdir(parents=True)
+    (tmp_path / "cache.part" / "shards" / "000000.tokens.bin").write_bytes(b"half")
     assert len(build(tmp_path))
     assert not (tmp_path / "cache.part").exists()
 

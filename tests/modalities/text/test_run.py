@@ -184,12 +184,15 @@ def test_another_run_is_not_written_over(corpus, tmp_path):
         )
     text = corpus.read_text()
     corpus.write_text(text[len(text) // 2 :] + text[: len(text) // 2])
-    cache = {path: path.read_bytes() for path in (tmp_path / "run" / "cache").iterdir()}
+    there = (tmp_path / "run" / "cache").rglob("*.bin")
+    cache = {path: path.read_bytes() for path in there}
     with pytest.raises(UserError, match="the corpus: not the same"):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4), resume=True, console=False)
     with pytest.raises(UserError, match=r"other data or settings: holdout=0\.3, was "):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4, holdout=0.3), resume=True, console=False)
-    assert {path: path.read_bytes() for path in (tmp_path / "run" / "cache").iterdir()} == cache  # evaluate reads it
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "run" / "cache").rglob("*.bin")
+    } == cache  # evaluate reads it
     (tmp_path / "run" / "cache" / "meta.json").unlink()  # where there is none, other tokens do not take its place
     with pytest.raises(UserError, match="the corpus: not the same"):
         pretrain(str(corpus), tmp_path / "run", settings=settings(steps=4), resume=True, console=False)

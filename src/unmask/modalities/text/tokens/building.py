@@ -1,101 +1,190 @@
-"""The files of a token cache, written so that a build that was killed goes on where its last mark stands.
+"""The tokens of a corpus, made portion by portion: for the cache of a run, and for `unmask prepare text`.
 
-Examples are appended as documents are tokenised. Every `MARK_SECONDS` the files are brought to the disk and
-`progress.json` says how long they are and how many documents went in: what is behind the mark is cut off and done
-again.
+A scan of all portions side by side (documents and copies), then a shard per portion, side by side again, then the
+index of all examples. What a portion comes to follows from the corpus and the settings alone, so that any number of
+workers writes the same bytes, and a build that was killed goes on with the portions that are left.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from unmask.engines.folder import PLAN, begun, remove_halves
+from unmask.engines.local import Engine
 from unmask.errors import UserError, first_of, option, setting
 from unmask.files import fingerprint
-from unmask.modalities.text.reading.documents import ReadReport, first_undecodable
-from unmask.modalities.text.reading.plain import Parting
-from unmask.modalities.text.reading.sources import iter_documents
-from unmask.modalities.text.tokens.tokenising import Recipe, Tokenised, processes, tokenised
+from unmask.modalities.text.reading.documents import first_undecodable
+from unmask.modalities.text.reading.sources import check_read
+from unmask.modalities.text.tokens.scanning import Portion, Reading, Scanned, gathered, left, portions
+from unmask.modalities.text.tokens.shards import BINS, Shaping, ShardTask, done, write_index
+from unmask.modalities.text.tokens.tokenising import Recipe
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.writing import replace_json
+from unmask.plugins import resolve
+from unmask.progress import counted
+from unmask.writing import remove, replace_json
 
-FILES = ("tokens.bin", "starts.bin", "offsets.bin", "split.bin")
-PROGRESS = "progress.json"
-MARK_SECONDS = 10.0
 MIN_TOKENS = 8
 """Shorter pieces are left out."""
+OWN = ("scan", "index", "shards", "meta.json", "offsets.bin", "split.bin")
+"""What a build writes into its folder."""
+WORK = ("scan", "index", PLAN)
+"""Of it, what is there until the build is finished."""
+MOST_PROCESSES = 16
+"""Of the build of a run's cache."""
 TELL_SECONDS = 30.0
-_COUNTED = ("examples", "documents", "tokens", "held_out", "marked", "unknown", "read", "short")
+_SCAN, _SHARD = "unmask.modalities.text.tokens.scanning:scan", "unmask.modalities.text.tokens.shards:shard"
 
 
-def build_files(
-    folder: Path,
-    key: str,
-    inputs: list[str],
-    tokenizer: Tokenizer,
-    say: Callable[[str], None] | None,
-    *,
-    max_slots: int,
-    column: str | None,
-    holdout: float,
-    min_tokens: int,
-    seed: int,
-    entities: bool,
-    document: Parting,
-) -> dict[str, Any]:
-    """Write the files of a cache into `folder`, going on with those that a build of the same `key` left there.
+class Building:
+    """A corpus on its way into a folder.
 
-    Returns:
-        What meta.json says of them.
+    Args:
+        folder: where the tokens go; one process at a time builds in it.
+        key: of the build, made of data and settings: what one of another key left there is removed.
+        inputs: what was asked for, for people.
+        files: that `inputs` name, as `sources.resolve` gives them.
+        work: does the work of the portions.
+        say: is given a line now and then: how far it is, and how fast.
     """
-    recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
-    report, workers = ReadReport(), processes()
-    stream = iter_documents(inputs, column=column, report=report, entities=entities, document=document, say=say)
-    with ExitStack() as stack:
-        files = _Files(folder, key, stack)
-        before = dict(files.counts)
-        if before["documents"] and say is not None:
-            say(f"tokenising goes on after {before['documents']:,} documents")
-        clock = _Clock(say, before, workers)
-        # What is done already is read again, which takes a small part of the time, and so counted in the report.
-        rest = itertools.islice(stream, before["documents"], None)
-        for part in tokenised(rest, recipe, workers):
-            files.append(part)
-            clock.tell(files.counts)
-        clock.tell(files.counts, last=True)
-        counts = files.counts
-    refuse_no_examples(counts["examples"], counts["marked"], recipe, inputs, entities=entities)
-    tail = 0 if counts["held_out"] else min(math.ceil(holdout * counts["examples"]), counts["examples"] // 2)
-    if tail:
-        with (folder / "split.bin").open("r+b") as file:
-            file.seek(counts["examples"] - tail)
-            file.write(b"\x01" * tail)
-    (folder / PROGRESS).unlink(missing_ok=True)
-    return {
-        "dtype": recipe.dtype,
-        "examples": counts["examples"],
-        "tokens": counts["tokens"],
-        "documents": counts["documents"],
-        "unknown": counts["unknown"] / max(counts["read"], 1),
-        "short": counts["short"],
-        "least": recipe.least,
-        "held_out_by": "tail" if tail else "document",
-        "vocabulary": tokenizer.vocab_size,
-        "before": tokenizer.before,
-        "after": tokenizer.after,
-        "report": asdict(report),
-        "files": {name: fingerprint(folder / name) for name in FILES},
-    }
+
+    own: tuple[str, ...] = OWN
+
+    def __init__(
+        self,
+        folder: Path,
+        key: str,
+        inputs: list[str],
+        files: list[str],
+        reading: Reading,
+        work: Engine,
+        say: Callable[[str], None],
+    ) -> None:
+        self.folder, self.key, self.inputs, self.files = folder, key, inputs, files
+        self.reading, self.work, self.say = reading, work, say
+
+    def planned(self) -> list[Portion]:
+        """The portions; what a build of another key left in the folder is removed."""
+        there = begun(self.folder, self.key, self.own, ("scan", "index", "shards"), self.say)
+        plan = portions(self.files, self.reading.document)
+        replace_json(self.folder / PLAN, {**there, "portions": len(plan)})
+        return plan
+
+    def scan(self, plan: list[Portion]) -> None:
+        """Scan the portions that are not scanned yet."""
+        tasks = list(left(self.folder, plan, self.reading.threshold))
+        there = f"; {len(plan) - len(tasks):,} are there" if len(tasks) < len(plan) else ""
+        self.say(f"reading, files: {len(self.files):,}, portions: {len(plan):,}{there}")
+        for _ in self._done(_SCAN, self.reading, tasks):
+            pass
+
+    def scanned(self, plan: list[Portion]) -> Scanned:
+        """What the corpus holds."""
+        found = gathered(self.folder, plan)
+        check_read(self.inputs, found.report, self.reading.document)
+        self.say(f"{found.report.documents:,} documents, {found.report.characters:,} characters")
+        return found
+
+    def sharded(
+        self, plan: list[Portion], scanned: Scanned, recipe: Recipe
+    ) -> tuple[float | None, list[dict[str, Any]]]:
+        """Tokens per second, None where nothing was left to do, and what there is of every shard, all of them
+        written."""
+        found = [done(self.folder, number) for number in range(len(plan))]
+        tasks = [
+            ShardTask(
+                number=n,
+                portion=plan[n],
+                drop=scanned.drop[n].astype(np.int64),
+                documents=scanned.counts[n],
+                mark=scanned.marks[n],
+            )
+            for n, there in enumerate(found)
+            if there is None
+        ]
+        if tasks and len(tasks) < len(plan):
+            self.say(f"tokenising goes on: {len(plan) - len(tasks):,} of {len(plan):,} shards are there")
+        started = reported = time.monotonic()
+        read = 0
+
+        def tell(last: bool = False) -> None:
+            rate = read / max(time.monotonic() - started, 1e-9)
+            have = sum(there is not None for there in found)
+            self.say(
+                f"tokenis{'ed' if last else 'ing'}: {have:,} of {len(plan):,} shards, {read:,} tokens, "
+                f"{rate:,.0f} tokens/s with {self.work.workers} worker{'s' * (self.work.workers != 1)}"
+            )
+
+        for i, about in self._done(_SHARD, Shaping(reading=self.reading, recipe=recipe), tasks):
+            found[tasks[i].number] = about
+            read += about["read"]
+            if time.monotonic() - reported >= TELL_SECONDS:
+                tell()
+                reported = time.monotonic()
+        rate = read / max(time.monotonic() - started, 1e-9) if tasks else None
+        if tasks:
+            tell(last=True)
+        return rate, [there for there in found if there is not None]
+
+    def indexed(self, scanned: Scanned, recipe: Recipe, shards: list[dict[str, Any]]) -> dict[str, Any]:
+        """Write the index of all examples; what meta.json says of the corpus."""
+        total = {name: sum(about[name] for about in shards) for name in shards[0] if name not in ("sizes", "sums")}
+        refuse_no_examples(total["examples"], total["entities"], recipe, self.inputs, entities=self.reading.entities)
+        tail = 0 if total["held_out"] else min(math.ceil(recipe.holdout * total["examples"]), total["examples"] // 2)
+        write_index(self.folder, shards, tail)
+        files = {name: fingerprint(self.folder / name) for name in ("offsets.bin", "split.bin")}
+        for n, shard in enumerate(shards):
+            files |= {f"shards/{n:06}.{array}.bin": [shard["sizes"][array], shard["sums"][array]] for array in BINS}
+        remove_halves(self.folder / "shards")
+        tokenizer = recipe.tokenizer
+        return {
+            "dtype": recipe.dtype,
+            **{name: total[name] for name in ("examples", "tokens", "documents", "short")},
+            "unknown": total["unknown"] / max(total["read"], 1),
+            "least": recipe.least,
+            "held_out_by": "tail" if tail else "document",
+            "vocabulary": tokenizer.vocab_size,
+            "before": tokenizer.before,
+            "after": tokenizer.after,
+            "report": asdict(scanned.report),
+            "files": files,
+            "shards": len(shards),
+            "key": self.key,
+            "fingerprint": tokenizer.fingerprint(),
+        }
+
+    def clear(self) -> None:
+        """Remove what is there until the build is finished."""
+        for name in WORK:
+            remove(self.folder / name)
+
+    def _done(self, function: str, common: Any, tasks: list[Any]) -> Iterator[tuple[int, Any]]:
+        """(number of the task, what came of it), as they are ready. One task alone is done in this process, by all
+        threads of the tokenizer."""
+        if len(tasks) == 1 and self.work.workers > 1:
+            ready: Iterator[tuple[int, Any]] = iter([(0, resolve(function)(common, tasks[0]))])
+        else:
+            ready = self.work.run(function, common, tasks)
+        return counted(ready, len(tasks))
+
+
+def processes() -> int:
+    """How many processes make the cache of a run: the cores this one may use, or RAYON_NUM_THREADS; one where
+    TOKENIZERS_PARALLELISM is false."""
+    if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("0", "off", "false", "f", "no", "n"):
+        return 1
+    wanted = os.environ.get("RAYON_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted):
+        return min(int(wanted), MOST_PROCESSES)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_PROCESSES)
 
 
 def recipe_of(
@@ -117,7 +206,8 @@ def recipe_of(
 
 
 def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[str], *, entities: bool) -> None:
-    """
+    """Refuse a corpus without examples, or without entities where these are units.
+
     Args:
         marked: entities that were found.
     """
@@ -157,81 +247,3 @@ def told(meta: dict[str, Any]) -> Iterator[str]:
         yield f"{short:,} pieces of fewer than {meta['least']} tokens are left out"
     if meta.get("held_out_by") == "tail":
         yield "too few documents to hold whole ones out: the end of the corpus is held out"
-
-
-class _Files:
-    """The files of a cache that is being built, and how much is in them.
-
-    Args:
-        key: of the build; a mark with another one is not gone on with.
-        stack: closes the files.
-    """
-
-    def __init__(self, folder: Path, key: str, stack: ExitStack) -> None:
-        self.folder, self.key = folder, key
-        self.counts = dict.fromkeys(_COUNTED, 0)
-        sizes = self._found()
-        self._files: dict[str, IO[bytes]] = {}
-        for name in FILES:
-            file = self._files[name] = stack.enter_context((folder / name).open("r+b" if sizes else "wb"))
-            if sizes:
-                file.truncate(sizes[name])
-                file.seek(0, os.SEEK_END)
-        if not sizes:
-            self._files["offsets.bin"].write(np.zeros(1, np.int64).tobytes())
-        self._marked = time.monotonic()
-
-    def _found(self) -> dict[str, int]:
-        """Sizes at the mark of a build of the same key, whose files are there in full; empty else."""
-        try:
-            mark = json.loads((self.folder / PROGRESS).read_text())
-            sizes = {name: int(mark["sizes"][name]) for name in FILES}
-            whole = all((self.folder / name).stat().st_size >= size for name, size in sizes.items())
-            if mark["key"] == self.key and whole:
-                self.counts = {name: int(mark["counts"][name]) for name in _COUNTED}
-                return sizes
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        return {}
-
-    def append(self, part: Tokenised) -> None:
-        counts = self.counts
-        ends = counts["tokens"] + np.cumsum(part.lengths, dtype=np.int64)
-        for name, array in zip(FILES, (part.tokens, part.starts, ends, part.held), strict=True):
-            self._files[name].write(array.tobytes())
-        counts["examples"] += len(part.lengths)
-        counts["tokens"] += len(part.tokens)
-        counts["held_out"] += int(part.held.sum())
-        counts["documents"] += part.documents
-        counts["marked"] += part.entities
-        for name in ("unknown", "read", "short"):
-            counts[name] += getattr(part, name)
-        if time.monotonic() - self._marked >= MARK_SECONDS:
-            self._mark()
-
-    def _mark(self) -> None:
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        sizes = {name: file.tell() for name, file in self._files.items()}
-        replace_json(self.folder / PROGRESS, {"key": self.key, "sizes": sizes, "counts": self.counts})
-        self._marked = time.monotonic()
-
-
-class _Clock:
-    """Tells every `TELL_SECONDS`, and at the end, how far tokenising is and how fast it goes."""
-
-    def __init__(self, say: Callable[[str], None] | None, before: dict[str, int], workers: int) -> None:
-        self._say, self._before, self._workers = say, before["read"], workers
-        self._began = self._told = time.monotonic()
-
-    def tell(self, counts: dict[str, int], *, last: bool = False) -> None:
-        now = time.monotonic()
-        if self._say is None or not (last or now - self._told >= TELL_SECONDS):
-            return
-        self._told = now
-        rate = (counts["read"] - self._before) / max(now - self._began, 1e-9)
-        self._say(
-            f"tokenis{'ed' if last else 'ing'}: {counts['documents']:,} documents, {counts['read']:,} tokens, "
-            f"{rate:,.0f} tokens/s with {self._workers} process{'es' * (self._workers != 1)}"
-        )

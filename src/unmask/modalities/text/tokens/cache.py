@@ -1,5 +1,5 @@
 """The tokenised corpus as memory-mapped arrays: tokenised once, read at memory speed, safe against a crash. Each is
-a file, or, where `prepare` made it, the large ones are shards.
+a file, the large ones in shards.
 
 Examples are pieces of documents of at most `max_slots` slots with [CLS] and [SEP] counted; pieces are cut between
 units, near a sentence's end where one is near. A document is wholly in training or wholly held out; where a corpus has
@@ -18,17 +18,19 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from unmask.engines.local import Ended
-from unmask.errors import UserError
+from unmask.engines.folder import PLAN
+from unmask.engines.local import Ended, LocalEngine
+from unmask.errors import UserError, check_choice
 from unmask.files import check_files, sealed, unsealed
 from unmask.modalities.text.reading.documents import opened
 from unmask.modalities.text.reading.plain import Parting
-from unmask.modalities.text.reading.sources import expand, on_hub
-from unmask.modalities.text.tokens.building import FILES, MIN_TOKENS, PROGRESS, build_files, told
+from unmask.modalities.text.reading.sources import expand, on_hub, resolve
+from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, processes, recipe_of, told
+from unmask.modalities.text.tokens.scanning import Reading
 from unmask.modalities.text.tokens.shards import Joined
 from unmask.modalities.text.tokens.tokenising import cut, is_held_out
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -36,10 +38,9 @@ from unmask.remote import Remote
 from unmask.training.settings import same_run_hint
 from unmask.writing import locked, replace_folder
 
-VERSION = 5
+VERSION = 6
 READ_WHOLE = 1 << 30
 """Bytes of local files that are read whole to know whether they changed."""
-_KNOWN = (*FILES, PROGRESS, f"{PROGRESS}.new", "meta.json")
 
 
 class TokenCache:
@@ -54,9 +55,9 @@ class TokenCache:
 
     def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
         self.folder, self.meta = folder, meta
-        shards = [f"{folder}/shards/{number:06}." for number in range(meta.get("shards", 0))] or [f"{folder}/"]
-        self._tokens = Joined([_map(Path(f"{shard}tokens.bin"), meta["dtype"]) for shard in shards])
-        self._starts = Joined([_map(Path(f"{shard}starts.bin"), "uint8") for shard in shards])
+        shards = [f"{folder}/shards/{number:06}" for number in range(meta["shards"])]
+        self._tokens = Joined([_map(Path(f"{shard}.tokens.bin"), meta["dtype"]) for shard in shards])
+        self._starts = Joined([_map(Path(f"{shard}.starts.bin"), "uint8") for shard in shards])
         self._offsets = _map(folder / "offsets.bin", "int64")
         split = np.fromfile(folder / "split.bin", dtype=np.uint8)
         self.train, self.validation = np.flatnonzero(split == 0), np.flatnonzero(split == 1)
@@ -217,8 +218,8 @@ class TokenCache:
             shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(parents=True, exist_ok=True)
-            meta = build_files(temporary, key, names, tokenizer, say, **settings)
-            meta |= {"version": VERSION, "key": key, "fingerprint": tokenizer.fingerprint(), "settings": settings}
+            meta = _files(temporary, key, names, tokenizer, say or (lambda text: None), **settings)
+            meta |= {"version": VERSION, "settings": settings}
             (temporary / "meta.json").write_text(json.dumps(sealed(meta), indent=1))
             if resumed:
                 was = {} if there is None else there.meta
@@ -245,6 +246,45 @@ class TokenCache:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         return cls.open(folder)
+
+
+def _files(
+    folder: Path,
+    key: str,
+    inputs: list[str],
+    tokenizer: Tokenizer,
+    say: Callable[[str], None],
+    *,
+    max_slots: int,
+    column: str | None,
+    holdout: float,
+    min_tokens: int,
+    seed: int,
+    entities: bool,
+    document: Parting,
+) -> dict[str, Any]:
+    """Write the files of a cache into `folder`, going on with those that a build of the same `key` left there; what
+    meta.json says of them."""
+    recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
+    check_choice("document", document, get_args(Parting))
+    reading = Reading(
+        folder=str(folder.absolute()),
+        key=key,
+        column=column,
+        entities=entities,
+        document=document,
+        holdout=holdout,
+        seed=seed,
+        threshold=0,
+    )
+    with LocalEngine(processes(), fewer="RAYON_NUM_THREADS=1 for one process") as work:
+        made = Building(folder, key, inputs, resolve(inputs, say=say), reading, work, say)
+        plan = made.planned()
+        made.scan(plan)
+        scanned = made.scanned(plan)
+        meta = made.indexed(scanned, recipe, made.sharded(plan, scanned, recipe)[1])
+        made.clear()
+    return meta
 
 
 def _map(path: Path, dtype: str) -> np.ndarray:
@@ -307,7 +347,7 @@ def _other(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def _refuse_foreign(folder: Path) -> None:
     """Replacing a folder removes it: only one that holds a cache and nothing else may be."""
-    other = sorted(p.name for p in folder.iterdir() if p.name not in _KNOWN) if folder.is_dir() else []
+    other = sorted(p.name for p in folder.iterdir() if p.name not in (*OWN, PLAN)) if folder.is_dir() else []
     if other:
         raise UserError(
             f"{folder}: not a token cache, it holds {', '.join(other[:3])}",

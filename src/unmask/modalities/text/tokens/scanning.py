@@ -1,7 +1,6 @@
-"""The first look at a corpus that is prepared: what its documents are, which of them are copies, and what its tokenizer
-is trained on.
+"""The scan of a corpus: what its documents are, which of them are copies, and what its tokenizer may be trained on.
 
-Portions are looked at side by side; what follows from all of them together (copies, the sample) is decided here in the
+Portions are scanned side by side; what follows from all of them together (copies, the sample) is decided here in the
 order of the corpus, so that it is what one process would have found reading from the first document to the last.
 """
 
@@ -25,14 +24,24 @@ from unmask.modalities.text.reading.documents import (
     Document,
     ReadReport,
     Span,
+    cut,
     opened,
     packed,
     pieces,
     refuse_binary,
 )
 from unmask.modalities.text.reading.plain import Parting
-from unmask.modalities.text.reading.rows import parquet_file
-from unmask.modalities.text.reading.sources import PIECE, file_documents, number_of, parted, sound_documents, suffix_of
+from unmask.modalities.text.reading.rows import hub_documents, parquet_file
+from unmask.modalities.text.reading.sources import (
+    MOST_CHARACTERS,
+    PIECE,
+    file_documents,
+    number_of,
+    on_hub,
+    parted,
+    sound_documents,
+    suffix_of,
+)
 from unmask.modalities.text.tokens.tokenising import is_held_out
 from unmask.remote import Place, place, size_of
 from unmask.writing import replacing
@@ -204,7 +213,7 @@ class Piece(NamedTuple):
     """A file, or a part of it.
 
     Attributes:
-        file: path or URL.
+        file: path or URL, or `hf:NAME`.
         span: bytes, or row groups of a parquet file.
         way: where documents end in a plain text file that is cut.
     """
@@ -224,13 +233,14 @@ def portions(files: Sequence[str], parting: Parting) -> list[Portion]:
         files: as `sources.resolve` gives them.
         parting: where documents of plain text end.
     """
-    sizes = [(place(file), size_of(place(file))) for file in files]
+    sizes = [(file, None if on_hub(file) else size_of(place(file))) for file in dict.fromkeys(files)]
     grain = min(MOST, max(LEAST, sum(size or 0 for _, size in sizes) // PORTIONS))
     made: list[Portion] = []
     group: list[Piece] = []
     weight = 0
-    for where, size in sizes:
-        for piece, bytes_ in _pieces(where, size, grain, parting):
+    for name, size in sizes:
+        found = iter([(Piece(name), grain)]) if size is None else _pieces(place(name), size, grain, parting)
+        for piece, bytes_ in found:
             group.append(piece)
             weight += bytes_
             if weight >= grain:
@@ -239,11 +249,11 @@ def portions(files: Sequence[str], parting: Parting) -> list[Portion]:
     return [*made, tuple(group)] if group else made
 
 
-def _pieces(where: Place, size: int | None, grain: int, parting: Parting) -> Iterator[tuple[Piece, int]]:
+def _pieces(where: Place, size: int, grain: int, parting: Parting) -> Iterator[tuple[Piece, int]]:
     """The pieces of a file, and what each weighs."""
     kind, name = suffix_of(where), str(where)
-    if size is None or size <= grain or packed(where) or kind in (".csv", ".tsv"):
-        yield Piece(name), grain if size is None else size * (3 if packed(where) else 1)
+    if size <= grain or packed(where) or kind in (".csv", ".tsv"):
+        yield Piece(name), size * (3 if packed(where) else 1)
         return
     if kind == ".parquet":
         yield from _row_groups(where, grain)
@@ -309,6 +319,9 @@ def portion_documents(
 ) -> Iterator[Document]:
     """The documents of a portion, as they stand in its files."""
     for piece in portion:
+        if on_hub(piece.file):
+            yield from cut(hub_documents(piece.file[3:], column), report, MOST_CHARACTERS)
+            continue
         where = place(piece.file)
         try:
             yield from file_documents(

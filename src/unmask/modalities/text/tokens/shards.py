@@ -11,7 +11,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import json
-import math
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -153,10 +152,12 @@ def done(folder: Path, number: int) -> dict[str, Any] | None:
         return None
 
 
-def write_index(folder: Path, shards: Sequence[dict[str, Any]], holdout: float) -> bool:
-    """Write offsets.bin and split.bin of all shards; returns whether the end of the corpus is held out."""
-    examples = sum(s["examples"] for s in shards)
-    tail = 0 if any(s["held_out"] for s in shards) else min(math.ceil(holdout * examples), examples // 2)
+def write_index(folder: Path, shards: Sequence[dict[str, Any]], tail: int) -> None:
+    """Write offsets.bin and split.bin of all shards.
+
+    Args:
+        tail: examples at the end of the corpus that are held out.
+    """
     with open(folder / "offsets.bin", "wb") as offsets, open(folder / "split.bin", "wb") as split:
         at = 0
         offsets.write(np.zeros(1, np.int64).tobytes())
@@ -170,10 +171,9 @@ def write_index(folder: Path, shards: Sequence[dict[str, Any]], holdout: float) 
             split.write(content[8 * about["examples"] :])
             at += about["tokens"]
         if tail:
-            split.seek(examples - tail)
+            split.seek(-tail, os.SEEK_END)
             split.write(b"\x01" * tail)
         for file in (offsets, split):
             file.flush()
             os.fsync(file.fileno())
     fsync(folder)
-    return tail > 0

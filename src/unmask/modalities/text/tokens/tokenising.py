@@ -1,20 +1,13 @@
-"""Documents into token arrays, group by group: in this process, or side by side in processes of their own.
-
-Results come in the order of the groups, so the number of processes changes nothing but the time.
-"""
+"""Documents into token arrays, group by group."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
 
-from unmask.engines.local import Pool
 from unmask.modalities.text.reading.documents import Document, moved, pieces
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.tokens.units import entity_units
@@ -22,10 +15,6 @@ from unmask.modalities.text.tokens.units import entity_units
 GROUP_DOCUMENTS, GROUP_CHARACTERS = 1000, 1_000_000
 PIECE_CHARACTERS = 500_000
 """Encodings take far more memory than text: documents go through the tokenizer in groups and pieces of bounded size."""
-ALONE = 8
-"""Groups that this process tokenises itself before it starts others: a small corpus is done by then."""
-MOST_PROCESSES = 16
-"""One reader keeps about twenty of them busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,45 +158,3 @@ def is_held_out(text: str, holdout: float, seed: int) -> bool:
     """Whether a document is held out: by a hash of its text, so that it is stable."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, salt=seed.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little") < holdout * 2**64
-
-
-def processes() -> int:
-    """How many processes tokenise: the cores this one may use, or RAYON_NUM_THREADS; one where TOKENIZERS_PARALLELISM
-    is false."""
-    if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("0", "off", "false", "f", "no", "n"):
-        return 1
-    asked = os.environ.get("RAYON_NUM_THREADS", "")
-    if asked.isdigit() and int(asked):
-        return min(int(asked), MOST_PROCESSES)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_PROCESSES)
-
-
-_GROUP = "unmask.modalities.text.tokens.tokenising:tokenised_group"
-
-
-def tokenised(stream: Iterable[Document], recipe: Recipe, workers: int) -> Iterator[Tokenised]:
-    """What comes of the stream's documents, in their order.
-
-    Raises:
-        Ended: processes died at the same group again and again, for want of memory most likely.
-    """
-    source = groups(stream)
-    for number, group in enumerate(source):
-        yield tokenise(group, recipe)
-        if workers > 1 and number + 1 >= ALONE:
-            break
-    with Pool(_GROUP, recipe, workers, fewer="RAYON_NUM_THREADS=1 for one process") as pool:
-        waiting: deque[Future[Tokenised]] = deque()
-        for group in source:
-            waiting.append(pool.submit(group))
-            # What is read ahead of the slowest is bounded.
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-
-def tokenised_group(recipe: Recipe, group: list[Document]) -> Tokenised:
-    """`tokenise`, as workers call it."""
-    return tokenise(group, recipe)
