@@ -149,8 +149,8 @@ def hidden_tokens(*, seed: int, steps: int, characters: int, shape: dict[str, An
     steps, beside the most frequent token, and the one most frequent after the token before (taken as seen)."""
     import json
 
+    from unmask.modalities.text.network.card import most_frequent_share, most_likely_after
     from unmask.modalities.text.network.pretrain import pretrain
-    from unmask.modalities.text.network.rules import most_frequent_share, most_likely_after
     from unmask.modalities.text.reading.docstrings import docstrings
     from unmask.modalities.text.recipes import TextSettings, with_overrides
     from unmask.modalities.text.tokens.cache import TokenCache

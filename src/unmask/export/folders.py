@@ -14,8 +14,7 @@ from torch import nn
 from unmask.errors import UserError
 from unmask.files import files_below, read_json
 from unmask.modalities.text.network.folder import find_folder
-from unmask.modalities.text.network.sentence_files import write_sentences
-from unmask.modalities.text.network.sentences import Normalize, Sentences
+from unmask.modalities.text.network.sentence_files import Normalize, Sentences, write_sentences
 from unmask.registry import load
 from unmask.writing import check_absent, written_folder
 

@@ -17,7 +17,7 @@ from unmask.core.embed import pool, pool_padded
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError, either, option, setting
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
-from unmask.modalities.text.network.sentences import Sentences
+from unmask.modalities.text.network.sentence_files import Sentences
 from unmask.modalities.text.tokens.batches import text_example
 
 MASKED, SENTENCE, ENCODER = "masked", "sentence", "encoder"

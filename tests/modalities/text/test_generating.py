@@ -44,7 +44,7 @@ def test_no_mark_of_a_piece_is_shown_in_what_was_generated():
 
 
 def test_no_space_is_written_between_characters_of_scripts_without_or_before_a_comma():
-    from unmask.modalities.text.uses.blanks import close_up
+    from unmask.modalities.text.uses.filling import close_up
 
     assert close_up("他 是 一 个 学 生 。") == "他是一个学生。"
     assert close_up("日 本 の 2015 年") == "日本の 2015 年"

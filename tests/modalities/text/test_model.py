@@ -16,8 +16,7 @@ from unmask.core.inference import packed_batches
 from unmask.errors import UserError
 from unmask.modalities.text.tokens.batches import measuring_corruption, text_example
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.blanks import word_of, write_blanks
-from unmask.modalities.text.uses.filling import blank_examples
+from unmask.modalities.text.uses.filling import blank_examples, word_of, write_blanks
 from unmask.modalities.text.uses.model import TextModel, load
 
 KINDS = ("wordpiece", "bpe", "unigram")

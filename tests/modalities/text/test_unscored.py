@@ -8,7 +8,7 @@ import pytest
 from commands import run
 from text_corpus import SENTENCES, made_model
 from unmask.errors import UserError
-from unmask.modalities.text.uses.blanks import nothing_to_read, special_said, special_tokens_in, unknown_said
+from unmask.modalities.text.uses.filling import nothing_to_read, special_said, special_tokens_in, unknown_said
 from unmask.modalities.text.uses.minimal_pairs import MinimalPair, evaluate_minimal_pairs
 
 NOTHING = ["", "   ", "\N{GRINNING FACE}\N{GRINNING FACE}", "[MASK]", "[SEP] [PAD]", "\N{ZERO WIDTH SPACE}"]

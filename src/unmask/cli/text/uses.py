@@ -37,8 +37,7 @@ def fill(
     """Fill the blanks of texts."""
     from unmask.cli.common import Output, on_stderr
     from unmask.files import check_results
-    from unmask.modalities.text.uses.blanks import bare_said, special_said, unknown_said
-    from unmask.modalities.text.uses.filling import BLANK
+    from unmask.modalities.text.uses.filling import BLANK, bare_said, special_said, unknown_said
     from unmask.registry import load
     from unmask.writing import write_json_lines
 
@@ -88,7 +87,7 @@ def score(
 ) -> None:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
     from unmask.cli.common import PART, Output, in_parts, on_stderr, write_scores
-    from unmask.modalities.text.uses.blanks import special_said, unknown_said
+    from unmask.modalities.text.uses.filling import special_said, unknown_said
     from unmask.registry import load
 
     output = Output(json_)
@@ -138,7 +137,7 @@ def embed(
     """Embed texts, one row per line, order kept."""
     from unmask.cli.common import Output, in_parts, on_stderr, write_array
     from unmask.files import check_results
-    from unmask.modalities.text.uses.blanks import bare_said, cut_said, nothing_to_read, special_said, unknown_said
+    from unmask.modalities.text.uses.filling import bare_said, cut_said, nothing_to_read, special_said, unknown_said
     from unmask.registry import load
 
     output = Output(json_)

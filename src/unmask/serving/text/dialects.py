@@ -14,8 +14,7 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.blanks import write_blanks
-from unmask.modalities.text.uses.filling import BLANK
+from unmask.modalities.text.uses.filling import BLANK, write_blanks
 from unmask.serving.shapes import REQUIRED, Either, Field, Flag, ListOf, Number, Record, Shape, Text
 from unmask.serving.verbs import Verb, adapted, chosen_by_shape
 

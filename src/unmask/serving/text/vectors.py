@@ -9,9 +9,9 @@ import numpy as np
 
 from unmask.core.embed import POOLINGS
 from unmask.errors import UserError, first_of
-from unmask.modalities.text.network.sentences import prompted
+from unmask.modalities.text.network.sentence_files import prompted
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.blanks import bare_said, cut_said, nothing_to_read, special_said, unknown_said
+from unmask.modalities.text.uses.filling import bare_said, cut_said, nothing_to_read, special_said, unknown_said
 from unmask.modalities.text.uses.model import TextModel
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, Flag, ListOf, Number, Open, Record, Shape, Text

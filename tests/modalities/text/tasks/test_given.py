@@ -14,7 +14,7 @@ import unmask
 from commands import run
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.modalities.text.reading.given import listed
+from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.data import as_items
 from unmask.modalities.text.tasks.finetune import evaluate

@@ -16,7 +16,7 @@ import unmask
 from commands import run
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.modalities.text.reading.given import listed
+from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import Columns, as_items

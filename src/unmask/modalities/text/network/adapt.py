@@ -21,9 +21,8 @@ from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import source_name
 from unmask.files import read_object
 from unmask.modalities.text.network.card import corpus_of
-from unmask.modalities.text.network.folder import TextFolder, find_folder, load_folder, save_folder
+from unmask.modalities.text.network.folder import LoadedText, TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.network.held_out_search import HeldOutSearch, Search, Verdict, gains, ranks, ranks_by_words
-from unmask.modalities.text.network.loaded import LoadedText
 from unmask.modalities.text.network.pretrain import TextRun, counts, lengths_of, make_job, write_report
 from unmask.modalities.text.reading.sources import plain_text, resolve
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides

@@ -31,7 +31,7 @@ from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.squad import SquadQuestion, as_questions
 from unmask.modalities.text.tasks.tag import by_example
 from unmask.modalities.text.tasks.task import TaskModel, TextTask
-from unmask.modalities.text.uses.blanks import may_be_longer
+from unmask.modalities.text.uses.filling import may_be_longer
 from unmask.training.settings import refuse_unread
 
 LONGEST = 30

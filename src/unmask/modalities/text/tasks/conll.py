@@ -15,8 +15,7 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.files import read_text, split_lines
 from unmask.given import no_value
-from unmask.modalities.text.reading.given import table_rows
-from unmask.modalities.text.reading.sources import suffix_of
+from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
 from unmask.modalities.text.tasks.data import Columns, naming, read_rows, refuse_group
 from unmask.modalities.text.tasks.lenient import Trouble

@@ -20,9 +20,8 @@ from typing import Any
 from unmask.errors import UserError, either, first_of, quoted, setting, suggest
 from unmask.files import read_text, split_lines
 from unmask.given import no_value, values_of
-from unmask.modalities.text.reading.given import table_rows
 from unmask.modalities.text.reading.rows import encloses, separated
-from unmask.modalities.text.reading.sources import suffix_of
+from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks.lenient import Trouble
 
 TEXT = (

@@ -15,7 +15,7 @@ import numpy as np
 from unmask.core.batch import Example
 from unmask.errors import UserError
 from unmask.modalities.text.tokens.tokenizer import Encoded, Tokenizer
-from unmask.modalities.text.uses.blanks import cut_said, may_be_longer
+from unmask.modalities.text.uses.filling import cut_said, may_be_longer
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from unmask.errors import UserError, setting
 from unmask.evaluation.classes import is_number, is_spelled, labels_said
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.blanks import bare_said, nothing_to_read, unknown_said
+from unmask.modalities.text.uses.filling import bare_said, nothing_to_read, unknown_said
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
 

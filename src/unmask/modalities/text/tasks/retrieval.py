@@ -21,7 +21,7 @@ from unmask.evaluation.metrics import bootstrap_mean
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import read_rows
 from unmask.modalities.text.tasks.registry import task_of
-from unmask.modalities.text.uses.blanks import cut_said
+from unmask.modalities.text.uses.filling import cut_said
 from unmask.modalities.text.uses.model import TextModel
 from unmask.writing import written
 

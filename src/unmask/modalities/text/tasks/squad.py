@@ -12,8 +12,7 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.files import read_text
 from unmask.given import no_value
-from unmask.modalities.text.reading.given import table_rows
-from unmask.modalities.text.reading.sources import suffix_of
+from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks.data import Columns, read_rows
 from unmask.modalities.text.tasks.lenient import Trouble
 

@@ -19,11 +19,12 @@ from scipy.special import log_softmax, logsumexp
 from unmask.core.batch import Example
 from unmask.core.score import score
 from unmask.errors import UserError, either, first_of, option, quoted
-from unmask.modalities.text.reading.given import listed
+from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.registry import task_of
 from unmask.modalities.text.tokens.batches import text_example
-from unmask.modalities.text.uses.blanks import (
+from unmask.modalities.text.uses.filling import (
+    BLANK,
     bare_said,
     count_longer,
     cut_said,
@@ -32,7 +33,6 @@ from unmask.modalities.text.uses.blanks import (
     special_tokens_in,
     unknown_said,
 )
-from unmask.modalities.text.uses.filling import BLANK
 from unmask.modalities.text.uses.model import TextModel
 
 TEMPLATE = "{text} It was [MASK]."

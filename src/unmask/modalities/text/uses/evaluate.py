@@ -16,7 +16,7 @@ from unmask.core.score import scorable
 from unmask.core.token_codec import TokenCodec
 from unmask.errors import UserError
 from unmask.evaluation.metrics import bootstrap_mean, by_frequency, by_position, masked_metrics, plain
-from unmask.modalities.text.network.rules import most_frequent_token
+from unmask.modalities.text.network.card import most_frequent_token
 from unmask.modalities.text.tokens.batches import measuring_corruption, text_example
 from unmask.modalities.text.tokens.cache import cut
 from unmask.modalities.text.tokens.corpus import check_unknown

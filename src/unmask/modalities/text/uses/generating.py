@@ -19,12 +19,18 @@ import torch
 
 from unmask.core.fill import FilledExample, Order, fill_examples
 from unmask.errors import UserError, check_choice, check_whole, option
-from unmask.modalities.text.uses.blanks import space_between, special_tokens_in, words_of, write_blanks
-from unmask.modalities.text.uses.filling import BLANK, blank_examples
+from unmask.modalities.text.uses.filling import (
+    BLANK,
+    blank_examples,
+    space_between,
+    special_tokens_in,
+    words_of,
+    write_blanks,
+)
 from unmask.training.settings import check_seed
 
 if TYPE_CHECKING:
-    from unmask.modalities.text.network.loaded import LoadedText
+    from unmask.modalities.text.network.folder import LoadedText
 
 INFILLED = (1, 2, 3, 4, 6, 8, 12)
 UNKNOWN_LENGTH = 32

@@ -18,15 +18,12 @@ from unmask.core.fill import Order
 from unmask.core.score import Score, score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError, check_choice
-from unmask.modalities.text.network.folder import load_folder, save_folder
-from unmask.modalities.text.network.loaded import LoadedText
-from unmask.modalities.text.network.sentence_files import write_sentences
-from unmask.modalities.text.network.sentences import prompted
-from unmask.modalities.text.reading.given import listed
+from unmask.modalities.text.network.folder import LoadedText, load_folder, save_folder
+from unmask.modalities.text.network.sentence_files import prompted, write_sentences
+from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses import filling, generating
-from unmask.modalities.text.uses.blanks import count_longer, cut_said, says_something, special_said
-from unmask.modalities.text.uses.filling import nearest_words
+from unmask.modalities.text.uses.filling import count_longer, cut_said, nearest_words, says_something, special_said
 from unmask.training.precision import precision_of, resolve_device
 
 if TYPE_CHECKING:
