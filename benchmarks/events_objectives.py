@@ -76,8 +76,7 @@ def drawn_questions(model: Any, histories: Any, learnt_from: np.ndarray, test: n
     import torch
 
     from unmask.core.inference import inference_mode
-    from unmask.modalities.events.questions.queries import QueryDraws, ends
-    from unmask.modalities.events.questions.query_batches import query_batch
+    from unmask.modalities.events.questions.queries import QueryDraws, ends, query_batch
 
     net, slots = model.folder.model, model.folder.settings.slots
     head = net.queries

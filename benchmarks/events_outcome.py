@@ -63,8 +63,8 @@ class Fold:
     """One split: features of all points by name, made once, and what the heads say of the test patients."""
 
     def __init__(self, events: Any, points: Any, train: np.ndarray, test: np.ndarray, a: argparse.Namespace) -> None:
+        from unmask.modalities.events.outcome.features import last_values, summarise, usual
         from unmask.modalities.events.records.histories import Histories
-        from unmask.modalities.events.records.summaries import last_values, summarise, usual
         from unmask.modalities.events.records.vocabulary import Vocabulary
 
         self.events, self.points, self.train, self.test, self.a = events, points, train, test, a

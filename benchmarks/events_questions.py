@@ -157,7 +157,7 @@ class Bench:
 
     def boosting(self) -> dict[str, np.ndarray]:
         """(points, questions) of boosting trained on 100 labels (several subsets) and on all."""
-        from unmask.modalities.events.records.summaries import summarise, usual
+        from unmask.modalities.events.outcome.features import summarise, usual
 
         x, names = summarise(self.histories, self.points)
         used = usual(names)

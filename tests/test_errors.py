@@ -31,7 +31,6 @@ CALL = re.compile(r"\w\([^()]*\)|`[^`]*`")
 WHOLE = re.compile(r"unmask .*\bMODEL\b")
 """A whole command line, as reports and model cards show it (`evaluation.card.Use`)."""
 ELSEWHERE = {
-    "modalities/events/sources/known.py": "makes a table of docs/reference/when-a-fact-was-known.md",
     "training/settings.py": "reads the texts of --set",
     **{
         f"modalities/{room}/card.py": "commands of a model card"

@@ -8,9 +8,9 @@ CODEC, HISTORIES, TIES, EVIDENCE = (
     "modalities/events/network/codec.py",
     "modalities/events/records/histories.py",
     "modalities/events/records/histories.py",
-    "modalities/events/network/evidence.py",
+    "modalities/events/network/codec.py",
 )
-QUERIES, QUERY_BATCHES = "modalities/events/questions/queries.py", "modalities/events/questions/query_batches.py"
+QUERIES, QUERY_BATCHES = "modalities/events/questions/queries.py", "modalities/events/questions/queries.py"
 
 MUTANTS = [
     mutant(

@@ -10,8 +10,7 @@ import pytest
 import torch
 from test_law8_ties import Case
 
-from unmask.modalities.events.questions.queries import ITEMS, Came, Queries, QueryDraws, ends, made
-from unmask.modalities.events.questions.query_batches import query_batch
+from unmask.modalities.events.questions.queries import ITEMS, Came, Queries, QueryDraws, ends, made, query_batch
 from unmask.modalities.events.questions.query_fit import start_questions
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, STATIC, Events, Labels

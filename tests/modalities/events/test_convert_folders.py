@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date, datetime
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from unmask.errors import UserError
 from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.sources.convert import convert
-from unmask.modalities.events.sources.known import markdown
+from unmask.modalities.events.sources.fhir_kinds import KINDS
+from unmask.modalities.events.sources.folders import FOLDERS
+from unmask.modalities.events.sources.tables import Event, Table
 
 DEAD = "subject_id,gender,anchor_age,anchor_year,dod\n1,F,50,2150,2150-01-05"
 STAY = (
@@ -284,7 +287,8 @@ def test_ids_with_leading_zeros_are_texts(tmp_path: Path):
 
 
 def test_the_page_prints_the_table_that_is_read():
-    assert markdown() in (Path(__file__).parents[3] / "docs" / "reference" / "when-a-fact-was-known.md").read_text()
+    page = Path(__file__).parents[3] / "docs" / "reference" / "when-a-fact-was-known.md"
+    assert when_known_page() in page.read_text()
 
 
 def test_what_is_converted_validates(tmp_path: Path):
@@ -478,3 +482,37 @@ def test_mimic_subjects_without_a_row_of_their_own_are_named(tmp_path: Path):
         notes["subjects without a row in patients.csv, so of unknown birth and sex; the first: 2 in admissions.csv"]
         == 1
     )
+
+
+def when_known() -> Iterator[tuple[str, str, str, str]]:
+    """(source, table, event, columns that say when it was known: the first that is given)."""
+    for name, kind in KINDS.items():
+        behind = f"; with --onset {', '.join(kind.onset)}" if kind.onset else ""
+        taken = f"; not before {', '.join(kind.taken)}" if kind.taken else ""
+        ended = ", the end of its encounter" if kind.encounter else ""
+        yield "FHIR", name, kind.prefix, ", ".join(kind.times) + ended + taken + behind
+    yield "FHIR", "Encounter", "ENCOUNTER_END", "period.end, actualPeriod.end"
+    yield "FHIR", "Patient", "MEDS_BIRTH", "birthDate (start of its day)"
+    yield "FHIR", "Patient", "MEDS_DEATH", "deceasedDateTime"
+    for folder in FOLDERS:
+        for table in folder.tables:
+            for event in table.events:
+                yield folder.name, table.name, event.codes[0].split("//")[0], _known_at(event, table)
+
+
+def _known_at(event: Event, table: Table) -> str:
+    if not event.times:
+        return "no time: a static fact"
+    columns = ", ".join(f"{name} (a date)" if name in table.dates else name for name in event.times)
+    if event.latest:
+        return f"the latest of {columns}"
+    if event.taken is not None:
+        return f"{columns}; not before {event.taken}"
+    return f"{columns} (start of its day)" if event.start else columns
+
+
+def when_known_page() -> str:
+    """The table as docs/reference/when-a-fact-was-known.md has it."""
+    lines = ["| source | table | event | known at: the first of these that is given |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in when_known()]
+    return "\n".join(lines)

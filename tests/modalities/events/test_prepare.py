@@ -16,7 +16,7 @@ from event_data import DAY, shard, table
 
 from unmask import events, text
 from unmask.errors import UserError
-from unmask.modalities.events.network.parts import open_prepared
+from unmask.modalities.events.network.prepare import open_prepared
 from unmask.modalities.events.recipes import EventSettings, with_overrides
 from unmask.modalities.events.records.columns import Store
 from unmask.modalities.events.records.meds import read_meds

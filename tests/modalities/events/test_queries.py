@@ -18,8 +18,8 @@ from unmask.modalities.events.questions.queries import (
     first_after,
     horizons,
     made,
+    with_questions,
 )
-from unmask.modalities.events.questions.query_batches import with_questions
 from unmask.modalities.events.questions.query_fit import start_questions
 from unmask.modalities.events.questions.query_head import QueryHead, questions_in
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from unmask.modalities.events.records.meds import Events
-from unmask.modalities.events.records.sketch import QuantileSketch, keys_of, values_of
-from unmask.modalities.events.records.vocabulary import FIRST, LEVELS, Vocabulary
+from unmask.modalities.events.records.vocabulary import FIRST, LEVELS, QuantileSketch, Vocabulary, keys_of, values_of
 
 SHARES = np.linspace(0, 1, 33)
 

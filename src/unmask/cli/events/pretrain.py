@@ -30,7 +30,7 @@ def pretrain(
 ) -> None:
     """Pretrain a masked model on patients' events."""
     from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
-    from unmask.modalities.events.network.parts import prepared_settings
+    from unmask.modalities.events.network.prepare import prepared_settings
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 
     given = run_overrides(context)

@@ -51,7 +51,7 @@ def finetune(
         return
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
-    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.finetune import finetune_outcome
     from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text, worth_rows
 
@@ -116,8 +116,8 @@ def predict(
     from unmask.cli.common import Output
     from unmask.files import check_results
     from unmask.modalities.events.records.cuts import after_death, without_events
+    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import BY_SPLITS, read_meds
-    from unmask.modalities.events.records.unknown import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
 
     if labels is None:

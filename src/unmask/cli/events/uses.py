@@ -29,7 +29,7 @@ def fill(
     """Missing values with an interval, and the likeliest next events, as parquet."""
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
 
     if out is None:
@@ -65,7 +65,7 @@ def score(
 
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
 
     check_results([out], [data])
@@ -102,8 +102,8 @@ def embed(
 
     from unmask.cli.common import Output, write_array
     from unmask.files import check_results
+    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import read_labels, read_meds
-    from unmask.modalities.events.records.unknown import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
 
     beside = out if out.endswith(".parquet") else f"{out.removesuffix('.npy')}.ids.parquet"
@@ -142,7 +142,7 @@ def evaluate(
 ) -> None:
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
     from unmask.cli.common import Output
-    from unmask.modalities.events.records.unknown import unknown_line
+    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text
 
     if labels is None or len(data) != 1:
@@ -192,10 +192,10 @@ def ask(
     """How probable is what is to come, without a label: of every patient, or at every prediction time."""
     from unmask.cli.common import Output
     from unmask.files import check_results
+    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import read_labels, read_meds
-    from unmask.modalities.events.records.unknown import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
-    from unmask.modalities.events.uses.query_report import summary_lines, write
+    from unmask.modalities.events.uses.query_answers import summary_lines, write
 
     if out is None:
         raise UserError("ask without --out", hint="Say which parquet to write.")

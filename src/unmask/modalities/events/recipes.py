@@ -31,7 +31,7 @@ class Structure:
         hides: 'all' of a hidden event (code, value, time), or its 'code' and value alone: then its time is known, and
             no target.
         values: numeric values are read.
-        evidence: the head is told which codes stand visibly in the set of a hidden event, see `evidence`.
+        evidence: the head is told which codes stand visibly in the set of a hidden event, see `codec.Evidence`.
         marks: slots between visits: 'sep' behind each visit (BEHRT), 'visit' [VS] ... [VE] around each and time tokens
             between (CEHR-BERT); never hidden.
         positions: of slots.

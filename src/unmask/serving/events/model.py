@@ -15,9 +15,9 @@ import polars as pl
 
 from unmask.errors import UserError
 from unmask.modalities.events.questions.query_text import example_question
+from unmask.modalities.events.records.histories import unknown_of
 from unmask.modalities.events.records.meds import STATIC, Events, Labels
 from unmask.modalities.events.records.parquet import LARGEST
-from unmask.modalities.events.records.unknown import unknown_of
 from unmask.modalities.events.uses.fill import timeline
 from unmask.modalities.events.uses.model import EventModel, load
 from unmask.modalities.events.uses.query_answers import check_questions, last_points

@@ -17,10 +17,9 @@ import numpy as np
 
 from unmask.errors import option
 from unmask.modalities.events.records.cuts import encounters
-from unmask.modalities.events.records.histories import extents, own_events
+from unmask.modalities.events.records.histories import FEWEST, extents, own_events
 from unmask.modalities.events.records.meds import BIRTH, DEATH, HOUR, STATIC, Events
-from unmask.modalities.events.records.sketch import QuantileSketch
-from unmask.modalities.events.records.unknown import FEWEST
+from unmask.modalities.events.records.vocabulary import QuantileSketch
 from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
 from unmask.progress import counted
 

@@ -23,8 +23,8 @@ from unmask.modalities.events.audit.audit_events import (
     named,
 )
 from unmask.modalities.events.records.cuts import Cuts, after_death, cut, encounters, flat, searched, without_events
+from unmask.modalities.events.records.histories import FEWEST
 from unmask.modalities.events.records.meds import STATIC, Events, Labels, may_be_classes
-from unmask.modalities.events.records.unknown import FEWEST
 
 BARE = 0.01
 """Share of the points without an event before them from which on it is warned of."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unmask.modalities.events.outcome.features import MOST_CODES
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
-from unmask.modalities.events.records.summaries import MOST_CODES
 from unmask.modalities.events.records.vocabulary import FIRST
 
 MOST_POINTS = 20_000

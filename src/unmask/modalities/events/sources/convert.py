@@ -20,8 +20,8 @@ from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.shards import ShardWriter
 from unmask.modalities.events.sources import fhir, folders, plain
 from unmask.modalities.events.sources.ids import Subjects
-from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table, note
+from unmask.modalities.events.sources.tables import Reading
 from unmask.modalities.events.sources.times import Order
 from unmask.progress import counted
 

@@ -22,7 +22,7 @@ from unmask.errors import UserError
 from unmask.files import files_below
 from unmask.modalities.events.records.shards import EXTRA, SCHEMA
 from unmask.modalities.events.sources.fhir_events import Reader, Row
-from unmask.modalities.events.sources.fhir_ids import Scope, deleted, is_deletion, scope_of
+from unmask.modalities.events.sources.fhir_kinds import Scope, deleted, is_deletion, scope_of
 from unmask.modalities.events.sources.fhir_versions import Versions
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.rows import Ledger

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unmask.modalities.events.sources.fhir_ids import Scope, name_of
-from unmask.modalities.events.sources.fhir_kinds import CONFIRMED, SYSTEMS, Kind
+from unmask.modalities.events.sources.fhir_kinds import CONFIRMED, SYSTEMS, Kind, Scope, name_of
 from unmask.modalities.events.sources.rows import Ledger, note
 
 CodedAnswer = tuple[str, float | None, str | None]

@@ -9,8 +9,7 @@ from typing import Any
 from unmask.modalities.events.records.meds import BIRTH, DEATH
 from unmask.modalities.events.records.parquet import LARGEST
 from unmask.modalities.events.sources.fhir_answers import Answers, at, encounter_class, is_absent, verification
-from unmask.modalities.events.sources.fhir_ids import Name, Scope, name_of
-from unmask.modalities.events.sources.fhir_kinds import KINDS, META, REFUTED, Kind
+from unmask.modalities.events.sources.fhir_kinds import KINDS, META, REFUTED, Kind, Name, Scope, name_of
 from unmask.modalities.events.sources.fhir_versions import Versions
 from unmask.modalities.events.sources.ids import Subjects, hashed_id
 from unmask.modalities.events.sources.rows import Ledger, note, note_undescribed

@@ -16,7 +16,6 @@ from unmask.files import files_below
 from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.mimic import MIMIC
 from unmask.modalities.events.sources.omop import OMOP
-from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import (
     ENDINGS,
     Ledger,
@@ -29,7 +28,7 @@ from unmask.modalities.events.sources.rows import (
     parsed,
     text,
 )
-from unmask.modalities.events.sources.tables import Derive, Event, Folder, Table
+from unmask.modalities.events.sources.tables import Derive, Event, Folder, Reading, Table
 from unmask.modalities.events.sources.times import read_times
 from unmask.natural import natural
 

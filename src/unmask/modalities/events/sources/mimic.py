@@ -15,9 +15,8 @@ from collections.abc import Mapping
 import polars as pl
 
 from unmask.modalities.events.records.meds import BIRTH, DEATH
-from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
-from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Refused, Table
+from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Reading, Refused, Table
 
 
 def _column(files: Files, table: str, key: str, *values: str, reading: Reading | None = None) -> pl.DataFrame:

@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 
 from unmask.modalities.events.records.meds import BIRTH, DEATH, OBSERVATION_END
-from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
-from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Table
+from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Reading, Table
 
 NAMED = 200_000
 """Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""

@@ -10,8 +10,8 @@ import polars as pl
 from unmask.errors import UserError
 from unmask.modalities.events.records.meds import BIRTH, DEATH
 from unmask.modalities.events.sources.ids import Subjects
-from unmask.modalities.events.sources.reading import Reading
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, parsed, refuse_nested, text
+from unmask.modalities.events.sources.tables import Reading
 from unmask.modalities.events.sources.times import read_times
 
 COLUMNS = {

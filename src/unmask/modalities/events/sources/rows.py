@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from unmask.errors import UserError, first_of
 from unmask.modalities.events.records.meds import BIRTH
 from unmask.modalities.events.sources.ids import Subjects, encounters
-from unmask.modalities.events.sources.reading import Reading
+from unmask.modalities.events.sources.tables import Reading
 from unmask.modalities.events.sources.times import may_mean_none, means_none
 
 SAMPLES = 20

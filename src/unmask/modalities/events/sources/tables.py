@@ -1,7 +1,8 @@
-"""Folders of tables, as data: what of each table makes an event, when it was known, and which rows are none.
+"""Folders of tables, as data: what of each table makes an event, when it was known, which rows are none, and how
+cells are meant (`Reading`).
 
 `omop.py` and `mimic.py` declare the folders; this file says what a declaration may hold. The page
-docs/reference/when-a-fact-was-known.md prints the same declarations (`known.py`).
+docs/reference/when-a-fact-was-known.md prints the same declarations.
 """
 
 from __future__ import annotations
@@ -12,7 +13,116 @@ from pathlib import Path
 
 import polars as pl
 
-from unmask.modalities.events.sources.reading import Reading
+from unmask.errors import UserError, option, suggest
+from unmask.modalities.events.records.parquet import LARGEST
+from unmask.modalities.events.sources.times import MANY, ORDERS, Order
+
+MISSING = ("n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", ".")
+"""Texts that mean an empty cell of a plain table, in any case; `NA`, as R writes it, is one in capitals. As tables have
+it."""
+DECIMALS = (",", ".")
+MARKED = r"^[+-]?\d*[.,]?\d[\d.,]*(?:[eE][+-]?\d+)?$"
+"""A number that may hold marks between its digits."""
+READ = {
+    ",": r"^[+-]?(?:\d+|[1-9]\d{0,2}(?:\.\d{3})+)?(?:,\d+)(?:[eE][+-]?\d+)?$|^[+-]?\d+$",
+    ".": r"^[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?$",
+}
+"""By decimal mark: numbers that it explains. Beside a decimal point commas part thousands; beside a comma points do,
+but where no decimals follow (1.234) they may be decimal all the same, and the cell is no number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What was said of the cells.
+
+    Attributes:
+        order: how dates such as 01/02/2020 are meant; None asks.
+        decimal: the mark of decimals in values; None is a point, and commas are asked about.
+        missing: texts (and values) that mean an empty cell; None: `MISSING` and NA in plain tables, none in the tables
+            of OMOP and MIMIC-IV, whose data bases write empty cells (such words are counted there: `empty_words`).
+        static: rows of a plain table without a time are facts, deaths and codes that have a time elsewhere too.
+    """
+
+    order: Order | None = None
+    decimal: str | None = None
+    missing: Sequence[str] | None = None
+    static: bool = False
+
+    def __post_init__(self) -> None:
+        if self.order is not None and self.order not in ORDERS:
+            raise UserError(f"dates {self.order!r}", hint=suggest(self.order, ORDERS))
+        if self.decimal is not None and self.decimal not in DECIMALS:
+            raise UserError(
+                f"decimal {self.decimal!r}", hint=f"Say {option('decimal', ',')} or {option('decimal', '.')} (a point)."
+            )
+
+    def filled(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The cells of a table, those that mean nothing empty."""
+        numbers = [n for n in map(_number, self.missing or ()) if n is not None]
+        return frame.with_columns(
+            pl.when(self._empty(name)).then(None).otherwise(pl.col(name)).alias(name)
+            if kind == pl.String
+            else pl.when(pl.col(name).is_in(numbers)).then(None).otherwise(pl.col(name)).alias(name)
+            for name, kind in frame.schema.items()
+            if kind == pl.String or (kind.is_numeric() and numbers)
+        )
+
+    def empty_words(self, frame: pl.DataFrame) -> dict[tuple[str, str], int]:
+        """(column, word) -> how many cells of a column hold a word that stands for an empty cell."""
+        out: dict[tuple[str, str], int] = {}
+        for name, kind in frame.schema.items():
+            if kind == pl.String:
+                found = frame.lazy().filter(self._empty(name)).select(name).collect()[name].value_counts()
+                out |= {(name, str(word)): count for word, count in found.iter_rows()}
+        return out
+
+    def _empty(self, name: str) -> pl.Expr:
+        text = pl.col(name).str.strip_chars()
+        if self.missing is not None:
+            return text.str.to_lowercase().is_in([m.strip().lower() for m in self.missing])
+        return (text == "NA") | text.str.to_lowercase().is_in(MISSING)
+
+    def numbers(self, raw: pl.Series, where: str) -> tuple[pl.Series, int]:
+        """Values as float32, null where they are none; and how many of these are numbers with marks that `decimal` does
+        not explain. Those that are infinite or too large for 32 bits are infinite.
+        """
+        if raw.dtype.is_numeric():
+            return _kept(raw.cast(pl.Float64)), 0
+        text = raw.cast(pl.String).rename("t").to_frame().select(pl.col("t").str.strip_chars())["t"]
+        commas = text.str.contains(",", literal=True) & text.str.contains(MARKED)
+        open_ = int(commas.sum() or 0)
+        if self.decimal is None and open_ and open_ >= MANY * (len(text) - text.null_count()):
+            raise UserError(
+                f"{where}: the value {text.filter(commas.fill_null(False))[0]!r} may have a decimal comma "
+                f"({open_:,} of {len(text) - text.null_count():,} values)",
+                hint=f"Say {option('decimal', ',')} or, where commas part thousands, {option('decimal', '.')} (a "
+                "point).",
+            )
+        if self.decimal == ",":
+            plain = text.str.contains(READ[","])
+            read = text.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+            found = read.zip_with(plain.fill_null(False), pl.Series([None], dtype=pl.String)).cast(
+                pl.Float64, strict=False
+            )
+        else:
+            bare = text.str.replace_all(",", "", literal=True)
+            grouped = text.str.contains(READ["."]).fill_null(False) & (self.decimal == ".")
+            found = bare.zip_with(grouped, text).cast(pl.Float64, strict=False)
+        found = _kept(found)
+        odd = found.is_null() & text.str.contains(MARKED) & text.str.contains("[.,]")
+        return found, int(odd.sum() or 0)
+
+
+def _kept(values: pl.Series) -> pl.Series:
+    values = values.fill_nan(None)
+    return values.set((values.abs() > LARGEST).fill_null(False), float("inf")).cast(pl.Float32)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

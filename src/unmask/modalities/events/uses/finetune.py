@@ -21,7 +21,7 @@ from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, setting
 from unmask.modalities.events.outcome.age_and_count import AgeAndCount
 from unmask.modalities.events.outcome.clinical import descriptions
-from unmask.modalities.events.outcome.features import gather
+from unmask.modalities.events.outcome.features import gather, last_values, usual
 from unmask.modalities.events.outcome.last_value import nearest
 from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
@@ -44,7 +44,6 @@ from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import BY_SPLITS, Events, Labels, as_events, named, read_labels
 from unmask.modalities.events.records.splits import who_trained
-from unmask.modalities.events.records.summaries import last_values, usual
 from unmask.modalities.events.uses import outcome_report
 from unmask.modalities.events.uses.card import counts, scored_figures
 from unmask.modalities.events.uses.folder import save_folder

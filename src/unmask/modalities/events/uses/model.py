@@ -26,15 +26,13 @@ from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.questions.query_text import EXAMPLE
 from unmask.modalities.events.recipes import OutcomeSettings, structure_of
 from unmask.modalities.events.records.cuts import after_death, without_events
-from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.histories import Histories, beyond_line, unknown_line, unknown_of
 from unmask.modalities.events.records.meds import HELD_OUT, Events, Labels, as_events, named, read_labels, worded
 from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.splits import Met, met
-from unmask.modalities.events.records.unknown import beyond_line, unknown_line, unknown_of
-from unmask.modalities.events.uses.fill import SCHEMA, died, missing_values, next_events
+from unmask.modalities.events.uses.fill import SCHEMA, By, died, missing_values, next_events, surprise
 from unmask.modalities.events.uses.folder import EventFolder, load_folder
 from unmask.modalities.events.uses.query_answers import UNCALIBRATED, ask, panel_answers, queries_of
-from unmask.modalities.events.uses.surprise import By, surprise
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.writing import written
 
@@ -278,7 +276,7 @@ class EventModel:
         return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
 
     def score(self, data: Any, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
-        """How natural each patient, visit or event is to the model; see `surprise.surprise`."""
+        """How natural each patient, visit or event is to the model; see `fill.surprise`."""
         events = as_events(data)
         self.folder.model.to(self.device)
         with self._computing():

@@ -24,10 +24,8 @@ from unmask.engines.folder import prepared_at
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.memory import data_in_memory
-from unmask.modalities.events.network.parts import open_prepared, prepared_settings
-from unmask.modalities.events.network.prepare import split, subjects_to_learn_from
-from unmask.modalities.events.questions.queries import QueryDraws
-from unmask.modalities.events.questions.query_batches import with_questions
+from unmask.modalities.events.network.prepare import open_prepared, prepared_settings, split, subjects_to_learn_from
+from unmask.modalities.events.questions.queries import QueryDraws, with_questions
 from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, calibrate, start_questions
 from unmask.modalities.events.recipes import EventSettings, check_read, structure_of, with_overrides
 from unmask.modalities.events.records.columns import Store
