@@ -32,7 +32,7 @@ def test_a_run_that_only_makes_it_worse_keeps_the_start_and_says_why(base, corpu
     harm = adapt_settings({**SHORT, "learning_rate": 2.0, "clip": "none", "patience": 2, "validate_every": 1})
     found = adapt(base, corpus, tmp_path / "out", settings=harm, console=False)
     assert found.run.result.kept_step == 0
-    said = found.said()
+    said = found.notes()
     assert "stopped at step 2: the held-out loss had not fallen for 2 looks; the weights of step 0 are kept" in said
     assert f"adapting did not lower the held-out loss: {tmp_path / 'out'} holds the weights as they were" in said
     before, after = load_file(base / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
@@ -43,9 +43,9 @@ def test_a_run_that_only_makes_it_worse_keeps_the_start_and_says_why(base, corpu
 def test_the_guard_against_forgetting_says_that_it_stopped_the_run(base, corpus, tmp_path):
     harm = adapt_settings({**SHORT, "learning_rate": 2.0, "clip": "none", "validate_every": 1})
     found = adapt(base, corpus, tmp_path / "out", settings=harm, general=corpus, console=False)
-    assert any("the loss on general text had risen by more than its limit" in line for line in found.said())
+    assert any("the loss on general text had risen by more than its limit" in line for line in found.notes())
     again = adapt(base, corpus, tmp_path / "out", settings=harm, general=corpus, resume=True, console=False)
-    assert again.said()[-2:] == found.said()[-2:]
+    assert again.notes()[-2:] == found.notes()[-2:]
 
 
 def test_the_losses_before_and_after_are_reported(base, corpus, tmp_path, capsys):

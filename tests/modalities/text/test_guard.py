@@ -12,8 +12,8 @@ from unmask.errors import UserError
 from unmask.modalities.text.network.held_out_search import (
     Verdict,
     gains,
+    halves,
     held_out_search,
-    parted,
     ranks,
     ranks_by_words,
     with_pairs,
@@ -81,7 +81,7 @@ def test_training_that_helps_is_kept_and_said(better, base):
     verdict = found.verdict
     assert verdict.helped
     assert verdict.gain.low > 0.05
-    assert found.said()[0].startswith("adaptation helped: nDCG@10 of finding ")
+    assert found.notes()[0].startswith("adaptation helped: nDCG@10 of finding ")
     written = json.loads((out / "unmask.json").read_text())["guard"]
     assert written == found.to_dict()["guard"]
     assert written["kept"] == "adapted"
@@ -94,7 +94,7 @@ def test_training_that_harms_is_refused_and_the_start_is_written(better, corpus,
     harm = embedding_settings({**SHORT, "learning_rate": 0.5, "clip": "none"})
     found = adapt_embedding(start, corpus, tmp_path / "out", settings=harm, console=False)
     assert not found.verdict.helped
-    said = found.said()
+    said = found.notes()
     assert said[0].startswith("adaptation did not help")
     assert said[1] == f"{tmp_path / 'out'} holds the weights of the model as it was"
     before, after = load_file(start / "model.safetensors"), load_file(tmp_path / "out" / "model.safetensors")
@@ -174,7 +174,7 @@ def test_a_messy_corpus_is_judged_on_what_is_left(base, tmp_path):
 
 def test_a_text_in_another_script_is_parted_and_searched():
     text = "今天天气很好，我们去公园散步。公园里有很多花和树，孩子们在湖边玩。"
-    assert parted(text) == ("今天天气很好，我们去公园散步。", "公园里有很多花和树，孩子们在湖边玩。")
+    assert halves(text) == ("今天天气很好，我们去公园散步。", "公园里有很多花和树，孩子们在湖边玩。")
     assert "公园" in with_pairs(words(text))
     held = [
         f"第{'一二三四五六七八九十'[i % 10]}个故事里有{c}和山水。后来{c}在那里住了很多年才回家。"
@@ -197,7 +197,7 @@ def test_a_text_in_another_script_is_parted_and_searched():
     ],
 )  # fmt: skip
 def test_where_a_text_is_parted(text, opening):
-    assert parted(text)[0] == opening
+    assert halves(text)[0] == opening
 
 
 def test_no_judged_text_is_chosen_by_or_learnt():
@@ -205,7 +205,7 @@ def test_no_judged_text_is_chosen_by_or_learnt():
     made = held_out_search([*everything[:200], everything[250].upper()], everything[200:])
     assert len(made.chosen) == 66
     assert len(made.judged) == 134
-    sets = [set(made.chosen.documents), set(made.judged.documents), {parted(t)[1] for t in made.learnt}]
+    sets = [set(made.chosen.documents), set(made.judged.documents), {halves(t)[1] for t in made.learnt}]
     assert not sets[0] & sets[1]
     assert not (sets[0] | sets[1]) & sets[2]
 

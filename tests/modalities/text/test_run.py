@@ -20,7 +20,7 @@ from unmask.core.co_occurrence import co_occurrences, factors, information
 from unmask.errors import UserError
 from unmask.modalities.text.network.adapt import adapt, adapt_settings, start_of
 from unmask.modalities.text.network.build import build_model
-from unmask.modalities.text.network.pretrain import COMPANY, TextPretraining, pretrain
+from unmask.modalities.text.network.pretrain import CO_OCCURRENCES, TextPretraining, pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokens.cache import TokenCache, is_held_out
 from unmask.modalities.text.tokens.corpus import build_tokenizer
@@ -552,7 +552,7 @@ def begun(out, corpus, **more):
     """The embeddings of a run that learns next to nothing."""
     lost = settings(steps=1, learning_rate=1e-9, dropout=0.0, **more)
     pretrain(str(corpus), out, settings=lost, console=False)
-    assert not (out / COMPANY).exists()
+    assert not (out / CO_OCCURRENCES).exists()
     return load(out).model.codec.word.weight.detach()
 
 
@@ -561,8 +561,8 @@ def test_a_new_model_begins_with_embeddings_counted_in_its_training_text(recipe,
     found = begun(tmp_path / "counted", corpus, recipe=recipe)
     cache = TokenCache.open(tmp_path / "counted" / "cache")
     shape = settings(recipe=recipe)
-    company = factors(information(co_occurrences(cache.pieces(), len(found))), shape.width, seed=shape.train.seed)
-    vectors = torch.from_numpy(company.vectors)
+    factored = factors(information(co_occurrences(cache.pieces(), len(found))), shape.width, seed=shape.train.seed)
+    vectors = torch.from_numpy(factored.vectors)
     live = vectors.any(1)
     seen, expected = found[live] - found[live].mean(0), vectors[live]
     assert live.sum() > 50
@@ -578,7 +578,7 @@ def test_what_another_run_counted_is_counted_again(corpus, tmp_path):
     left = tmp_path / "two"
     stale = TextPretraining(str(corpus), settings(seed=5, initial_embeddings="co_occurrence"))
     stale.prepare(left, resume=False, first=True, say=lambda line: None)
-    assert (left / COMPANY).exists()
+    assert (left / CO_OCCURRENCES).exists()
     assert torch.equal(begun(left, corpus), expected)
 
 
@@ -593,7 +593,7 @@ def test_a_resumed_run_without_a_checkpoint_begins_as_a_new_one(corpus, tmp_path
     save_file(best, run / "checkpoints" / "best.safetensors", metadata={"step": "1"})
     again = pretrain(str(corpus), run, settings=settings(steps=2, **looks), resume=True, console=False)
     assert again.result.validation == expected
-    assert not (run / COMPANY).exists()
+    assert not (run / CO_OCCURRENCES).exists()
 
 
 @pytest.mark.parametrize("name", ["initial_embeddings", "initial_attention"])

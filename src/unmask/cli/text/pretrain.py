@@ -99,7 +99,7 @@ def adapt(
         found = run(model, data, out, settings=settings, general=held, replay=replay, resume=resume)
     lines = [f"{'':24}{'before':>10}{'after':>10}"]
     lines += [f"{name:24}{before:>10}{after:>10}" for name, before, after in found.table()]
-    lines += [*found.said(), f"model:  {out}", f"report: {out}/report.html"]
+    lines += [*found.notes(), f"model:  {out}", f"report: {out}/report.html"]
     r = found.run.result
     output.write(found.to_dict(), lines, device=r.device, precision=r.precision)
 

@@ -184,7 +184,7 @@ def evaluate(
     from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.reading.documents import ReadReport
     from unmask.modalities.text.reading.sources import drawn, iter_documents
-    from unmask.modalities.text.tokens.building import told
+    from unmask.modalities.text.tokens.building import corpus_notes
     from unmask.modalities.text.uses.minimal_pairs import is_minimal_pairs, matching
     from unmask.registry import load
 
@@ -208,7 +208,7 @@ def evaluate(
     way = cast(Any, document or "auto")
     documents = iter_documents(data, column=column, report=read, document=way, say=on_stderr)
     texts, some = drawn((d.text for d in documents), most or 2000, seed=seed)
-    for line in told({"report": vars(read)}):
+    for line in corpus_notes({"report": vars(read)}):
         on_stderr(line)
     if some:
         on_stderr(f"evaluated: {some} ({option('most', 'N')} takes more)")

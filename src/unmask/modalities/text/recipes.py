@@ -42,7 +42,7 @@ class TextSettings:
             layers at the slots beside them (`unmask.encoder.local_global`), or 'random'. Recipe 'bert', whose positions
             are learned, always starts at random.
         initial_embeddings: vectors of the tokens before training: 'co_occurrence', counted in the training text, so
-            that tokens of like company are near each other (`unmask.core.co_occurrence`), and the head and the heads
+            that tokens with like neighbours are near each other (`unmask.core.co_occurrence`), and the head and heads
             that look at neighbours read them; or 'random'. With objective 'detection' they are random.
         slots: slots in a row and the longest example.
         vocabulary: entries of the tokenizer trained on the corpus.

@@ -170,7 +170,7 @@ class Adapted:
         """As plain data, for --json."""
         return self.run.to_dict() | {"before": self.before, "after": self.after}
 
-    def said(self) -> list[str]:
+    def notes(self) -> list[str]:
         """The losses before and after, and why the run stopped, in sentences."""
         result = self.run.result
         losses = [
@@ -339,7 +339,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         return {name: found.get(f"validation_{name}", found.get(name)) for name in self.before}
 
     def report(self, finished: Adapted) -> None:
-        write_report(finished.run, said=finished.said())
+        write_report(finished.run, notes=finished.notes())
 
 
 def adapt(

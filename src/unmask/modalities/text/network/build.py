@@ -62,17 +62,17 @@ def looks_at_neighbours(settings: TextSettings, model: Any) -> bool:
     return settings.initial_attention == "neighbours" and isinstance(model.encoder.config.positions, Rotary)
 
 
-def start_from_counts(model: Any, settings: TextSettings, frequencies: np.ndarray, company: Factors | None) -> None:
+def start_from_counts(model: Any, settings: TextSettings, frequencies: np.ndarray, factored: Factors | None) -> None:
     """Let a new model begin as a rule that counting gives, before it learns more than that.
 
     Args:
         model: of `build_model`.
         frequencies: (vocabulary,) count of each token.
-        company: which tokens stand near which; None leaves the embeddings random.
+        factored: which tokens stand near which; None leaves the embeddings random.
     """
-    model.codec.start_from(frequencies, company)
-    if company is not None and looks_at_neighbours(settings, model):
-        pass_on(torch.from_numpy(company.axes), [layer.attention for layer in model.encoder.layers[:LAYERS]])
+    model.codec.start_from(frequencies, factored)
+    if factored is not None and looks_at_neighbours(settings, model):
+        pass_on(torch.from_numpy(factored.axes), [layer.attention for layer in model.encoder.layers[:LAYERS]])
 
 
 GENERATOR = "generator"

@@ -33,12 +33,12 @@ _OPENING, _REST = 4, 8
 """Words at least, before and after the cut."""
 
 
-def parted(text: str) -> tuple[str, str] | None:
+def halves(text: str) -> tuple[str, str] | None:
     """The first sentence and the rest; halves where no sentence ends well; None where there is too little text.
 
-    >>> parted("Rivers carry sand to the sea. There it settles slowly, and over many years it turns to stone.")
+    >>> halves("Rivers carry sand to the sea. There it settles slowly, and over many years it turns to stone.")
     ('Rivers carry sand to the sea.', 'There it settles slowly, and over many years it turns to stone.')
-    >>> parted("Too short a text.") is None
+    >>> halves("Too short a text.") is None
     True
     """
     starts = [found.start() for found in WORD.finditer(text)]
@@ -93,7 +93,7 @@ def held_out_search(held: Iterable[str], learnt: Iterable[str]) -> HeldOutSearch
             some.append(text)
     pairs = list[tuple[str, str]]()
     for text in held:
-        found = parted(text)
+        found = halves(text)
         if found is None:
             continue
         marks = {_alike(text), _alike("opening " + found[0]), _alike("rest " + found[1])}
@@ -181,28 +181,28 @@ class Verdict:
         }
 
     def lines(self, out: object) -> list[str]:
-        """What people are told."""
+        """What came of it, in sentences for people."""
         texts = f"nDCG@10 of finding {len(self.before)} held-out texts by their openings"
         before, after, by_words = (float(gains(rank).mean()) for rank in (self.before, self.after, self.by_words))
         gain = self.gain
         change = f"{before:.3f} -> {after:.3f}, {gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
         if self.helped:
-            said = [f"adaptation helped: {texts}: {change}"]
+            lines = [f"adaptation helped: {texts}: {change}"]
         elif self.share == 0:
-            said = [f"adaptation did not help: {texts}: {before:.3f}, and no state of the training was better"]
+            lines = [f"adaptation did not help: {texts}: {before:.3f}, and no state of the training was better"]
         else:
-            said = [f"adaptation did not help by more than its interval: {texts}: {change}"]
+            lines = [f"adaptation did not help by more than its interval: {texts}: {change}"]
         if not self.helped:
-            said.append(f"{out} holds the weights of the model as it was")
-        kept = after if self.helped else before
-        if by_words >= kept:
-            said.append(
-                f"counts of words (TF-IDF) find more: {by_words:.3f} beside {kept:.3f}; a search by words serves these "
-                "texts better, alone or beside the vectors"
+            lines.append(f"{out} holds the weights of the model as it was")
+        written = after if self.helped else before
+        if by_words >= written:
+            lines.append(
+                f"counts of words (TF-IDF) find more: {by_words:.3f} beside {written:.3f}; a search by words serves "
+                "these texts better, alone or beside the vectors"
             )
         else:
-            said.append(f"counts of words (TF-IDF): {by_words:.3f}")
-        return said
+            lines.append(f"counts of words (TF-IDF): {by_words:.3f}")
+        return lines
 
 
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x1E8D8)) if unicodedata.category(c)[0] == "M") + "\u200c\u200d"

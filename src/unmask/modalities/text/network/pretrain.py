@@ -40,7 +40,7 @@ COUNTED = 16_000_000
 
 CORPUS = "the corpus"
 """In a run's fingerprint: the digest of its tokens."""
-COMPANY = "company.npz"
+CO_OCCURRENCES = "co_occurrences.npz"
 """Of the run folder, until the run is finished: which tokens stand near which, for the model to begin with."""
 
 
@@ -91,47 +91,47 @@ class TextPretraining(Pretrainable[TextRun]):
             self.cache = build_cache(
                 data, self.tokenizer, out / "cache", self.settings, say, resumed=started, expected=expected
             )
-        if self.counts_company and not started and self._company(out) is None:
-            self._count_company(out, say)
+        if self.counts_neighbours and not started and self._co_occurrences(out) is None:
+            self._count_co_occurrences(out, say)
 
     @property
-    def counts_company(self) -> bool:
+    def counts_neighbours(self) -> bool:
         """Whether the model begins with which tokens stand near which."""
         return self.settings.initial_embeddings == "co_occurrence" and self.settings.objective != "detection"
 
     @property
-    def _company_of(self) -> str:
-        """What the company was counted in and made for: a file that says otherwise is another run's."""
+    def _co_occurrences_of(self) -> str:
+        """What the co-occurrences were counted in and made for: a file that says otherwise is another run's."""
         return f"{self.cache.digest()} {self.settings.width} {self.settings.train.seed}"
 
-    def _count_company(self, out: Path, say: Callable[[str], None]) -> None:
+    def _count_co_occurrences(self, out: Path, say: Callable[[str], None]) -> None:
         """Which tokens stand near which, for all processes to begin with."""
         began = time.monotonic()
         counts = co_occurrences(self.cache.pieces(COUNTED), self.cache.meta["vocabulary"])
         found = factors(information(counts), self.settings.width, seed=self.settings.train.seed)
         out.mkdir(parents=True, exist_ok=True)
-        with written(out / COMPANY) as file:
-            np.savez(file, of=self._company_of, **vars(found))
+        with written(out / CO_OCCURRENCES) as file:
+            np.savez(file, of=self._co_occurrences_of, **vars(found))
         say(f"embeddings begin with which tokens stand together ({time.monotonic() - began:.0f} s)")
 
-    def _company(self, out: Path) -> Factors | None:
-        """What `_count_company` found; None where it was not asked, or the run was begun: its weights are in its
+    def _co_occurrences(self, out: Path) -> Factors | None:
+        """What `_count_co_occurrences` found; None where it was not asked, or the run was begun: its weights are in its
         checkpoints then."""
-        if not self.counts_company or not (out / COMPANY).exists():
+        if not self.counts_neighbours or not (out / CO_OCCURRENCES).exists():
             return None
-        with np.load(out / COMPANY) as kept:
-            arrays = dict(kept)
-        return Factors(**arrays) if str(arrays.pop("of")) == self._company_of else None
+        with np.load(out / CO_OCCURRENCES) as file:
+            arrays = dict(file)
+        return Factors(**arrays) if str(arrays.pop("of")) == self._co_occurrences_of else None
 
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         cache = self.cache
         check_unknown(cache.unknown, say)
         model, self.family = build_model(self.settings, self.tokenizer)
         frequencies = cache.frequencies(most=COUNTED)
-        if said := special_said(self.tokenizer, frequencies):
-            say(said)
+        if note := special_note(self.tokenizer, frequencies):
+            say(note)
         if isinstance(model, MaskedModel):
-            start_from_counts(model, self.settings, frequencies, self._company(out))
+            start_from_counts(model, self.settings, frequencies, self._co_occurrences(out))
         size = sum(p.numel() for p in model.parameters())
         say(f"{len(cache.train)} training and {len(cache.validation)} held-out examples, {size / 1e6:.1f} M parameters")
         return make_job(model, cache, self.tokenizer, self.settings)
@@ -143,7 +143,7 @@ class TextPretraining(Pretrainable[TextRun]):
         self.rule = {k: v for k, v in corpus.items() if k == "most_frequent"}
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
         save(out, model=model, tokenizer=self.tokenizer, family=self.family, settings=about)
-        (out / COMPANY).unlink(missing_ok=True)
+        (out / CO_OCCURRENCES).unlink(missing_ok=True)
 
     def finished(self, out: Path, result: RunResult) -> TextRun:
         return TextRun(folder=out, result=result, settings=self.settings, corpus=counts(self.cache) | self.rule)
@@ -186,7 +186,7 @@ def counts(cache: TokenCache) -> dict[str, int]:
     return {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
 
 
-def special_said(tokenizer: Tokenizer, frequencies: np.ndarray) -> str | None:
+def special_note(tokenizer: Tokenizer, frequencies: np.ndarray) -> str | None:
     """A warning of special tokens written in the texts; None where there are none.
 
     Args:
@@ -237,11 +237,11 @@ def make_job(
     )
 
 
-def write_report(finished: TextRun, *, said: Sequence[str] = ()) -> Path:
+def write_report(finished: TextRun, *, notes: Sequence[str] = ()) -> Path:
     """report.html of a run: the figures, the curves, and what the model makes of held-out text.
 
     Args:
-        said: sentences that say whether it was worth it.
+        notes: sentences that say whether it was worth it.
     """
     from unmask.evaluation.report import Report, training_curves
 
@@ -257,8 +257,8 @@ def write_report(finished: TextRun, *, said: Sequence[str] = ()) -> Path:
         "Precision": r.precision,
     }
     report.facts(facts)
-    if said:
-        report.section("Did it help?", "\n\n".join(said))
+    if notes:
+        report.section("Did it help?", "\n\n".join(notes))
     report.section("Training", training_curves(finished.folder / "metrics.jsonl"))
     report.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
     return report.write(finished.folder / "report.html")

@@ -119,7 +119,7 @@ def resolve(
         named = set(found)  # a hidden file may be given by its own name beside its folder
         unread = {where: why for where, why in unread.items() if str(where) not in named}
         if unread:
-            say(told_unread(unread))
+            say(unread_note(unread))
     return found
 
 
@@ -164,7 +164,7 @@ def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> 
             hint = "A URL has two slashes, as s3://bucket/folder."
         raise UserError(f"{item}: no such file or folder", hint=hint)
     if not inside:
-        raise UserError(nothing, hint=f"{told_unread(other)}. {_FORMATS}" if other else _FORMATS)
+        raise UserError(nothing, hint=f"{unread_note(other)}. {_FORMATS}" if other else _FORMATS)
     unread |= other
     return inside
 
@@ -202,10 +202,10 @@ def _outside(folder: Path | None, paths: Iterable[Path]) -> list[Path]:
     return [p for p in paths if not Path(os.path.realpath(p)).is_relative_to(home)]
 
 
-def told_unread(unread: Mapping[Place, str]) -> str:
+def unread_note(unread: Mapping[Place, str]) -> str:
     """What stands in folders and is not read, and why, in a line.
 
-    >>> told_unread({Path("a.txt"): "link", Path("b.pdf"): "kind", Path("c.html"): "kind", Path(".d.txt"): "hidden"})
+    >>> unread_note({Path("a.txt"): "link", Path("b.pdf"): "kind", Path("c.html"): "kind", Path(".d.txt"): "hidden"})
     '4 files were not read: 1 link to nothing (a.txt), 2 of kinds that are not read (.html, .pdf), 1 hidden (.d.txt)'
     """
     folders = sum(isinstance(p, Path) and p.is_dir() for p in unread)
@@ -228,13 +228,12 @@ def iter_documents(
     *,
     column: str | None = None,
     report: ReadReport | None = None,
-    deduplicate: bool = True,
     max_characters: int = MOST_CHARACTERS,
     entities: bool = False,
     document: Parting = "auto",
     say: Callable[[str], None] | None = None,
 ) -> Iterator[Document]:
-    """Stream documents.
+    """Stream documents, without exact copies (a 64-bit hash per document is remembered: 8 MB per million).
 
     .txt: separated by blank lines, or one per line in a file without blank lines; .md: one per file; .jsonl, .csv,
         .tsv,
@@ -244,7 +243,6 @@ def iter_documents(
 
     Args:
         report: filled as documents are read.
-        deduplicate: drop exact copies (a 64-bit hash per document is remembered: 8 MB per million).
         max_characters: a longer document is cut at white space.
         entities: read "entities" of .jsonl rows, a list of {"start", "end"} in characters of the text.
         document: where documents end in .txt files ('auto'), and in .md files where it is not 'auto'.
@@ -257,7 +255,7 @@ def iter_documents(
     seen = Seen()
     raw = _raw(resolve(inputs, say=say), column, report, max_characters, entities, document)
     for found, encoded in sound_documents(raw, report):
-        if deduplicate and not seen.add(encoded):
+        if not seen.add(encoded):
             report.duplicates += 1
             continue
         report.documents += 1
@@ -348,13 +346,13 @@ def file_documents(
     elif kind in (".csv", ".tsv"):
         yield from cut(csv_documents(path, column, report, "\t" if kind == ".tsv" else ","), report, longest)
     else:
-        way = parted(path, parting)
+        way = document_ends(path, parting)
         if not span.begin:
             report.parted[way] = report.parted.get(way, 0) + 1
         yield from plain_documents(path, report, longest, way, span)
 
 
-def parted(path: Place, parting: Parting) -> Parting:
+def document_ends(path: Place, parting: Parting) -> Parting:
     """Where documents of a plain text file end, 'auto' decided."""
     return parting if parting != "auto" else ("file" if suffix_of(path) == ".md" else parting_of(path))
 

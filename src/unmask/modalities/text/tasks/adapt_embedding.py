@@ -135,7 +135,7 @@ class AdaptedEmbedding(Adapted):
         """As plain data, for --json."""
         return super().to_dict() | {"guard": None if self.verdict is None else self.verdict.to_dict()}
 
-    def said(self) -> list[str]:
+    def notes(self) -> list[str]:
         """The verdict, in sentences."""
         return [] if self.verdict is None else self.verdict.lines(self.run.folder)
 

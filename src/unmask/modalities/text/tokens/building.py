@@ -224,7 +224,7 @@ def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[
         )
 
 
-def told(meta: dict[str, Any]) -> Iterator[str]:
+def corpus_notes(meta: dict[str, Any]) -> Iterator[str]:
     """What was made of the corpus, for people: where documents of plain text end, and what was left out.
 
     Args:

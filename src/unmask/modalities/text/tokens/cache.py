@@ -29,7 +29,7 @@ from unmask.files import check_files, sealed, unsealed
 from unmask.modalities.text.reading.documents import opened
 from unmask.modalities.text.reading.plain import Parting
 from unmask.modalities.text.reading.sources import expand, on_hub, resolve
-from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, processes, recipe_of, told
+from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, corpus_notes, processes, recipe_of
 from unmask.modalities.text.tokens.scanning import Reading
 from unmask.modalities.text.tokens.shards import Joined
 from unmask.modalities.text.tokens.tokenising import cut, is_held_out
@@ -162,7 +162,7 @@ class TokenCache:
             document: where documents of plain text end; see `iter_documents`.
             resumed: a run goes on with the tokens that it was begun with: what is there is not given up for others.
             expected: then, the `digest` that they must have; default that of what is there.
-            say: told how far it is, how fast it goes, and what was made of the corpus.
+            say: called with lines on how far it is, how fast it goes, and what was made of the corpus.
 
         A build that was killed goes on where it was when it is asked for again. The cores work side by side; the cache
         is the same on any number of them.
@@ -185,7 +185,7 @@ class TokenCache:
             busy=f"is tokenising into {folder.name}",
         ):
             made = cls._built(folder, key, names, tokenizer, settings, say, resumed=resumed, expected=expected)
-        for line in told(made.meta) if say is not None else ():
+        for line in corpus_notes(made.meta) if say is not None else ():
             say(line)  # type: ignore[misc]
         return made
 

@@ -33,7 +33,7 @@ from unmask.files import check_room, fsync, read_json, sealed
 from unmask.modalities.text.reading.sources import on_hub, resolve
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import building
-from unmask.modalities.text.tokens.building import Building, recipe_of, told
+from unmask.modalities.text.tokens.building import Building, corpus_notes, recipe_of
 from unmask.modalities.text.tokens.cache import VERSION, TokenCache, content_key
 from unmask.modalities.text.tokens.corpus import TOKENIZER_CHARACTERS, check_unknown, given_tokenizer, new_tokenizer
 from unmask.modalities.text.tokens.scanning import Portion, Reading, Scanned, first_threshold, rescanned, sample
@@ -101,7 +101,7 @@ def prepare(
             `hide` where it is 'entity', the seed, and `tokenizer` or what one is trained by.
         workers: processes side by side; default the cores there are.
         engine: 'local', or 'ray' (the cluster that RAY_ADDRESS names, or one on this machine).
-        say: told how far it is; default nobody.
+        say: called with lines on how far it is; default nobody.
 
     Raises:
         UserError: for anything wrong with the data, the settings, the folder or the engine.
@@ -201,7 +201,7 @@ class Preparation(Building):
             meta = self.indexed(scanned, recipe, shards) | {"version": VERSION}
             replace_json(out / "meta.json", sealed(meta))
             check_unknown(TokenCache.open(out).unknown, self.say)
-            for line in told(meta):
+            for line in corpus_notes(meta):
                 self.say(line)
             replace_json(out / ABOUT, sealed({"kind": "text", "key": self.key, "settings": settled(s)}))
             self.clear()

@@ -35,10 +35,10 @@ from unmask.modalities.text.reading.rows import hub_documents, parquet_file
 from unmask.modalities.text.reading.sources import (
     MOST_CHARACTERS,
     PIECE,
+    document_ends,
     file_documents,
     number_of,
     on_hub,
-    parted,
     sound_documents,
     suffix_of,
 )
@@ -259,7 +259,7 @@ def _pieces(where: Place, size: int, grain: int, parting: Parting) -> Iterator[t
         yield from _row_groups(where, grain)
         return
     refuse_binary(where)
-    way = None if kind == ".jsonl" else parted(where, parting)
+    way = None if kind == ".jsonl" else document_ends(where, parting)
     if way == "file":
         yield Piece(name), size
         return

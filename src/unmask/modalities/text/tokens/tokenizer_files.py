@@ -39,8 +39,8 @@ def _check_template(backend: Backend, path: Path) -> None:
     """Refuse a template whose special tokens have no ids: the library panics at the first text."""
     if backend.post_processor is None:
         return
-    said = json.loads(backend.post_processor.__getstate__())
-    for one in said.get("processors", [said]):
+    config = json.loads(backend.post_processor.__getstate__())
+    for one in config.get("processors", [config]):
         pieces = [*one.get("single", []), *one.get("pair", [])] if one.get("type") == "TemplateProcessing" else []
         added = {piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece}
         missing = sorted(added - set(one.get("special_tokens", {})))
@@ -77,27 +77,27 @@ def configured(backend: Backend, folder: Path, *, lowercase: bool) -> Backend:
     """
     from tokenizers import AddedToken, normalizers
 
-    said, normaliser = _settings(folder), backend.normalizer
+    config, normaliser = _settings(folder), backend.normalizer
     if (folder / "tokenizer.json").exists():
-        _check_class(said, backend, folder)
-    if said.get("split_special_tokens"):
+        _check_class(config, backend, folder)
+    if config.get("split_special_tokens"):
         raise UserError(
             f"{folder}/tokenizer_config.json: split_special_tokens true",
             hint="Special tokens written in texts are always read as such here: remove it, or the tokens from texts.",
         )
-    if isinstance(normaliser, normalizers.BertNormalizer) and said.get("tokenizer_class") not in _GENERAL:
+    if isinstance(normaliser, normalizers.BertNormalizer) and config.get("tokenizer_class") not in _GENERAL:
         for key, name in _BERT.items():
-            if key in said:
-                setattr(normaliser, name, said[key])
+            if key in config:
+                setattr(normaliser, name, config[key])
         backend.normalizer = normaliser
     if lowercase and not getattr(normaliser, "lowercase", False):
         parts = [normalizers.Lowercase(), *([] if normaliser is None else [normaliser])]
         backend.normalizer = normalizers.Sequence(parts)
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    listed = said.get("added_tokens_decoder") or {}
+    listed = config.get("added_tokens_decoder") or {}
     more = [*(listed.values() if isinstance(listed, dict) else [])]
     for key in ("additional_special_tokens", "extra_special_tokens"):
-        more += [t for t in (said.get(key) or []) if isinstance(said[key], list)]
+        more += [t for t in (config.get(key) or []) if isinstance(config[key], list)]
     for token in more:
         about: dict[str, Any] = token if isinstance(token, dict) else {"content": str(token), "special": True}
         if (content := str(about.get("content", ""))) and content not in known:
@@ -106,10 +106,10 @@ def configured(backend: Backend, folder: Path, *, lowercase: bool) -> Backend:
     return backend
 
 
-def _check_class(said: dict[str, Any], backend: Backend, folder: Path) -> None:
+def _check_class(config: dict[str, Any], backend: Backend, folder: Path) -> None:
     """Refuse a tokenizer_class for which transformers makes anew what tokenizer.json has otherwise: silently the
     same folder would give other tokens there."""
-    name = str(said.get("tokenizer_class")).removesuffix("Fast")
+    name = str(config.get("tokenizer_class")).removesuffix("Fast")
     kind, normaliser = type(backend.model).__name__, backend.normalizer
     path = f"{folder}/tokenizer_config.json: tokenizer_class {name}"
     hint = f"Name what tokenizer.json has, or say tokenizer_class {_GENERAL[0]}, which takes it as it is."
@@ -124,7 +124,7 @@ def _check_class(said: dict[str, Any], backend: Backend, folder: Path) -> None:
         "tokenize_chinese_chars": getattr(normaliser, "handle_chinese_chars", None),
     }
     for key, usual in (("do_lower_case", True), ("strip_accents", None), ("tokenize_chinese_chars", True)):
-        if lower is None or (key not in said and has[key] != usual):
+        if lower is None or (key not in config and has[key] != usual):
             raise UserError(f"{path} takes {key} {json.dumps(usual)}, and tokenizer.json has another way", hint=hint)
 
 
@@ -145,10 +145,10 @@ _BERT = {
 def cutting(folder: Path) -> tuple[int | None, bool]:
     """Of longer texts: how many tokens transformers keeps, None for all, and whether of their end instead of their
     beginning."""
-    said = _settings(folder)
-    most = said.get("model_max_length")
+    config = _settings(folder)
+    most = config.get("model_max_length")
     longest = int(most) if isinstance(most, int | float) and 0 < most < 1_000_000 else None  # a huge one: none
-    return longest, said.get("truncation_side") == "left"
+    return longest, config.get("truncation_side") == "left"
 
 
 def bert(folder: Path) -> Backend:

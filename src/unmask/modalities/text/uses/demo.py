@@ -56,7 +56,7 @@ def run_demo(
         raise UserError(f"only {corpus['documents']} docstrings found", hint="Install unmask with its dependencies.")
     settings = with_overrides(TextSettings(), SETTINGS | {"minutes": minutes, "seed": seed})
     finished = pretrain(str(out / "docstrings.jsonl"), out, settings=settings, console=console)
-    found = look(finished, corpus)
+    found = show(finished, corpus)
     replace_json(out / "demo.json", found)
     learnt = (
         f"held-out accuracy on hidden tokens: {found['accuracy']:.1%} (most frequent token: {found['baseline']:.1%})"
@@ -64,7 +64,7 @@ def run_demo(
     return found | {"lines": [learnt]}
 
 
-def look(finished: TextRun, corpus: dict[str, int]) -> dict[str, Any]:
+def show(finished: TextRun, corpus: dict[str, int]) -> dict[str, Any]:
     """What the model learnt, on held-out documents, as figures and as report.html."""
     from unmask.evaluation.report import Report, filled_examples, nearest_words, scored_sentences, training_curves
     from unmask.modalities.text.uses.model import load
