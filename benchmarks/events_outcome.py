@@ -126,10 +126,10 @@ class Fold:
         from sklearn.impute import SimpleImputer
         from sklearn.pipeline import make_pipeline
 
-        from unmask.modalities.events.outcome.scoring import baselines
+        from unmask.modalities.events.outcome.candidates import class_models
 
         y, x, test = self.points.value[few], self.plain[few], self.plain[self.test]
-        found = {n: p[:, 1] for n, p in baselines(x, y, test, last=self.last, seed=seed).items()}
+        found = {n: p[:, 1] for n, p in class_models(x, y, test, last=self.last, seed=seed).items()}
         trees = ExtraTreesClassifier(self.a.trees, min_samples_leaf=3, max_features=0.1, random_state=seed)
         model = make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), trees)
         return {**found, "extra trees": model.fit(x, y).predict_proba(test)[:, 1]}

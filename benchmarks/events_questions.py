@@ -207,7 +207,7 @@ def splittable(x: np.ndarray) -> np.ndarray:
 
 
 def boosted(x: np.ndarray, y: np.ndarray, test: np.ndarray, seed: int) -> np.ndarray:
-    """The gradient boosting of the outcome's report (`scoring.baselines`)."""
+    """The gradient boosting of the outcome's report (`candidates.class_models`)."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     model = HistGradientBoostingClassifier(

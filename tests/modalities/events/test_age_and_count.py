@@ -14,7 +14,7 @@ import pytest
 from event_data import shard, table
 
 import unmask
-from unmask.modalities.events.outcome.age_and_count import NAME, AgeAndCount, age_and_count
+from unmask.modalities.events.outcome.candidates import AgeAndCount, age_and_count
 from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import Binary, Classes, Labelled, TimeToEvent
@@ -94,10 +94,10 @@ def test_age_that_harms_at_both_ends_is_found(made):
 
 def test_it_stands_beside_the_model_in_the_report_and_in_evaluate(home: Path, tmp_path: Path):
     run = finetune_outcome(home / "model", home / "meds", home / "task", tmp_path / "m", settings=QUICK)
-    assert NAME in (tmp_path / "m" / "report.html").read_text()
+    assert "age and number of events" in (tmp_path / "m" / "report.html").read_text()
     model = unmask.load(tmp_path / "m")
     judged = model.evaluate(home / "meds", home / "task")
-    assert judged["results"][NAME] == run.figures["results"][NAME]
+    assert judged["results"]["age and number of events"] == run.figures["results"]["age and number of events"]
 
 
 def test_held_out_labels_do_not_reach_it(home: Path, tmp_path: Path):

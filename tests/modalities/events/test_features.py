@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.modalities.events.outcome import features, outcome_baselines
+from unmask.modalities.events.outcome import candidates, features
 from unmask.modalities.events.outcome.features import Features, gather
 from unmask.modalities.events.outcome.forest import Forest
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head
@@ -98,6 +98,6 @@ def test_features_on_disk_are_those_in_memory(home: Path, monkeypatch: pytest.Mo
     settings = OutcomeSettings(members=2, hidden=4, epochs=2, trees=4)
     work = OutcomeWork(model, histories, points, Binary(), Binary().encode(points), settings)
     train, test = np.arange(0, 200), np.arange(200, len(points))
-    assert set(work.beside.of(train, test)) >= {"prevalence", "gradient boosting"}
-    monkeypatch.setattr(outcome_baselines, "BASELINE_BYTES", 8.0 * work.beside.plain.shape[1] * 120)
-    assert set(work.beside.of(train, test)) >= {"prevalence (120 points)", "gradient boosting (120 points)"}
+    assert set(work.candidates.predict(train, test)) >= {"prevalence", "gradient boosting"}
+    monkeypatch.setattr(candidates, "BASELINE_BYTES", 8.0 * work.candidates.plain.shape[1] * 120)
+    assert set(work.candidates.predict(train, test)) >= {"prevalence (120 points)", "gradient boosting (120 points)"}

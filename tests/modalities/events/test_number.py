@@ -16,9 +16,10 @@ import unmask
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.events.audit.audit_points import outcomes
+from unmask.modalities.events.outcome.candidates import number_models
 from unmask.modalities.events.outcome.forest import Forest
 from unmask.modalities.events.outcome.last_value import rules
-from unmask.modalities.events.outcome.number import Number, judged, number_baselines, r2, spearman
+from unmask.modalities.events.outcome.number import Number, judged, r2, spearman
 from unmask.modalities.events.outcome.targets import Binary, Classes, from_dict, target_of
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
@@ -182,8 +183,8 @@ def test_ridge_regression_sees_raw_values_where_they_are_better():
     y = (raw[:, 0] - raw.mean()) / raw.std()
     raw[rng.random(600) < 0.2] = np.nan
     few = slice(0, 400), slice(400, 600)
-    found = number_baselines(x[few[0]], y[few[0]], x[few[1]], values=(raw[few[0]], raw[few[1]]), groups=np.arange(400))
-    alone = number_baselines(x[few[0]], y[few[0]], x[few[1]], groups=np.arange(400))
+    found = number_models(x[few[0]], y[few[0]], x[few[1]], values=(raw[few[0]], raw[few[1]]), groups=np.arange(400))
+    alone = number_models(x[few[0]], y[few[0]], x[few[1]], groups=np.arange(400))
     told = np.isfinite(raw[few[1], 0])
     scores = [r2(y[few[1]][told], f["ridge regression"][told]) for f in (alone, found)]
     assert scores[0] < 0.8 < 0.95 < scores[1]

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from unmask.errors import UserError, setting
-from unmask.modalities.events.outcome.features import Features, blocks
 from unmask.modalities.events.outcome.last_value import LastValue
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
@@ -205,90 +204,3 @@ def coverage(y: np.ndarray, p: np.ndarray) -> float:
 
 RULES = {"rmse": rmse, "mae": mae, "r2": r2, "spearman": spearman}
 COVERED = {"coverage": coverage}
-
-
-ALPHAS = (1.0, 10.0, 100.0)
-"""Penalties of ridge regression that are tried."""
-TRIED = 2000
-"""Training points that ridge regression's inputs and penalty are chosen by."""
-
-
-def number_baselines(
-    x: np.ndarray,
-    y: np.ndarray,
-    test: np.ndarray | Features,
-    *,
-    groups: np.ndarray,
-    values: tuple[np.ndarray, np.ndarray] | None = None,
-    seed: int = 0,
-) -> dict[str, np.ndarray]:
-    """Expected standardised numbers for `test`, (points, 1), of models fitted on summaries: the training mean, ridge
-    regression, and gradient boosting.
-
-    Ridge regression reads the summaries, or with them the last values in their own units and whether each is there:
-    what predicts training patients set apart better, and so does its penalty.
-
-    Args:
-        x, test: (points, features) summaries, NaN where missing.
-        y: (points,) standardised numbers.
-        groups: (points,) patients.
-        values: (points, codes) last values in their units, of x and of test.
-    """
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from sklearn.linear_model import Ridge
-    from sklearn.pipeline import make_pipeline
-
-    told = np.flatnonzero(~np.isnan(x).all(0))
-    x = x[:, told]
-    out = {"training mean": np.full((len(test), 1), y.mean())}
-    if not x.shape[1]:
-        return out
-    boosting = HistGradientBoostingRegressor(
-        learning_rate=0.05,
-        max_iter=200,
-        max_leaf_nodes=15,
-        min_samples_leaf=20,
-        l2_regularization=1.0,
-        random_state=seed,
-    )
-    inputs = [x] if values is None else [x, np.concatenate([x, values[0]], 1)]
-    which, alpha = _ridge_for(inputs, y, groups, seed)
-    ridge = make_pipeline(_flagged(), Ridge(alpha=alpha)).fit(inputs[which], y)
-    boosting.fit(x, y)
-    said: dict[str, list[np.ndarray]] = {"ridge regression": [], "gradient boosting": []}
-    for here in blocks(len(test)):
-        part = test[here][:, told]
-        more = part if not which or values is None else np.concatenate([part, values[1][here]], 1)
-        said["ridge regression"].append(ridge.predict(more)[:, None])
-        said["gradient boosting"].append(boosting.predict(part)[:, None])
-    return out | {name: np.concatenate(parts) for name, parts in said.items()}
-
-
-def _flagged() -> Any:
-    """Inputs with flags of what is missing, standardised."""
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    imputer = SimpleImputer(strategy="median", keep_empty_features=True, add_indicator=True)
-    return make_pipeline(imputer, StandardScaler())
-
-
-def _ridge_for(inputs: Sequence[np.ndarray], y: np.ndarray, groups: np.ndarray, seed: int) -> tuple[int, float]:
-    """Which inputs, and which penalty, predict patients set apart best."""
-    from sklearn.linear_model import Ridge
-    from sklearn.model_selection import GroupKFold
-
-    some = np.sort(np.random.default_rng([seed, 97]).permutation(len(y))[:TRIED])
-    patients = len(np.unique(groups[some]))
-    if patients < 2:
-        return 0, max(ALPHAS)
-    error: dict[tuple[int, float], float] = {}
-    for which, x in enumerate(inputs):
-        for a, b in GroupKFold(min(5, patients)).split(some, groups=groups[some]):
-            flagged = _flagged().fit(x[some[a]])
-            seen, asked = flagged.transform(x[some[a]]), flagged.transform(x[some[b]])
-            for alpha in ALPHAS:
-                off = Ridge(alpha=alpha).fit(seen, y[some[a]]).predict(asked) - y[some[b]]
-                error[which, alpha] = error.get((which, alpha), 0.0) + float((off**2).sum())
-    return min(error, key=lambda k: error[k])

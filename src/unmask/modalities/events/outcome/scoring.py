@@ -1,4 +1,4 @@
-"""Figures of predictions with bootstrap intervals, and the baselines fitted beside them.
+"""Figures of predictions with bootstrap intervals.
 
 Points of one patient share the patient, so every interval resamples patients, each with all of their points.
 """
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
-from unmask.modalities.events.outcome.features import Features, blocks
 from unmask.modalities.events.outcome.number import COVERED, RULES, Number, judged
 from unmask.modalities.events.outcome.targets import Binary, Classes, Labelled, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
@@ -291,54 +290,3 @@ def calibration_error(
     bias = float((np.abs(shrunk + chance).sum(1) - shrunk.sum()).mean())
     reach = float(np.quantile(alone, 0.95))
     return max(plain - bias, 0.0), float(alone.mean()), [max(plain - reach, 0.0), min(plain + reach, 1.0)]
-
-
-def baselines(
-    x: np.ndarray, y: np.ndarray, test: np.ndarray | Features, *, last: np.ndarray, classes: int = 2, seed: int = 0
-) -> dict[str, np.ndarray]:
-    """Probabilities for `test`, (points, classes), of models fitted on summaries.
-
-    Prevalence; logistic regression on last values alone, and on everything; gradient boosting on everything.
-
-    Args:
-        x, test: (points, features) summaries, NaN where missing.
-        y: class numbers.
-        last: which features are last values.
-    """
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.impute import SimpleImputer
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    told = ~np.isnan(x).all(0)  # a feature without a single value is refused by some versions of scikit-learn
-    x, last = x[:, told], last[told]
-
-    def logistic() -> Any:
-        steps = SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler()
-        return make_pipeline(*steps, LogisticRegression(C=0.01, max_iter=1000))
-
-    boosting = HistGradientBoostingClassifier(
-        learning_rate=0.05,
-        max_iter=200,
-        max_leaf_nodes=15,
-        min_samples_leaf=20,
-        l2_regularization=1.0,
-        random_state=seed,
-    )
-    share = np.bincount(y, minlength=classes) / len(y)
-    out = {"prevalence": np.tile(share, (len(test), 1))}
-    known = np.unique(y)
-    every = np.ones(len(last), bool)
-    models = [
-        ("last values", logistic(), last),
-        ("logistic regression", logistic(), every),
-        ("gradient boosting", boosting, every),
-    ]
-    for name, model, used in models:
-        if used.any():
-            out[name] = np.zeros((len(test), classes))
-            model.fit(x[:, used], y)
-            for here in blocks(len(test)):
-                out[name][here, known] = model.predict_proba(test[here][:, told][:, used])
-    return out

@@ -19,14 +19,13 @@ import numpy as np
 
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, setting
-from unmask.modalities.events.outcome.age_and_count import AgeAndCount
+from unmask.modalities.events.outcome.candidates import FEWEST as FEWEST
+from unmask.modalities.events.outcome.candidates import AgeAndCount, Candidates
 from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.outcome.features import gather, last_values, usual
 from unmask.modalities.events.outcome.last_value import nearest
 from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
-from unmask.modalities.events.outcome.outcome_baselines import FEWEST as FEWEST
-from unmask.modalities.events.outcome.outcome_baselines import OutcomeBaselines
 from unmask.modalities.events.outcome.outcome_worth import columns_of, worth
 from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import (
@@ -114,7 +113,7 @@ def finetune_outcome(
         fitted = work.fit(train)
     except StoppedBySignal as stop:
         return stopped(out, loaded, target, stop)
-    rule, target = work.beside.age_and_count(train), cast(Labelled, fitted.target)
+    rule, target = work.candidates.age_and_count(train), cast(Labelled, fitted.target)
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     if weighed is not None:
         found["worth"] = weighed.figures
@@ -127,7 +126,7 @@ def finetune_outcome(
         found["number"] = target.to_dict() | {"taken_as": taken_as(points.take(train))}
     predicted = work.predict(fitted, test) if len(test) else {}
     if settings.baselines and len(test):
-        predicted |= work.beside.of(train, test)
+        predicted |= work.candidates.predict(train, test)
     seen = points.take(test)
     if isinstance(target, Classes):
         found["unseen_classes"] = dict(Counter(name for name in class_names(seen) or () if name not in target.names))
@@ -239,7 +238,7 @@ def tells(target: Labelled, strata: np.ndarray) -> bool:
 
 
 class OutcomeWork:
-    """Features of all points, made once; heads on parts of them, and the baselines beside.
+    """Features of all points, made once; heads on parts of them, and the candidates.
 
     Args:
         stages: keep the checkpoints of each training; they raise `StoppedBySignal` at a signal.
@@ -263,7 +262,7 @@ class OutcomeWork:
         self.columns = columns_of(len(names), whole.shape[1], loaded, settings)
         self.use(settings)
         used = np.flatnonzero(usual(names))
-        self.beside = OutcomeBaselines(
+        self.candidates = Candidates(
             histories=histories,
             points=points,
             target=target,
@@ -315,14 +314,16 @@ class OutcomeWork:
         """What the last value of a code says of some points, in the unit of the labels, by rules of others: carried
         forward (True), and a line through it (False)."""
         assert isinstance(self.target, Number)
-        return {r.carried: r.of(self.histories, self.points.take(asked)) for r in self.beside.last_values(fitted_on)}
+        return {
+            r.carried: r.of(self.histories, self.points.take(asked)) for r in self.candidates.last_values(fitted_on)
+        }
 
     def _with_rule(
         self, target: Number, train: np.ndarray, asked: np.ndarray, p: np.ndarray, said: list[dict[bool, np.ndarray]]
     ) -> Number:
         """With the rule, and the share of it, that comes nearest to the numbers of patients set apart."""
         assert self.points.number is not None
-        found = {r.carried: r for r in self.beside.last_values(train) if all(r.carried in rules for rules in said)}
+        found = {r.carried: r for r in self.candidates.last_values(train) if all(r.carried in rules for rules in said)}
         if not found:
             return target
         kinds = list(found)
@@ -359,7 +360,7 @@ class OutcomeWork:
         if not isinstance(target, Number) or target.rule is None or not target.rule.weight:
             return less
         assert isinstance(less.target, Number)
-        same = [r for r in self.beside.last_values(few) if r.carried == target.rule.carried]
+        same = [r for r in self.candidates.last_values(few) if r.carried == target.rule.carried]
         rule = dataclasses.replace(same[0], weight=target.rule.weight) if same else None
         return less._replace(target=dataclasses.replace(less.target, rule=rule))
 
@@ -375,7 +376,7 @@ class OutcomeWork:
                 continue
             predicted = self.predict(self._with_fewer(fitted, few), test)
             if self.settings.baselines:
-                predicted |= self.beside.of(few, test)
+                predicted |= self.candidates.predict(few, test)
             seen = self.points.take(test)
             for name, p in predicted.items():
                 figures = scored(target, seen, p, draws=100, seed=self.settings.seed)

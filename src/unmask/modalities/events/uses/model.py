@@ -17,7 +17,7 @@ from unmask.core.embed import embed_batches
 from unmask.core.score import Mode
 from unmask.errors import UserError, option
 from unmask.given import values_of
-from unmask.modalities.events.outcome.age_and_count import AgeAndCount
+from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.features import Features, gather
 from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.scoring import constant, scored
