@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unmask.lazy import lazily
 
 if TYPE_CHECKING:
-    from unmask.modalities.events.audit.audit_report import audit as audit
+    from unmask.modalities.events.audit.audit_points import audit as audit
     from unmask.modalities.events.network.prepare import prepare as prepare
     from unmask.modalities.events.recipes import EventSettings as EventSettings
     from unmask.modalities.events.recipes import OutcomeSettings
@@ -41,7 +41,7 @@ __getattr__, __dir__, __all__ = lazily(
         "finetune": "unmask.modalities.events.uses.finetune:finetune_outcome",
         "finetune_next_visit": "unmask.modalities.events.uses.next_visit:finetune_next_visit",
         "convert": "unmask.modalities.events.sources.convert:convert",
-        "audit": "unmask.modalities.events.audit.audit_report:audit",
+        "audit": "unmask.modalities.events.audit.audit_points:audit",
         "read_meds": "unmask.modalities.events.records.meds:read_meds",
         "read_labels": "unmask.modalities.events.records.meds:read_labels",
         "with_overrides": "unmask.modalities.events.recipes:with_overrides",

@@ -14,7 +14,7 @@ from event_data import labels
 
 from unmask.cli import main
 from unmask.cli.events.uses import odd_points
-from unmask.modalities.events.audit.audit_report import audit
+from unmask.modalities.events.audit.audit_points import audit
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.meds import read_labels, read_meds
 from unmask.modalities.events.records.shards import write_meds

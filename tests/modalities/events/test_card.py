@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 
 from unmask.evaluation.card import is_ours
 from unmask.evaluation.report import Report
-from unmask.modalities.events.audit import audit_report
+from unmask.modalities.events.audit import audit_points
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.model import load
@@ -79,6 +79,6 @@ def test_the_next_visit(home: Path, tmp_path: Path):
 
 
 def test_an_audit_ends_with_what_it_cannot_see_and_what_to_do(tmp_path: Path):
-    page = audit_report.page([], {"subjects": 3}, "my meds", tmp_path / "audit.html").read_text()
+    page = audit_points.page([], {"subjects": 3}, "my meds", tmp_path / "audit.html").read_text()
     assert "no proof" in page
     assert "unmask pretrain events &#39;my meds&#39; --out model" in page

@@ -10,8 +10,7 @@ import torch
 
 from unmask.modalities.events.outcome import candidates, features
 from unmask.modalities.events.outcome.features import Features, gather
-from unmask.modalities.events.outcome.forest import Forest
-from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head
+from unmask.modalities.events.outcome.outcome import Forest, OutcomeHead, fit_head
 from unmask.modalities.events.outcome.targets import Binary
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.meds import read_labels, read_meds

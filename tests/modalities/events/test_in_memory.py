@@ -13,7 +13,7 @@ import pytest
 
 import unmask
 from unmask.errors import UserError
-from unmask.modalities.events.audit.audit_report import audit
+from unmask.modalities.events.audit.audit_points import audit
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.meds import as_events, read_labels, read_meds
 from unmask.modalities.events.uses.demo import simulate

@@ -369,7 +369,7 @@ def test_kinds_of_labels_that_do_not_fit_are_named(tmp_path: Path):
 def test_a_forest_says_what_scikit_learn_says():
     from sklearn.ensemble import ExtraTreesClassifier
 
-    from unmask.modalities.events.outcome.forest import LEAF, SHARE, Forest
+    from unmask.modalities.events.outcome.outcome import LEAF, SHARE, Forest
 
     rng = np.random.default_rng(0)
     x, new = rng.normal(size=(2, 200, 12)).astype(np.float32)

@@ -91,15 +91,15 @@ def audit(
     copies, orders of rows. Ends with 0 where there is no warning, 1 where there is one."""
     from unmask.cli.common import Output
     from unmask.files import check_results
-    from unmask.modalities.events.audit import audit_report
-    from unmask.modalities.events.audit.audit_report import audit as run
+    from unmask.modalities.events.audit import audit_points
+    from unmask.modalities.events.audit.audit_points import audit as run
 
     check_results([out], [data, labels])
     output = Output(json_)
     found, about = run(data, labels)
-    lines = audit_report.lines(found, about)
+    lines = audit_points.lines(found, about)
     if out is not None:
-        audit_report.page(found, about, data, out, examples=examples)
+        audit_points.page(found, about, data, out, examples=examples)
         lines.append(f"report: {out}")
     warnings = sum(f.level == "warning" for f in found)
     output.write(about | {"warnings": warnings, "findings": [f.to_dict() for f in found]}, lines)

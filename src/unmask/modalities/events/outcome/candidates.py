@@ -16,8 +16,14 @@ import numpy as np
 import torch
 
 from unmask.modalities.events.outcome.features import Features, blocks
-from unmask.modalities.events.outcome.last_value import MOST_POINTS, LastValue, codes_of, last_values_in_units, rules
-from unmask.modalities.events.outcome.number import Number
+from unmask.modalities.events.outcome.number import (
+    MOST_POINTS,
+    LastValue,
+    Number,
+    codes_of,
+    last_values_in_units,
+    rules,
+)
 from unmask.modalities.events.outcome.targets import Labelled, MultiLabel, Sorted, Target
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from unmask.errors import UserError, setting
 from unmask.evaluation.survival import kaplan_meier, step_values
-from unmask.modalities.events.outcome.last_value import LastValue
-from unmask.modalities.events.outcome.number import Number
+from unmask.modalities.events.outcome.number import LastValue, Number
 from unmask.modalities.events.recipes import Problem
 from unmask.modalities.events.records.meds import Labels, may_be_classes
 from unmask.natural import natural

@@ -13,6 +13,7 @@ import zipfile
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -20,12 +21,235 @@ import polars as pl
 
 from unmask.errors import UserError
 from unmask.files import files_below
+from unmask.modalities.events.records.meds import BIRTH, DEATH
+from unmask.modalities.events.records.parquet import LARGEST
 from unmask.modalities.events.records.shards import EXTRA, SCHEMA
-from unmask.modalities.events.sources.fhir_events import Reader, Row
-from unmask.modalities.events.sources.fhir_kinds import Scope, deleted, is_deletion, scope_of
+from unmask.modalities.events.sources.fhir_answers import Answers, at, encounter_class, is_absent, verification
+from unmask.modalities.events.sources.fhir_kinds import (
+    KINDS,
+    META,
+    REFUTED,
+    Kind,
+    Name,
+    Scope,
+    deleted,
+    is_deletion,
+    name_of,
+    scope_of,
+)
 from unmask.modalities.events.sources.fhir_versions import Versions
-from unmask.modalities.events.sources.ids import Subjects
-from unmask.modalities.events.sources.rows import Ledger
+from unmask.modalities.events.sources.ids import Subjects, hashed_id
+from unmask.modalities.events.sources.rows import Ledger, note, note_undescribed
+from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day, unzoned
+
+Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
+"""subject_id, time, code, numeric_value, text_value, visit_id."""
+
+
+class Reader:
+    """Rows of resources, one at a time.
+
+    Args:
+        names: filled with descriptions of codes.
+        versions: who was merged with whom, and when encounters ended.
+        onset: conditions without any time of recording stand at their onset.
+    """
+
+    def __init__(
+        self, ledger: Ledger, names: dict[str, str], subjects: Subjects, versions: Versions, *, onset: bool
+    ) -> None:
+        self.ledger, self.names, self.subjects, self.versions, self.onset = ledger, names, subjects, versions, onset
+        self.answers, self.servers = Answers(ledger, names), versions.servers
+        self.facts: dict[tuple[int, str], tuple[str, datetime | None]] = {}
+        self.met: dict[int, str] = {}
+
+    def note_undescribed(self) -> None:
+        """Note patients of whom no Patient resource was read: with one, a sex is known, if only as unknown."""
+        others = {subject: where for subject, where in self.met.items() if (subject, "sex") not in self.facts}
+        note_undescribed(self.ledger, others, "a Patient resource", self.subjects)
+
+    def rows(self, where: str, r: Any, scope: Scope) -> list[Row]:
+        """Events of a resource; none where it is rejected, which is counted.
+
+        Raises:
+            AttributeError, TypeError, ValueError, LookupError: it is not as FHIR has it.
+        """
+        kind = r.get("resourceType")
+        about = {"where": where, "resourceType": kind, "id": r.get("id")}
+        if r.get("modifierExtension"):
+            self.ledger.add(f"{kind} with a modifierExtension, which may change its meaning", about)
+            return []
+        if kind == "Patient":
+            return self._patient(r, scope, about)
+        if kind not in KINDS:
+            self.ledger.add(f"resource {kind} makes no event", about)
+            return []
+        declared = KINDS[kind]
+        wrong = _refused(kind, declared, r)
+        subject = None if wrong else self._subject(r, scope)
+        if wrong is None and subject is None:
+            wrong = f"{kind} without a patient"
+        moment = None
+        if wrong is None:
+            moment = self._when(kind, declared, r, scope)
+            wrong = None if moment is not None else f"{kind} without a time that says when it was known"
+        if moment is not None and is_none_day(moment):
+            wrong = f"time stands for none: {moment:%Y-%m-%d}"
+        if wrong is None:
+            made = list(self.answers.of(kind, declared, r, scope))
+            if not made:
+                wrong = f"{kind} without a code"
+            elif any(value is not None and abs(value) > LARGEST for _, value, _ in made):
+                wrong = f"{kind}: a value that is infinite, or beyond 3.4e38"
+        if wrong is not None:
+            self.ledger.add(wrong, about)
+            return []
+        assert subject is not None
+        self.met.setdefault(subject, where)
+        visit = self._visit(kind, r, scope)
+        out: list[Row] = [(subject, moment, code, value, words, visit) for code, value, words in made]
+        if kind == "Encounter":
+            end, dated = fhir_time(at(r, "period.end") or at(r, "actualPeriod.end"))
+            if end is not None and is_none_day(end):
+                note(self.ledger, "Encounter: an end that stands for none, left out", 1)
+            elif end is not None:
+                self._dated(dated)
+                out.append((subject, end, f"ENCOUNTER_END//{encounter_class(r) or 'UNKNOWN'}", None, None, visit))
+        return out
+
+    def _patient(self, r: Mapping[str, Any], scope: Scope, about: dict[str, Any]) -> list[Row]:
+        """Sex, race, ethnicity, birth and death; a patient given again in the same version, or without one, adds what
+        was not known yet, and what contradicts is rejected."""
+        if not r.get("id"):
+            self.ledger.add("Patient without an id", about)
+            return []
+        name = self.versions.person(Name("Patient", str(r["id"]), scope.base))
+        subject = self.subjects.number(self.servers.key(name))
+        born, _ = fhir_time(r.get("birthDate"), start=True)
+        died, dated = self._time(r.get("deceasedDateTime"))
+        if r.get("deceasedBoolean") is True and died is None:
+            note(self.ledger, "Patient: deceased, without a time of death", 1)
+        if died is not None and is_none_day(died):
+            note(self.ledger, "Patient: a death that stands for none, left out", 1)
+            died = None
+        facts: list[tuple[str, str, datetime | None]] = [
+            ("sex", f"GENDER//{str(r.get('gender', 'unknown')).upper()}", None)
+        ]
+        facts += [(code, code, None) for code in self.answers.race(r)]
+        facts += [
+            (what, code, t) for what, code, t in (("birth", BIRTH, born), ("death", DEATH, died)) if t is not None
+        ]
+        out: list[Row] = []
+        for what, code, moment in facts:
+            known = self.facts.get((subject, what))
+            if known is None:
+                self.facts[subject, what] = code, moment
+                self._dated(dated and what == "death")
+                if what == "birth" and moment is not None and moment.date() in NONE_DAYS:
+                    note(self.ledger, f"births on {moment:%Y-%m-%d}, which may stand for none", 1)
+                out.append((subject, moment, code, None, None, None))
+            elif known != (code, moment):
+                self.ledger.add(f"Patient given again, with another {what}", about)
+        if not out:
+            self.ledger.add("Patient given again", about)
+        return out
+
+    def _subject(self, r: Mapping[str, Any], scope: Scope) -> int | None:
+        reference = (r.get("subject") or r.get("patient") or {}).get("reference")
+        name = name_of(reference, scope) if isinstance(reference, str) else None
+        if name is None or name.kind not in ("Patient", ""):
+            return None
+        person = self.versions.person(name)
+        if person.id != name.id:
+            note(self.ledger, "resources of a patient who was replaced, under the one who replaces them", 1)
+        return self.subjects.number(self.servers.key(person))
+
+    def _visit(self, kind: str, r: Mapping[str, Any], scope: Scope) -> int | None:
+        """Number of the encounter that a resource belongs to, or is."""
+        name = self._encounter(kind, r, scope)
+        return None if name is None else hashed_id(self.servers.key(name))
+
+    def _encounter(self, kind: str, r: Mapping[str, Any], scope: Scope) -> Name | None:
+        if kind == "Encounter":
+            url = f"Encounter/{r['id']}" if r.get("id") else None
+        else:
+            found = r.get("encounter") or r.get("context")  # STU3, and MedicationAdministration in R4
+            url = found.get("reference") if isinstance(found, Mapping) else None
+        name = name_of(url, scope) if isinstance(url, str) else None
+        return None if name is None or name.kind not in ("Encounter", "") else name
+
+    def _when(self, kind: str, declared: Kind, r: Mapping[str, Any], scope: Scope) -> datetime | None:
+        for path in (*declared.times, *(declared.onset if self.onset else ())):
+            given = at(r, path)
+            if isinstance(given, Mapping):  # a period: known when it is over
+                given = given.get("end") or given.get("start")
+            moment, dated = self._time(given)
+            if moment is None:
+                if declared.encounter and path == declared.times[-1]:
+                    moment = self._end_of_encounter(kind, declared, r, scope)
+                    if moment is not None:
+                        return moment
+                continue
+            taken, whole_day, name = self._taken(declared, r)
+            # A date alone ends its day: it does not say that the time beside it is wrong.
+            if taken is not None and not whole_day and taken > moment and path != name:
+                note(self.ledger, f"{kind} at {name}, which is after {path}", 1)
+                return taken
+            self._dated(dated)
+            if path != declared.times[0] and (kind != "Encounter" or path == META):
+                note(self.ledger, f"{kind} at {path}, for want of {declared.times[0]}", 1)
+            return moment
+        return None
+
+    def _end_of_encounter(self, kind: str, declared: Kind, r: Mapping[str, Any], scope: Scope) -> datetime | None:
+        """The end of the encounter in which it was said; not before a time at which it began."""
+        name = self._encounter(kind, r, scope)
+        end = None if name is None else self.versions.end_of(Name("Encounter", name.id, name.base))
+        if end is None:
+            return None
+        note(self.ledger, f"{kind} at the end of its encounter, for want of {declared.times[0]}", 1)
+        for path in declared.onset:
+            begun, dated = fhir_time(at(r, path))
+            if begun is not None and not dated:
+                end = max(end, begun)
+        return end
+
+    def _time(self, value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:
+        found, dated = fhir_time(value, start=start)
+        note(self.ledger, "times without a zone, taken as UTC", int(found is not None and unzoned(value)))
+        return found, dated
+
+    def _taken(self, declared: Kind, r: Mapping[str, Any]) -> tuple[datetime | None, bool, str]:
+        """When it was taken, whether that is a date alone, and the field that says so."""
+        for path in declared.taken:
+            given = at(r, path)
+            if isinstance(given, Mapping):
+                given = given.get("end") or given.get("start")
+            moment, dated = fhir_time(given)
+            if moment is not None:
+                return moment, dated, path
+        return None, False, ""
+
+    def _dated(self, dated: bool) -> None:
+        note(self.ledger, "dates without a time of day, at the end of their day, month or year", int(dated))
+
+
+def _refused(kind: str, declared: Kind, r: Mapping[str, Any]) -> str | None:
+    """Why a resource is no event: its status, its intent, or that it was not done."""
+    status = r.get("status")
+    if declared.statuses and status is not None and status not in declared.statuses:
+        return f"{kind}: status {status}"
+    for name, expected in (declared.happened or {}).items():
+        if name in r and r[name] not in expected:
+            return f"{kind}: {name} {str(r[name]).lower()}"
+    if kind in ("Condition", "AllergyIntolerance"):
+        verified = verification(r)
+        if verified in REFUTED:
+            return f"{kind}: verificationStatus {verified}"
+    if kind == "Observation" and not r.get("component") and is_absent(r):
+        return "Observation: no value (dataAbsentReason)"
+    return None
+
 
 CHUNK = 50_000
 """Events."""

@@ -23,8 +23,7 @@ from unmask.modalities.events.outcome.candidates import FEWEST as FEWEST
 from unmask.modalities.events.outcome.candidates import AgeAndCount, Candidates
 from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.outcome.features import gather, last_values, usual
-from unmask.modalities.events.outcome.last_value import nearest
-from unmask.modalities.events.outcome.number import Number
+from unmask.modalities.events.outcome.number import Number, nearest
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
 from unmask.modalities.events.outcome.outcome_worth import columns_of, worth
 from unmask.modalities.events.outcome.scoring import scored
