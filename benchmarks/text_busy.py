@@ -33,8 +33,8 @@ SHAPE = {"width": 256, "heads": 4}
 
 def prepare(folder: Path) -> None:
     """A tokenizer, a cache and a model, once for all measurements."""
-    from unmask.modalities.text.network.build import build_model
     from unmask.modalities.text.network.folder import save_folder
+    from unmask.modalities.text.network.pretrain import build_model
     from unmask.modalities.text.reading.docstrings import docstrings
     from unmask.modalities.text.recipes import TextSettings
     from unmask.modalities.text.tokens.cache import TokenCache
@@ -56,7 +56,7 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
     from unmask.core.density import Plan
     from unmask.core.pretrain import StepContext, pretrain
     from unmask.memory import keep_freed_memory
-    from unmask.modalities.text.network.build import build_model
+    from unmask.modalities.text.network.pretrain import build_model
     from unmask.modalities.text.recipes import TextSettings
     from unmask.modalities.text.tokens.batches import batch_maker, corruption_of
     from unmask.modalities.text.tokens.cache import TokenCache

@@ -19,8 +19,7 @@ from text_corpus import tokenizer, write_corpus
 from unmask.core.co_occurrence import co_occurrences, factors, information
 from unmask.errors import UserError
 from unmask.modalities.text.network.adapt import adapt, adapt_settings, start_of
-from unmask.modalities.text.network.build import build_model
-from unmask.modalities.text.network.pretrain import CO_OCCURRENCES, TextPretraining, pretrain
+from unmask.modalities.text.network.pretrain import CO_OCCURRENCES, TextPretraining, build_model, pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokens.cache import TokenCache, is_held_out
 from unmask.modalities.text.tokens.corpus import build_tokenizer
@@ -635,7 +634,7 @@ def test_a_new_model_begins_with_the_frequencies_of_its_training_text(recipe, co
     ("width", "generator", "expected"), [(192, 0.25, 48), (64, 0.25, 16), (256, 0.5, 128), (96, 0.3, 28)]
 )
 def test_the_generator_has_its_share_of_the_width(width, generator, expected):
-    from unmask.modalities.text.network.build import new_detection
+    from unmask.modalities.text.network.pretrain import new_detection
 
     tokenizer = Tokenizer.train(["a quick fox"] * 9, vocab_size=100)
     given = {"objective": "detection", "recipe": "bert", "width": width, "layers": 1, "generator": generator}

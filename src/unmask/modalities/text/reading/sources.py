@@ -23,16 +23,18 @@ from unmask.given import no_value, values_of
 from unmask.modalities.text.reading.documents import (
     WHOLE,
     Document,
+    Parting,
     ReadReport,
     Span,
     cut,
     first_undecodable,
     moved,
     packed,
+    parting_of,
     pieces,
+    plain_documents,
     refuse_binary,
 )
-from unmask.modalities.text.reading.plain import Parting, parting_of, plain_documents
 from unmask.modalities.text.reading.rows import csv_documents, hub_documents, jsonl_documents, parquet_documents
 from unmask.remote import Place, Remote, files_at, is_url, nearly_url, place, size_of
 

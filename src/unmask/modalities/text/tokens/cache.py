@@ -26,8 +26,7 @@ from unmask.engines.folder import PLAN
 from unmask.engines.local import Ended, LocalEngine
 from unmask.errors import UserError, check_choice
 from unmask.files import check_files, sealed, unsealed
-from unmask.modalities.text.reading.documents import opened
-from unmask.modalities.text.reading.plain import Parting
+from unmask.modalities.text.reading.documents import Parting, opened
 from unmask.modalities.text.reading.sources import expand, on_hub, resolve
 from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, corpus_notes, processes, recipe_of
 from unmask.modalities.text.tokens.scanning import Reading

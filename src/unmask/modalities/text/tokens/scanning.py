@@ -22,6 +22,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.reading.documents import (
     WHOLE,
     Document,
+    Parting,
     ReadReport,
     Span,
     cut,
@@ -30,7 +31,6 @@ from unmask.modalities.text.reading.documents import (
     pieces,
     refuse_binary,
 )
-from unmask.modalities.text.reading.plain import Parting
 from unmask.modalities.text.reading.rows import hub_documents, parquet_file
 from unmask.modalities.text.reading.sources import (
     MOST_CHARACTERS,
