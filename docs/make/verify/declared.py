@@ -32,7 +32,6 @@ _EVENTS = tuple(
         "uses/pretrain",
         "recipes",
         "outcome/outcome",
-        "outcome/forest",
         "uses/finetune",
         "outcome/features",
         "uses/demo",
