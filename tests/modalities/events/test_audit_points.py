@@ -122,7 +122,7 @@ def test_what_is_seen_shortly_before_is_what_a_loop_finds(both: tuple[Events, La
         for row in range(known.start, known.stop):
             if events.time[row] == STATIC or events.time[row] > moment - WINDOW:
                 last[i, int(events.code[row])] = row
-    seen = _Shortly(events=events, asked=outcomes(points))
+    seen = _Shortly(events=events, label_columns=outcomes(points))
     for part in cut(events, points, most=200):
         seen.look(part)
     truth = points.value == 1

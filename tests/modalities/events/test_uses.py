@@ -277,7 +277,7 @@ def test_a_visit_is_an_encounter_where_the_data_names_them(tmp_path: Path):
         ["CONDITION//b"],
         ["CONDITION//b"],
     ]
-    assert "an encounter of the data (1 of 2), where none is named events with no more than 24 hours" in visits.told()
+    assert "an encounter of the data (1 of 2), where none is named events with no more than 24 hours" in visits.words()
     assert next_visits(histories, ("CONDITION",), 0).points.time[1] == (
         np.datetime64(DAY + timedelta(3, hours=20) - before, "us").astype(np.int64)
     )

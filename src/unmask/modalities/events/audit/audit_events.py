@@ -229,8 +229,8 @@ def without_time(events: Events) -> Iterator[Finding]:
     if not count.any():
         return
     deaths = int(static.count[dead].sum())
-    said = f", {deaths:,} of them deaths" if deaths else " that have one in other rows"
-    what = f"{int(count.sum()):,} events of {int((count > 0).sum())} codes have no time{said}"
+    with_deaths = f", {deaths:,} of them deaths" if deaths else " that have one in other rows"
+    what = f"{int(count.sum()):,} events of {int((count > 0).sum())} codes have no time{with_deaths}"
     yield Finding(
         check="facts without a time",
         level="warning",
@@ -452,20 +452,20 @@ def coded_early(events: Events) -> Iterator[Finding]:
     the start."""
     if events.visit is None:
         return
-    coded, asked, early = named(events, CODED), 0, Tally(len(events.codes))
+    coded, requested, early = named(events, CODED), 0, Tally(len(events.codes))
     for owners, here in events.blocks():
         block = block_of(events, owners, here)
         stays = encounters(events, owners, here, block.time != STATIC)
         rows = stays.rows - here.start
         billed = coded[block.code[rows]] & (stays.end - stays.begin >= DAY)[stays.of]
-        asked += int(billed.sum())
+        requested += int(billed.sum())
         early.add(block, rows[billed & (block.time[rows] == stays.begin[stays.of])])
-    if asked < FEWEST or early.events < 0.5 * asked:
+    if requested < FEWEST or early.events < 0.5 * requested:
         return
     yield Finding(
         check="coded early",
         level="warning",
-        sentence=f"{early.events:,} of {asked:,} diagnoses of encounters of a day or more stand at the encounter's "
+        sentence=f"{early.events:,} of {requested:,} diagnoses of encounters of a day or more stand at the encounter's "
         "first moment: what was coded at its end is known from its start.",
         todo="Put diagnoses that are coded for billing at the discharge.",
         **most_frequent(events, early.count),

@@ -42,14 +42,14 @@ MOSTLY, TIMES = 0.5, 20
 tells."""
 
 
-def told(events: Events, points: Labels) -> Iterator[Finding]:
+def leakage(events: Events, points: Labels) -> Iterator[Finding]:
     """Codes seen within `WINDOW` before the prediction time (and static facts) that alone tell the outcome."""
-    asked = outcomes(points)
-    seen = _Shortly(events=events, asked=asked)
+    label_columns = outcomes(points)
+    seen = _Shortly(events=events, label_columns=label_columns)
     for part in cut(events, points):
         seen.look(part)
     rows: list[tuple[Any, ...]] = []
-    for name, y in asked.items():
+    for name, y in label_columns.items():
         rows += seen.telling(name, y) + seen.telling_values(name, y)
     if rows:
         codes = len({row[0] for row in rows})
@@ -92,19 +92,19 @@ class _Shortly:
     """What is known shortly before points, or without a time: counts of codes, and their last values.
 
     Attributes:
-        asked: see `outcomes`.
+        label_columns: see `outcomes`.
         have, patients: (codes,) points and patients with a code; yes: the same of the points with the outcome.
         values: codes, points and numbers of all last values.
     """
 
     events: Events
-    asked: dict[str, np.ndarray]
+    label_columns: dict[str, np.ndarray]
     values: tuple[list[np.ndarray], ...] = field(default_factory=lambda: ([], [], []))
 
     def __post_init__(self) -> None:
         codes = len(self.events.codes)
         self.have, self.patients = np.zeros(codes, np.int64), np.zeros(codes, np.int64)
-        self.yes = {name: np.zeros(codes) for name in self.asked}
+        self.yes = {name: np.zeros(codes) for name in self.label_columns}
 
     def look(self, part: Cuts) -> None:
         """Take in points of whole patients."""
@@ -122,13 +122,13 @@ class _Shortly:
         row, which = row[last], which[last]
         code, point = events.code[row].astype(np.int64), part.number[which]
         self.have += np.bincount(code, minlength=codes)
-        for name, y in self.asked.items():
+        for name, y in self.label_columns.items():
             self.yes[name] += np.bincount(code, y[point].astype(float), codes)
         self.patients += np.bincount(np.unique(part.subject[which] * codes + code) % codes, minlength=codes)
         value = events.value[row]
         good = np.isfinite(value)
-        for kept, found in zip(self.values, (code[good].astype(np.int32), point[good], value[good]), strict=True):
-            kept.append(found)
+        for collected, found in zip(self.values, (code[good].astype(np.int32), point[good], value[good]), strict=True):
+            collected.append(found)
 
     def telling(self, name: str, y: np.ndarray) -> list[tuple[Any, ...]]:
         """Codes that tell the outcome by being there or not."""
@@ -138,13 +138,13 @@ class _Shortly:
             return []
         with_it = yes / np.maximum(have, 1)
         without = (positives - yes) / np.maximum(total - have, 1)
-        apart = np.abs(yes / positives - (have - yes) / (total - positives))
+        difference = np.abs(yes / positives - (have - yes) / (total - positives))
         base = positives / total
         sure = np.where(base <= 0.5, _lower(with_it, patients), _lower(1 - with_it, patients))
         of_yes, of_no = yes / positives, (have - yes) / (total - positives)
         often, seldom = (of_yes, of_no) if base <= 0.5 else (of_no, of_yes)
         mostly = (often >= MOSTLY) & (often >= TIMES * seldom)
-        hit = np.flatnonzero((patients >= FEWEST) & ((apart >= TELLS) | (sure >= TELLS) | mostly))
+        hit = np.flatnonzero((patients >= FEWEST) & ((difference >= TELLS) | (sure >= TELLS) | mostly))
         return [
             (self.events.codes[i], name, int(patients[i]), round(float(with_it[i]), 3), round(float(without[i]), 3))
             for i in hit
@@ -158,16 +158,16 @@ class _Shortly:
         edges = np.r_[0, np.flatnonzero(np.diff(code)) + 1, len(code)]
         out: list[tuple[Any, ...]] = []
         for low, high in pairwise(edges.tolist()):
-            mine, hit = value[low:high], y[point[low:high]]
+            values_here, hit = value[low:high], y[point[low:high]]
             a, b = int(hit.sum()), int((~hit).sum())
             if min(a, b) < FEWEST:
                 continue
-            area = (rankdata(mine)[hit].sum() - a * (a + 1) / 2) / (a * b)
+            area = (rankdata(values_here)[hit].sum() - a * (a + 1) / 2) / (a * b)
             if max(area, 1 - area) >= TELLING_AREA:
-                above = mine > np.median(mine)
+                above = values_here > np.median(values_here)
                 shares = [float(hit[half].mean()) if half.any() else 0.0 for half in (above, ~above)]
                 named_so = f"{self.events.codes[code[low]]} (its value: above the median, and not)"
-                out.append((named_so, name, len(mine), *(round(share, 3) for share in shares)))
+                out.append((named_so, name, len(values_here), *(round(share, 3) for share in shares)))
         return out
 
     @cached_property
@@ -245,13 +245,13 @@ def encounter_continues(events: Events, points: Labels) -> Iterator[Finding]:
 
     counts = []
     count = np.zeros(len(events.codes), np.int64)
-    for asked in ("knows", "within"):
+    for rule in ("knows", "within"):
         depth = np.zeros(len(points) + 1, np.int64)
         for owners, here in events.blocks():
             if first[owners.start] == first[owners.stop]:
                 continue
             stays = encounters(events, owners, here)
-            if asked == "within":
+            if rule == "within":
                 reached(stays.subject, stays.begin, stays.end)
                 continue
             hit = np.flatnonzero(closing[events.code[stays.rows]])
@@ -319,7 +319,7 @@ def at_midnight(events: Events, points: Labels) -> Iterator[Finding]:
         )
 
 
-TASK_CHECKS = (told, points_after_death, points_without_events, encounter_continues, at_the_point, at_midnight)
+TASK_CHECKS = (leakage, points_after_death, points_without_events, encounter_continues, at_the_point, at_midnight)
 
 
 ON_SCREEN = 5
@@ -356,11 +356,11 @@ def page(
     if not any(f.level == "warning" for f in found):
         report.section("No warning", "No check saw anything that would let a model know the future.")
     for f in found:
-        said = Markup("<p>{}</p><p>{}</p>").format(f.sentence, f.todo)
+        text = Markup("<p>{}</p><p>{}</p>").format(f.sentence, f.todo)
         rows = [[str(cell) for cell in row] for row in f.rows] if examples or "subject" not in f.columns else []
         note = f"The first {len(rows)}." if len(rows) == SHOWN else ""
         heading = f"{f.level.capitalize()}: {f.check}"
-        report.section(heading, said + table(list(f.columns), rows) if rows else said, note=note)
+        report.section(heading, text + table(list(f.columns), rows) if rows else text, note=note)
     return report.use(_next(data), heading="What to do next").write(out)
 
 

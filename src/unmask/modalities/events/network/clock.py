@@ -70,20 +70,20 @@ class Scales(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.register_buffer("periods", torch.tensor(PERIODS), persistent=False)
-        told = 2 * self.FREQUENCIES + 1
-        self.out, self.line = width, nn.Linear(2 * len(PERIODS) + 2 * told + 3, width)
+        given = 2 * self.FREQUENCIES + 1
+        self.out, self.line = width, nn.Linear(2 * len(PERIODS) + 2 * given + 3, width)
 
     def forward(self, values: dict[str, Tensor]) -> Tensor:
-        timed, told = values["timed"].float()[..., None], (values["until"] >= 0).float()[..., None]
+        timed, given = values["timed"].float()[..., None], (values["until"] >= 0).float()[..., None]
         hours = values["hours"]
         turn = hours[..., None] * (2 * math.pi / self.periods)
         parts = [
             turn.sin() * timed,
             turn.cos() * timed,
             self._waves(hours) * timed,
-            self._waves(values["until"] - hours) * timed * told,
+            self._waves(values["until"] - hours) * timed * given,
             timed,
-            told,
+            given,
             ((values["born"] + hours / YEAR) / 50)[..., None],
         ]
         return self.line(torch.cat(parts, -1))

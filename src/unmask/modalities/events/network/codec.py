@@ -63,13 +63,13 @@ class Evidence(nn.Module):
     ) -> Float[Tensor, "wanted telling"]:
         """Which of the telling codes stand visibly in the set of each slot of `wanted`."""
         group = sets_of(values, hidden).flatten()
-        asked = torch.zeros_like(group)
-        asked[group[wanted]] = 1
+        with_wanted = torch.zeros_like(group)
+        with_wanted[group[wanted]] = 1
         # Sets with a wanted slot get the first rows; how many there are is known on the device alone, so there is one
         # for each wanted slot, and a last one for all that does not tell: nothing here waits for the device.
-        place = asked.cumsum(0) - 1
+        place = with_wanted.cumsum(0) - 1
         code = values["code"].flatten() - FIRST
-        tells = (~hidden.flatten()) & (code >= 0) & (code < self.telling) & (asked[group] > 0)
+        tells = (~hidden.flatten()) & (code >= 0) & (code < self.telling) & (with_wanted[group] > 0)
         out = torch.zeros(len(wanted) + 1, self.telling, device=group.device)
         at = torch.where(tells, place[group], len(wanted))
         out[at, torch.where(tells, code, 0)] = 1.0
@@ -82,9 +82,9 @@ class Evidence(nn.Module):
         pairs, count, there, total = counted(histories, train, self.telling)
         share = (total + 0.5) / (total.sum() + 0.5 * len(total))
         chance = (pairs + PSEUDO * there) / (count[:, None] + PSEUDO)
-        told = np.log(np.maximum(chance, 1e-4) / np.maximum(there, 1e-4))
-        told[:FIRST] = 0
-        self.weight.copy_(torch.from_numpy(TEMPER * told).float())
+        log_ratio = np.log(np.maximum(chance, 1e-4) / np.maximum(there, 1e-4))
+        log_ratio[:FIRST] = 0
+        self.weight.copy_(torch.from_numpy(TEMPER * log_ratio).float())
         return np.log(share)
 
 
@@ -113,8 +113,8 @@ def counted(
         seen.sum_duplicates()
         once = seen.copy()
         once.data[:] = 1
-        told = once[:, FIRST : FIRST + telling]
-        found = np.asarray((once.T @ told).todense())
+        log_ratio = once[:, FIRST : FIRST + telling]
+        found = np.asarray((once.T @ log_ratio).todense())
         # A code beside itself: that it stands there twice.
         twice = seen.copy()
         twice.data = (twice.data > 1).astype(float)
@@ -123,7 +123,7 @@ def counted(
         ]
         pairs += found
         count += np.asarray(once.sum(0)).ravel()
-        there += np.asarray(told.sum(0)).ravel()
+        there += np.asarray(log_ratio.sum(0)).ravel()
         sets += start
     return pairs, count, there / max(sets, 1), total
 
@@ -179,7 +179,7 @@ class EventPrediction:
         weights: of code, value and time in the loss.
 
     Attributes:
-        beside: what is trained beside the hidden events, added to the loss (see `query_model`).
+        extra: what is trained beside the hidden events, added to the loss (see `query_model`).
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class EventPrediction:
         self.code, self.features, self.scales = code, features, scales
         self.time = None if time is None else time.float()
         self.valued, self.weights = valued, weights
-        self.beside: Tensor | float = 0.0
+        self.extra: Tensor | float = 0.0
 
     def __len__(self) -> int:
         return len(self.code)
@@ -234,7 +234,7 @@ class EventPrediction:
 
     def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
         code, value, time = self.weights
-        total = self.code.loss(target[:, 0].long(), weight) * code + self.beside
+        total = self.code.loss(target[:, 0].long(), weight) * code + self.extra
         if value:
             total = total - value * weighted_sum(self._value(target, tempered=True), weight)
         return total - time * weighted_sum(self._time(target, tempered=True), weight) if time else total
@@ -377,8 +377,8 @@ class EventCodec(nn.Module):
         if self.evidence is not None:
             grid = wanted.hidden.grid(wanted.batch.shape)
             present = self.evidence.present(wanted.batch.values, grid, wanted.slots)
-            beside = F.pad(present, (0, 0, 0, len(x) - n)).to(x.dtype)
-            features, weight = torch.cat([x, beside], 1), torch.cat([weight, self.evidence.weight], 1)
+            extra = F.pad(present, (0, 0, 0, len(x) - n)).to(x.dtype)
+            features, weight = torch.cat([x, extra], 1), torch.cat([weight, self.evidence.weight], 1)
         code = Categorical(features, weight, head.bias, self.forbidden, n)
         scales = self.value_head.weight, self.value_bias.weight
         weights = (c.code_weight, c.value_weight, c.time_weight)

@@ -56,8 +56,8 @@ def descriptions(data: Any) -> dict[str, str]:
 
 def named(code: str, words: dict[str, str]) -> str:
     """The code's description, and the code behind it; the code alone where there is none."""
-    told = words.get(code)
-    return code if told is None or told == code else f"{told} ({code})"
+    shown = words.get(code)
+    return code if shown is None or shown == code else f"{shown} ({code})"
 
 
 def when_predicted(histories: Histories, points: Labels) -> str:
@@ -138,17 +138,17 @@ def time_calibration(labels: Labels, p: np.ndarray, cuts: tuple[float, ...]) -> 
     )
     middle = int(here.sum() - 1) // 2
     fifths = bins_of(p[:, middle], 5)
-    told = [float(p[i, middle].mean()) for i in fifths]
+    shown = [float(p[i, middle].mean()) for i in fifths]
     came = [float(1 - step_values(*kaplan_meier(days[i], seen[i]), at[middle : middle + 1])[0]) for i in fifths]
-    top = max(*told, *came)
-    apart = line_chart(
-        {"fifths of the risk": (told, came), "perfect calibration": ([0, top], [0, top])},
+    top = max(*shown, *came)
+    by_fifths = line_chart(
+        {"fifths of the risk": (shown, came), "perfect calibration": ([0, top], [0, top])},
         f"Observed (Kaplan-Meier) against predicted risk by {cuts[middle]:g} days",
         "predicted risk",
         "observed risk",
         from_zero=True,
     )
-    return over, apart
+    return over, by_fifths
 
 
 def calibration_words(y: np.ndarray, p: np.ndarray, intervals: dict[str, list[float]]) -> str:
@@ -214,7 +214,7 @@ def _ratio(top: np.ndarray | float, bottom: np.ndarray | float) -> np.ndarray:
 def threshold_table(rows: list[dict[str, Any]]) -> Markup:
     """Sensitivity, specificity and predictive values at fixed thresholds, with intervals."""
 
-    def told(row: dict[str, Any], name: str) -> str:
+    def shown(row: dict[str, Any], name: str) -> str:
         if row[name] is None:
             return "–"
         low_high = row[f"{name}_interval"]
@@ -224,7 +224,7 @@ def threshold_table(rows: list[dict[str, Any]]) -> Markup:
     return table(
         ["flagged at a risk of", "flagged", *("sensitivity", "specificity", "PPV", "NPV")],
         [
-            [f"{r['threshold']:.0%} or more", f"{r['flagged']} ({r['share']:.0%})", *(told(r, n) for n in names)]
+            [f"{r['threshold']:.0%} or more", f"{r['flagged']} ({r['share']:.0%})", *(shown(r, n) for n in names)]
             for r in rows
         ],
     )

@@ -91,8 +91,8 @@ def last_values_in_units(histories: Histories, points: Labels, codes: Sequence[s
         rows = histories.rows(subject, moment)
         column = place[histories.code[rows]]
         value = np.asarray(events.value[rows], np.float64)
-        told = (column >= 0) & np.isfinite(value)
-        out[i, column[told]] = value[told]  # in order of time: the last one stays
+        present = (column >= 0) & np.isfinite(value)
+        out[i, column[present]] = value[present]  # in order of time: the last one stays
     return out
 
 
@@ -121,7 +121,7 @@ def rules(value: np.ndarray, number: np.ndarray, codes: Sequence[str]) -> list[L
     return [found[kind][1] for kind in ("carried", "line") if kind in found]
 
 
-def nearest(ours: np.ndarray, said: Sequence[np.ndarray], number: np.ndarray) -> tuple[int, float]:
+def nearest(ours: np.ndarray, predicted: Sequence[np.ndarray], number: np.ndarray) -> tuple[int, float]:
     """Which rule, and how much of it, comes nearest to the numbers of points that nothing was fitted on, by squared
     error.
 
@@ -129,7 +129,7 @@ def nearest(ours: np.ndarray, said: Sequence[np.ndarray], number: np.ndarray) ->
         ours: (points,) without a rule; said: (points,) by each rule.
     """
     best = (float(((ours - number) ** 2).mean()), 0, 0.0)
-    for which, rule in enumerate(said):
+    for which, rule in enumerate(predicted):
         for weight in WEIGHTS[1:]:
             error = float((((1 - weight) * ours + weight * rule - number) ** 2).mean())
             if error < best[0]:
@@ -221,12 +221,12 @@ class Number:
         location = np.mean([v[:, 0] for v in voices], 0)
         return np.stack([location, np.mean([v[:, 1] for v in voices if v.shape[1] > 1], 0)], 1)
 
-    def mixed(self, p: np.ndarray, said: np.ndarray) -> np.ndarray:
-        """Predictions (points, 2) with the rule's share in them; `said` (points,) is what the rule says, in
+    def mixed(self, p: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Predictions (points, 2) with the rule's share in them; `predicted` (points,) is what the rule says, in
         its unit."""
         assert self.rule is not None
         w = self.rule.weight
-        location = (1 - w) * p[:, 0] + w * (said - self.centre) / self.spread
+        location = (1 - w) * p[:, 0] + w * (predicted - self.centre) / self.spread
         return np.concatenate([location[:, None], p[:, 1:]], 1)
 
     def with_rule(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:

@@ -289,10 +289,10 @@ def fit_head(
     )
     finetune_stage(work, optimiser, course, keeper=keeper, members=k)
     if settings.trees and isinstance(target, Sorted | Number):
-        told, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
+        labels, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
         head.forest = Forest.grow(
             lambda part: inputs(torch.from_numpy(part)).numpy(),
-            told,
+            labels,
             trees=settings.trees,
             classes=classes,
             seed=settings.seed,
@@ -364,6 +364,6 @@ def folds(y: np.ndarray, groups: np.ndarray, generator: np.random.Generator) -> 
     names, first = np.unique(groups, return_index=True)
     number = np.zeros(len(names), np.int64)
     for label in np.unique(y):
-        mine = generator.permutation(np.flatnonzero(y[first] == label))
-        number[mine] = np.arange(len(mine)) % 5
+        shuffled = generator.permutation(np.flatnonzero(y[first] == label))
+        number[shuffled] = np.arange(len(shuffled)) % 5
     return number[np.searchsorted(names, groups)]

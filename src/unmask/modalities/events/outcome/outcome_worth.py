@@ -77,21 +77,21 @@ def worth(work: Weighed, train: np.ndarray) -> Worth:
         )
     settings = dataclasses.replace(work.settings, encoder="frozen")
     parts = [part for part in OPTIONAL if getattr(settings, part)]
-    told = _Judge(work, train)
-    whole, each = told.of(settings), dict[str, np.ndarray]()
+    comparison = _Judge(work, train)
+    whole, each = comparison.of(settings), dict[str, np.ndarray]()
     for part in parts:
         fewer = without(settings, [part])
         if fewer is not None:
-            each[part] = told.of(fewer)
-    figures = {part: told.paired(whole, found) for part, found in each.items()}
+            each[part] = comparison.of(fewer)
+    figures = {part: comparison.paired(whole, found) for part, found in each.items()}
     dropped = [part for part in each if figures[part]["log_likelihood"] <= 0]
     fewer = without(settings, dropped) if dropped else None
     # Parts that stand in for each other may each be worth nothing, and both together something.
-    if fewer is not None and told.paired(whole, told.of(fewer))["log_likelihood"] > 0:
+    if fewer is not None and comparison.paired(whole, comparison.of(fewer))["log_likelihood"] > 0:
         fewer = None
-    kept = work.settings if fewer is None else dataclasses.replace(fewer, encoder=work.settings.encoder)
+    chosen = work.settings if fewer is None else dataclasses.replace(fewer, encoder=work.settings.encoder)
     out: dict[str, Any] = {"parts": figures, "left_out": [] if fewer is None else dropped, "points": len(train)}
-    return Worth(settings=kept, figures=out)
+    return Worth(settings=chosen, figures=out)
 
 
 class _Judge:
@@ -109,9 +109,9 @@ class _Judge:
         before = work.settings
         work.use(settings)
         for k in range(FOLDS):
-            rest, mine = self.train[self.fold != k], self.train[self.fold == k]
+            rest, fold_points = self.train[self.fold != k], self.train[self.fold == k]
             head = fit_head(work.x.part(rest), work.y[rest], work.points.subject[rest], settings, work.target)
-            p = head.predict(work.x.part(mine), work.target)
+            p = head.predict(work.x.part(fold_points), work.target)
             out = np.zeros((len(self.train), p.shape[1])) if out is None else out
             out[self.fold == k] = p
         work.use(before)

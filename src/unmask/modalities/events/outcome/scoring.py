@@ -242,8 +242,8 @@ def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:
     place = np.repeat(np.arange(bins), [len(part) for part in np.array_split(turn, bins)])
     edges = np.r_[0, np.flatnonzero(np.diff(p[turn])) + 1, len(p)]
     middle = place[(edges[:-1] + edges[1:] - 1) // 2]
-    mine = np.repeat(middle, np.diff(edges))
-    return [turn[mine == k] for k in np.unique(mine)]
+    centres = np.repeat(middle, np.diff(edges))
+    return [turn[centres == k] for k in np.unique(centres)]
 
 
 def calibration(y: np.ndarray, p: np.ndarray, bins: int = 10) -> float:

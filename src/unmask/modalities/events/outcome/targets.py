@@ -322,9 +322,9 @@ def target_of(labels: Labels, problem: Problem = "auto") -> Labelled:
     if labels.number is not None:
         return _of_numbers(labels, problem)
     if problem != "auto":
-        told = {True: "the time to an event", False: "classes" if labels.names is not None else "yes or no"}
+        fields = {True: "the time to an event", False: "classes" if labels.names is not None else "yes or no"}
         raise UserError(
-            f"problem={problem}, with labels of {told[labels.days is not None]}",
+            f"problem={problem}, with labels of {fields[labels.days is not None]}",
             hint="Give float_value or integer_value alone, or leave problem out.",
         )
     if labels.days is not None:
@@ -363,8 +363,8 @@ def from_dict(data: dict[str, Any]) -> Target:
         return MultiLabel(names=tuple(data["names"]))
     if data["kind"] == "number":
         rule = data.get("rule")
-        told = {k: v for k, v in data.items() if k not in ("kind", "rule")}
-        return Number(**told, rule=None if rule is None else LastValue(**rule))
+        fields = {k: v for k, v in data.items() if k not in ("kind", "rule")}
+        return Number(**fields, rule=None if rule is None else LastValue(**rule))
     if data["kind"] == "time_to_event":
         return TimeToEvent(cuts=tuple(data["cuts"]), lived=tuple(data["lived"]))
     return Binary()

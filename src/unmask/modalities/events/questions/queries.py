@@ -158,8 +158,8 @@ def _timed(events: Events, subject: int, births: np.ndarray) -> tuple[np.ndarray
     """Times, in order, and codes of a subject's events that have a time, births left out."""
     here = slice(int(events.offsets[subject]), int(events.offsets[subject + 1]))
     time, code = events.time[here], events.code[here]
-    kept = (time != STATIC) & ~births[code]
-    return time[kept], code[kept]
+    usable = (time != STATIC) & ~births[code]
+    return time[usable], code[usable]
 
 
 def check_end_known(events: Events, learnt_from: np.ndarray) -> None:
@@ -326,21 +326,21 @@ def features(histories: Histories, asked: Queries, subject: int, moment: int) ->
     for n, (begin, stop) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
         if names[n] < 0 or begin == stop:
             continue
-        mine = order[begin:stop]
-        when, x = ago[mine], score[mine]
-        about[n, :4] = 1, np.log1p(len(mine)) / 3, _squashed(when[-1]), np.log1p(len(mine) * 24 / (span + 24)) / 3
-        if len(mine) > 1:
-            gap = (when[0] - when[-1]) / (len(mine) - 1)
+        these = order[begin:stop]
+        when, x = ago[these], score[these]
+        about[n, :4] = 1, np.log1p(len(these)) / 3, _squashed(when[-1]), np.log1p(len(these) * 24 / (span + 24)) / 3
+        if len(these) > 1:
+            gap = (when[0] - when[-1]) / (len(these) - 1)
             about[n, 14], about[n, 15] = _squashed(gap), min(when[-1] / (gap + 1e-3), 5.0) / 5
         x = x[np.isfinite(x)]
         if len(x):
             about[n, 4:9] = 1, x[-1], x.mean(), x.min(), x.max()
     out[:, :9], out[:, 14:] = about[place, :9], about[place, 14:]
     for i in np.flatnonzero(side).tolist():
-        mine = order[low[place[i]] : high[place[i]]]
-        beyond = np.flatnonzero(side[i] * (value[mine] - cut[i]) > 0)
+        these = order[low[place[i]] : high[place[i]]]
+        beyond = np.flatnonzero(side[i] * (value[these] - cut[i]) > 0)
         if len(beyond):
-            out[i, 9:12] = 1, np.log1p(len(beyond)) / 3, _squashed(ago[mine[beyond[-1]]])
+            out[i, 9:12] = 1, np.log1p(len(beyond)) / 3, _squashed(ago[these[beyond[-1]]])
     return out.reshape(*asked.code.shape, FEATURES)
 
 
@@ -370,8 +370,8 @@ def with_questions(
     def made(rows: list[list[int]], number: int, epoch: int = 0) -> PackedBatch:
         batch = make(rows, number)
         came = [[draws.draw(i, count, seed=seed, epoch=epoch) for i in row] for row in rows]
-        beside = query_batch(draws.histories, rows, came, slots=slots, number=number)
-        return dataclasses.replace(batch, extra=batch.extra | beside)
+        extra_values = query_batch(draws.histories, rows, came, slots=slots, number=number)
+        return dataclasses.replace(batch, extra=batch.extra | extra_values)
 
     return made
 
@@ -408,9 +408,9 @@ def _tensors(rows: Sequence[Sequence[tuple[int, Came, np.ndarray]]], number: int
     out = empty(number, most)
     for r, row in enumerate(rows):
         start = 0
-        for segment, came, told in row:
+        for segment, came, context in row:
             here = (r, slice(start, start + len(came.asked)))
-            put(out, here, came.asked, told, segment)
+            put(out, here, came.asked, context, segment)
             out["first"][here], out["end"][here], out["weight"][here] = came.first, came.end, came.weight
             start += len(came.asked)
     return {name: torch.from_numpy(value) for name, value in out.items()}
@@ -425,9 +425,9 @@ def empty(rows: int, most: int) -> dict[str, np.ndarray]:
     return out | {"features": np.zeros((rows, most, ITEMS, FEATURES), np.float32)}
 
 
-def put(out: dict[str, np.ndarray], here: tuple[int, slice], asked: Queries, told: np.ndarray, segment: int) -> None:
+def put(out: dict[str, np.ndarray], here: tuple[int, slice], asked: Queries, context: np.ndarray, segment: int) -> None:
     """Lay questions about one history into their room."""
-    out["segment"][here], out["features"][here] = segment, told
+    out["segment"][here], out["features"][here] = segment, context
     for name in ("code", "side", "score", "share"):
         out[name][here] = getattr(asked, name)
 

@@ -155,9 +155,9 @@ def _code_weights(head: QueryHead, histories: Histories, some: np.ndarray, draws
         common = _regression(head, {n: part[of_all] for n, part in values.items()}, found[0, sides[0] + 1])
         for s in sides:
             found[:, s + 1] = common
-            mine = of_all[side[of_all] == s]
-            for c in np.flatnonzero(np.bincount(code[mine], minlength=len(found)) >= FEWEST).tolist():
-                here = mine[code[mine] == c]
+            of_side = of_all[side[of_all] == s]
+            for c in np.flatnonzero(np.bincount(code[of_side], minlength=len(found)) >= FEWEST).tolist():
+                here = of_side[code[of_side] == c]
                 found[c, s + 1] = _regression(head, {n: part[here] for n, part in values.items()}, common)
     return torch.from_numpy(found).flatten(0, 1)
 
@@ -250,8 +250,8 @@ def calibrate(
     device = next(model.parameters()).device
     head = model.queries.to("cpu")
     with torch.no_grad():
-        told = (torch.from_numpy(found[name]) for name in ("code", "side", "share"))
-        found["beyond"] = head.share_of(*told).double().numpy()
+        columns = (torch.from_numpy(found[name]) for name in ("code", "side", "share"))
+        found["beyond"] = head.share_of(*columns).double().numpy()
     names = ("rates", "beyond", "first", "end", "weight", "patient")
     rows: list[dict[str, Any]] = []
     if len(found["rates"]) >= 2 * FEWEST and len(np.unique(found["patient"])) > 1:
@@ -286,11 +286,11 @@ def _held_out_answers(
             if not came:
                 continue
             rows = [[subject]] * len(came)
-            beside = query_batch(draws.histories, rows, [[c] for c in came], slots=settings.slots, number=len(came))
-            beside = {name: value.to(device) for name, value in beside.items()}
-            asked = {name[6:]: value for name, value in beside.items() if name.startswith("asked.")}
-            values = {n[8:]: v for n, v in beside.items() if n.startswith("history.") and not n.startswith("history..")}
-            rates = model.rates(values, beside["history..segment"], beside["history..position"], asked)
+            extra = query_batch(draws.histories, rows, [[c] for c in came], slots=settings.slots, number=len(came))
+            extra = {name: value.to(device) for name, value in extra.items()}
+            asked = {name[6:]: value for name, value in extra.items() if name.startswith("asked.")}
+            values = {n[8:]: v for n, v in extra.items() if n.startswith("history.") and not n.startswith("history..")}
+            rates = model.rates(values, extra["history..segment"], extra["history..position"], asked)
             real = (asked["segment"] != 0).cpu()
             found["rates"].append(rates.double().cpu()[real].numpy())
             found["patient"].append(np.full(int(real.sum()), number))
@@ -323,10 +323,10 @@ def by_kind(found: dict[str, np.ndarray], p: np.ndarray, hours: float) -> list[d
         first, end, w, q = (part[chosen] for part in (found["first"], found["end"], found["weight"], p))
         time, yes = np.minimum(first, end), first <= end
         came = 1 - float(step_values(*kaplan_meier(time, yes, weight=w), np.array([hours]))[0])
-        at, kept = kaplan_meier(time, ~yes, weight=w)
+        at, uncensored = kaplan_meier(time, ~yes, weight=w)
         known = np.where(yes & (time <= hours), True, time >= hours)
         # The chance of not being censored before it was known; a yes stands before the end at the same time.
-        chance = step_values(at, kept, np.nextafter(np.minimum(time, hours), 0))
+        chance = step_values(at, uncensored, np.nextafter(np.minimum(time, hours), 0))
         w = w * known / np.maximum(chance, 1e-3)
         y = yes & (time <= hours)
         score, flat = (float((w * (a - y) ** 2).sum() / w.sum()) for a in (q, np.full(len(q), came)))
@@ -367,7 +367,7 @@ class QueryModel(MaskedModel[EventCodec]):
         prediction: EventPrediction = super().forward(batch, hidden, wanted)  # type: ignore[assignment]
         asked = questions_in(batch)
         if asked is not None:
-            prediction.beside = self.weight * self.question_loss(batch, asked).sum()
+            prediction.extra = self.weight * self.question_loss(batch, asked).sum()
         return prediction
 
     def question_loss(self, batch: PackedBatch, asked: dict[str, Tensor]) -> Float[Tensor, "rows asked"]:

@@ -113,7 +113,7 @@ class QueryHead(nn.Module):
         self.code = nn.Embedding(codes, width)
         self.pool = nn.Linear(2 * width, width)
         self.states = nn.LayerNorm(width)
-        self.looks = nn.ModuleList(CrossAttention(width, heads) for _ in range(LAYERS))
+        self.attention = nn.ModuleList(CrossAttention(width, heads) for _ in range(LAYERS))
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, BINS)
         self.base = nn.Embedding(codes, BINS)
         # Each code's own `WEIGHTS`, by side, and what the question and the record change of those of the margins.
@@ -167,8 +167,8 @@ class QueryHead(nn.Module):
         seen = (asked["segment"][..., None] == segment[:, None]) & (segment[:, None] != 0)
         seen = seen | (asked["segment"] == 0)[..., None]  # padding looks anywhere: nothing to see is not a number
         states = self.states(states)
-        for look in self.looks:
-            x = look(x, states, seen)
+        for attend in self.attention:
+            x = attend(x, states, seen)
         base = F.softplus(self.base(code).float()).log() + more
         base = base.masked_fill(~there[..., None], -30.0).logsumexp(-2).exp().clamp_min(1e-7)
         return F.softplus(self.out(self.norm(x)).float() + base + torch.log(-torch.expm1(-base)))

@@ -131,9 +131,9 @@ def encounters(events: Events, owners: slice, here: slice, chosen: np.ndarray | 
     assert events.visit is not None
     visit = events.visit[here]
     has = visit != NO_VISIT
-    kept = np.flatnonzero(has if chosen is None else has & chosen)
+    usable = np.flatnonzero(has if chosen is None else has & chosen)
     subject = events.owner(owners)
-    subject, visit, time = subject[kept], visit[kept], events.time[here][kept]
+    subject, visit, time = subject[usable], visit[usable], events.time[here][usable]
     order = np.lexsort((time, visit, subject))
     ordered = subject[order], visit[order]
     new = np.r_[True, (ordered[0][1:] != ordered[0][:-1]) | (ordered[1][1:] != ordered[1][:-1])][: len(order)]
@@ -142,5 +142,5 @@ def encounters(events: Events, owners: slice, here: slice, chosen: np.ndarray | 
     of = np.zeros(len(order), np.int64)
     of[order] = np.cumsum(new) - 1
     return Encounters(
-        subject=ordered[0][first], begin=time[order[first]], end=time[order[last]], rows=kept + here.start, of=of
+        subject=ordered[0][first], begin=time[order[first]], end=time[order[last]], rows=usable + here.start, of=of
     )

@@ -311,11 +311,11 @@ def extents(of: np.ndarray, count: int, time: np.ndarray, own: np.ndarray) -> tu
     """
     out = []
     for kind, furthest, none in ((1, np.minimum, np.iinfo(np.int64).max), (-1, np.maximum, np.iinfo(np.int64).min)):
-        said, seen = np.full(count, none), np.full(count, none)
-        mine = own == kind
-        furthest.at(said, of[mine], time[mine])
+        reported, seen = np.full(count, none), np.full(count, none)
+        of_kind = own == kind
+        furthest.at(reported, of[of_kind], time[of_kind])
         furthest.at(seen, of, time)
-        out.append(np.where(said == none, seen, said))
+        out.append(np.where(reported == none, seen, reported))
     begin, end = out
     return begin, np.maximum(begin, end)
 
@@ -383,13 +383,13 @@ def beyond_of(histories: Histories) -> dict[str, float]:
     number = vocabulary.numbers(events.codes)
     low, high = (vocabulary.knots[number, end] for end in (0, -1))  # NaN where there is no scale: nothing is beyond it
     low[number < 0] = high[number < 0] = np.nan
-    told, beyond = np.zeros((2, len(number)))
+    valued, beyond = np.zeros((2, len(number)))
     for _, here in events.blocks():
         code, value = events.code[here], events.value[here]
-        told += np.bincount(code[np.isfinite(value)], minlength=len(number))
+        valued += np.bincount(code[np.isfinite(value)], minlength=len(number))
         beyond += np.bincount(code[(value < low[code]) | (value > high[code])], minlength=len(number))
-    hit = np.flatnonzero((told >= FEWEST) & (2 * beyond > told))
-    return {events.codes[i]: float(beyond[i] / told[i]) for i in hit}
+    hit = np.flatnonzero((valued >= FEWEST) & (2 * beyond > valued))
+    return {events.codes[i]: float(beyond[i] / valued[i]) for i in hit}
 
 
 def beyond_line(found: dict[str, Any]) -> str | None:

@@ -436,9 +436,9 @@ def _values(frame: pl.DataFrame, root: Path | str, need_value: bool) -> dict[str
     out: dict[str, Any] = {"null": {}}
     for name in have:
         column = frame[name].fill_null(EMPTY[name])
-        told = FIELDS[name] if not both or name == "boolean_value" else "days"
+        column_kind = FIELDS[name] if not both or name == "boolean_value" else "days"
         if frame[name].null_count():
-            out["null"][told] = frame[name].is_null().to_numpy()
+            out["null"][column_kind] = frame[name].is_null().to_numpy()
         if name == "float_value":
             number = column.to_numpy()
             bad = np.flatnonzero(~(np.isfinite(number) & ((number >= 0) | (not both))))
@@ -448,7 +448,7 @@ def _values(frame: pl.DataFrame, root: Path | str, need_value: bool) -> dict[str
                     hint="Days from the prediction time, 0 or more." if both else "Give a number, or drop it.",
                 )
         if name == "categorical_value":
-            out[told] = column.to_list()
+            out[column_kind] = column.to_list()
         else:
-            out[told] = column.to_numpy().astype(np.float64 if name == "float_value" else np.int64)
+            out[column_kind] = column.to_numpy().astype(np.float64 if name == "float_value" else np.int64)
     return out

@@ -213,14 +213,14 @@ class Vocabulary:
         made = cls(codes=kept, knots=knots, share=share, rollup=rollup, parents=parents)
         number = made.numbers(events.codes)
         sketch = QuantileSketch(len(made))
-        counted, told = np.zeros(len(made), np.int64), np.zeros(len(made), np.int64)
+        counted, with_value = np.zeros(len(made), np.int64), np.zeros(len(made), np.int64)
         for here in _parts(events, rows, subjects):
             code, value = number[events.code[here]], events.value[here]
             sketch.add(code, value)
             counted += np.bincount(code[code >= 0], minlength=len(made))
-            told += np.bincount(code[(code >= 0) & np.isfinite(value)], minlength=len(made))
+            with_value += np.bincount(code[(code >= 0) & np.isfinite(value)], minlength=len(made))
         made.knots[FIRST:] = sketch.quantiles(LEVELS)[FIRST:]
-        return dataclasses.replace(made, share=told / np.maximum(counted, 1))
+        return dataclasses.replace(made, share=with_value / np.maximum(counted, 1))
 
     def __len__(self) -> int:
         return len(self.codes) + FIRST
@@ -291,15 +291,15 @@ class Vocabulary:
             here = slice(start, start + SCALED)
             good = np.isfinite(value[here]) & (code[here] >= 0) & self.valued[code[here]]
             c, x = np.asarray(code[here])[good], np.asarray(value[here], np.float64)[good]
-            mine = low[c]
-            below = (mine <= x[:, None]).sum(1) - 1  # the last knot not above x
+            of_code = low[c]
+            below = (of_code <= x[:, None]).sum(1) - 1  # the last knot not above x
             last = count[c] - 1
             row, i = np.arange(len(c)), np.clip(below, 0, np.maximum(last - 1, 0))
             j = np.minimum(i + 1, last)
-            left, height = mine[row, i], middle[c, i]
+            left, height = of_code[row, i], middle[c, i]
             with np.errstate(invalid="ignore"):
-                line = (middle[c, j] - height) / (mine[row, j] - left) * (x - left) + height
-            on = (below < 0) | (below >= last) | (x == mine[row, np.maximum(below, 0)])
+                line = (middle[c, j] - height) / (of_code[row, j] - left) * (x - left) + height
+            on = (below < 0) | (below >= last) | (x == of_code[row, np.maximum(below, 0)])
             out[here][good] = np.where(on, middle[c, np.maximum(below, 0)], line)
         return out
 

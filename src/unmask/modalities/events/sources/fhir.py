@@ -343,12 +343,12 @@ def _bundled(
         resource = entry.get("resource") if isinstance(entry, dict) else entry
         if resource is None:  # an entry may hold a request or a response alone
             if is_deletion(entry):
-                gone = deleted(entry, bases[number])
-                if gone is None:
+                removed = deleted(entry, bases[number])
+                if removed is None:
                     ledger.rows += 1
                     ledger.add("a deletion that does not name a resource", {"where": where, "entry": entry})
                 else:
-                    versions.see_deletion(gone, entry)
+                    versions.see_deletion(removed, entry)
         elif not isinstance(resource, dict) or not isinstance(resource.get("resourceType"), str):
             _reject(where, "an object without a resourceType", ledger)
         else:

@@ -50,15 +50,15 @@ class Answers:
             yield self._answered(code, r)
 
     def race(self, patient: Mapping[str, Any]) -> Iterator[str]:
-        """Codes of race and ethnicity, as the extensions of US Core say them: RACE//2054-5 (OMB's categories), or their
+        """Codes of race and ethnicity, as the extensions of US Core say them: RACE//2054-5 (OMB's omb), or their
         words."""
         for extension in patient.get("extension") or []:
             prefix = US_CORE.get(str(at(extension, "url")).rsplit("/", 1)[-1])
             if prefix is None:
                 continue
             parts = {str(at(part, "url")): part for part in extension.get("extension") or []}
-            said = [part for part in extension.get("extension") or [] if at(part, "url") == "ombCategory"]
-            codings = [at(part, "valueCoding") for part in said] or at(extension, "valueCodeableConcept.coding") or []
+            omb = [part for part in extension.get("extension") or [] if at(part, "url") == "ombCategory"]
+            codings = [at(part, "valueCoding") for part in omb] or at(extension, "valueCodeableConcept.coding") or []
             for coding in codings:
                 code = f"{prefix}//{coding['code']}"
                 if coding.get("display"):

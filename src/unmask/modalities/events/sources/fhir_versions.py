@@ -70,8 +70,8 @@ class Versions:
 
     def see_deletion(self, name: Name, entry: Mapping[str, Any]) -> None:
         """Take in an entry of a history, or of a bulk export, that deletes a resource."""
-        said = entry.get("response")
-        response: Mapping[str, Any] = said if isinstance(said, Mapping) else {}
+        answer = entry.get("response")
+        response: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
         name = self.servers.placed(name)
         version = str(response.get("etag", "")).removeprefix("W/").strip('"')
         here, before = _stamp(version, response.get("lastModified")), self._deleted.get(name, (UNKNOWN, UNKNOWN))
@@ -178,15 +178,15 @@ class Versions:
         )
         out: dict[int, str] = {}
         for k in np.flatnonzero(np.diff(edges) > 1).tolist():
-            mine = turn[edges[k] : edges[k + 1]]
-            person = bool(self._patient[mine[0]])
+            chosen = turn[edges[k] : edges[k + 1]]
+            person = bool(self._patient[chosen[0]])
             if person:
-                mine = mine[(version[mine] != UNKNOWN) | (updated[mine] != UNKNOWN)]
-                if not len(mine):
+                chosen = chosen[(version[chosen] != UNKNOWN) | (updated[chosen] != UNKNOWN)]
+                if not len(chosen):
                     continue
-            numbered = bool((version[mine] != UNKNOWN).all())
+            numbered = bool((version[chosen] != UNKNOWN).all())
             first, second = (version, updated) if numbered else (updated, version)
-            order = mine[np.lexsort((place[mine], second[mine], first[mine]))]
+            order = chosen[np.lexsort((place[chosen], second[chosen], first[chosen]))]
             best = order[-1]
             for i in order[:-1].tolist():
                 same = version[i] == version[best] and updated[i] == updated[best]

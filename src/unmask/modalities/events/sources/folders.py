@@ -174,8 +174,8 @@ def _table(
         frame = raw.rename({name: w for w, name in lower.items()})
         if reading.missing is None:
             for (column, word), number in reading.empty_words(frame).items():
-                told = f"{word!r} in {column}, taken as written (--missing says what is empty)"
-                note(ledger, f"{table.name}: {told}", number)
+                remark = f"{word!r} in {column}, taken as written (--missing says what is empty)"
+                note(ledger, f"{table.name}: {remark}", number)
         else:
             frame = reading.filled(frame)
         frame = derive(table, frame)

@@ -122,10 +122,10 @@ def _events(
         empty.alias("refused"),
     ).with_columns(times)
     called = given.select(text(columns["code"]).alias("c"))["c"]
-    gone = raw["code"].is_null() & called.is_not_null()
-    if gone.any():
+    no_code = raw["code"].is_null() & called.is_not_null()
+    if no_code.any():
         why = pl.format("code is '{}', read as empty (missing says what is)", called)
-        raw = raw.with_columns(pl.when(gone).then(why).alias("refused"))
+        raw = raw.with_columns(pl.when(no_code).then(why).alias("refused"))
     if not reading.static:
         death = text("code").str.starts_with(DEATH)
         why = pl.when(death).then(pl.lit(NO_DEATH)).when(text("code").is_in(list(timed))).then(pl.lit(ELSEWHERE))

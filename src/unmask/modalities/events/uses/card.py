@@ -76,17 +76,17 @@ def card(files: Path, run: Path) -> Card:
 
 def _masked(about: Mapping[str, Any], size: str, settings: Mapping[str, Any]) -> Card:
     data = about.get("data") or {}
-    told = [f"From {about['source']}."] if about.get("source") else []
+    details = [f"From {about['source']}."] if about.get("source") else []
     if "patients" in data:
-        told.append(
+        details.append(
             f"{data.get('training', 0):,} patients to train on and {data.get('held_out', 0):,} held out; "
             f"{data.get('events', 0):,} events of those to train on."
         )
     if data.get("kept_out"):
-        told.append(f"{data['kept_out']:,} patients were kept out by the folder's splits.")
+        details.append(f"{data['kept_out']:,} patients were kept out by the folder's splits.")
     if data.get("rare_events"):
-        told.append(f"{data['rare_events']:,} events of rare codes are read by the codes above them, or as unknown.")
-    told += [
+        details.append(f"{data['rare_events']:,} events of rare codes are read by the codes above them, or as unknown.")
+    details += [
         f"Answers to held-out questions about {r['kind']} within {r['hours']:.3g} hours: {r['answer']:.3f} on average, "
         f"{r['came']:.3f} came ({r['n']:,} questions; Brier score {r['brier']:.3f})."
         for r in data.get("answers") or ()
@@ -94,7 +94,7 @@ def _masked(about: Mapping[str, Any], size: str, settings: Mapping[str, Any]) ->
     return Card(
         what=f"A masked model of patients' events in MEDS ({size}).",
         tags=("medical", "ehr", "meds", "masked-event-modeling"),
-        data=told,
+        data=details,
         figures=read_figures(about.get("results")),
         judged_on="On hidden events of held-out patients.",
         settings=settings,
@@ -112,19 +112,19 @@ def _masked(about: Mapping[str, Any], size: str, settings: Mapping[str, Any]) ->
 
 
 def _tuned(about: Mapping[str, Any], size: str) -> Card:
-    told, outcome = about.get("counts") or {}, about.get("outcome") or {}
-    kind = str(told.get("kind") or (outcome.get("target") or {}).get("kind", ""))
-    asked = KINDS.get(kind, "an outcome")
-    of = f" of `{told['outcome']}`" if told.get("outcome") else ""
+    details, outcome = about.get("counts") or {}, about.get("outcome") or {}
+    kind = str(details.get("kind") or (outcome.get("target") or {}).get("kind", ""))
+    outcome_kind = KINDS.get(kind, "an outcome")
+    of = f" of `{details['outcome']}`" if details.get("outcome") else ""
     next_visit = kind == "multi_label"
     data = []
     for part, words in (("training", "to train the head on"), ("held_out", "held out")):
-        if part in told:
-            more = [f"of {told['patients'][part]:,} patients"] if part in (told.get("patients") or {}) else []
-            more += [f"{told['positives'][part]:,} positive"] if part in (told.get("positives") or {}) else []
-            data.append(f"{told[part]:,} labels {words}" + (f" ({', '.join(more)})" if more else "") + ".")
-    if told.get("held_out_by"):
-        data.append(f"Held out by {told['held_out_by']}.")
+        if part in details:
+            more = [f"of {details['patients'][part]:,} patients"] if part in (details.get("patients") or {}) else []
+            more += [f"{details['positives'][part]:,} positive"] if part in (details.get("positives") or {}) else []
+            data.append(f"{details[part]:,} labels {words}" + (f" ({', '.join(more)})" if more else "") + ".")
+    if details.get("held_out_by"):
+        data.append(f"Held out by {details['held_out_by']}.")
     labels = "" if next_visit else " --labels task"
     commands = [
         ("a prediction per point", "unmask predict MODEL meds --labels task --out predictions.parquet"),
@@ -134,7 +134,7 @@ def _tuned(about: Mapping[str, Any], size: str) -> Card:
     if next_visit:
         del commands[1]
     return Card(
-        what=f"A model of patients' events that predicts {asked}{of} ({size}).",
+        what=f"A model of patients' events that predicts {outcome_kind}{of} ({size}).",
         tags=("medical", "ehr", "meds", kind.replace("_", "-") or "outcome"),
         data=data,
         figures=read_figures(about.get("results")),

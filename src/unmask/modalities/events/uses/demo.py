@@ -103,7 +103,7 @@ def run_demo(
             for name in RULES
         ),
         f"outcome on held-out patients: AUROC {result['auroc']:.3f}, AUPRC {result['auprc']:.3f} (higher is better)",
-        *beside(done["results"]),
+        *comparison(done["results"]),
     ]
     found = {
         "rules": rules,
@@ -117,7 +117,7 @@ def run_demo(
     return found
 
 
-def beside(results: dict[str, dict[str, Any]]) -> list[str]:
+def comparison(results: dict[str, dict[str, Any]]) -> list[str]:
     """The rules and simpler models on the same patients, and why one of them wins, where one does."""
     lines = [
         f"  {name}: AUROC {r['auroc']:.3f}, AUPRC {r['auprc']:.3f}" for name, r in results.items() if name != "ours"

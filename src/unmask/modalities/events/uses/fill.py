@@ -60,12 +60,12 @@ def missing_values(
     questions, about = [], []
     for subject in range(len(events)):
         rows, codes, static = histories.cut(subject, slots=folder.settings.slots)
-        gone = np.isnan(histories.score[rows]) & (codes >= FIRST) & usual[codes]
+        missing = np.isnan(histories.score[rows]) & (codes >= FIRST) & usual[codes]
         if worded is not None:
-            gone &= ~worded[rows]
-        gone[:static] = False
-        if gone.any():
-            where = np.flatnonzero(gone)
+            missing &= ~worded[rows]
+        missing[:static] = False
+        if missing.any():
+            where = np.flatnonzero(missing)
             example = histories.example(subject, slots=folder.settings.slots)
             questions.append(Question(example=example, hidden=where + 1))
             about.append((subject, rows[where], codes[where]))
@@ -280,8 +280,8 @@ def _rows(folder: EventFolder, histories: Histories, mode: Mode) -> Iterator[tup
             if not found.slots:
                 continue
             rows, codes, _ = histories.cut(subject, slots=slots)
-            told = np.flatnonzero(np.isfinite(found.per_slot[:, 0]))
-            for slot in told[np.argsort(rows[told - 1])].tolist():  # in the order of the file
+            scored_slots = np.flatnonzero(np.isfinite(found.per_slot[:, 0]))
+            for slot in scored_slots[np.argsort(rows[scored_slots - 1])].tolist():  # in the order of the file
                 row, has = rows[slot - 1], bool(example.values["has"][slot])
                 code, value, time = found.per_slot[slot].tolist()
                 yield (

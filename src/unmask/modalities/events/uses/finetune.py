@@ -206,9 +206,9 @@ def taken_as(training: Labels) -> str:
     """How labels that are amounts were taken, and what says otherwise."""
     assert training.number is not None
     distinct = np.unique(training.number)
-    told = f"labels are taken as amounts ({len(distinct):,} distinct values from {distinct[0]:g} to {distinct[-1]:g})"
+    text = f"labels are taken as amounts ({len(distinct):,} distinct values from {distinct[0]:g} to {distinct[-1]:g})"
     whole = bool((distinct == np.round(distinct)).all())
-    return f"{told}; {setting('problem', 'single')} takes whole numbers as classes" if whole else told
+    return f"{text}; {setting('problem', 'single')} takes whole numbers as classes" if whole else text
 
 
 def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labelled:
@@ -223,9 +223,9 @@ def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labe
         return dataclasses.replace(target, level=settings.level)
     strata = target.strata(target.encode(training))
     if not tells(target, strata):
-        said = bool(strata[0]) if target.kind == "binary" else "the same"
+        only = bool(strata[0]) if target.kind == "binary" else "the same"
         raise UserError(
-            f"{labels}: every label to train on is {said}",
+            f"{labels}: every label to train on is {only}",
             hint=f"Give two outcomes at least, or a smaller {setting('holdout')}.",
         )
     return target
@@ -292,42 +292,40 @@ class OutcomeWork:
             target.strata(self.y[train]), self.points.subject[train], np.random.default_rng([self.settings.seed, 83])
         )
         parts = 1 if self.tuner is not None else min(5, -(-5 * CALIBRATING // len(train)))
-        apart, ours, said = [], [], []
+        left_out, ours, ruled = [], [], []
         for k in range(parts):
-            mine, rest = train[fold == k], train[fold != k]
-            if len(mine) and len(rest):
-                apart.append(mine)
-                ours.append(self.predict(FittedOutcome(*self._fit(rest), target), mine)["ours"])
-                said.append(self._rules(rest, mine))
-        if not apart:
+            fold_points, rest = train[fold == k], train[fold != k]
+            if len(fold_points) and len(rest):
+                left_out.append(fold_points)
+                ours.append(self.predict(FittedOutcome(*self._fit(rest), target), fold_points)["ours"])
+                ruled.append(self._rules(rest, fold_points))
+        if not left_out:
             return target
-        asked, p = np.concatenate(apart), np.concatenate(ours)
-        target = self._with_rule(target, train, asked, p, said)
+        test, p = np.concatenate(left_out), np.concatenate(ours)
+        target = self._with_rule(target, train, test, p, ruled)
         if target.rule is not None and target.rule.weight:
-            # Each part is told by the rule of the others, as it is by their head.
+            # Each part is predicted by the rule of the others, as it is by their head.
             kind = target.rule.carried
-            p = target.mixed(p, np.concatenate([rules[kind] for rules in said]))
-        return target.calibrated(p, self.y[asked])
+            p = target.mixed(p, np.concatenate([rules[kind] for rules in ruled]))
+        return target.calibrated(p, self.y[test])
 
-    def _rules(self, fitted_on: np.ndarray, asked: np.ndarray) -> dict[bool, np.ndarray]:
+    def _rules(self, fitted_on: np.ndarray, test: np.ndarray) -> dict[bool, np.ndarray]:
         """What the last value of a code says of some points, in the unit of the labels, by rules of others: carried
         forward (True), and a line through it (False)."""
         assert isinstance(self.target, Number)
-        return {
-            r.carried: r.of(self.histories, self.points.take(asked)) for r in self.candidates.last_values(fitted_on)
-        }
+        return {r.carried: r.of(self.histories, self.points.take(test)) for r in self.candidates.last_values(fitted_on)}
 
     def _with_rule(
-        self, target: Number, train: np.ndarray, asked: np.ndarray, p: np.ndarray, said: list[dict[bool, np.ndarray]]
+        self, target: Number, train: np.ndarray, test: np.ndarray, p: np.ndarray, ruled: list[dict[bool, np.ndarray]]
     ) -> Number:
         """With the rule, and the share of it, that comes nearest to the numbers of patients set apart."""
         assert self.points.number is not None
-        found = {r.carried: r for r in self.candidates.last_values(train) if all(r.carried in rules for rules in said)}
+        found = {r.carried: r for r in self.candidates.last_values(train) if all(r.carried in rules for rules in ruled)}
         if not found:
             return target
         kinds = list(found)
-        told = [np.concatenate([rules[kind] for rules in said]) for kind in kinds]
-        which, weight = nearest(target.expected(p), told, self.points.number[asked].astype(np.float64))
+        predictions = [np.concatenate([rules[kind] for rules in ruled]) for kind in kinds]
+        which, weight = nearest(target.expected(p), predictions, self.points.number[test].astype(np.float64))
         return dataclasses.replace(target, rule=dataclasses.replace(found[kinds[which]], weight=weight))
 
     def _fit(self, train: np.ndarray) -> tuple[OutcomeHead, Tuned | None]:
@@ -399,10 +397,10 @@ def stages_of(
     Args:
         y: targets of all points; held: (points,) which of them nothing is fitted on.
     """
-    kept = {
+    compared = {
         k: v for k, v in dataclasses.asdict(settings).items() if k not in ("checkpoint_seconds", "examples", "device")
     }
-    found: dict[str, Any] = {"settings": kept | {"precision": loaded.precision}}
+    found: dict[str, Any] = {"settings": compared | {"precision": loaded.precision}}
     weights = loaded.folder.model.state_dict()
     found["the model"] = digest(loaded.folder.vocabulary.codes, *(t.cpu().numpy() for t in weights.values()))
     found["the events"] = digest([events.digest(), events.codes], events.subjects, events.offsets)

@@ -355,11 +355,11 @@ def evaluate(model: OutcomeModel, events: Events, labels: Any, *, seed: int = 0)
     histories, rule = model.histories(events), model.folder.fine_tuning.get("age_and_count")
     if rule is not None:
         simple = AgeAndCount(**rule)
-        said = simple.predict(histories, points, target)
-        results[simple.name] = scored(target, points, said, seed=seed)
+        predicted = simple.predict(histories, points, target)
+        results[simple.name] = scored(target, points, predicted, seed=seed)
     if isinstance(target, Number) and target.rule is not None:
-        said = (target.rule.of(histories, points) - target.centre) / target.spread
-        results[target.rule.name] = scored(target, points, said[:, None], seed=seed)
+        predicted = (target.rule.of(histories, points) - target.centre) / target.spread
+        results[target.rule.name] = scored(target, points, predicted[:, None], seed=seed)
     return {
         "kind": target.kind,
         "rows": len(points),

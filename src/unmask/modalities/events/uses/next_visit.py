@@ -67,7 +67,7 @@ class NextVisits:
     encounter: np.ndarray
     gap: float | None
 
-    def told(self) -> str:
+    def words(self) -> str:
         """What a visit is here."""
         named, count = int(self.encounter.sum()), len(self.encounter)
         if named == count:
@@ -85,14 +85,14 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         gap: hours, see `visits_of`.
     """
     vocabulary, events = histories.vocabulary, histories.events
-    asked = [i for i, c in enumerate(vocabulary.codes) if c.startswith(prefixes)]
-    if not asked:
+    chosen_codes = [i for i, c in enumerate(vocabulary.codes) if c.startswith(prefixes)]
+    if not chosen_codes:
         kinds = sorted({c.split("//")[0] for c in vocabulary.codes})
         raise UserError(
             f"no code begins with {' or '.join(prefixes)}", hint=f"Codes begin with {', '.join(kinds[:20])}."
         )
     column = np.full(len(vocabulary), -1)
-    column[np.array(asked) + FIRST] = np.arange(len(asked))
+    column[np.array(chosen_codes) + FIRST] = np.arange(len(chosen_codes))
     own = own_events(events)
     subject: list[int] = []
     moment: list[int] = []
@@ -104,16 +104,16 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         rows = histories.rows(i)
         rows = rows[events.time[rows] != STATIC]
         when, which = events.time[rows], column[histories.code[rows]]
-        mine = np.flatnonzero(which >= 0)
-        if not len(mine):
+        usable = np.flatnonzero(which >= 0)
+        if not len(usable):
             continue
         named = None if events.visit is None else events.visit[rows]
         found = visits_of(when, named, gap, own[events.code[rows]])
         all_encounters &= bool(found.encounter.all())
-        mine = mine[when[mine] >= found.begin[found.of[mine]]]  # what is dated before its visit is known before
-        if not len(mine):
+        usable = usable[when[usable] >= found.begin[found.of[usable]]]  # what is dated before its visit is known before
+        if not len(usable):
             continue
-        of_codes = found.of[mine]
+        of_codes = found.of[usable]
         last = int(of_codes[np.lexsort((of_codes, found.begin[of_codes]))[-1]])
         begin = int(found.begin[last])
         if when[0] >= begin:
@@ -122,7 +122,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         moment.append(begin - 1)
         encounter.append(bool(found.encounter[last]))
         for out, chosen in ((came, (found.of == last) & (when >= begin)), (before, when < begin)):
-            hot = np.zeros(len(asked), np.float32)
+            hot = np.zeros(len(chosen_codes), np.float32)
             hot[which[chosen & (which >= 0)]] = 1
             out.append(hot)
     if not subject:
@@ -131,7 +131,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         )
     return NextVisits(
         points=Labels(subject=np.array(subject, np.int64), time=np.array(moment, np.int64)),
-        names=[vocabulary.codes[i] for i in asked],
+        names=[vocabulary.codes[i] for i in chosen_codes],
         came=np.stack(came),
         before=np.stack(before),
         encounter=np.array(encounter),
@@ -192,7 +192,7 @@ def finetune_next_visit(
         "codes": len(visits.names),
         "training": int((~held).sum()),
         "held_out": int(held.sum()),
-        "visit": visits.told(),
+        "visit": visits.words(),
         "encounters": int(visits.encounter.sum()),
         "results": results,
     }

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from unmask.errors import quoted
 from unmask.evaluation.charts import line_chart, number, scatter_chart, table
-from unmask.evaluation.charts import number as told
+from unmask.evaluation.charts import number as amount
 from unmask.evaluation.report import Report
 from unmask.modalities.events.outcome import clinical
 from unmask.modalities.events.outcome.number import Number, judged
@@ -85,8 +85,8 @@ def worth_rows(worth: dict[str, Any]) -> tuple[list[str], list[list[Any]]]:
     keys = [k for k in ("log_likelihood", "auroc") if all(k in p for p in worth["parts"].values())]
     rows = []
     for part, found in worth["parts"].items():
-        told = [f"{found[k]:+.4f} ({' to '.join(f'{b:+.4f}' for b in found['intervals'][k])})" for k in keys]
-        rows.append([part, *told, "left out" if part in worth["left_out"] else "kept"])
+        shares = [f"{found[k]:+.4f} ({' to '.join(f'{b:+.4f}' for b in found['intervals'][k])})" for k in keys]
+        rows.append([part, *shares, "left out" if part in worth["left_out"] else "kept"])
     return ["part", *(("log-likelihood, nats per point", "AUROC")[: len(keys)]), ""], rows
 
 
@@ -179,8 +179,8 @@ def write(
             x, y = lines.setdefault(name, ([], []))
             x.append(found["training"])
             y.append(result.get(key, float("nan")))
-        told = NAMES.get(key, key.upper())
-        page.section("Learning curve", line_chart(lines, f"{told} by labels", "training labels", told))
+        title = NAMES.get(key, key.upper())
+        page.section("Learning curve", line_chart(lines, f"{title} by labels", "training labels", title))
     groups = by_subgroup(histories, points, predicted, target) if predicted else []
     if groups:
         page.section(
@@ -197,8 +197,8 @@ def write(
 def _count(found: dict[str, Any], part: str) -> str:
     """How many labels, of how many patients, and how many of a yes or no are yes."""
     who, yes = found.get("patients", {}).get(part), found.get("positives", {}).get(part)
-    told = f"{found[part]:,}" + ("" if who is None else f" of {who:,} patients")
-    return told if yes is None or not found[part] else f"{told}; {yes:,} positive ({yes / found[part]:.1%})"
+    text = f"{found[part]:,}" + ("" if who is None else f" of {who:,} patients")
+    return text if yes is None or not found[part] else f"{text}; {yes:,} positive ({yes / found[part]:.1%})"
 
 
 def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
@@ -296,12 +296,12 @@ def _draw_timeline(
     for r in measured:
         counts[r["code"]] = counts.get(r["code"], 0) + 1
     for code in sorted(counts, key=lambda c: -counts[c])[:3]:
-        mine = [r for r in measured if r["code"] == code]
-        if len(mine) > 1:
-            unit, size = clinical.unit_for((mine[-1]["time"] - begin) / HOUR)
-            since = [(r["time"] - begin) / HOUR / size for r in mine]
+        selected = [r for r in measured if r["code"] == code]
+        if len(selected) > 1:
+            unit, size = clinical.unit_for((selected[-1]["time"] - begin) / HOUR)
+            since = [(r["time"] - begin) / HOUR / size for r in selected]
             lines = {
-                n: (since, [r[k] for r in mine])
+                n: (since, [r[k] for r in selected])
                 for n, k in (
                     ("measured", "value"),
                     ("expected", "expected"),
@@ -375,9 +375,9 @@ def in_words(y: np.ndarray, seen: np.ndarray, target: Number) -> str:
     off, rule = np.abs(y - seen[:, 0]), np.abs(y - target.centre)
     half, most = np.quantile(off, [0.5, 0.9])
     words = [
-        f"Half of the predictions are off by {told(half)} or less, nine in ten by {told(most)} or less; "
-        f"{told(off.mean())} on average. Who always says {told(target.centre)}, the mean of the training labels, is "
-        f"off by {told(rule.mean())} on average."
+        f"Half of the predictions are off by {amount(half)} or less, nine in ten by {amount(most)} or less; "
+        f"{amount(off.mean())} on average. Who always says {amount(target.centre)}, the mean of the training labels, "
+        f"is off by {amount(rule.mean())} on average."
     ]
     if target.rule is not None and target.rule.weight:
         words.append(
@@ -390,13 +390,13 @@ def in_words(y: np.ndarray, seen: np.ndarray, target: Number) -> str:
         held = float(((y >= seen[:, 1]) & (y <= seen[:, 2])).mean())
         words.append(
             f"The intervals are meant to hold {target.level:.0%} of the numbers and hold {held:.1%}; in the middle "
-            f"they are {told(float(np.median(seen[:, 2] - seen[:, 1])))} wide. Their width comes from "
+            f"they are {amount(float(np.median(seen[:, 2] - seen[:, 1])))} wide. Their width comes from "
             f"{target.points:,} training points that the predictions about them were not fitted on."
         )
     if target.points and target.points < 2 / (1 - target.level):
         words.append("So few say little of how wide intervals must be.")
     if target.least is not None:
-        words.append(f"No training label is below {told(target.least)}: nothing below is predicted.")
+        words.append(f"No training label is below {amount(target.least)}: nothing below is predicted.")
     return " ".join(words)
 
 
@@ -407,12 +407,12 @@ def ranges(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray
     edges = np.unique(np.quantile(by, np.linspace(0, 1, RANGES + 1)))
     part = np.clip(np.searchsorted(edges, by, side="right") - 1, 0, max(len(edges) - 2, 0))
     for k in np.unique(part):
-        mine = part == k
-        row: dict[str, object] = {"from": by[mine].min(), "to": by[mine].max(), "points": int(mine.sum())}
-        columns = {"predicted": seen[mine, 0], "observed": y[mine], "off": np.abs(y - seen[:, 0])[mine]}
+        selected = part == k
+        row: dict[str, object] = {"from": by[selected].min(), "to": by[selected].max(), "points": int(selected.sum())}
+        columns = {"predicted": seen[selected, 0], "observed": y[selected], "off": np.abs(y - seen[:, 0])[selected]}
         if seen.shape[1] > 1:
-            columns["held"] = ((y >= seen[:, 1]) & (y <= seen[:, 2]))[mine]
-        out.append(row | {name: _mean(column, patients[mine]) for name, column in columns.items()})
+            columns["held"] = ((y >= seen[:, 1]) & (y <= seen[:, 2]))[selected]
+        out.append(row | {name: _mean(column, patients[selected]) for name, column in columns.items()})
     return out
 
 
@@ -428,7 +428,7 @@ def _mean(values: np.ndarray, patients: np.ndarray, draws: int = 300) -> tuple[f
 def range_table(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray) -> Markup:
     rows = []
     for row in ranges(y, seen, by, patients):
-        cells = [f"{told(row['from'])} to {told(row['to'])}", row["points"]]
+        cells = [f"{amount(row['from'])} to {amount(row['to'])}", row["points"]]
         for name in ("predicted", "observed", "off", "held"):
             if name in row:
                 cells.append(_with_interval(*row[name], percent=name == "held"))  # type: ignore[misc]
@@ -438,5 +438,5 @@ def range_table(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.nd
 
 
 def _with_interval(value: float, low: float, high: float, percent: bool) -> str:
-    text = told(value, percent=percent)
-    return text if np.isnan(low) else f"{text} ({told(low, percent=percent)} to {told(high, percent=percent)})"
+    text = amount(value, percent=percent)
+    return text if np.isnan(low) else f"{text} ({amount(low, percent=percent)} to {amount(high, percent=percent)})"

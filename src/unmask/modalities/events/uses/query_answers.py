@@ -108,7 +108,7 @@ def _answer_batch(
     first = first_slots(batch, len(held))
     row = first // batch.shape[1]
     segment = batch.segment.flatten().cpu().numpy()[first]
-    told = [features(histories, asked, int(points.subject[n]), int(points.time[n])) for n in numbers[held]]
+    facts = [features(histories, asked, int(points.subject[n]), int(points.time[n])) for n in numbers[held]]
     place = np.zeros(len(held), np.int64)  # of each example among those of its row
     for r in np.unique(row):
         place[row == r] = np.arange((row == r).sum())
@@ -118,7 +118,7 @@ def _answer_batch(
         some, count = asked.some(here), here.stop - here.start
         room = empty(batch.shape[0], count * int(place.max() + 1))
         for n in range(len(held)):
-            put(room, (int(row[n]), slice(place[n] * count, (place[n] + 1) * count)), some, told[n][here], segment[n])
+            put(room, (int(row[n]), slice(place[n] * count, (place[n] + 1) * count)), some, facts[n][here], segment[n])
         tensors = {name: torch.from_numpy(value).to(states.device) for name, value in room.items()}
         rates = head(states, batch.segment, tensors).float().cpu().numpy()
         for n in range(len(held)):
@@ -264,8 +264,8 @@ def summary_lines(frame: pl.DataFrame) -> list[str]:
     for question in names:
         some = frame.filter(pl.col("question") == question)
         p = some["probability"].drop_nulls().to_numpy()
-        said = f"mean {p.mean():.3f}, from {p.min():.3f} to {p.max():.3f}" if len(p) else "no answer"
-        out.append(f"  {question}: {said}")
+        answers = f"mean {p.mean():.3f}, from {p.min():.3f} to {p.max():.3f}" if len(p) else "no answer"
+        out.append(f"  {question}: {answers}")
     return out
 
 
@@ -338,15 +338,15 @@ def _along(page: Report, model: Answering, events: Events, subject: int, questio
     svg = line_chart(series, title, axis, "probability", percent=True, from_zero=True)
     queries = [parsed(question) for question in questions]
     asked = checked(queries, histories, queries_of(model.folder))
-    hours, told = (events.time[rows] - since) / HOUR, dict[str, None]()
+    hours, texts = (events.time[rows] - since) / HOUR, dict[str, None]()
     for q, query in enumerate(queries):
         first = first_after(asked.some(slice(q, q + 1)), hours, histories.code[rows], events.value[rows])[0]
         came = f"first {first / 24 / scale:.2f} {unit} after the first event" if np.isfinite(first) else "never"
         what = query.text.rsplit(" within ", 1)[0]
         what = re.sub(r"^none\b", "any", what, flags=re.IGNORECASE) if query.none else what
-        told[f"{what}: seen in this record {came}."] = None
+        texts[f"{what}: seen in this record {came}."] = None
     page.section(
         f"Patient {int(events.subjects[subject])}",
         svg,
-        note="Each answer was given with what was known by then. " + " ".join(told),
+        note="Each answer was given with what was known by then. " + " ".join(texts),
     )
