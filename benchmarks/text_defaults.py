@@ -151,7 +151,7 @@ def baseline(arguments, train, test):
 
     from unmask.modalities.text.network.folder import load_folder
     from unmask.modalities.text.tasks import compare, linear, simpler
-    from unmask.modalities.text.tasks.baselines import vectors_apart
+    from unmask.modalities.text.tasks.baselines import pair_vectors
     from unmask.modalities.text.tasks.classify import KINDS
     from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.registry import task_class
@@ -185,11 +185,11 @@ def baseline(arguments, train, test):
     where = {"slots": slots, "context": contextlib.nullcontext}
     pair = train[0].text2 is not None
     if pair:
-        from unmask.modalities.text.tasks.baselines import fit_apart
+        from unmask.modalities.text.tasks.baselines import fit_pair_vectors
 
-        fitted = fit_apart(vectors_apart(text.model, encoder, train, **where), target, kind, work.problem)
+        fitted = fit_pair_vectors(pair_vectors(text.model, encoder, train, **where), target, kind, work.problem)
         at = time.process_time()
-        outputs = fitted.outputs(test, vectors_apart(text.model, encoder, test, **where))
+        outputs = fitted.outputs(test, pair_vectors(text.model, encoder, test, **where))
         return work.decode(list(outputs), held), work, at, {}
     from unmask.modalities.text.tasks import probe
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from unmask.progress import counted, counts, told_to
+from unmask.progress import counted, counts, reporting_to
 
 
 class Heard(list):
@@ -18,13 +18,13 @@ class Heard(list):
 
 
 def test_a_loop_says_its_share_by_size():
-    with told_to(heard := Heard()):
+    with reporting_to(heard := Heard()):
         assert list(counted(["ab", "c", "d"], 4, len)) == ["ab", "c", "d"]
     assert heard == ["begin", 0.5, 0.75, 1.0]
 
 
 def test_loops_within_are_parts_of_an_item():
-    with told_to(heard := Heard()):
+    with reporting_to(heard := Heard()):
         for _ in counted(range(2), 2):
             for _ in counted(range(2), 2):
                 pass
@@ -33,14 +33,14 @@ def test_loops_within_are_parts_of_an_item():
 
 
 def test_what_has_no_end_is_counted():
-    with told_to(heard := Heard()):
+    with reporting_to(heard := Heard()):
         for _ in counted(iter(["ab", "c"]), size=len):
             list(counted(range(3)))  # no share of it is known
     assert heard == ["begin", 0.0, 0.0, 0.0, ("count", 2), 0.0, 0.0, 0.0, ("count", 3)]
 
 
 def test_a_loop_that_is_left_early_ends():
-    with told_to(heard := Heard()):
+    with reporting_to(heard := Heard()):
         for _ in counted(range(4), 4):
             break
         list(counted("a", 1))
@@ -53,7 +53,7 @@ def test_other_threads_and_callers_without_a_listener_are_left_alone():
         yield from (items[i : i + 2] for i in range(0, len(items), 2))
 
     assert list(pairs("abc")) == ["ab", "c"]
-    with told_to(heard := Heard()):
+    with reporting_to(heard := Heard()):
         thread = threading.Thread(target=lambda: list(pairs("abc")))
         thread.start()
         thread.join()

@@ -188,8 +188,8 @@ def damaged(folder: str | Path) -> Iterator[None]:
         RuntimeError,
         MemoryError,
     ) as error:
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        what = f"no {said}" if isinstance(error, KeyError) else said
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        what = f"no {reason}" if isinstance(error, KeyError) else reason
         raise UserError(f"{folder}: damaged ({what[:200]})", hint="Copy the folder again.") from error
 
 

@@ -1,4 +1,4 @@
-"""How far long work is: loops count what they have done (`counted`), and the command line says it (`told_to`).
+"""How far long work is: loops count what they have done (`counted`), and the command line says it (`reporting_to`).
 
 Nothing is counted, and nothing costs time, where nobody listens, as in Python.
 """
@@ -33,7 +33,7 @@ _span: tuple[float, float] | None = None
 
 
 @contextlib.contextmanager
-def told_to(listener: Listener) -> Iterator[None]:
+def reporting_to(listener: Listener) -> Iterator[None]:
     """Tell the listener how far the loops within are."""
     global _listener, _span
     before, _listener, _span = (_listener, _span), listener, None

@@ -136,9 +136,9 @@ def reading(url: str) -> Iterator[None]:
             f"{url}: no such file or folder", hint="Check the URL, the network, and who may read it."
         ) from None
     except Exception as error:  # each store raises kinds of its own
-        said = (str(error) or type(error).__name__).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"{url}: cannot be read ({said[:200]})", hint="Check the URL, the network and the credentials."
+            f"{url}: cannot be read ({reason[:200]})", hint="Check the URL, the network and the credentials."
         ) from None
 
 

@@ -244,10 +244,10 @@ class StandardModel(ABC):
                 hidden = corruption.draw(batch, seed=seed).to(self.device)
                 found = self.model.codec.write(batch.values, hidden.flat, self.model(batch, hidden).mode())
                 values = {channel: value.flatten(0, 1).cpu().numpy() for channel, value in found.items()}
-                gone = hidden.grid(batch.shape).flatten().cpu().numpy()
+                masked = hidden.grid(batch.shape).flatten().cpu().numpy()
                 for number, start in zip(numbers.tolist(), first.tolist(), strict=True):
                     here = slice(start, start + len(every[number]))
-                    yield every[number], gone[here], {channel: value[here] for channel, value in values.items()}
+                    yield every[number], masked[here], {channel: value[here] for channel, value in values.items()}
 
     def evaluate(self, data: Any, *, seed: int = 0) -> dict[str, Any]:
         """Loss per hidden slot of held-out data, in nats."""

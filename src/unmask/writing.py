@@ -285,7 +285,7 @@ _FINAL: ContextVar[Mapping[Path, Path]] = ContextVar("final places", default=Map
 
 
 @contextlib.contextmanager
-def stands_for(new: str | Path, folder: str | Path) -> Iterator[None]:
+def in_place_of(new: str | Path, folder: str | Path) -> Iterator[None]:
     """Within, `new` is where the files of `folder` are written before they are brought there."""
     token = _FINAL.set({**_FINAL.get(), Path(new).absolute(): Path(folder)})
     try:
@@ -295,9 +295,9 @@ def stands_for(new: str | Path, folder: str | Path) -> Iterator[None]:
 
 
 def final_place(path: str | Path) -> Path:
-    """Where a folder that is written now will stand: itself, but within `stands_for` that of a folder on the way.
+    """Where a folder that is written now will stand: itself, but within `in_place_of` that of a folder on the way.
 
-    >>> with stands_for("/tmp/.new", "/tmp/model"):
+    >>> with in_place_of("/tmp/.new", "/tmp/model"):
     ...     final_place("/tmp/.new").name
     'model'
     """
@@ -348,7 +348,7 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
             _bring(folder)
             remove(new)
             new.mkdir(mode=0o700)
-            with stands_for(new, folder):
+            with in_place_of(new, folder):
                 yield new
             note_weights(new)
             mode = stat.S_IMODE(folder.stat().st_mode)

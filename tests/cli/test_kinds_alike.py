@@ -17,7 +17,7 @@ from tiny_kinds import N, clinic, hospital
 from unmask.errors import UserError
 from unmask.modalities.events.sources.convert import convert
 from unmask.modalities.images import recipes
-from unmask.progress import told_to
+from unmask.progress import reporting_to
 from unmask.writing import SAVED
 
 
@@ -96,7 +96,7 @@ def test_a_model_says_what_it_is_and_its_uses_how_far_they_are(uses, tmp_path, c
     assert min(about["parameters"], about["slots"]) > 0
     assert re.fullmatch(r"\w+Model\(.* M parameters, .*\)", repr(model))
     for name, use in found:
-        with told_to(heard := Heard()):
+        with reporting_to(heard := Heard()):
             use()
         assert heard.shares[-1:] >= [1], name
     assert "left" not in capsys.readouterr().err

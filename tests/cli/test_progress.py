@@ -93,7 +93,7 @@ def test_score_says_how_far_it_is_and_json_stays_json(tmp_path, capsys, monkeypa
 
 
 def test_nothing_is_said_to_a_file_or_of_a_command_that_trains(monkeypatch):
-    assert not isinstance(common.shown_for(["score", "m"]), common.told_to("").__class__)
+    assert not isinstance(common.shown_for(["score", "m"]), common.reporting_to("").__class__)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert isinstance(common.shown_for(["score", "m"]), common.told_to("").__class__)
-    assert not isinstance(common.shown_for(["--quiet", "pretrain", "text"]), common.told_to("").__class__)
+    assert isinstance(common.shown_for(["score", "m"]), common.reporting_to("").__class__)
+    assert not isinstance(common.shown_for(["--quiet", "pretrain", "text"]), common.reporting_to("").__class__)

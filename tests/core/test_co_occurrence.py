@@ -52,12 +52,12 @@ def test_nothing_counted_has_no_information_and_no_vectors():
 def test_values_without_company_have_no_vector_and_keep_their_own_embedding():
     random = np.random.default_rng(0)
     counts = co_occurrences([piece(random.integers(5, 35, 4000))], 40)  # 0 to 4 and 35 to 39 never occur
-    company = factors(information(counts), 16)
+    cooccurrence = factors(information(counts), 16)
     unseen = np.r_[0:5, 35:40]
-    assert not company.vectors[unseen].any()
-    assert company.vectors[5:35].any(1).all()
+    assert not cooccurrence.vectors[unseen].any()
+    assert cooccurrence.vectors[5:35].any(1).all()
     before, given = codec(), codec()
-    given.start_from(np.ones(40), company)
+    given.start_from(np.ones(40), cooccurrence)
     assert torch.equal(given.word.weight[unseen], before.word.weight[unseen])
 
 
@@ -118,14 +118,14 @@ def drawn_factors():
 
 
 def test_a_codec_begins_with_vectors_as_large_as_those_drawn():
-    before, given, company = codec(), codec(), drawn_factors()
+    before, given, cooccurrence = codec(), codec(), drawn_factors()
     drawn = before.word.weight.detach()
-    given.start_from(np.ones(40), company)
+    given.start_from(np.ones(40), cooccurrence)
     new = given.word.weight.detach()
     kept = torch.tensor([0, 1, 5])
     assert torch.equal(new[kept], drawn[kept])
-    known = company.vectors.any(1)
-    wanted = torch.from_numpy(company.vectors[known])
+    known = cooccurrence.vectors.any(1)
+    wanted = torch.from_numpy(cooccurrence.vectors[known])
     assert (new[known] - new[known].mean(0)).std().item() == pytest.approx(
         (drawn - drawn.mean(0)).std().item(), rel=0.1
     )
@@ -133,13 +133,13 @@ def test_a_codec_begins_with_vectors_as_large_as_those_drawn():
     assert torch.allclose(turned / turned.norm(), wanted / wanted.norm(), atol=1e-5)
     assert torch.allclose(new[known].mean(0), drawn.mean(0), atol=1e-6)
     added = given.transform.weight - before.transform.weight
-    assert torch.allclose(added, torch.from_numpy(company.reflection), atol=1e-6)
+    assert torch.allclose(added, torch.from_numpy(cooccurrence.reflection), atol=1e-6)
 
 
 def test_a_codec_without_company_begins_as_it_was_drawn():
     nothing = factors(information(co_occurrences([], 40)), 16)
-    for company in (None, nothing):
+    for cooccurrence in (None, nothing):
         before, given = codec(), codec()
-        given.start_from(np.ones(40), company)
+        given.start_from(np.ones(40), cooccurrence)
         for name in ("word", "transform"):
             assert torch.equal(getattr(given, name).weight, getattr(before, name).weight)

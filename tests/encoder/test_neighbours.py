@@ -59,9 +59,9 @@ def test_heads_that_look_at_neighbours_pass_them_on(tokenizer):
     random = np.random.default_rng(0)
     axes = np.linalg.qr(random.standard_normal((64, 64)))[0][:16].astype(np.float32)
     vectors = random.standard_normal((tokenizer.vocab_size, 16)).astype(np.float32) @ axes
-    company = Factors(vectors=vectors, axes=axes, signs=np.ones(16, np.float32))
+    cooccurrence = Factors(vectors=vectors, axes=axes, signs=np.ones(16, np.float32))
     before = model.encoder.layers[0].attention.out.weight.detach().clone()
-    start_from_counts(model, with_overrides(TextSettings(), shape), np.ones(tokenizer.vocab_size), company)
+    start_from_counts(model, with_overrides(TextSettings(), shape), np.ones(tokenizer.vocab_size), cooccurrence)
     ids = torch.arange(5, 5 + SLOTS)[None]
     position = torch.arange(SLOTS)[None]
     layer, x = model.encoder.layers[0], model.encoder.stem(model.codec.word(ids), position)

@@ -23,7 +23,7 @@ from unmask.evaluation.card import (
     source_name,
 )
 from unmask.evaluation.report import Report
-from unmask.writing import final_place, stands_for, written_folder
+from unmask.writing import final_place, in_place_of, written_folder
 
 USE = Use(commands=[("look", "unmask fill MODEL x.txt")], python="unmask.load(MODEL)")
 
@@ -131,7 +131,7 @@ def test_a_page_beside_a_model_ends_with_how_to_use_it(tmp_path: Path):
 
 
 def test_a_model_that_is_written_elsewhere_first_is_called_by_its_own_name(tmp_path: Path):
-    with stands_for(tmp_path / "inner", tmp_path / ".new"), stands_for(tmp_path / ".new", tmp_path / "model"):
+    with in_place_of(tmp_path / "inner", tmp_path / ".new"), in_place_of(tmp_path / ".new", tmp_path / "model"):
         assert final_place(tmp_path / "inner") == tmp_path / "model"
         folder = model_folder(tmp_path / "inner")
         add_card(folder, folder)

@@ -154,17 +154,17 @@ MUTANTS = [
         1,
         "table: a masked cell's value is read",
         (MODEL, "tensor.view(-1, *tensor.shape[2:])[hidden.masked] = 0", "pass"),
-        (CELLS, 'gone = masked | (values["seen"] == 0)', 'gone = values["seen"] == 0'),
+        (CELLS, 'unseen = masked | (values["seen"] == 0)', 'unseen = values["seen"] == 0'),
     ),
     mutant(
         1,
         "table: a missing cell's score is read",
         (
             CELLS,
-            'score = torch.where(gone, 0.0 if guess is None else guess, values["score"].nan_to_num())',
+            'score = torch.where(unseen, 0.0 if guess is None else guess, values["score"].nan_to_num())',
             'score = values["score"].nan_to_num()',
         ),
-        (CELLS, "which = torch.where(gone,", "which = torch.where(masked,"),
+        (CELLS, "which = torch.where(unseen,", "which = torch.where(masked,"),
     ),
     mutant(
         3,

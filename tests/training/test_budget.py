@@ -112,12 +112,12 @@ def test_a_split_step_learns_what_a_whole_one_does(tmp_path, monkeypatch):
     most_rows: list[int] = []
     validate = validation.validate
 
-    def looked(model, parts, *given, **more):
+    def evaluated(model, parts, *given, **more):
         parts = list(parts)
         most_rows.append(max(part.shape[0] for part in parts))
         return validate(model, parts, *given, **more)
 
-    monkeypatch.setattr(validation, "validate", looked)
+    monkeypatch.setattr(validation, "validate", evaluated)
     whole = trained(tmp_path / "whole")
     monkeypatch.setattr(compute, "free_memory", lambda *_, **__: Free(1e9, "a test"))
     monkeypatch.setattr(compute, "measure", lambda *_, **__: need(row=400e6))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.training.finetune import Course, EpochOrder, Finetunable, FinetuneResult, Look, finetune
-from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, FinetuneResult, Schedule, finetune
+from unmask.training.finetune_checkpoints import Checkpointer
 
 
 class Counting(Finetunable):
@@ -20,21 +20,21 @@ class Counting(Finetunable):
     def __init__(self, scores: list[list[float]], members: int = 1, stop_at: int | None = None) -> None:
         super().__init__(nn.Linear(1, members, bias=False))
         nn.init.zeros_(self.module.weight)
-        self.scores, self.stop_at, self.keeper = scores, stop_at, None
+        self.scores, self.stop_at, self.checkpointer = scores, stop_at, None
         self.looks = 0
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         return [np.arange(2)] * 3
 
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
-        if self.keeper is not None and step == self.stop_at:
-            self.keeper.signals.requested = True
+        if self.checkpointer is not None and step == self.stop_at:
+            self.checkpointer.signals.requested = True
         self.module.weight.grad = -torch.ones_like(self.module.weight)
         return torch.zeros(())
 
-    def look(self) -> Look:
+    def evaluate(self) -> Evaluation:
         self.looks += 1
-        return Look(scores=np.array(self.scores[self.looks - 1]), metrics={"looks": float(self.looks)})
+        return Evaluation(scores=np.array(self.scores[self.looks - 1]), metrics={"looks": float(self.looks)})
 
     def saved(self) -> dict[str, int]:
         return {"looks": self.looks}
@@ -47,8 +47,8 @@ def run(
     work: Counting, *, steps: int = 6, patience: int | None = None, keep_best: bool = True, **more
 ) -> FinetuneResult:
     optimiser = torch.optim.SGD(work.module.parameters(), lr=1.0)
-    course = Course(steps=steps, look_every=1, clip=None, patience=patience, keep_best=keep_best)
-    return finetune(work, optimiser, course, members=len(work.module.weight), **more)
+    schedule = Schedule(steps=steps, evaluate_every=1, clip=None, patience=patience, keep_best=keep_best)
+    return finetune(work, optimiser, schedule, members=len(work.module.weight), **more)
 
 
 def weights(work: Counting) -> list[float]:
@@ -75,7 +75,7 @@ def test_the_best_look_is_kept_and_patience_ends_the_run(scores, patience, kept,
 
 def test_the_state_before_the_steps_may_be_the_best():
     work = Counting([[1.0]] * 6)
-    found = run(work, first=Look.of(2.0, {"looks": 0.0}))
+    found = run(work, first=Evaluation.of(2.0, {"looks": 0.0}))
     assert (found.kept_step, weights(work)) == (0, [0.0])
     assert len(found.history) == 7
 
@@ -95,9 +95,9 @@ def test_it_goes_on_where_a_signal_ended_it(tmp_path):
     scores = [[1.0], [4.0], [2.0], [3.0], [2.0], [1.0]]
     whole, first, second = Counting(scores), Counting(scores, stop_at=3), Counting(scores)
     expected = run(whole)
-    first.keeper = Keeper(tmp_path, seconds=1e9, fingerprint={}, resume=False)
-    assert run(first, keeper=first.keeper).stopped == "signal"
-    found = run(second, keeper=Keeper(tmp_path, seconds=1e9, fingerprint={}, resume=True))
+    first.checkpointer = Checkpointer(tmp_path, seconds=1e9, fingerprint={}, resume=False)
+    assert run(first, checkpointer=first.checkpointer).stopped == "signal"
+    found = run(second, checkpointer=Checkpointer(tmp_path, seconds=1e9, fingerprint={}, resume=True))
     assert (found.history, found.kept_step, weights(second)) == (expected.history, expected.kept_step, weights(whole))
     assert second.looks == whole.looks
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unmask.errors import UserError
-from unmask.training.optimiser import Ramp, rate
+from unmask.training.schedule import Ramp, rate
 from unmask.training.settings import TrainSettings, apply_overrides, lasting, load_toml, parse_set, to_dict
 
 
@@ -118,7 +118,7 @@ def test_toml_errors_name_file_and_line(tmp_path: Path):
 
 
 def test_settings_do_not_import_torch():
-    code = "import sys, unmask.training.optimiser; sys.exit('torch' in sys.modules)"
+    code = "import sys, unmask.training.schedule; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

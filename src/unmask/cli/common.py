@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 
 from unmask.errors import UserError, suggest
 from unmask.files import json_text
-from unmask.progress import counted, told_to
+from unmask.progress import counted, reporting_to
 
 T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -197,8 +197,8 @@ class OnTerminal:
         if now - self.shown < SECONDS or done <= self.done or (whole and done >= 1):
             return
         spent, self.shown, self.done = now - self.started, now, done
-        said = f"{done:.0%}, {spent / done * (1 - done):,.0f} s left" if whole else f"{done:,.0f} in {spent:,.0f} s"
-        print(f"{self.name}: {said}", file=sys.stderr, flush=True)
+        progress = f"{done:.0%}, {spent / done * (1 - done):,.0f} s left" if whole else f"{done:,.0f} in {spent:,.0f} s"
+        print(f"{self.name}: {progress}", file=sys.stderr, flush=True)
 
 
 def shown_for(arguments: Sequence[str]) -> AbstractContextManager[None]:
@@ -206,4 +206,4 @@ def shown_for(arguments: Sequence[str]) -> AbstractContextManager[None]:
     name = next((word for word in arguments if not word.startswith("-")), "")
     if name in TRAINING or not sys.stderr.isatty():
         return contextlib.nullcontext()
-    return told_to(OnTerminal(name))
+    return reporting_to(OnTerminal(name))

@@ -56,7 +56,7 @@ def prepared_with(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / ABOUT).read_text())["settings"])
 
 
-def refuse_other(folder: Path, name: str, asked: Any, was: Any) -> None:
+def refuse_changed(folder: Path, name: str, asked: Any, was: Any) -> None:
     """Refuse a setting that differs from the one the folder was prepared with."""
     if asked != was:
         raise UserError(

@@ -140,7 +140,7 @@ class Pool:
 
     def _done(self, task: Any) -> Any:
         """What a worker makes of the task; a worker that dies is replaced."""
-        told = -1
+        status = -1
         for _ in range(ATTEMPTS):
             process = getattr(self._own, "process", None)
             try:
@@ -149,14 +149,14 @@ class Pool:
                 _send(process.stdin, pickle.dumps(task))
                 kind, found = pickle.loads(_receive(process.stdout))
             except (EOFError, OSError, ValueError):  # a pipe that is closed is a ValueError
-                told = -1 if process is None else process.wait()
+                status = -1 if process is None else process.wait()
                 self._own.process = None
                 continue
             if kind == "error":
                 raise found
             return found
         raise Ended(
-            f"a worker has ended {ATTEMPTS} times at the same work ({told})",
+            f"a worker has ended {ATTEMPTS} times at the same work ({status})",
             hint="Is there too little memory? What was done is kept: run the same command again to go on, with "
             f"{self._fewer}.",
         )

@@ -90,10 +90,12 @@ def scatter_chart(
         )
         drawn.append(line.format(*ends))
     drawn += [dot.format(_px(axes.x(x)), _px(axes.y(y)), colour, number(float(x)), number(float(y))) for x, y in known]
-    told = f"{title}: {len(known)} points, x {number(float(known[:, 0].min()))} to {number(float(known[:, 0].max()))}"
+    description = (
+        f"{title}: {len(known)} points, x {number(float(known[:, 0].min()))} to {number(float(known[:, 0].max()))}"
+    )
     svg = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>')
     return Markup('<figure class="chart">{}{}</figure>').format(
-        head, svg.format(told, _WIDTH, _HEIGHT, Markup("").join(drawn))
+        head, svg.format(description, _WIDTH, _HEIGHT, Markup("").join(drawn))
     )
 
 
@@ -320,13 +322,13 @@ def _legend(names: Sequence[str]) -> Markup:
 
 def _described(title: str, lines: Mapping[str, NDArray[np.float64]], axes: _Axes) -> str:
     """The chart in words, for those who do not see it."""
-    told = []
+    parts = []
     for name, points in lines.items():
         known = points[np.isfinite(points).all(1)]
         if len(known):
             first, last = (number(float(v), percent=axes.percent) for v in (known[0, 1], known[-1, 1]))
-            told.append(f"{name} from {first} to {last}" if len(known) > 1 else f"{name} {first}")
-    return f"{title}: " + ", ".join(told)
+            parts.append(f"{name} from {first} to {last}" if len(known) > 1 else f"{name} {first}")
+    return f"{title}: " + ", ".join(parts)
 
 
 def _points(x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:

@@ -52,14 +52,14 @@ def class_figures(
     often = int(np.bincount(labels, minlength=k).argmax())
     rows: list[dict[str, Any]] = []
     for c, name in enumerate(names):
-        there, said = labels == c, predicted == c
+        there, guessed = labels == c, predicted == c
         rows.append(
             {
                 "class": name,
                 "n": int(there.sum()),
-                "precision": share(there, said, groups),
-                "recall": share(said, there, groups),
-                "f1": _f1(there, said, groups, seed) if there.any() else None,
+                "precision": share(there, guessed, groups),
+                "recall": share(guessed, there, groups),
+                "f1": _f1(there, guessed, groups, seed) if there.any() else None,
                 "auroc": area(there, probabilities[:, c], groups),
             }
         )
@@ -198,8 +198,8 @@ def class_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"{'macro F1':22}{found['macro_f1']:.3f}")
     lines.append(f"{'class':22}{'n':>7}  {'precision':22}{'recall':22}{'F1':22}AUROC")
     for row in found["by_class"][:SHOWN]:
-        told = "".join(f"{_told(row[name]):22}" for name in ("precision", "recall", "f1", "auroc"))
-        lines.append(f"{quoted(row['class'])[:21]:22}{row['n']:>7}  {told}".rstrip())
+        columns = "".join(f"{_told(row[name]):22}" for name in ("precision", "recall", "f1", "auroc"))
+        lines.append(f"{quoted(row['class'])[:21]:22}{row['n']:>7}  {columns}".rstrip())
     if len(found["by_class"]) > SHOWN:
         lines.append(
             f"... {len(found['by_class'])} classes in all; {either('--json gives', 'by_class holds')} every one"
@@ -231,7 +231,7 @@ def is_number(value: Any) -> bool:
     return True
 
 
-def labels_said(labels: Iterable[Any]) -> list[str]:
+def label_notes(labels: Iterable[Any]) -> list[str]:
     """In words, how many labels are spelled as missing, and which differ in case, blanks or the spelling of a number
     alone."""
     counts = Counter(label.strip() for label in labels if isinstance(label, str))

@@ -69,7 +69,7 @@ def label_figures(
     held = truth.mean(0)
     rows = []
     for c, name in enumerate(names):
-        there, said = truth[:, c], given[:, c]
+        there, guessed = truth[:, c], given[:, c]
         rows.append(
             {
                 "label": name,
@@ -77,8 +77,8 @@ def label_figures(
                 "prevalence": float(held[c]),
                 "auroc": area(there, probabilities[:, c], groups),
                 "auprc": _figure(value, drawn, "auprc", c),
-                "precision": share(there, said, groups),
-                "recall": share(said, there, groups),
+                "precision": share(there, guessed, groups),
+                "recall": share(guessed, there, groups),
                 "f1": _figure(value, drawn, "f1", c) if there.any() else None,
                 "rule": {"auroc": 0.5, "auprc": float(held[c]), "f1": _always(held[c])} if c in defined else None,
             }
@@ -142,8 +142,8 @@ def _scores(
 ) -> dict[str, Any]:
     """Scores of weighted examples: of each label by its number, and the means over `defined`."""
     found = {c: a for c in defined if (a := rankings[c].areas(weight)) is not None}
-    hit, said, there = weight @ (truth & given), weight @ given, weight @ truth
-    f1 = {c: float(2 * hit[c] / max(said[c] + there[c], 1e-12)) for c in range(truth.shape[1])}
+    hit, guessed, there = weight @ (truth & given), weight @ given, weight @ truth
+    f1 = {c: float(2 * hit[c] / max(guessed[c] + there[c], 1e-12)) for c in range(truth.shape[1])}
     whole = every.areas(np.repeat(weight, truth.shape[1]))
 
     def mean(values: list[float]) -> float | None:
@@ -156,10 +156,10 @@ def _scores(
         "mean": {
             "macro_auroc": mean([a[0] for a in found.values()]),
             "macro_auprc": mean([a[1] for a in found.values()]),
-            "macro_f1": mean([value for c, value in f1.items() if said[c] + there[c]]),
+            "macro_f1": mean([value for c, value in f1.items() if guessed[c] + there[c]]),
             "micro_auroc": whole and whole[0],
             "micro_auprc": whole and whole[1],
-            "micro_f1": float(2 * hit.sum() / max(said.sum() + there.sum(), 1e-12)),
+            "micro_f1": float(2 * hit.sum() / max(guessed.sum() + there.sum(), 1e-12)),
         },
     }
 
@@ -222,15 +222,15 @@ def label_lines(found: dict[str, Any]) -> list[str]:
     for how in ("macro", "micro"):
         for name, title in MEANS.items():
             key = f"{how}_{name}"
-            told = _told({"value": found[key], "interval": found["intervals"][key]})
-            lines.append(f"{how + ' ' + title:22}{told:24}by the labels' shares {_plain(found['rule'][key])}")
+            columns = _told({"value": found[key], "interval": found["intervals"][key]})
+            lines.append(f"{how + ' ' + title:22}{columns:24}by the labels' shares {_plain(found['rule'][key])}")
     lines.append(
         f"{'label':22}{'n':>7} {'share':>6}  "
         + "".join(f"{t:22}" for t in ("AUROC", "AUPRC", "precision", "recall", "F1")).rstrip()
     )
     for row in found["by_label"][:SHOWN]:
-        told = "".join(f"{_told(row[name]):22}" for name in COLUMNS)
-        lines.append(f"{quoted(row['label'])[:21]:22}{row['n']:>7} {row['prevalence']:>6.1%}  {told}".rstrip())
+        columns = "".join(f"{_told(row[name]):22}" for name in COLUMNS)
+        lines.append(f"{quoted(row['label'])[:21]:22}{row['n']:>7} {row['prevalence']:>6.1%}  {columns}".rstrip())
     if len(found["by_label"]) > SHOWN:
         lines.append(
             f"... {len(found['by_label'])} labels in all; {either('--json gives', 'by_label holds')} every one"

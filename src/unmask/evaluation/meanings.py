@@ -166,12 +166,12 @@ def figure_lines(
             continue
         low, high = intervals.get(name) or (None, None)
         span = "" if low is None or high is None else f"[{_short(low)}, {_short(high)}]"
-        told = "; ".join(part for part in (good(name), rules.get(name, "")) if part)
-        rows.append((name, _short(value), span, told))
+        note = "; ".join(part for part in (good(name), rules.get(name, "")) if part)
+        rows.append((name, _short(value), span, note))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
     first = max(16, widths[0])
     return [
-        f"{name:{first}}  {value:>{widths[1]}}  {span:{widths[2]}}  {told}".rstrip() for name, value, span, told in rows
+        f"{name:{first}}  {value:>{widths[1]}}  {span:{widths[2]}}  {note}".rstrip() for name, value, span, note in rows
     ]
 
 

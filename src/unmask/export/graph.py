@@ -117,10 +117,10 @@ class Graph(nn.Module):
             return states
         if self.kind == SENTENCE:
             return states, self.after(pool_padded(states, attention_mask, self.sentences.pooling))
-        encoder, asked = self.model.encoder, states
+        encoder, decoded = self.model.encoder, states
         if type(encoder).decode is not Encoder.decode:  # else the states would be computed twice
-            asked = encoder.decode(x, segment=attention_mask, position=position)
-        logits = self.model.codec.predict(asked.flatten(0, 1)).logits
+            decoded = encoder.decode(x, segment=attention_mask, position=position)
+        logits = self.model.codec.predict(decoded.flatten(0, 1)).logits
         return states, logits.view(input_ids.shape[0], input_ids.shape[1], -1)
 
     def _headed(self, states: Tensor, mask: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -133,7 +133,7 @@ class Graph(nn.Module):
         return (each[..., 0], each[..., 1]) if self.kind == SPAN else each
 
 
-def said_here(graph: Graph, ids: Sequence[Any]) -> list[Tensor]:
+def note_here(graph: Graph, ids: Sequence[Any]) -> list[Tensor]:
     """The same outputs from the library's own ways (packed batches, heads as `predict` and `embed` use them), for texts
     as token ids: what a graph is compared with. Per-slot outputs are (slots, ...) of all texts, one after the other."""
     model = graph.model

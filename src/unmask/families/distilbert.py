@@ -30,10 +30,10 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     body = write_body(encoder, codec, special)
-    gone = ("type_vocab_size", "layer_norm_eps", *_NAMES)
+    dropped = ("type_vocab_size", "layer_norm_eps", *_NAMES)
     named = {theirs: body[ours] for ours, theirs in _NAMES.items()}
     about = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"]}
-    return about | {k: v for k, v in body.items() if k not in gone} | named
+    return about | {k: v for k, v in body.items() if k not in dropped} | named
 
 
 _THEIRS, _OURS = "distilbert.transformer.layer.{i}", "encoder.layers.{i}"

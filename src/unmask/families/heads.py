@@ -159,8 +159,8 @@ def _pooling(head: Head, config: Mapping[str, Any]) -> str:
     if head.pooling_key is None:
         return head.pool
     key, default = head.pooling_key
-    said = str(config.get(key, default))
-    found = {"cls": "first", "bos": "first"}.get(said, said)
+    value = str(config.get(key, default))
+    found = {"cls": "first", "bos": "first"}.get(value, value)
     if found not in ("first", "mean", "late"):
-        raise UserError(f"{key} {said!r} in config.json is not known", hint="Known: cls, mean and late.")
+        raise UserError(f"{key} {value!r} in config.json is not known", hint="Known: cls, mean and late.")
     return found

@@ -90,8 +90,8 @@ def _ours(
     from unmask.families import by_name
 
     try:
-        said = json.loads(note)
-        family, same = by_name(said["family"]), dict(said["same"])
+        note_fields = json.loads(note)
+        family, same = by_name(note_fields["family"]), dict(note_fields["same"])
     except (ValueError, KeyError, TypeError, StopIteration):
         raise UserError(f"{path}: a damaged note of unmask's", hint="Export it again.") from None
     axes = {

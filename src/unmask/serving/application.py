@@ -220,11 +220,11 @@ class _Asking:
 
     async def models(self, request: Request) -> Reply:
         """What is served."""
-        told = {
+        described = {
             name: {"kind": m["kind"], "task": m["task"], "verbs": list(m["verbs"]), "about": m["about"]}
             for name, m in self.gateway.models.items()
         }
-        return _ok({"models": told})
+        return _ok({"models": described})
 
     async def model(self, request: Request) -> Reply:
         """All of one model: verbs, shapes, columns or labels."""

@@ -176,8 +176,8 @@ class Engine:
         name = body.get("model") if isinstance(body, dict) else None
         able = [known for known, one in self.served.items() if action in one.dialects]
         if name not in able:
-            said = f"model {str(name)[:60]!r}" if name is not None else "no model is named"
-            raise Refused(404 if name is not None else 400, said, hint="/models lists those that are served.")
+            named = f"model {str(name)[:60]!r}" if name is not None else "no model is named"
+            raise Refused(404 if name is not None else 400, named, hint="/models lists those that are served.")
         return str(name)
 
     def _verb(self, ask: Ask) -> Verb:

@@ -146,11 +146,11 @@ class Gateway:
         return Refused(429, f"{self.metrics.waiting} requests are waiting", hint="Ask again later.", wait=wait)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, held: Held) -> bytes:
-        said = headers.get(b"content-length", b"0")
-        if said.isdigit():
-            if int(said) > self.limits.body:
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit():
+            if int(length) > self.limits.body:
                 raise self._too_large()
-            held.take(int(said))
+            held.take(int(length))
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.receive):
@@ -178,7 +178,7 @@ class Gateway:
         loop = self.loop
         future: asyncio.Future[Reply] = loop.create_future()
         ask.until, ask.tag = time.monotonic() + self.limits.seconds, future
-        listening = loop.create_task(_until_gone(receive, future))
+        listening = loop.create_task(_until_disconnected(receive, future))
         timer = loop.call_later(self.limits.seconds, _late, future, self.limits.seconds)
         answered = False
         try:
@@ -234,7 +234,7 @@ def _late(future: asyncio.Future[Reply], seconds: float) -> None:
         future.set_exception(Refused(504, f"no answer within {seconds:g} s", hint="Ask for less, or later."))
 
 
-async def _until_gone(receive: Receive, future: asyncio.Future[Reply]) -> None:
+async def _until_disconnected(receive: Receive, future: asyncio.Future[Reply]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     future.cancel()

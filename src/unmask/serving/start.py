@@ -33,8 +33,10 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         found.close()
         other = "no such port" if isinstance(error, OverflowError) else "no name of a machine"
-        said = error.strerror if isinstance(error, OSError) else other
-        raise UserError(f"{shown(host)}:{port}: {said}", hint="Give another host or port (0: any free one).") from None
+        reason = error.strerror if isinstance(error, OSError) else other
+        raise UserError(
+            f"{shown(host)}:{port}: {reason}", hint="Give another host or port (0: any free one)."
+        ) from None
     found.setblocking(False)
     return found
 
@@ -87,8 +89,8 @@ def serve(
         made = _here(gateway, models, options) if here else _processes(gateway, models, workers, options)
         gateway.backend, gateway.models = made
         sock.listen(BACKLOG)  # who comes once the address is said is let in
-        for name, told in gateway.models.items():
-            say(f"{name} ({told['kind']}): {', '.join(told['verbs'])}")
+        for name, about in gateway.models.items():
+            say(f"{name} ({about['kind']}): {', '.join(about['verbs'])}")
         say(f"http://{shown(host)}:{sock.getsockname()[1]}/ (requests: /docs); Ctrl-C ends")
         try:
             from unmask.serving.server import Server

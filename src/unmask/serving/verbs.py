@@ -109,7 +109,7 @@ class Served:
 
     def described(self) -> dict[str, Any]:
         """As JSON: everything but the work."""
-        told = [
+        fields = [
             {
                 name: {
                     "about": verb.about,
@@ -122,7 +122,13 @@ class Served:
             }
             for verbs in (self.verbs, self.dialects)
         ]
-        return {"kind": self.kind, "about": dict(self.about), "task": self.task, "verbs": told[0], "dialects": told[1]}
+        return {
+            "kind": self.kind,
+            "about": dict(self.about),
+            "task": self.task,
+            "verbs": fields[0],
+            "dialects": fields[1],
+        }
 
 
 def adapted(

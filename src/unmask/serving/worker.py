@@ -75,8 +75,8 @@ def be_copied(pipe: Connection, served: Mapping[str, Served], settings: Mapping[
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # copies that have ended leave nothing behind
     with socket.socket(fileno=os.dup(pipe.fileno())) as door:
         while True:
-            said, handles, _, _ = socket.recv_fds(door, 1, 1)
-            if not said:
+            message, handles, _, _ = socket.recv_fds(door, 1, 1)
+            if not message:
                 return
             if os.fork():
                 for handle in handles:
@@ -102,7 +102,7 @@ def be_copied(pipe: Connection, served: Mapping[str, Served], settings: Mapping[
 def answer(pipe: Connection, served: Mapping[str, Served], settings: Mapping[str, Any]) -> None:
     """Answer until the server says, or is gone."""
     lock = threading.Lock()
-    asked: dict[int, Ask] = {}
+    pending: dict[int, Ask] = {}
 
     def send(message: Any) -> None:
         with lock, contextlib.suppress(OSError):  # the server is gone: `recv` says so too
@@ -110,19 +110,19 @@ def answer(pipe: Connection, served: Mapping[str, Served], settings: Mapping[str
 
     def deliver(done: list[tuple[Ask, Reply]]) -> None:
         for ask, _ in done:
-            asked.pop(ask.tag, None)
+            pending.pop(ask.tag, None)
         send(("done", [(ask.tag, ask.model, reply) for ask, reply in done]))
 
     engine = Engine(served, deliver, settings["limits"], Sent(send), threads=settings["threads"])
     try:
         while (message := pipe.recv()) is not None:
             if message[0] == "forget":
-                if (ask := asked.pop(message[1], None)) is not None:
+                if (ask := pending.pop(message[1], None)) is not None:
                     engine.forget(ask)
                 continue
             _, tag, model, action, body, content, left = message
-            asked[tag] = Ask(model, action, body, content, time.monotonic() + left, tag=tag)
-            engine.ask(asked[tag])
+            pending[tag] = Ask(model, action, body, content, time.monotonic() + left, tag=tag)
+            engine.ask(pending[tag])
     except (EOFError, OSError):
         os._exit(1)  # the server is gone: nobody waits for what is being worked on
     engine.close()

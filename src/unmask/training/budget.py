@@ -165,10 +165,10 @@ def _counted(
         tensors = (*batch.values.values(), *batch.extra.values(), batch.segment, batch.position, batch.unit)
         seen["data"] = float(sum(t.numel() * t.element_size() for t in tensors))
         seen["made"] = float(live.most)
-        gone = corruption.draw(batch, seed=0)
-        batch, gone = batch.to(device), gone.to(device)
+        hidden = corruption.draw(batch, seed=0)
+        batch, hidden = batch.to(device), hidden.to(device)
         with autocast():
-            return losses(batch, gone)[0]
+            return losses(batch, hidden)[0]
 
     return _Count(*_passes(model, loss, device), **seen)
 

@@ -76,7 +76,7 @@ class Whole:
         """
         return parts
 
-    def looked(self) -> None:
+    def validation_over(self) -> None:
         """A look at held-out data is over."""
 
     def whole(self) -> nn.Module | None:

@@ -1,8 +1,8 @@
 """Fine-tuning, the same for every kind of data: steps, looks at held-out data, early stopping, the best state kept,
 checkpoints.
 
-What is fine-tuned brings its data and its loss as a `Finetunable`; how long and how fast is a `Course`. Several members
-may be trained side by side in one module, each with an early stop and a best state of its own.
+What is fine-tuned brings its data and its loss as a `Finetunable`; how long and how fast is a `Schedule`. Several
+members may be trained side by side in one module, each with an early stop and a best state of its own.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from torch.optim import Optimizer
 
 from unmask.core.pretrain import Later
 from unmask.memory import keep_freed_memory, peak_memory
-from unmask.training.finetune_checkpoints import Keeper, Progress, StoppedBySignal
+from unmask.training.finetune_checkpoints import Checkpointer, Progress, StoppedBySignal
 from unmask.training.launcher import check_one_process
-from unmask.training.optimiser import NanGuard, rate, step
+from unmask.training.optimiser import NanGuard, step
+from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
 
@@ -33,7 +34,7 @@ UNBOUNDED = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Evaluation:
     """What a look at the held-out data found.
 
     Attributes:
@@ -45,7 +46,7 @@ class Look:
     metrics: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, score: float, metrics: dict[str, float] | None = None) -> Look:
+    def of(cls, score: float, metrics: dict[str, float] | None = None) -> Evaluation:
         """The look at a module that is one member."""
         return cls(scores=np.array([score]), metrics=metrics or {})
 
@@ -78,7 +79,7 @@ class Finetunable(ABC):
         """
 
     @abstractmethod
-    def look(self) -> Look:
+    def evaluate(self) -> Evaluation:
         """How good the module is on held-out data, as it is now."""
 
     def stepped(self, factor: float, *, applied: bool) -> None:  # noqa: B027 - not every kind needs it
@@ -98,7 +99,7 @@ class Finetunable(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class Schedule:
     """How long and how fast a fine-tuning run goes, and when it looks at the held-out data.
 
     Attributes:
@@ -117,12 +118,12 @@ class Course:
     """
 
     steps: int
-    look_every: int | None
-    look_last: bool = True
+    evaluate_every: int | None
+    evaluate_last: bool = True
     schedule: TrainSettings | None = None
     place: Callable[[int], float] | None = None
     minutes: float | None = None
-    looks_count: bool = True
+    evaluations_count: bool = True
     until: float = 1.0
     clip: float | None = 1.0
     patience: int | None = None
@@ -180,14 +181,14 @@ class BestState:
         if members > 1:
             self.state = {name: p.detach().clone() for name, p in module.named_parameters()}
 
-    def offer(self, look: Look, *, last: bool = False, state: Mapping[str, Tensor] | None = None) -> bool:
+    def offer(self, evaluate: Evaluation, *, last: bool = False, state: Mapping[str, Tensor] | None = None) -> bool:
         """Keep what is better than before; whether anything is.
 
         Args:
             last: no step follows: the state need not be copied.
             state: of one member, a copy that is made already; default is the present one.
         """
-        scores = np.where(np.isnan(look.scores), -np.inf, look.scores)
+        scores = np.where(np.isnan(evaluate.scores), -np.inf, evaluate.scores)
         better = (scores > self.scores) | (self.state is None)
         self.waited = np.where(better, 0, self.waited + 1)
         self.scores = np.where(better, scores, self.scores)
@@ -222,16 +223,22 @@ class _Loop:
         self,
         work: Finetunable,
         optimiser: Optimizer,
-        course: Course,
+        schedule: Schedule,
         tracker: Tracker | None,
-        keeper: Keeper | None,
+        checkpointer: Checkpointer | None,
         members: int,
     ) -> None:
-        self.work, self.optimiser, self.course, self.tracker, self.keeper = work, optimiser, course, tracker, keeper
+        self.work, self.optimiser, self.schedule, self.tracker, self.checkpointer = (
+            work,
+            optimiser,
+            schedule,
+            tracker,
+            checkpointer,
+        )
         for group in optimiser.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
-        self.best, self.guard = BestState(work.module, members=members), NanGuard(course.nan_limit)
+        self.best, self.guard = BestState(work.module, members=members), NanGuard(schedule.nan_limit)
         self.progress, self.stopped = Progress(), "finished"
         self.started, self.worked = time.perf_counter(), time.process_time()
         self.looking, self.looking_cpu, self.by_clock = 0.0, 0.0, 0.0
@@ -244,30 +251,30 @@ class _Loop:
             self.stopped = self.progress.ended
             return
         self.work.module.train()
-        last = round(self.course.until * self.course.steps)
+        last = round(self.schedule.until * self.schedule.steps)
         for epoch, items in itertools.islice(self._stream(), max(0, last - self.progress.step)):
             self._step(epoch, items)
-            if self._look_due():
-                self._look()
+            if self._evaluation_due():
+                self._evaluate()
                 if self._patience_is_over():
                     self.stopped = "early"
                     break
             if self._time_is_over():
                 self.stopped = "time"
                 break
-            if self.keeper is not None and self.keeper.due():
-                self._save(self.keeper)
-                if self.keeper.signals.requested:
+            if self.checkpointer is not None and self.checkpointer.due():
+                self._save(self.checkpointer)
+                if self.checkpointer.signals.requested:
                     self.stopped = "signal"
                     break
         self._read()
-        if self.keeper is not None and self.stopped != "signal" and self.keeper.keeps_end():
+        if self.checkpointer is not None and self.stopped != "signal" and self.checkpointer.keeps_end():
             self.progress.ended = self.stopped
-            self._save(self.keeper)
+            self._save(self.checkpointer)
 
     def finish(self) -> FinetuneResult:
         """Go back to the best state; how it went."""
-        if self.course.keep_best and self.best.state is not None:
+        if self.schedule.keep_best and self.best.state is not None:
             self.best.load()
             if self.progress.scores:  # else nothing was looked at yet
                 self.work.restore(self.progress.best_extra)
@@ -282,19 +289,19 @@ class _Loop:
             metrics=run.metrics,
             history=run.history,
             kept_step=run.kept_step,
-            total=run.step if self.course.minutes is not None else self.course.steps,
+            total=run.step if self.schedule.minutes is not None else self.schedule.steps,
             peak_memory_mb=peak_memory(),
         )
 
-    def begin_with(self, look: Look, state: Mapping[str, Tensor] | None) -> None:
+    def begin_with(self, evaluate: Evaluation, state: Mapping[str, Tensor] | None) -> None:
         """Let the state before the steps be one that may be kept."""
-        self.best.offer(look, state=state)
-        self._note(look, kept=True)
+        self.best.offer(evaluate, state=state)
+        self._note(evaluate, kept=True)
 
     def _restore(self) -> None:
-        if self.keeper is None or self.keeper.found is None:
+        if self.checkpointer is None or self.checkpointer.found is None:
             return
-        self.progress, best = self.keeper.restore(self.work.module, self.optimiser)
+        self.progress, best = self.checkpointer.restore(self.work.module, self.optimiser)
         self.work.restore(self.progress.extra)
         if self.progress.scores:
             self.best.scores, self.best.waited = np.array(self.progress.scores), np.array(self.progress.waited)
@@ -309,17 +316,17 @@ class _Loop:
             skip = 0
 
     def _step(self, epoch: int, items: np.ndarray) -> None:
-        run, course = self.progress, self.course
+        run, schedule = self.progress, self.schedule
         run.step += 1
         loss = self.work.backward(items, step=run.step, epoch=epoch)
-        if course.minutes is not None:
-            spent = time.perf_counter() - self.started - (0.0 if course.looks_count else self.looking)
-            self.by_clock = min(1.0, spent / (60 * course.minutes))
-        factor = course.factor(run.step, self.by_clock)
-        norm = step(self.optimiser, self.parameters, clip=course.clip, rate=factor)
+        if schedule.minutes is not None:
+            spent = time.perf_counter() - self.started - (0.0 if schedule.evaluations_count else self.looking)
+            self.by_clock = min(1.0, spent / (60 * schedule.minutes))
+        factor = schedule.factor(run.step, self.by_clock)
+        norm = step(self.optimiser, self.parameters, clip=schedule.clip, rate=factor)
         self.optimiser.zero_grad(set_to_none=True)
         row: dict[str, Any] | None = None
-        if self.tracker is not None and (run.step % course.log_every == 0 or run.step == 1):
+        if self.tracker is not None and (run.step % schedule.log_every == 0 or run.step == 1):
             row = {"epoch": epoch, **self.work.row(factor, time.perf_counter() - self.started)}
         self._read()
         self.taken = _Taken(Later([loss, norm]), run.step, self._share(), factor, row)
@@ -339,63 +346,63 @@ class _Loop:
 
     def _share(self) -> float:
         """The share of the run that is done."""
-        return self.by_clock if self.course.minutes is not None else self.progress.step / self.course.steps
+        return self.by_clock if self.schedule.minutes is not None else self.progress.step / self.schedule.steps
 
     def _time_is_over(self) -> bool:
-        return self.course.minutes is not None and self.by_clock >= 1.0
+        return self.schedule.minutes is not None and self.by_clock >= 1.0
 
     def _ends_here(self) -> bool:
-        return self.progress.step == self.course.steps or self._time_is_over()
+        return self.progress.step == self.schedule.steps or self._time_is_over()
 
-    def _look_due(self) -> bool:
-        every = self.course.look_every
+    def _evaluation_due(self) -> bool:
+        every = self.schedule.evaluate_every
         if every is None:
             return False
-        return self.progress.step % every == 0 or (self.course.look_last and self._ends_here())
+        return self.progress.step % every == 0 or (self.schedule.evaluate_last and self._ends_here())
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         """Look at the held-out data, and keep the state where it is the best so far."""
         self._read()
         began, working = time.perf_counter(), time.process_time()
         self.work.module.eval()
-        look = self.work.look()
-        if self.tracker is not None and look.metrics:
-            shown: dict[str, Any] = {f"validation_{name}": value for name, value in look.metrics.items()}
+        evaluate = self.work.evaluate()
+        if self.tracker is not None and evaluate.metrics:
+            shown: dict[str, Any] = {f"validation_{name}": value for name, value in evaluate.metrics.items()}
             self.tracker.log(self.progress.step, self._share(), kind="validation", **shown)
-        if self.course.keep_best:
-            self._note(look, kept=self.best.offer(look, last=self._ends_here()))
+        if self.schedule.keep_best:
+            self._note(evaluate, kept=self.best.offer(evaluate, last=self._ends_here()))
         else:
-            self._note(look, kept=True)
+            self._note(evaluate, kept=True)
         self.work.module.train()
         self.looking += time.perf_counter() - began
         self.looking_cpu += time.process_time() - working
 
-    def _note(self, look: Look, *, kept: bool) -> None:
+    def _note(self, evaluate: Evaluation, *, kept: bool) -> None:
         run = self.progress
-        run.history.append({"step": run.step, **look.metrics})
+        run.history.append({"step": run.step, **evaluate.metrics})
         run.scores, run.waited = self.best.scores.tolist(), self.best.waited.tolist()
         if kept:
-            run.metrics, run.kept_step, run.best_extra = look.metrics, run.step, self.work.saved()
+            run.metrics, run.kept_step, run.best_extra = evaluate.metrics, run.step, self.work.saved()
 
     def _patience_is_over(self) -> bool:
-        patience = self.course.patience
+        patience = self.schedule.patience
         return patience is not None and bool((self.best.waited >= patience).all())
 
-    def _save(self, keeper: Keeper) -> None:
+    def _save(self, checkpointer: Checkpointer) -> None:
         self._read()
         self.progress.extra = self.work.saved()
-        keeper.save(self.progress, self.work.module, self.best.state, self.optimiser)
+        checkpointer.save(self.progress, self.work.module, self.best.state, self.optimiser)
 
 
 def finetune(
     work: Finetunable,
     optimiser: Optimizer,
-    course: Course,
+    schedule: Schedule,
     *,
     tracker: Tracker | None = None,
-    keeper: Keeper | None = None,
-    first: Look | None = None,
-    begun: Mapping[str, Tensor] | None = None,
+    checkpointer: Checkpointer | None = None,
+    first: Evaluation | None = None,
+    initial: Mapping[str, Tensor] | None = None,
     members: int = 1,
 ) -> FinetuneResult:
     """Fine-tune; the module ends in its best state, ready to be used.
@@ -410,23 +417,23 @@ def finetune(
     """
     check_one_process("fine-tuning")
     keep_freed_memory()
-    loop = _Loop(work, optimiser, course, tracker, keeper, members)
+    loop = _Loop(work, optimiser, schedule, tracker, checkpointer, members)
     if first is not None:
-        loop.begin_with(first, begun)
-    with contextlib.nullcontext() if keeper is None else keeper.signals:
+        loop.begin_with(first, initial)
+    with contextlib.nullcontext() if checkpointer is None else checkpointer.signals:
         loop.take_steps()
     return loop.finish()
 
 
 def finetune_stage(
-    work: Finetunable, optimiser: Optimizer, course: Course, *, keeper: Keeper | None, **options: Any
+    work: Finetunable, optimiser: Optimizer, schedule: Schedule, *, checkpointer: Checkpointer | None, **options: Any
 ) -> FinetuneResult:
     """`finetune`, as one of several trainings of a run (`Stages`).
 
     Raises:
         StoppedBySignal: a signal ended it; its checkpoint is kept.
     """
-    result = finetune(work, optimiser, course, keeper=keeper, **options)
+    result = finetune(work, optimiser, schedule, checkpointer=checkpointer, **options)
     if result.stopped == "signal":
         raise StoppedBySignal(result.steps)
     return result

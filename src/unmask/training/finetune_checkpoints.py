@@ -1,6 +1,6 @@
 """Going on with an interrupted fine-tuning run: what its checkpoints keep, and when they are written.
 
-A run that trains one module keeps them by a `Keeper`, one that trains several, one after another, by `Stages`.
+A run that trains one module keeps them by a `Checkpointer`, one that trains several, one after another, by `Stages`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Progress:
     best_extra: dict[str, Any] = field(default_factory=dict)
 
 
-class Keeper:
+class Checkpointer:
     """Keeps the newest checkpoint of a run.
 
     Args:
@@ -144,7 +144,7 @@ class Stages:
     Args:
         folder: where; empty unless a run was interrupted.
         seconds: between checkpoints of the whole run.
-        fingerprint, resume: as a `Keeper` has them.
+        fingerprint, resume: as a `Checkpointer` has them.
     """
 
     def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:
@@ -155,7 +155,7 @@ class Stages:
         if found is not None:
             _Stage(self, found.parent)
 
-    def next(self, name: str) -> Keeper:
+    def next(self, name: str) -> Checkpointer:
         """The checkpoints of the next training; its name is for people who look into the folder."""
         self._begun += 1
         return _Stage(self, self.folder / f"{self._begun:02d}-{name}")
@@ -165,7 +165,7 @@ class Stages:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class _Stage(Keeper):
+class _Stage(Checkpointer):
     """Checkpoints of one training of a run, on the run's clock; its end is kept once there is any checkpoint."""
 
     def __init__(self, run: Stages, folder: Path) -> None:

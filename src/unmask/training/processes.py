@@ -114,18 +114,18 @@ def at_work(store: Store, name: str, rank: int) -> Iterator[None]:
 
     thread = threading.Thread(target=beat, name="alive", daemon=True)
     thread.start()
-    told = "ended"
+    outcome = "ended"
     try:
         yield
-        told = "done"
+        outcome = "done"
     except UserError as error:
-        told = f"failed: {error.what}"
+        outcome = f"failed: {error.what}"
         raise
     finally:
         ended.set()
         thread.join()
         with contextlib.suppress(RuntimeError):
-            store.set(f"{name}/{rank}", told)
+            store.set(f"{name}/{rank}", outcome)
 
 
 def wait_for(store: Store, name: str, rank: int, *, every: float = 0.5, silence: float = SILENCE) -> None:
@@ -140,10 +140,10 @@ def wait_for(store: Store, name: str, rank: int, *, every: float = 0.5, silence:
     while True:
         try:
             if store.check([f"{name}/{rank}"]):
-                told = store.get(f"{name}/{rank}").decode()
-                if told == "done":
+                message = store.get(f"{name}/{rank}").decode()
+                if message == "done":
                     return
-                raise UserError(f"process {rank} could not prepare the data ({told})", hint=hint)
+                raise UserError(f"process {rank} could not prepare the data ({message})", hint=hint)
             beat = store.get(f"{name}/{rank}/alive") if store.check([f"{name}/{rank}/alive"]) else b""
         except RuntimeError as error:  # the store went with the process that held it
             raise UserError(f"process {rank}, which prepares the data, has ended ({error})", hint=hint) from None
@@ -179,11 +179,11 @@ def others_alive(accelerator: Accelerator) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        told = str(error)
-        if accelerator.num_processes == 1 or not any(sign in told for sign in LOST):
+        reason = str(error)
+        if accelerator.num_processes == 1 or not any(sign in reason for sign in LOST):
             raise
         raise UserError(
-            f"another process of the run has ended ({told.splitlines()[0][:200]})",
+            f"another process of the run has ended ({reason.splitlines()[0][:200]})",
             hint="See what it said. Resume; torchrun does by itself, where it may restart (max-restarts).",
         ) from error
 

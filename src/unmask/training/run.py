@@ -30,7 +30,7 @@ from unmask.training.checkpoint import Checkpoint
 from unmask.training.compute import Compute, fit_memory, launch
 from unmask.training.engine import Whole
 from unmask.training.job import Job, RunResult
-from unmask.training.optimiser import NanGuard, rate, step
+from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_device
 from unmask.training.processes import (
     check_same_everywhere,
@@ -39,6 +39,7 @@ from unmask.training.processes import (
     own_random_numbers,
 )
 from unmask.training.same_run import check_not_done, check_same_run, warn_of_threads
+from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings, same_run_hint
 from unmask.training.signals import SignalGuard
 from unmask.training.tracking import Tracker, console_logger
@@ -48,9 +49,9 @@ from unmask.writing import own_folder
 CHECKPOINT_SHARE = 0.02
 """Of the time, what checkpoints by the clock take at most: one that takes 7 s (110 M parameters) is made every 350 s.
 """
-BETWEEN_LOOKS = 0.05
+BETWEEN_EVALUATIONS = 0.05
 """Of the run, between two validations, where `validate_every` does not say."""
-LOOKED_AT = 4
+EXAMINED = 4
 """Steps' worth of held-out slots that a validation on the way looks at: so it takes less than a tenth of the run."""
 
 
@@ -120,7 +121,7 @@ class Run:
             say(line)
         self.clock, self.guard = RunClock(settings.minutes, total, seconds, self.compute), NanGuard(settings.nan_limit)
         self.best = self._best_weights(found)
-        slots = LOOKED_AT * settings.batch_slots
+        slots = EXAMINED * settings.batch_slots
         self.held_out = Validation(job, self.engine, slots=slots, rows=self.fitted.rows, compute=self.compute)
         self.slots, self.seconds, self.padding = 0, 0.0, list[float]()
         self.unchecked: StepReport | None = None
@@ -152,13 +153,13 @@ class Run:
         """Begin anew, or where the checkpoint is; the seconds that the run took up to there."""
         self.resumed = found is not None
         self.step = self.first_step = 0 if found is None else found.step
-        self.stopped, self.validation, self.next_look = "finished", dict[str, float](), math.inf
+        self.stopped, self.validation, self.next_evaluation = "finished", dict[str, float](), math.inf
         if found is None:
             return 0.0
         extra = found.extra
         self.early.loss, self.early.waited = extra["best"], extra["waited"]
         self.early.refused = extra.get("refused", False)
-        self.next_look = extra.get("next_check", math.inf)
+        self.next_evaluation = extra.get("next_check", math.inf)
         if extra.get("stopped_before") == ending(self.settings):
             self.stopped = "early"  # and stays so until it is given another end
         return float(extra["seconds"])
@@ -178,12 +179,12 @@ class Run:
     def _take_steps(self) -> None:
         """Steps until the end, an early stop or a signal, with looks and checkpoints between them."""
         self.pace = CheckpointPace(self.settings)
-        self.next_look = min(self.next_look, self.clock.progress(self.step) + BETWEEN_LOOKS)
+        self.next_evaluation = min(self.next_evaluation, self.clock.progress(self.step) + BETWEEN_EVALUATIONS)
         if self.stopped == "early":
             return
         for report in self._reports():
             self._record(report)
-            if self._look_due(report) and self._look(report.progress):
+            if self._evaluation_due(report) and self._evaluate(report.progress):
                 self.stopped = "early"
                 return
             if self.compute.any_process(self.signals.requested):
@@ -246,16 +247,16 @@ class Run:
             "learning_rate": self.settings.learning_rate * rate(report.progress, self.settings),
         }
 
-    def _look_due(self, report: StepReport) -> bool:
+    def _evaluation_due(self, report: StepReport) -> bool:
         every = self.settings.validate_every
-        due = self.step % every == 0 if every else report.progress >= self.next_look
+        due = self.step % every == 0 if every else report.progress >= self.next_evaluation
         return due and bool(self.job.validation)
 
-    def _look(self, progress: float) -> bool:
+    def _evaluate(self, progress: float) -> bool:
         """Validate, and keep the weights where they are the best so far; whether the run is to stop."""
-        self.next_look = progress + BETWEEN_LOOKS
-        self.validation = self.held_out.look(self.tracker, self.step, progress)
-        improved, stop = self.early.look(self.validation)
+        self.next_evaluation = progress + BETWEEN_EVALUATIONS
+        self.validation = self.held_out.evaluate(self.tracker, self.step, progress)
+        improved, stop = self.early.evaluate(self.validation)
         if improved and self.best is not None:
             self.best.keep(self.engine.state(), self.step, write=self.compute.first_process)
         return stop
@@ -272,7 +273,7 @@ class Run:
             "best_step": self.best.step if self.best else None,
             "waited": self.early.waited,
             "refused": self.early.refused,
-            "next_check": self.next_look,
+            "next_check": self.next_evaluation,
             "seconds": self.clock.elapsed(),
             "precision": self.compute.precision.name,
             "parts": self.fitted.parts,
@@ -291,7 +292,7 @@ class Run:
             kept = best.step
             self.tracker.event("kept", step=kept)
         if self.job.validation:
-            self.validation = self.held_out.look(self.tracker, self.step, 1.0, whole=True)
+            self.validation = self.held_out.evaluate(self.tracker, self.step, 1.0, whole=True)
         if save is not None and (model := self.engine.whole()) is not None and self.compute.first_process:
             save(model)
         return kept
@@ -299,7 +300,7 @@ class Run:
     def _last_is_best(self) -> bool:
         """Whether the last weights beat those of the best look, judged the same way; not where they are why the run
         stopped."""
-        return self.stopped == "finished" and self.early.improves(self.held_out.look(self.tracker, self.step, 1.0))
+        return self.stopped == "finished" and self.early.improves(self.held_out.evaluate(self.tracker, self.step, 1.0))
 
     def _about(self) -> dict[str, Any]:
         """What is said of the run at its start."""

@@ -16,7 +16,7 @@ from unmask.training.checkpoint import Checkpoint, checkpoints, read_state
 from unmask.training.settings import TrainSettings
 
 
-def begun_with(folder: Path, name: str) -> Any:
+def started_with(folder: Path, name: str) -> Any:
     """What the run in a folder was begun with under this name of its fingerprint, by its newest checkpoint whose state
     can be read; None where that does not say."""
     for path in checkpoints(folder):
@@ -39,8 +39,8 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
         return
     was, now = checkpoint.extra.get("fingerprint"), json.loads(json.dumps(fingerprint, default=str))
     if was != now:
-        told = "; ".join(_differences(was, now)) if isinstance(was, Mapping) else "another version wrote it"
-        raise UserError(f"{folder}: the run there was started with other data or settings: {told}", hint=hint)
+        reason = "; ".join(_differences(was, now)) if isinstance(was, Mapping) else "another version wrote it"
+        raise UserError(f"{folder}: the run there was started with other data or settings: {reason}", hint=hint)
 
 
 def check_not_done(checkpoint: Checkpoint | None, settings: TrainSettings, steps: int | None, folder: Path) -> None:
@@ -51,9 +51,9 @@ def check_not_done(checkpoint: Checkpoint | None, settings: TrainSettings, steps
     """
     if checkpoint is not None and steps is not None and checkpoint.step > steps:
         epochs = f"{setting('epochs', settings.epochs)} ({steps:,} in all)"
-        asked = epochs if settings.epochs is not None else setting("steps", steps)
+        length = epochs if settings.epochs is not None else setting("steps", steps)
         raise UserError(
-            f"{folder}: the run has taken {checkpoint.step:,} steps, and {asked} asks for fewer",
+            f"{folder}: the run has taken {checkpoint.step:,} steps, and {length} asks for fewer",
             hint="Ask for as many or more, or begin in another folder.",
         )
 

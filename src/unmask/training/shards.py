@@ -93,7 +93,7 @@ class Shards(Whole):
             yield nothing() if part is None else part
             del part
 
-    def looked(self) -> None:
+    def validation_over(self) -> None:
         """Give up the weights that were together for the look: the next use makes them anew, as they are then."""
         self.root.reshard()
 
@@ -120,7 +120,7 @@ class Shards(Whole):
                 full = state[name] if everywhere or self.compute.first_process else torch.empty(tensor.shape)
                 full = full.to(self.compute.device, tensor.dtype)
                 tensor.copy_(self._share(full, tensor, None if everywhere else 0))
-        self.looked()
+        self.validation_over()
 
     def _share(self, full: Tensor, like: Tensor, source: int | None) -> Tensor:
         if not isinstance(like, DTensor):

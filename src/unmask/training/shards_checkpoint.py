@@ -88,7 +88,7 @@ class ShardWriter:
 
     def _end(self, step: int, written: Future[Any], state: dict[str, Any]) -> None:
         """When all processes have written: say that the checkpoint is whole."""
-        said: list[Any] = [None]
+        outcome: list[Any] = [None]
         try:
             written.result()
             place, rank = temporary_place(self.folder, step), distributed.get_rank()
@@ -98,12 +98,12 @@ class ShardWriter:
             everyone: list[Any] = [None] * state["shards"]["processes"]
             distributed.all_gather_object(everyone, mine, group=self.group)
             if self.first:
-                said = [self._commit(step, state | {"files": {k: v for of in everyone for k, v in of.items()}})]
-            distributed.broadcast_object_list(said, 0, group=self.group)
+                outcome = [self._commit(step, state | {"files": {k: v for of in everyone for k, v in of.items()}})]
+            distributed.broadcast_object_list(outcome, 0, group=self.group)
         except BaseException as error:  # raised in the loop, at the next checkpoint
-            said = [str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__]
-        if said[0] is not None:
-            self.failed = not_written(self.folder, step, OSError(said[0]))
+            outcome = [str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__]
+        if outcome[0] is not None:
+            self.failed = not_written(self.folder, step, OSError(outcome[0]))
 
     def _commit(self, step: int, state: dict[str, Any]) -> str | None:
         """Make the checkpoint visible; why that failed, or None."""
@@ -179,23 +179,23 @@ def _read(
         like: a tensor for a state of this parameter, of this shape and type.
     """
     reader = HuggingFaceStorageReader(path=str(found.path))
-    asked: dict[str, Tensor] = {MODEL + name: tensor for name, tensor in weights.items()}
+    wanted: dict[str, Tensor] = {MODEL + name: tensor for name, tensor in weights.items()}
     try:
         for name, about in reader.read_metadata().state_dict_metadata.items():
             assert isinstance(about, TensorStorageMetadata)
             size, kind = about.size, about.properties.dtype
             if name.startswith(OPTIMISER):
-                asked[name] = like(int(name.removeprefix(OPTIMISER).partition(".")[0]), size, kind)
+                wanted[name] = like(int(name.removeprefix(OPTIMISER).partition(".")[0]), size, kind)
             elif not weights:
-                asked[name] = torch.zeros(size, dtype=kind)
+                wanted[name] = torch.zeros(size, dtype=kind)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # each process reads by itself, as asked
-            load(dict(asked), storage_reader=reader, no_dist=True)
+            load(dict(wanted), storage_reader=reader, no_dist=True)
     except Exception as error:  # torch raises many kinds for names and shapes that differ
-        told = str(error).strip().splitlines()
+        reason = str(error).strip().splitlines()
         raise UserError(
-            f"{found.path}: not a checkpoint of this model ({told[-1][:300] if told else type(error).__name__})",
+            f"{found.path}: not a checkpoint of this model ({reason[-1][:300] if reason else type(error).__name__})",
             hint=f"torch {(found.shards or {}).get('torch')} wrote it, this is {torch.__version__}.",
         ) from error
-    weights.update({n.removeprefix(MODEL): t for n, t in asked.items() if n.startswith(MODEL)})
-    return {n.removeprefix(OPTIMISER): t for n, t in asked.items() if n.startswith(OPTIMISER)}
+    weights.update({n.removeprefix(MODEL): t for n, t in wanted.items() if n.startswith(MODEL)})
+    return {n.removeprefix(OPTIMISER): t for n, t in wanted.items() if n.startswith(OPTIMISER)}

@@ -59,7 +59,7 @@ def held_out_metrics(
         device=compute.device,
         without_gradients=engine.without_gradients,
     )
-    engine.looked()
+    engine.validation_over()
     n = part["hidden_slots"]
     right = part.get("accuracy", math.nan) * n
     sums = compute.total(torch.tensor([part["loss"] * n, right, n], dtype=torch.float64, device=compute.device))
@@ -81,7 +81,7 @@ class Validation:
         self.job, self.engine, self.slots, self.rows, self.compute = job, engine, slots, rows, compute
         self.sets = {"validation": job.validation, **(job.extra_validation or {})}
 
-    def look(self, tracker: Tracker, step: int, progress: float, *, whole: bool = False) -> dict[str, float]:
+    def evaluate(self, tracker: Tracker, step: int, progress: float, *, whole: bool = False) -> dict[str, float]:
         """Metrics of the sets, such as 'validation_loss', and the figure that the job watches; logged, and what the job
         measures itself beside them.
 
@@ -195,7 +195,7 @@ class EarlyStopping:
         better = self.loss is None or metrics[self.watched] < self.loss
         return better and not self._refused(metrics)
 
-    def look(self, metrics: dict[str, float]) -> tuple[bool, bool]:
+    def evaluate(self, metrics: dict[str, float]) -> tuple[bool, bool]:
         """Count a look; (whether it is the best so far, whether the run is to stop)."""
         self.refused = refused = self._refused(metrics)
         loss = metrics[self.watched]

@@ -157,10 +157,12 @@ def test_trained_weights_are_averaged_with_those_of_the_start(base, tmp_path, sh
 
 def test_averages_that_are_wrong_more_often_on_held_out_pictures_are_not_kept(base, tmp_path, monkeypatch):
     from unmask.modalities.images.classify.classifier_training import PictureFinetuning
-    from unmask.training.finetune import Look
+    from unmask.training.finetune import Evaluation
 
     looks = iter([0.1, 0.5, 0.5, 0.4, 0.5])  # the start, after the epoch, before and after averaging
-    monkeypatch.setattr(PictureFinetuning, "look", lambda self: Look.of(found := next(looks), {"accuracy": found}))
+    monkeypatch.setattr(
+        PictureFinetuning, "evaluate", lambda self: Evaluation.of(found := next(looks), {"accuracy": found})
+    )
     done = tuned(base, pictures(60), tmp_path / "c", epochs=1, holdout=0.2, precision="fp32", pooling="mean")
     assert not done.figures["averaged"]
     assert done.figures["validation_accuracy"] == 0.5

@@ -314,9 +314,9 @@ def usually_tuned(labelled, tmp_path_factory):
 
 def test_every_setting_of_finetuning_has_another_value_here():
     own = {f.name for f in dataclasses.fields(ClassifierSettings)} - {"train"}
-    course = {f.name for f in dataclasses.fields(TrainSettings)} - set(UNREAD)
+    schedule = {f.name for f in dataclasses.fields(TrainSettings)} - set(UNREAD)
     assert set(TUNED) == own
-    assert set(COURSE) == course - {"minutes", "memory", "device", "checkpoint_seconds", "nan_limit"}
+    assert set(COURSE) == schedule - {"minutes", "memory", "device", "checkpoint_seconds", "nan_limit"}
 
 
 @pytest.mark.parametrize("name", [*TUNED, *COURSE])

@@ -16,7 +16,7 @@ from unmask.modalities.images.classify.probe_start import folded
 from unmask.modalities.images.reading.account import check_fit, describe
 from unmask.modalities.images.reading.arrays import from_array
 from unmask.modalities.images.reading.sources import read_images
-from unmask.modalities.images.reading.split import copies_said, held_out_by_class, held_out_pictures, kept_together
+from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, held_out_pictures, kept_together
 
 
 def picture(path, number):
@@ -75,7 +75,7 @@ def test_copies_and_what_they_join_stay_on_one_side(seed):
         assert 0 < held.sum() < 40
         for number in np.unique(together):
             assert len(set(held[together == number])) == 1
-    assert copies_said(found)[0] == "3 pictures are exact copies of others: kept on one side of every split"
+    assert copy_notes(found)[0] == "3 pictures are exact copies of others: kept on one side of every split"
 
 
 def test_pictures_of_several_classes_are_named_by_every_command(tmp_path, capsys, monkeypatch):
@@ -97,13 +97,13 @@ def test_pictures_of_several_classes_are_named_by_every_command(tmp_path, capsys
     code, said, _ = run(capsys, "evaluate", "c", "photos")
     assert line in said
     several = dataclasses.replace(read_images(tmp_path / "photos"), labels=np.zeros(26, int))
-    assert len(copies_said(several)) == 1
+    assert len(copy_notes(several)) == 1
 
 
 def test_splits_without_copies_are_as_before():
     found = images()
     assert kept_together(found) is None
-    assert copies_said(found) == []
+    assert copy_notes(found) == []
 
 
 def test_folds_keep_groups_whole():

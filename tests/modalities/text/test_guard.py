@@ -136,16 +136,16 @@ def test_a_guarded_run_goes_on_bit_for_bit(base, corpus, tmp_path):
 def test_the_untrained_weights_are_the_best_until_a_look_is_better(better, corpus, tmp_path, monkeypatch):
     """Killed before the first look, and resumed: what was kept is still the start."""
     start, _ = better
-    looked = Run._look
+    evaluated = Run._evaluate
 
     def end(self, progress):
         raise KeyboardInterrupt
 
     harm = embedding_settings({**SHORT, "learning_rate": 0.5, "clip": "none", "checkpoint_every": 1, "steps": 30})
-    monkeypatch.setattr(Run, "_look", end)
+    monkeypatch.setattr(Run, "_evaluate", end)
     with pytest.raises(KeyboardInterrupt):
         adapt_embedding(start, corpus, tmp_path / "out", settings=harm, console=False)
-    monkeypatch.setattr(Run, "_look", looked)
+    monkeypatch.setattr(Run, "_evaluate", evaluated)
     found = adapt_embedding(start, corpus, tmp_path / "out", settings=harm, resume=True, console=False)
     assert found.run.result.kept_step == 0
     assert found.verdict.share == 0

@@ -8,7 +8,7 @@ import pytest
 from commands import run
 from text_corpus import SENTENCES, made_model
 from unmask.errors import UserError
-from unmask.modalities.text.uses.filling import nothing_to_read, special_said, special_tokens_in, unknown_said
+from unmask.modalities.text.uses.filling import nothing_to_read, special_notes, special_tokens_in, unknown_notes
 from unmask.modalities.text.uses.minimal_pairs import MinimalPair, evaluate_minimal_pairs
 
 NOTHING = ["", "   ", "\N{GRINNING FACE}\N{GRINNING FACE}", "[MASK]", "[SEP] [PAD]", "\N{ZERO WIDTH SPACE}"]
@@ -69,10 +69,10 @@ def test_special_tokens_in_a_text_are_found(kind):
     assert special_tokens_in(tokenizer, "The [MASK] sat [SEP] on[PAD] the [MASK].") == ["[MASK]", "[SEP]", "[PAD]"]
     for text in ("The cat sat.", "The [mask] sat (SEP).", "", "\N{GRINNING FACE}"):
         assert special_tokens_in(tokenizer, text) == []
-    [line] = special_said(tokenizer, ["a fox", "a [SEP] fox", "[PAD]"])
+    [line] = special_notes(tokenizer, ["a fox", "a [SEP] fox", "[PAD]"])
     assert line.startswith("warning: 2 of 3 texts hold special tokens, the first is text 2 ([SEP])")
-    assert special_said(tokenizer, ["a fox", ""]) == []
-    assert special_said(tokenizer, ["a [MASK]"], but=["[MASK]"]) == []
+    assert special_notes(tokenizer, ["a fox", ""]) == []
+    assert special_notes(tokenizer, ["a [MASK]"], but=["[MASK]"]) == []
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
@@ -97,7 +97,7 @@ def test_texts_without_anything_to_read_are_found(kind):
     )
     assert nothing_to_read(tokenizer, []) == []
     assert nothing_to_read(tokenizer, tokenizer.ids(["\u3000" * 12 + "the", "\u0f00 the"])) == []
-    assert len(unknown_said(tokenizer, tokenizer.ids(["the \u0f00"]))) == (kind != "bpe")
+    assert len(unknown_notes(tokenizer, tokenizer.ids(["the \u0f00"]))) == (kind != "bpe")
     rows = made_model(kind).score([*bare, *unknown])
     assert [(row["score"], row["slots"]) for row in rows] == [(None, 0)] * len(rows)
 

@@ -143,13 +143,13 @@ def predict(
         found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))
         lines.append(f"by {BY_SPLITS}: " + ", ".join(f"{count:,} {name}" for name, count in found["splits"].items()))
     counts = {str(name or "unknown"): n for name, n in frame["split"].value_counts(sort=True).iter_rows()}
-    found["split"], said = counts, list[str]()
+    found["split"], warned = counts, list[str]()
     if counts.get("train"):
-        said.append(
+        warned.append(
             f"{counts['train']} of {len(points)} are of patients who trained the head (split: train): their "
             "probabilities are too good; judge the model on the others"
         )
     if loaded.met.warning() is not None:
-        said.append(f"split is empty: {loaded.met.warning()}")
-    found["warnings"], lines = said, [*lines, *(f"warning: {text}" for text in said)]
+        warned.append(f"split is empty: {loaded.met.warning()}")
+    found["warnings"], lines = warned, [*lines, *(f"warning: {text}" for text in warned)]
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)

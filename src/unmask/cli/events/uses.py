@@ -43,9 +43,9 @@ def fill(
     line = f"{out}: {counts['value']} missing values filled, {counts['next']} next events"
     found = {"out": out, "rows": len(frame), "filled_slots": counts["value"], "next_events": counts["next"]}
     found |= {"dead": loaded.dead, **loaded.unknown}
-    said = [f"{loaded.dead:,} patients who died have no next events"] if loaded.dead else []
+    notes = [f"{loaded.dead:,} patients who died have no next events"] if loaded.dead else []
     output.write(
-        found, [line, *said, unknown_line(loaded.unknown)], device=str(loaded.device), precision=loaded.precision
+        found, [line, *notes, unknown_line(loaded.unknown)], device=str(loaded.device), precision=loaded.precision
     )
 
 
@@ -216,13 +216,13 @@ def ask(
         write(loaded, events, frame, report, patients=list(patient or ()), examples=examples, source=data)
     write_predictions(frame, out)
     unanswered = frame.filter(frame["unanswered"].is_not_null())
-    told = {str(n): c for n, c in unanswered.group_by("unanswered").len().sort("unanswered").iter_rows()}
+    reasons = {str(n): c for n, c in unanswered.group_by("unanswered").len().sort("unanswered").iter_rows()}
     lines = [f"{out}: {len(frame):,} answers", *summary_lines(frame)]
-    lines += [f"not answered: {count:,} ({why})" for why, count in told.items()]
+    lines += [f"not answered: {count:,} ({why})" for why, count in reasons.items()]
     lines += [*outside_line(0 if points is None else points.outside), unknown_line(loaded.unknown)]
     lines += loaded.uncalibrated()
     lines += [f"report: {report}"] if report is not None else []
-    found = {"out": out, "rows": len(frame), "questions": len(questions), "unanswered": told}
+    found = {"out": out, "rows": len(frame), "questions": len(questions), "unanswered": reasons}
     found |= {"outside": 0 if points is None else points.outside, "warnings": loaded.uncalibrated()}
     found |= {"means": dict(frame.group_by("question", maintain_order=True).agg(frame_mean()).iter_rows())}
     found |= {"report": report} if report is not None else {}
@@ -282,5 +282,5 @@ def legend_line(results: dict[str, dict[str, Any]]) -> list[str]:
     from unmask.evaluation.meanings import legend
     from unmask.modalities.events.uses.outcome_report import SHOWN
 
-    told = legend(k for k in SHOWN if any(k in r for r in results.values()))
-    return [told] if told else []
+    words = legend(k for k in SHOWN if any(k in r for r in results.values()))
+    return [words] if words else []

@@ -45,9 +45,9 @@ def finetune(
         return
     lines = [f"{found['steps']} steps, {found['seconds']:.0f} s, {found['images_per_second']:,.0f} images/s"]
     if "kept_by" in found:
-        value, told = found[f"validation_{found['kept_by']}"], KEPT[found["kept_by"]]
+        value, label = found[f"validation_{found['kept_by']}"], KEPT[found["kept_by"]]
         shown = f"{value:.1%}" if found["kept_by"] == "accuracy" else f"{value:.4g}"
-        lines += [f"validation {told} {shown} ({found['validation_pictures']} pictures)"]
+        lines += [f"validation {label} {shown} ({found['validation_pictures']} pictures)"]
     if found["problem"] != "single" and "validation" in found:
         lines += scored_lines(found["validation"])
     lines += [f"model:  {out}", f"report: {done.folder / 'report.html'}"]

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.table.reading import Result, note_lines, numbered, read_for, table_model, told_schema, warned_of
+from unmask.cli.table.reading import Result, note_lines, numbered, read_for, schema_lines, table_model, warned_of
 from unmask.errors import UserError
 from unmask.files import check_results
 
@@ -263,7 +263,7 @@ def impute_properly(
                 f"{model} is a folder, and there is no TABLE", hint="unmask impute MODEL TABLE --proper 20 --out F"
             )
         table = model
-        known: Any = told_schema(schema, missing)
+        known: Any = schema_lines(schema, missing)
     elif schema or duration or event or entry or event_level:
         raise UserError(
             "--schema, --duration, --event, --event-level or --entry with a model",

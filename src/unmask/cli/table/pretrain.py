@@ -41,7 +41,7 @@ def pretrain(
 ) -> None:
     """Fit a masked model to a table, complete or not: for impute, synthesize, augment."""
     from unmask.cli.common import Output, run_overrides
-    from unmask.cli.table.reading import told_schema
+    from unmask.cli.table.reading import schema_lines
     from unmask.errors import UserError
     from unmask.modalities.table.fitting.imputation_quality import text_table
     from unmask.modalities.table.pretrain import pretrain as run
@@ -58,7 +58,7 @@ def pretrain(
         finished = run(
             read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet),
             out,
-            schema=told_schema(schema, missing),
+            schema=schema_lines(schema, missing),
             duration=duration,
             event=event,
             entry=entry,

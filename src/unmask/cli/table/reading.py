@@ -36,7 +36,7 @@ def table_model(model: str) -> Any:
     return load(model)
 
 
-def told_schema(schema: str | None, missing: Sequence[str]) -> dict[str, Any]:
+def schema_lines(schema: str | None, missing: Sequence[str]) -> dict[str, Any]:
     """What a person says of a table: a schema file, and further spellings of a missing value."""
     from unmask.modalities.table.schema.infer import spellings
     from unmask.training.settings import load_toml
@@ -84,14 +84,14 @@ def note_lines(notes: Iterable[str]) -> list[str]:
 @contextlib.contextmanager
 def warned_of() -> Iterator[list[str]]:
     """What is warned of meanwhile: listed, and printed on stderr at the end."""
-    said: list[str] = []
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        yield said
-    said += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+        yield messages
+    messages += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
     from unmask.cli.common import on_stderr
 
-    for text in said:
+    for text in messages:
         on_stderr(f"warning: {text}")
 
 
@@ -119,7 +119,7 @@ def describe(
     output = Output(json_)
     found = look(
         table,
-        schema=told_schema(schema, missing),
+        schema=schema_lines(schema, missing),
         duration=duration,
         event=event,
         entry=entry,

@@ -51,10 +51,10 @@ def score(
     output = Output(json_)
     loaded = table_model(model)
     frame = read_for(loaded, table, missing, decimal, encoding, sheet)
-    with warned_of() as said:
+    with warned_of() as messages:
         results = loaded.score(frame, absent=absent)
     count = sum(r["slots"] for r in results)
-    found = {"rows": len(results), "slots": count, "results": results, "warnings": said}
+    found = {"rows": len(results), "slots": count, "results": results, "warnings": messages}
     output.write(found, score_lines(results))
 
 
@@ -84,10 +84,10 @@ def embed(
     output = Output(json_)
     check_results([out], [table])
     loaded = table_model(model)
-    with warned_of() as said:
+    with warned_of() as messages:
         array = loaded.embed(table, absent=absent)
     write_array([array], len(array), out)
-    found = {"out": out, "rows": len(array), "shape": list(array.shape), "warnings": said}
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), "warnings": messages}
     output.write(found, [f"{out}: {array.shape[0]} x {array.shape[1]}"])
 
 

@@ -37,7 +37,7 @@ def fill(
     """Fill the blanks of texts."""
     from unmask.cli.common import Output, on_stderr
     from unmask.files import check_results
-    from unmask.modalities.text.uses.filling import BLANK, bare_said, special_said, unknown_said
+    from unmask.modalities.text.uses.filling import BLANK, bare_notes, special_notes, unknown_notes
     from unmask.registry import load
     from unmask.writing import write_json_lines
 
@@ -60,9 +60,9 @@ def fill(
     for place in bare:
         results[place] = {"text": texts[place], "filled": texts[place], "slots": [], "log_probability": None}
     written = [one.replace(BLANK, loaded.tokenizer.mask_token) for one in texts]
-    special = special_said(loaded.tokenizer, written, but=[loaded.tokenizer.mask_token])
-    unknown = unknown_said(loaded.tokenizer, loaded.tokenizer.ids(written))
-    for line in [*special, *unknown, *bare_said(bare, len(texts), "nothing is filled into them")]:
+    special = special_notes(loaded.tokenizer, written, but=[loaded.tokenizer.mask_token])
+    unknown = unknown_notes(loaded.tokenizer, loaded.tokenizer.ids(written))
+    for line in [*special, *unknown, *bare_notes(bare, len(texts), "nothing is filled into them")]:
         on_stderr(line)
     if out is not None:
         write_json_lines(results, out)
@@ -87,7 +87,7 @@ def score(
 ) -> None:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
     from unmask.cli.common import PART, Output, in_parts, on_stderr, write_scores
-    from unmask.modalities.text.uses.filling import special_said, unknown_said
+    from unmask.modalities.text.uses.filling import special_notes, unknown_notes
     from unmask.registry import load
 
     output = Output(json_)
@@ -97,9 +97,9 @@ def score(
         loaded.check(texts)  # a text that is too long is named by its place among all
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
-    special = special_said(loaded.tokenizer, texts, then=", and they are not scored")
-    unknown = unknown_said(loaded.tokenizer, loaded.tokenizer.ids(texts))
-    for line in [*special, *unknown, *_unscored_said(results)]:
+    special = special_notes(loaded.tokenizer, texts, then=", and they are not scored")
+    unknown = unknown_notes(loaded.tokenizer, loaded.tokenizer.ids(texts))
+    for line in [*special, *unknown, *_unscored_notes(results)]:
         on_stderr(line)
     lines = []
     for row in results:
@@ -108,7 +108,7 @@ def score(
     write_scores(output, loaded, results, lines)
 
 
-def _unscored_said(results: Sequence[Mapping[str, Any]]) -> list[str]:
+def _unscored_notes(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """How many texts have no score, in words; nothing where all have one."""
     found = [number for number, row in enumerate(results, start=1) if row["score"] is None]
     if not found:
@@ -137,7 +137,7 @@ def embed(
     """Embed texts, one row per line, order kept."""
     from unmask.cli.common import Output, in_parts, on_stderr, write_array
     from unmask.files import check_results
-    from unmask.modalities.text.uses.filling import bare_said, cut_said, nothing_to_read, special_said, unknown_said
+    from unmask.modalities.text.uses.filling import bare_notes, cut_notes, nothing_to_read, special_notes, unknown_notes
     from unmask.registry import load
 
     output = Output(json_)
@@ -147,9 +147,9 @@ def embed(
     how = {"prompt": prompt, "prompt_name": prompt_name}
     cut, read = loaded.too_long(texts, **how), loaded.tokenizer.ids(texts)
     bare = nothing_to_read(loaded.tokenizer, read)
-    said = [*cut_said(cut, len(texts), loaded.embedded_slots), *special_said(loaded.tokenizer, texts)]
-    said += unknown_said(loaded.tokenizer, read)
-    for line in [*said, *bare_said(bare, len(texts), "their vectors say nothing of them")]:
+    notes = [*cut_notes(cut, len(texts), loaded.embedded_slots), *special_notes(loaded.tokenizer, texts)]
+    notes += unknown_notes(loaded.tokenizer, read)
+    for line in [*notes, *bare_notes(bare, len(texts), "their vectors say nothing of them")]:
         on_stderr(line)
     parts = in_parts(texts, lambda some: loaded.embed(some, pooling=pooling, **how))
     shape = write_array(parts, len(texts), out)
@@ -278,9 +278,11 @@ def generate(
     output = Output(json_, seed)
     check_results([out], [])
     loaded = load(model, device=device, precision=precision)
-    warnings = [said for said in (shown_little(loaded), unknown_given(loaded, prefix, suffix)) if said is not None]
-    for said in warnings:
-        on_stderr(f"warning: {said}")
+    warnings = [
+        warning for warning in (shown_little(loaded), unknown_given(loaded, prefix, suffix)) if warning is not None
+    ]
+    for warning in warnings:
+        on_stderr(f"warning: {warning}")
     results = loaded.generate(
         prefix=prefix,
         suffix=suffix,

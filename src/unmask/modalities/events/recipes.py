@@ -175,8 +175,8 @@ class EventSettings:
         if self.until not in (None, "last"):
             moment_of(self.until, "until")
         require_shares(self, "ratio", "holdout")
-        asked = f"a share up to ratio={self.ratio}, or none"
-        require(self, lambda v: v is None or 0 <= v <= self.ratio, asked, "ratio_from")
+        expected = f"a share up to ratio={self.ratio}, or none"
+        require(self, lambda v: v is None or 0 <= v <= self.ratio, expected, "ratio_from")
         require(self, lambda v: v >= 0, "a number, 0 or more", "code_weight", "value_weight", "time_weight")
         if not (self.code_weight or self.value_weight or self.time_weight):
             raise UserError("code_weight, value_weight and time_weight are all 0", hint="Train one of them at least.")

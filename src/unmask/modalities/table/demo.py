@@ -42,7 +42,7 @@ def run_demo(
     study = load_study()
     out = demo_folder(out)
     start = time.perf_counter()
-    holed, gone = punch(study, seed)
+    holed, removed = punch(study, seed)
     write_table(holed, out / "with-holes.csv")
     run = pretrain(
         holed, out / "model", duration="time", event="cens", settings=settings_of(seed=seed), console=console
@@ -51,7 +51,7 @@ def run_demo(
     filled = model.impute(holed)
     write_table(filled, out / "imputed.csv")
     records = model.intervals(holed, coverage=0.9).to_dicts()
-    table, inside = judged(study, holed, filled, records, gone)
+    table, inside = judged(study, holed, filled, records, removed)
     real = complete(model, study, seed)
     synthetic = model.synthesize(study.height, seed=seed)
     write_table(synthetic, out / "synthetic.csv")
@@ -82,11 +82,11 @@ def punch(study: Any, seed: int) -> tuple[Any, dict[str, np.ndarray]]:
     import polars as pl
 
     rng = np.random.default_rng(seed)
-    gone = {name: rng.random(study.height) < HOLES for name in study.columns if name not in ("time", "cens")}
+    removed = {name: rng.random(study.height) < HOLES for name in study.columns if name not in ("time", "cens")}
     holed = study.with_columns(
-        pl.when(pl.Series(hit)).then(None).otherwise(pl.col(name)).alias(name) for name, hit in gone.items()
+        pl.when(pl.Series(hit)).then(None).otherwise(pl.col(name)).alias(name) for name, hit in removed.items()
     )
-    return holed, gone
+    return holed, removed
 
 
 def judged(

@@ -166,10 +166,10 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         outcome = outcome_columns(y if self.use_outcome else None, duration, event, self.use_outcome, len(frame))
         self._fit_model(frame, outcome)
         self.n_iter_ = self.model_.facts["steps"] if self.model_ is not None else 0
-        gone = self._gone(frame)
+        missing = self._gone(frame)
         if self.add_indicator:
-            self.indicator_ = MissingIndicator(error_on_new=False).fit(np.where(gone, np.nan, 0.0))
-        self._say(gone)
+            self.indicator_ = MissingIndicator(error_on_new=False).fit(np.where(missing, np.nan, 0.0))
+        self._say(missing)
         return self
 
     def _fit_model(self, frame: Frame, outcome: tuple[list[Any], list[np.ndarray]]) -> None:
@@ -213,15 +213,15 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """The table with its missing cells filled; see the class for the kind of table."""
         check_is_fitted(self, "schema_")
         frame = self._read(X, reset=False)
-        gone = self._gone(frame)
-        table = filled_copy(frame, self._changes(frame, gone), self.schema_, list(range(len(frame.names))))
+        missing = self._gone(frame)
+        table = filled_copy(frame, self._changes(frame, missing), self.schema_, list(range(len(frame.names))))
         for i, c in enumerate(self.schema_.columns):
             if c.kind not in LEFT_OUT and not c.modelled and self.keep_empty_features:
                 table = _filled_empty(table, i)
         table = chosen(table, np.flatnonzero(self.kept_).tolist())
         names = self.get_feature_names_out().tolist()
         if self.add_indicator:
-            marks = self.indicator_.transform(np.where(gone, np.nan, 0.0))
+            marks = self.indicator_.transform(np.where(missing, np.nan, 0.0))
             table = appended(table, names[-marks.shape[1] :] if marks.shape[1] else [], marks.astype(bool))
         return handed_out(table, names, _get_output_config("transform", self)["dense"])
 
@@ -355,9 +355,9 @@ def _is_object(X: Any) -> bool:
 
 def _numeric(column: np.ndarray) -> np.ndarray:
     """A copy of an object column, of floats where it holds nothing but numbers."""
-    gone = np.array([no_value(v) for v in column], bool)
-    if {type(v) for v in column[~gone]} <= {int, float, np.float64, np.int64, np.float32}:
-        return np.where(gone, np.nan, column).astype(np.float64)
+    missing = np.array([no_value(v) for v in column], bool)
+    if {type(v) for v in column[~missing]} <= {int, float, np.float64, np.int64, np.float32}:
+        return np.where(missing, np.nan, column).astype(np.float64)
     return column.copy()
 
 

@@ -35,10 +35,10 @@ from unmask.modalities.table.rules.declared_schema import schema_for
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import (
+    empty_row_notes,
     empty_rows,
     encode,
     match_columns,
-    said_of_empty,
     widened,
     writes_point,
 )
@@ -118,7 +118,7 @@ class TableModel(FittedTable):
         columns = encode(frame, found)
         breaches = recorded_breaches(Rules.of(found), columns, frame.row_name)
         empty = empty_rows(frame, found)
-        left_out = [f"warning: {text}" for text in said_of_empty(frame, empty, "not counted in the fit")]
+        left_out = [f"warning: {text}" for text in empty_row_notes(frame, empty, "not counted in the fit")]
         if left_out:
             columns, weight = [x[~empty] for x in columns], None if weight is None else weight[~empty]
         if len(columns[0]) < 2:
@@ -285,12 +285,12 @@ class TableModel(FittedTable):
         """
         frame, lacking = widened(read_frame(data), self.schema, absent)
         columns = encode(frame, self.schema)
-        said = [f"not in the table, so hidden in every row: {', '.join(map(repr, lacking))}"] if lacking else []
-        return frame, columns, said + beyond_range(self.schema, self.table.codings, columns, frame.row_name)
+        notes = [f"not in the table, so hidden in every row: {', '.join(map(repr, lacking))}"] if lacking else []
+        return frame, columns, notes + beyond_range(self.schema, self.table.codings, columns, frame.row_name)
 
     def _warned(self, data: Any, absent: Sequence[str] | str) -> tuple[Frame, list[np.ndarray]]:
-        frame, columns, said = self.coded(data, absent)
-        for text in said:
+        frame, columns, notes = self.coded(data, absent)
+        for text in notes:
             warnings.warn(text, stacklevel=3)
         return frame, columns
 

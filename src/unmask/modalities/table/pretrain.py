@@ -163,12 +163,12 @@ def add_imputed(report: Any, model: TableModel) -> None:
         return
     good = [f["column"] for f in figures if f["verdict"] == "clearly_better"]
     poor = [f["column"] for f in figures if f["verdict"] in ("no_better", "worse")]
-    said = f"{len(good)} of {len(figures)} columns are imputed clearly better than by their mean or mode."
+    sentence = f"{len(good)} of {len(figures)} columns are imputed clearly better than by their mean or mode."
     if poor:
-        said += f" Treat imputed values of {', '.join(poor)} with care: no better than the mean or mode."
+        sentence += f" Treat imputed values of {', '.join(poor)} with care: no better than the mean or mode."
     report.section(
         "How well is each column imputed?",
-        said,
+        sentence,
         note="The bars: how much of the error of the mean (of quantities) or the mode (of categories) is gone; longer "
         "is better, and "
         "the tick stands where it is clearly better. Judged on cells hidden in rows that the member who "

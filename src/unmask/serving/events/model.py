@@ -27,7 +27,7 @@ from unmask.serving.verbs import Served, Verb, Work
 
 SHOWN = 2000
 """Codes that the page may offer, the first of the vocabulary."""
-MOST_ASKED = 100
+MOST_QUESTIONS = 100
 """Questions of one request."""
 EXAMPLE_QUESTION = "GLUCOSE > 9 within 90 days"
 """Where no question that the model answers can be made up."""
@@ -217,8 +217,8 @@ def _times(body: Any, events: Events) -> list[int]:
     """The prediction time of each patient, by default that of the last event."""
     times = []
     for number, (patient, last) in enumerate(zip(body["patients"], last_points(events).time.tolist(), strict=True)):
-        said = microseconds(patient["prediction_time"], f"patients[{number}].prediction_time")
-        times.append(last if said == STATIC else said)
+        time = microseconds(patient["prediction_time"], f"patients[{number}].prediction_time")
+        times.append(last if time == STATIC else time)
     return times
 
 
@@ -263,7 +263,7 @@ def _ask(model: EventModel, limits: Limits, example: str) -> Verb:
         return work(beside=_times(body, events), times=2)
 
     at = Field(TIME, "When it is asked: later events are not looked at; default the last event.", None)
-    asked = ListOf(Text(longest=1000), most=MOST_ASKED, least=1)
+    asked = ListOf(Text(longest=1000), most=MOST_QUESTIONS, least=1)
     return Verb(
         about="How probable is what is to come of each patient, without a label.",
         request=Record(

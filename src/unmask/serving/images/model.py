@@ -256,13 +256,13 @@ def _shown(original: np.ndarray, hidden: np.ndarray, filled: np.ndarray, *, pixe
     full = {"uint8": (0, 255), "uint16": (0, 65535)}.get(str(original.dtype))
     low, high = full or ((float(known.min()), float(known.max())) if known.size else (0.0, 1.0))
     seen = np.where(hidden[..., None], np.asarray(low + (high - low) / 2).astype(original.dtype), original)
-    told = {
+    shown = {
         "original": png(original, low, high),
         "hidden": png(seen, low, high),
         "filled": png(filled, low, high),
         "share_hidden": float(hidden.mean()),
     }
-    return {**told, **({"pixels": numbers(filled)} if pixels else {})}
+    return {**shown, **({"pixels": numbers(filled)} if pixels else {})}
 
 
 def _mask(rows: Sequence[Sequence[float]]) -> np.ndarray:

@@ -200,12 +200,12 @@ def _example(model: TableModel) -> dict[str, Any]:
 
 def _score(model: TableModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
-        frame, columns, said = model.coded(frame_of(body["rows"]), body["absent"])
+        frame, columns, notes = model.coded(frame_of(body["rows"]), body["absent"])
         return _together(
             columns,
             model.table.log_prob,
             _rows_between,
-            lambda found: {"warnings": said, "results": model.scored(found, frame)},
+            lambda found: {"warnings": notes, "results": model.scored(found, frame)},
             how="score",
             times=len(columns),
         )
@@ -220,12 +220,12 @@ def _score(model: TableModel, limits: Limits) -> Verb:
 
 def _embed(model: TableModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
-        _, columns, said = model.coded(frame_of(body["rows"]), body["absent"])
+        _, columns, notes = model.coded(frame_of(body["rows"]), body["absent"])
         return _together(
             columns,
             model.table.embed,
             _rows_between,
-            lambda found: {"warnings": said, "embeddings": np.ascontiguousarray(found)},
+            lambda found: {"warnings": notes, "embeddings": np.ascontiguousarray(found)},
             how="embed",
         )
 
@@ -249,7 +249,7 @@ def _synthesize(model: TableModel, limits: Limits) -> Verb:
             made = synthesize(model, body["rows"], **options)
             return {"rows": rows_of(made.table), "notes": list(made.notes)}
 
-        return _alone(body["rows"], len(model.schema.modelled), said_beside(run))
+        return _alone(body["rows"], len(model.schema.modelled), with_warnings(run))
 
     return Verb(
         about="Draw new rows: every cell given those drawn before it, none copied from a real row.",
@@ -279,7 +279,7 @@ def _survival(model: TableModel, limits: Limits) -> Verb:
                 model, frame, absent=body["absent"], times=body["times"] or None, draws=draws, seed=body["seed"]
             )
 
-        return _alone(len(frame), len(model.schema.modelled), said_beside(run), draws)
+        return _alone(len(frame), len(model.schema.modelled), with_warnings(run), draws)
 
     return Verb(
         about="The survival of new rows, and the share who had each event by a time, missing covariates drawn.",
@@ -331,15 +331,15 @@ _one_at_a_time = threading.Lock()
 """Python's warnings are caught for the whole process."""
 
 
-def said_beside(work: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+def with_warnings(work: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
     """`work` with what it warns of under `warnings`."""
 
     def run() -> dict[str, Any]:
         with _one_at_a_time, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = work()
-        said: Sequence[str] = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-        return {"warnings": said, **found}
+        messages: Sequence[str] = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
+        return {"warnings": messages, **found}
 
     return run
 

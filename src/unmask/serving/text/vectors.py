@@ -11,7 +11,7 @@ from unmask.core.embed import POOLINGS
 from unmask.errors import UserError, first_of
 from unmask.modalities.text.network.sentence_files import prompted
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.filling import bare_said, cut_said, nothing_to_read, special_said, unknown_said
+from unmask.modalities.text.uses.filling import bare_notes, cut_notes, nothing_to_read, special_notes, unknown_notes
 from unmask.modalities.text.uses.model import TextModel
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, Flag, ListOf, Number, Open, Record, Shape, Text
@@ -40,9 +40,9 @@ def embedding(
         truncate: cut texts that are longer than the model reads, instead of refusing them.
         pooling, normalise, prompt, prompt_name: as `TextModel.embed` takes them.
     """
-    said, slots = model.folder.sentences, model.embedded_slots
-    chosen, front = said.choose(pooling), said.prompt(prompt, prompt_name)
-    texts, unpooled = prompted(texts, front), said.unpooled(front, model.tokenizer)
+    sentences, slots = model.folder.sentences, model.embedded_slots
+    chosen, front = sentences.choose(pooling), sentences.prompt(prompt, prompt_name)
+    texts, unpooled = prompted(texts, front), sentences.unpooled(front, model.tokenizer)
     ids = model.tokenizer.ids(texts)
     lengths = [len(one) for one in ids]
     if not truncate:
@@ -51,8 +51,8 @@ def embedding(
     if cut:
         ids = model.tokenizer.ids(texts, max_slots=slots)
         lengths = [len(one) for one in ids]
-    told = warnings_of(model.tokenizer, texts, ids, bare="their vectors say nothing of them")
-    told = [*cut_said(cut, len(texts), slots), *told]
+    warnings = warnings_of(model.tokenizer, texts, ids, bare="their vectors say nothing of them")
+    warnings = [*cut_notes(cut, len(texts), slots), *warnings]
 
     def run(items: Sequence[tuple[str, np.ndarray]]) -> Sequence[Any]:
         own_texts, own_ids = [text for text, _ in items], [own for _, own in items]
@@ -62,14 +62,14 @@ def embedding(
         items=list(zip(texts, ids, strict=True)),
         slots=lengths,
         run=run,
-        finish=lambda found: finish(np.stack(found) if len(found) else np.zeros((0, 0), np.float32), told),
+        finish=lambda found: finish(np.stack(found) if len(found) else np.zeros((0, 0), np.float32), warnings),
         together=("embed", chosen, normalise, unpooled),
     )
 
 
 def _embed(model: TextModel, limits: Limits) -> Verb:
-    said = model.folder.sentences
-    width = said.width(model.model.encoder.config.width)
+    sentences = model.folder.sentences
+    width = sentences.width(model.model.encoder.config.width)
 
     def prepare(body: Any) -> Work:
         texts, dimensions = listed(body["texts"], limits), body["dimensions"]
@@ -78,7 +78,7 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
         def finish(found: np.ndarray, warnings: list[str]) -> dict[str, Any]:
             if dimensions is not None and len(found):
                 found = found[:, :dimensions]
-                if body["normalise"] or (body["normalise"] is None and said.normalise):
+                if body["normalise"] or (body["normalise"] is None and sentences.normalise):
                     found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
             return {"embeddings": np.ascontiguousarray(found), "tokens": sum(work[0].slots), "warnings": warnings}
 
@@ -103,7 +103,7 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
             pooling=Field(Text(known=POOLINGS), "Of the states; default as the folder says, else mean.", None),
             normalise=Field(Flag(), "To length 1; default as the folder says, else false.", None),
             prompt=Field(Text(), "Put in front of every text; default the folder's default prompt.", None),
-            prompt_name=Field(Text(known=tuple(said.prompts)), "The folder's name of a prompt.", None),
+            prompt_name=Field(Text(known=tuple(sentences.prompts)), "The folder's name of a prompt.", None),
             truncate=Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False),
             dimensions=Field(Number(1, width, whole=True), "Keep so many numbers of each vector.", None),
         ),
@@ -122,12 +122,12 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
 def _similarity(model: TextModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         def finish(found: np.ndarray, warnings: list[str]) -> dict[str, Any]:
-            return {"similarities": said.alike(found[:1], found[1:])[0].tolist(), "warnings": warnings}
+            return {"similarities": sentences.alike(found[:1], found[1:])[0].tolist(), "warnings": warnings}
 
         texts = listed([body["text"], *body["others"]], limits)
         return embedding(model, texts, finish, truncate=False)
 
-    said = model.folder.sentences
+    sentences = model.folder.sentences
     return Verb(
         about="How alike a text is to others by their embeddings: their cosine, unless the folder says otherwise (the "
         "dot product, or minus the distance).",
@@ -185,10 +185,10 @@ def warnings_of(
         then: what follows from the special ones, for the end of the sentence.
         bare: what follows where there is nothing to read in a text; without it that is not told.
     """
-    said = [*special_said(tokenizer, texts, but=but, then=then), *unknown_said(tokenizer, read)]
+    warnings = [*special_notes(tokenizer, texts, but=but, then=then), *unknown_notes(tokenizer, read)]
     if bare:
-        said += bare_said(nothing_to_read(tokenizer, read), len(texts), bare)
-    return [line.removeprefix("warning: ") for line in said]
+        warnings += bare_notes(nothing_to_read(tokenizer, read), len(texts), bare)
+    return [line.removeprefix("warning: ") for line in warnings]
 
 
 def check_lengths(lengths: list[int], most: int) -> None:

@@ -9,7 +9,7 @@ from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 
 SENTENCES = [
     [("Merkel", "B-PER", "O"), ("visited", "O", "O"), ("Berlin", "B-LOC", "O")],
@@ -34,7 +34,7 @@ def write(path, line, *, start=1, before="", going_on=False):
 
 def read(path, *, labelled=True, **columns):
     said: list[str] = []
-    found = as_sentences(path, labelled=labelled, trouble=Trouble(say=said.append), columns=Columns(**columns))
+    found = as_sentences(path, labelled=labelled, problems=Problems(say=said.append), columns=Columns(**columns))
     return [s.text for s in found], [[s.text[a:b] for a, b, _ in s.spans or ()] for s in found], said
 
 

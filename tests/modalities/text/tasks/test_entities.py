@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.finetune import evaluate, finetune
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.tag import Tag
 
@@ -44,13 +44,13 @@ def test_wrong_offsets_of_a_file_are_named_together_or_left_out(tmp_path):
     with pytest.raises(UserError, match=r"2 rows are wrong: .*d\.jsonl:2: entity 21.*d\.jsonl:3: entity 0"):
         as_sentences(path, labelled=True)
     said: list[str] = []
-    assert len(as_sentences(path, labelled=True, trouble=Trouble(lenient=True, say=said.append))) == 1
+    assert len(as_sentences(path, labelled=True, problems=Problems(lenient=True, say=said.append))) == 1
     assert "2 rows left out" in said[0]
 
 
 def test_blanks_at_the_ends_are_cut_off_and_counted():
     said: list[str] = []
-    found = as_sentences([row((3, 10, "X"), (22, 27, "LOC"))], labelled=True, trouble=Trouble(say=said.append))
+    found = as_sentences([row((3, 10, "X"), (22, 27, "LOC"))], labelled=True, problems=Problems(say=said.append))
     assert found[0].spans == ((4, 9, "X"), (22, 27, "LOC"))
     assert said == ["entities with blanks at their ends, which were cut off: 1"]
 

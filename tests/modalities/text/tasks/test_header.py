@@ -10,7 +10,7 @@ from commands import exit_code
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.data import Columns, as_items, read_items, read_rows
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 
 NOTES = ["a fine day", "a dull day", "a long night", "a short night", "no end"]
 
@@ -96,7 +96,7 @@ def test_empty_rows_are_kept_where_texts_are_predicted_and_those_at_the_end_are_
         read_items(path)
     path = write(tmp_path / "d.csv", "text,label\n", ["a,x", "b,y", ",", ","])
     said: list[str] = []
-    assert len(read_items(path, trouble=Trouble(say=said.append))[0]) == 2
+    assert len(read_items(path, problems=Problems(say=said.append))[0]) == 2
     assert said == [f"{path}: 2 rows at the end hold nothing and are left out"]
     assert len(read_rows(path)) == 2
 

@@ -13,7 +13,7 @@ from tiny_folders import folder, sentiment
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.squad import as_questions
 
 PLAIN = {"start": "plain", "steps": 1, "precision": "fp32"}
@@ -43,7 +43,7 @@ def test_bad_conll_lines_are_all_named_or_left_out(tmp_path):
     ):
         as_sentences(path, labelled=True)
     said: list[str] = []
-    found = as_sentences(path, labelled=True, trouble=Trouble(lenient=True, say=said.append))
+    found = as_sentences(path, labelled=True, problems=Problems(lenient=True, say=said.append))
     assert [s.text for s in found[:2]] == ["Readers river", "fox river"]
     assert len(found) == 9
     assert said[0].endswith("words in column 1, tags in column 2 of 2")
@@ -55,7 +55,7 @@ def test_wrong_offsets_are_all_named_or_left_out(tmp_path):
     with pytest.raises(UserError, match=r"3 questions are wrong: .*'q0'.*'q1'.*'q2'"):
         as_questions(path, labelled=True)
     said: list[str] = []
-    assert len(as_questions(path, labelled=True, trouble=Trouble(lenient=True, say=said.append))) == 7
+    assert len(as_questions(path, labelled=True, problems=Problems(lenient=True, say=said.append))) == 7
     assert "3 questions left out" in said[0]
 
 

@@ -15,7 +15,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import Columns, as_items, read_items
 from unmask.modalities.text.tasks.finetune import finetune
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.similarity import as_pairs
 from unmask.modalities.text.tasks.squad import as_questions
 
@@ -146,7 +146,7 @@ def test_tags_without_a_type_say_how_to_rename_them(tmp_path, lenient):
     path = tmp_path / "bare.conll"
     path.write_text("with\tO\ncolon\tB\ncancer\tI\n.\tO\n\n" * 20)
     with pytest.raises(UserError, match=r"bare.conll:2: tag 'B' names no type") as told:
-        as_sentences(path, labelled=True, trouble=Trouble(lenient=lenient))
+        as_sentences(path, labelled=True, problems=Problems(lenient=lenient))
     assert "B-Disease" in told.value.hint
 
 

@@ -332,7 +332,11 @@ def test_the_look_up_of_tags_is_saved_and_predicts(seed, tmp_path):
 )
 def test_a_damaged_look_up_is_one_line(change, tmp_path):
     fit_tags([("fox", 1), ("Fox", 1), ("river", 2), ("dog", 0)], 3).save(tmp_path)
-    assert load_baseline(tmp_path, "tag", 3).look_up(["FOX", "dog", "new"], 3).argmax(1).tolist() == [1, 0, 0]
+    assert load_baseline(tmp_path, "tag", 3).tag_log_probabilities(["FOX", "dog", "new"], 3).argmax(1).tolist() == [
+        1,
+        0,
+        0,
+    ]
     with pytest.raises(UserError, match="beyond the 2 of the model"):
         load_baseline(tmp_path, "tag", 2)
     path = tmp_path / "baseline.json"

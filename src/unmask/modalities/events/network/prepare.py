@@ -32,7 +32,7 @@ from unmask.engines.folder import (
     prepared_at,
     prepared_with,
     preparing,
-    refuse_other,
+    refuse_changed,
 )
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option, setting
@@ -182,7 +182,7 @@ def open_prepared(folder: Path, settings: EventSettings) -> tuple[Events, Vocabu
     """Events as memory maps, the vocabulary, and the seed by which patients were held out (a run's own may differ)."""
     was = prepared_with(folder)
     for name in SETTINGS:
-        refuse_other(folder, name, getattr(settings, name), was[name])
+        refuse_changed(folder, name, getattr(settings, name), was[name])
     if settings.store == "memory" or settings.store_folder is not None:
         name = "store" if settings.store == "memory" else "store_folder"
         raise UserError(

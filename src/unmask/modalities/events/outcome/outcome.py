@@ -20,8 +20,8 @@ from unmask.modalities.events.outcome.features import Features, blocks
 from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.targets import Sorted, Target
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.training.finetune import Course, EpochOrder, Finetunable, Look, finetune_stage
-from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, Schedule, finetune_stage
+from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.optimiser import AdamW
 
 LEAF, SHARE = 3, 0.1
@@ -251,7 +251,7 @@ def fit_head(
     target: Target,
     *,
     most: float = INPUTS,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
 ) -> OutcomeHead:
     """Train the members; patients (`groups`), not rows, are what a member stops on.
 
@@ -284,10 +284,10 @@ def fit_head(
     stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
     work = HeadFinetuning(head, inputs, wanted, stop, target, settings.dropout, generator)
     optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    course = Course(
-        steps=settings.epochs * work.per_epoch, look_every=work.per_epoch, clip=None, patience=settings.patience
+    schedule = Schedule(
+        steps=settings.epochs * work.per_epoch, evaluate_every=work.per_epoch, clip=None, patience=settings.patience
     )
-    finetune_stage(work, optimiser, course, keeper=keeper, members=k)
+    finetune_stage(work, optimiser, schedule, checkpointer=checkpointer, members=k)
     if settings.trees and isinstance(target, Sorted | Number):
         labels, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
         head.forest = Forest.grow(
@@ -352,11 +352,11 @@ class HeadFinetuning(Finetunable):
         return total.detach()
 
     @torch.no_grad()
-    def look(self) -> Look:
+    def evaluate(self) -> Evaluation:
         every = torch.arange(len(self.wanted))
         losses = [self.target.loss(self.head.logits(self.inputs(p)), self.wanted[p]) for p in every.split(LOOKED)]
         held = (torch.cat(losses, 1) * self.watched).sum(1) / self.watched.sum(1)
-        return Look(scores=-held.double().numpy())
+        return Evaluation(scores=-held.double().numpy())
 
 
 def folds(y: np.ndarray, groups: np.ndarray, generator: np.random.Generator) -> np.ndarray:

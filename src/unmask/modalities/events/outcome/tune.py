@@ -32,8 +32,8 @@ from unmask.modalities.events.recipes import TuneSettings
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
 from unmask.training.budget import MemoryPlan, fit, measure_loss
-from unmask.training.finetune import Course, EpochOrder, Finetunable, Look, finetune, finetune_stage
-from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, Schedule, finetune, finetune_stage
+from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.optimiser import AdamW, build_optimiser
 from unmask.training.settings import TrainSettings
 
@@ -107,7 +107,11 @@ class Tuner:
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
     def fit(
-        self, masked: MaskedModel[EventCodec], numbers: np.ndarray, y: np.ndarray, keeper: Keeper | None = None
+        self,
+        masked: MaskedModel[EventCodec],
+        numbers: np.ndarray,
+        y: np.ndarray,
+        checkpointer: Checkpointer | None = None,
     ) -> Tuned:
         """Fine-tune on the points `numbers`, their targets `y` as `target.encode` gives them.
 
@@ -126,11 +130,13 @@ class Tuner:
             learnt = watched = np.arange(len(numbers))
         watched = _some(watched, WATCHED, generator)
         some, first = _some(learnt, OUTPUT_POINTS, generator), None
-        if keeper is None or keeper.found is None:
-            first = Look.of(-self._fit_output(net, numbers, y, some, watched))
+        if checkpointer is None or checkpointer.found is None:
+            first = Evaluation.of(-self._fit_output(net, numbers, y, some, watched))
         work = EncoderFinetuning(self, net, numbers, y, learnt, watched, generator)
         work.forecast()
-        finetune_stage(work, build_optimiser(net, work.schedule), work.course(), keeper=keeper, first=first)
+        finetune_stage(
+            work, build_optimiser(net, work.schedule), work.planned_schedule(), checkpointer=checkpointer, first=first
+        )
         return net
 
     def _fit_output(
@@ -147,8 +153,8 @@ class Tuner:
         out = nn.Linear(width, self.target.outputs)
         out.load_state_dict({k: v.cpu() for k, v in net.out.state_dict().items()})
         work = OutputFinetuning(out, z, y[learnt], held_z, y[watched], self.loss)
-        course = Course(steps=OUTPUT_STEPS, look_every=1, clip=None, patience=OUTPUT_PATIENCE)
-        found = finetune(work, AdamW(out.parameters(), lr=5e-3, weight_decay=0.1), course)
+        schedule = Schedule(steps=OUTPUT_STEPS, evaluate_every=1, clip=None, patience=OUTPUT_PATIENCE)
+        found = finetune(work, AdamW(out.parameters(), lr=5e-3, weight_decay=0.1), schedule)
         net.out.load_state_dict(out.state_dict())
         return found.metrics["loss"]
 
@@ -156,22 +162,22 @@ class Tuner:
         """Pooled states of some points."""
         out = torch.zeros(len(numbers), net.out.in_features)
         with inference_mode(net):
-            for found, asked in self.ask(net, numbers, ask=net.pooled):
-                out[torch.from_numpy(asked)] = found.cpu()
+            for found, numbers_here in self.ask(net, numbers, ask=net.pooled):
+                out[torch.from_numpy(numbers_here)] = found.cpu()
         return out
 
     def watch(self, net: Tuned, numbers: np.ndarray, y: np.ndarray) -> float:
         """Mean loss of points that nothing is learnt from."""
         with inference_mode(net):
-            found = ((logits.cpu(), asked) for logits, asked in self.ask(net, numbers))
-            return sum(float(self.loss(logits, y[asked])) for logits, asked in found) / len(numbers)
+            found = ((logits.cpu(), rows) for logits, rows in self.ask(net, numbers))
+            return sum(float(self.loss(logits, y[rows])) for logits, rows in found) / len(numbers)
 
     def predict(self, net: Tuned, numbers: np.ndarray) -> np.ndarray:
         """(points, outputs) probabilities."""
         out = np.zeros((len(numbers), self.target.outputs))
         with inference_mode(net.to(self.device)):
-            for logits, asked in self.ask(net, numbers):
-                out[asked] = self.target.probabilities(logits.cpu()[None]).double().numpy()
+            for logits, rows in self.ask(net, numbers):
+                out[rows] = self.target.probabilities(logits.cpu()[None]).double().numpy()
         return out
 
     def length(self, number: int) -> int:
@@ -192,10 +198,10 @@ class Tuner:
             generator: leaves some events of each history out.
         """
         thin = None if generator is None else lambda example: thinned(example, self.settings.drop, generator)
-        for batch, asked in self.histories.batches(self.points, numbers, slots=self.slots, change=thin):
+        for batch, rows in self.histories.batches(self.points, numbers, slots=self.slots, change=thin):
             with self.context():
-                found = (ask or net)(batch.to(self.device), len(asked))
-            yield found.float(), asked
+                found = (ask or net)(batch.to(self.device), len(rows))
+            yield found.float(), rows
 
 
 class OutputFinetuning(Finetunable):
@@ -227,10 +233,10 @@ class OutputFinetuning(Finetunable):
         loss.backward()
         return loss.detach()
 
-    def look(self) -> Look:
+    def evaluate(self) -> Evaluation:
         with torch.no_grad():
             loss = float(self.loss(self.module(self.held_z), self.held_y)) / len(self.held_z)
-        return Look.of(-loss, {"loss": loss})
+        return Evaluation.of(-loss, {"loss": loss})
 
 
 class EncoderFinetuning(Finetunable):
@@ -273,12 +279,12 @@ class EncoderFinetuning(Finetunable):
         """Steps per epoch."""
         return -(-len(self.learnt) // self.tuner.settings.batch)
 
-    def course(self) -> Course:
+    def planned_schedule(self) -> Schedule:
         """Whole epochs, until the watched points have not improved for some looks."""
-        return Course(
+        return Schedule(
             steps=-(-self.steps // self.per_epoch) * self.per_epoch,
-            look_every=max(self.per_epoch, LOOK),
-            look_last=False,
+            evaluate_every=max(self.per_epoch, LOOK),
+            evaluate_last=False,
             schedule=self.schedule,
             place=lambda step: min(step / self.steps, 1.0),
             clip=1.0,
@@ -300,15 +306,15 @@ class EncoderFinetuning(Finetunable):
         total = torch.zeros((), device=self.tuner.device)
         for start in range(0, len(items), self.most):
             part = items[start : start + self.most]
-            for logits, asked in self.tuner.ask(self.net, self.numbers[part], self.generator):
-                loss = self.tuner.loss(logits, self.y[part[asked]]) / len(items)
+            for logits, rows in self.tuner.ask(self.net, self.numbers[part], self.generator):
+                loss = self.tuner.loss(logits, self.y[part[rows]]) / len(items)
                 loss.backward()
                 total += loss.detach()
         return total
 
-    def look(self) -> Look:
+    def evaluate(self) -> Evaluation:
         held = self.tuner.watch(self.net, self.numbers[self.watched], self.y[self.watched])
-        return Look.of(-held, {"loss": held})
+        return Evaluation.of(-held, {"loss": held})
 
     def forecast(self) -> MemoryPlan:
         """What the run will need; no more points than fit are worked on together."""
@@ -317,8 +323,8 @@ class EncoderFinetuning(Finetunable):
         longest = some[np.argsort([-tuner.length(number) for number in some.tolist()], kind="stable")[: self.most]]
 
         def loss(rows: int) -> Tensor:
-            asked = np.resize(longest, rows)
-            return torch.stack([found.sum() for found, _ in tuner.ask(self.net, asked)]).sum()
+            rows_drawn = np.resize(longest, rows)
+            return torch.stack([found.sum() for found, _ in tuner.ask(self.net, rows_drawn)]).sum()
 
         need = measure_loss(self.net, loss, device=device)
         held = held_memory() if device.type == "cpu" else 0.0

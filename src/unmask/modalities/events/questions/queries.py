@@ -272,11 +272,11 @@ class QueryDraws:
         code = np.where(again.any(-1), -1, code)
         sided = np.where(side < SIDED, np.where(side < SIDED / 2, ABOVE, BELOW), 0)
         sided = np.where((code >= 0) & self._valued[code], sided, 0)
-        asked = self._with_cuts(code, sided, drawn_levels(height))
+        questions = self._with_cuts(code, sided, drawn_levels(height))
         hours = (events.time[later] - moment) / HOUR
-        first = first_after(asked, hours, histories.code[later], events.value[later])
+        first = first_after(questions, hours, histories.code[later], events.value[later])
         return Came(
-            asked=asked, moment=moment, first=first, end=float(self.last[subject] - moment) / HOUR, weight=weight
+            asked=questions, moment=moment, first=first, end=float(self.last[subject] - moment) / HOUR, weight=weight
         )
 
     def _with_cuts(self, code: np.ndarray, side: np.ndarray, height: np.ndarray) -> Queries:
@@ -387,7 +387,7 @@ def query_batch(
     """The histories of a batch's patients as they were known when asked, and the questions, row by row."""
     examples: list[Example] = []
     placement: list[list[int]] = []
-    asked: list[list[tuple[int, Came, np.ndarray]]] = []
+    questions: list[list[tuple[int, Came, np.ndarray]]] = []
     for row, answers in zip(rows, came, strict=True):
         placement.append(list(range(len(examples), len(examples) + len(row))))
         parts = []
@@ -396,11 +396,11 @@ def query_batch(
             examples.append(histories.example(subject, moment, slots=slots, asked=moment))
             if answer is not None:
                 parts.append((place + 1, answer, features(histories, answer.asked, subject, answer.moment)))
-        asked.append(parts)
+        questions.append(parts)
     batch = pack(examples, slots=slots, rows=number, placement=placement)
     out = {f"{HISTORY}{name}": value for name, value in batch.values.items()}
     out |= {f"{HISTORY}.{name}": getattr(batch, name) for name in CONTEXT}
-    return out | {f"{ASKED}{name}": value for name, value in _tensors(asked, number).items()}
+    return out | {f"{ASKED}{name}": value for name, value in _tensors(questions, number).items()}
 
 
 def _tensors(rows: Sequence[Sequence[tuple[int, Came, np.ndarray]]], number: int) -> dict[str, Tensor]:

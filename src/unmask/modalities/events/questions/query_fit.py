@@ -145,8 +145,8 @@ def _code_weights(head: QueryHead, histories: Histories, some: np.ndarray, draws
     found[..., : 2 * COVARIATES] = PRIOR.ravel()
     drawn = _drawn(histories, some, draws, count)
     with torch.no_grad():
-        asked = {name: drawn[name][:, None] for name in (*PARTS, "features")}
-        values = {"covariates": covariates_of(asked, head.next_share(asked))[:, 0, 0].double()}
+        drawn_parts = {name: drawn[name][:, None] for name in (*PARTS, "features")}
+        values = {"covariates": covariates_of(drawn_parts, head.next_share(drawn_parts))[:, 0, 0].double()}
         values |= {name: drawn[name] for name in ("first", "end", "weight")}
         values["base"] = F.softplus(head.base(drawn["code"][:, 0])).log().double()
     code, side = drawn["code"][:, 0].numpy(), drawn["side"][:, 0].numpy()
@@ -288,14 +288,14 @@ def _held_out_answers(
             rows = [[subject]] * len(came)
             extra = query_batch(draws.histories, rows, [[c] for c in came], slots=settings.slots, number=len(came))
             extra = {name: value.to(device) for name, value in extra.items()}
-            asked = {name[6:]: value for name, value in extra.items() if name.startswith("asked.")}
+            questions = {name[6:]: value for name, value in extra.items() if name.startswith("asked.")}
             values = {n[8:]: v for n, v in extra.items() if n.startswith("history.") and not n.startswith("history..")}
-            rates = model.rates(values, extra["history..segment"], extra["history..position"], asked)
-            real = (asked["segment"] != 0).cpu()
+            rates = model.rates(values, extra["history..segment"], extra["history..position"], questions)
+            real = (questions["segment"] != 0).cpu()
             found["rates"].append(rates.double().cpu()[real].numpy())
             found["patient"].append(np.full(int(real.sum()), number))
             for name in KEPT:
-                found[name].append(asked[name].cpu()[real].numpy())
+                found[name].append(questions[name].cpu()[real].numpy())
     return {name: np.concatenate(parts) for name, parts in found.items()} if found["rates"] else None
 
 
@@ -365,9 +365,9 @@ class QueryModel(MaskedModel[EventCodec]):
         self, batch: PackedBatch, hidden: Hidden, wanted: Int[Tensor, " wanted"] | None = None
     ) -> EventPrediction:
         prediction: EventPrediction = super().forward(batch, hidden, wanted)  # type: ignore[assignment]
-        asked = questions_in(batch)
-        if asked is not None:
-            prediction.extra = self.weight * self.question_loss(batch, asked).sum()
+        questions = questions_in(batch)
+        if questions is not None:
+            prediction.extra = self.weight * self.question_loss(batch, questions).sum()
         return prediction
 
     def question_loss(self, batch: PackedBatch, asked: dict[str, Tensor]) -> Float[Tensor, "rows asked"]:

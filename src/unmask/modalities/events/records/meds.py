@@ -244,8 +244,8 @@ def splits_of(root: Place, subjects: np.ndarray) -> np.ndarray | None:
     if frame["subject_id"].is_duplicated().any():
         subject = frame.filter(frame["subject_id"].is_duplicated())["subject_id"][0]
         raise UserError(f"{path}: subject {subject} is in two splits", hint="Give each subject one split.")
-    asked = pl.DataFrame({"subject_id": subjects.astype(np.int64)})
-    found = asked.join(frame, on="subject_id", how="left", maintain_order="left")["split"]
+    wanted = pl.DataFrame({"subject_id": subjects.astype(np.int64)})
+    found = wanted.join(frame, on="subject_id", how="left", maintain_order="left")["split"]
     return np.array(found.fill_null("").to_list(), dtype=np.str_)
 
 
@@ -385,9 +385,9 @@ def read_labels(labels: Any, events: Events, *, need_value: bool = True) -> Labe
         raise UserError(
             f"{root}: subject {first[0]} at {first[1]} is given twice", hint="One label a prediction point."
         )
-    order, asked = np.argsort(events.subjects, kind="stable"), whole["subject_id"].to_numpy()
-    place = order[np.searchsorted(events.subjects[order], asked).clip(max=len(order) - 1)]
-    there = events.subjects[place] == asked
+    order, subjects = np.argsort(events.subjects, kind="stable"), whole["subject_id"].to_numpy()
+    place = order[np.searchsorted(events.subjects[order], subjects).clip(max=len(order) - 1)]
+    there = events.subjects[place] == subjects
     if not there.any():
         raise UserError(
             f"{root}: none of the {len(whole)} labels is of a subject in the data, such as {whole['subject_id'][0]}",

@@ -335,12 +335,12 @@ def _parts(events: Events, rows: np.ndarray | None, subjects: np.ndarray | None)
     if rows is not None:
         yield from (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
         return
-    asked = np.ones(len(events), bool)
+    wanted = np.ones(len(events), bool)
     if subjects is not None:
-        asked[:] = False
-        asked[subjects] = True
+        wanted[:] = False
+        wanted[subjects] = True
     for owners, here in events.blocks(BLOCK):
-        chosen = np.repeat(asked[owners], np.diff(events.offsets[owners.start : owners.stop + 1]))
+        chosen = np.repeat(wanted[owners], np.diff(events.offsets[owners.start : owners.stop + 1]))
         yield here if chosen.all() else here.start + np.flatnonzero(chosen)
 
 

@@ -71,8 +71,8 @@ def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
         )
         for name, key, small in joined:
             if name in table.derived and key in frame.columns and name not in frame.columns:
-                asked = pl.DataFrame({key: frame.select(text(key).str.replace(r"\.0$", "").alias(key))[key]})
-                frame = frame.with_columns(asked.join(small, on=key, how="left", maintain_order="left")[name])
+                keys = pl.DataFrame({key: frame.select(text(key).str.replace(r"\.0$", "").alias(key))[key]})
+                frame = frame.with_columns(keys.join(small, on=key, how="left", maintain_order="left")[name])
         if "birth" in table.derived and {"anchor_year", "anchor_age"} <= set(frame.columns):
             year, age = (
                 text(c).cast(pl.Float64, strict=False).cast(pl.Int64, strict=False) for c in table.derived["birth"]

@@ -166,9 +166,9 @@ class Concepts:
         plain = named.select(pl.when(pl.col("id") != "0").then(pl.format("OMOP//{}", "id")).alias("c"))["c"]
         if not len(self.ids):
             return plain
-        asked = number.fill_null(-1).to_numpy()
-        place = np.minimum(np.searchsorted(self.ids, asked), len(self.ids) - 1)
-        there = pl.Series((self.ids[place] == asked) & (asked != 0))
+        concepts = number.fill_null(-1).to_numpy()
+        place = np.minimum(np.searchsorted(self.ids, concepts), len(self.ids) - 1)
+        there = pl.Series((self.ids[place] == concepts) & (concepts != 0))
         found = (self.code if bare else self.full).gather(place)
         return found.zip_with(there, plain)
 

@@ -258,9 +258,9 @@ def parsed(
         note(ledger, f"{what} on {day}, which may stand for none", count)
     facts = kept.filter(pl.col("time").is_null())["code"].value_counts()
     ledger.static.update(dict(facts.iter_rows()))
-    told = pl.col("text_value").is_not_null() & pl.col("numeric_value").is_null()
+    text_alone = pl.col("text_value").is_not_null() & pl.col("numeric_value").is_null()
     note(ledger, "numbers with a mark that decimal does not explain, kept as text_value", odd)
-    note(ledger, "values that are no numbers, kept as text_value", kept.select(told.sum()).item())
+    note(ledger, "values that are no numbers, kept as text_value", kept.select(text_alone.sum()).item())
     return kept.select("subject_id", "time", "code", "numeric_value", "text_value", "visit_id"), good
 
 

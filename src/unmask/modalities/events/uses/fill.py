@@ -71,9 +71,9 @@ def missing_values(
             about.append((subject, rows[where], codes[where]))
     out: list[tuple[Any, ...]] = []
     for numbers, prediction, places in answers(folder.model, questions, slots=folder.settings.slots):
-        asked = [about[number] for number in numbers]
-        location, log_variance = _values(prediction, places, [codes for _, _, codes in asked])
-        for (subject, rows, codes), at in zip(asked, places, strict=True):
+        patients = [about[number] for number in numbers]
+        location, log_variance = _values(prediction, places, [codes for _, _, codes in patients])
+        for (subject, rows, codes), at in zip(patients, places, strict=True):
             for place, row, code in zip(at.tolist(), rows.tolist(), codes.tolist(), strict=True):
                 found = quantiles(folder, code, float(location[place]), float(log_variance[place]), level)
                 name = vocabulary.codes[code - FIRST]

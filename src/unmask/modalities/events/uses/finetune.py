@@ -46,7 +46,7 @@ from unmask.modalities.events.uses import outcome_report
 from unmask.modalities.events.uses.card import counts, scored_figures
 from unmask.modalities.events.uses.folder import save_folder
 from unmask.modalities.events.uses.model import EventModel, load
-from unmask.training.finetune_checkpoints import Keeper, Stages, StoppedBySignal
+from unmask.training.finetune_checkpoints import Checkpointer, Stages, StoppedBySignal
 from unmask.writing import training_folder, writes_model, written_folder
 
 SHARES = (0.1, 0.25, 0.5)
@@ -330,12 +330,12 @@ class OutcomeWork:
 
     def _fit(self, train: np.ndarray) -> tuple[OutcomeHead, Tuned | None]:
         x, y, groups = self.x.part(train), self.y[train], self.points.subject[train]
-        head = fit_head(x, y, groups, self.settings, self.target, keeper=self._keeper("head"))
+        head = fit_head(x, y, groups, self.settings, self.target, checkpointer=self._keeper("head"))
         if self.tuner is None:
             return head, None
         return head, self.tuner.fit(self.masked, train, y, self._keeper("encoder"))
 
-    def _keeper(self, name: str) -> Keeper | None:
+    def _keeper(self, name: str) -> Checkpointer | None:
         return None if self.stages is None else self.stages.next(name)
 
     def predict(self, fitted: FittedOutcome, test: np.ndarray) -> dict[str, np.ndarray]:

@@ -339,13 +339,13 @@ def evaluate(model: OutcomeModel, events: Events, labels: Any, *, seed: int = 0)
     points, target, p = model.probabilities(events, points)
     if isinstance(target, MultiLabel):
         raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
-    asked = {
+    wanted = {
         "binary": points.value if points.days is None else None,
         "classes": class_names(points),
         "number": points.number,
         "time_to_event": points.days,
     }
-    if asked[target.kind] is None:
+    if wanted[target.kind] is None:
         raise UserError(
             f"{named(labels)}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
         )

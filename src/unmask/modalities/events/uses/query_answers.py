@@ -60,8 +60,8 @@ def last_points(events: Events, until: int | None = None) -> Labels:
     has a time (`unanswerable` names those)."""
     stop = events.offsets[1:] - 1
     time = np.where(stop >= events.offsets[:-1], events.time[stop.clip(min=0)], STATIC)
-    asked = time if until is None else until
-    return Labels(subject=np.arange(len(events)), time=np.where(time == STATIC, 0, asked))
+    end = time if until is None else until
+    return Labels(subject=np.arange(len(events)), time=np.where(time == STATIC, 0, end))
 
 
 def unanswerable(histories: Histories, points: Labels) -> list[str | None]:
@@ -193,13 +193,13 @@ def ask(
             f"{option('at')} and {option('until')}", hint="Ask at the times of a task, or of everybody at one."
         )
     events = as_events(data)
-    histories, queries, asked = _checked(model, events, questions)
+    histories, queries, rows = _checked(model, events, questions)
     if at is None:
         points = last_points(events, None if until is None else moment_of(until, option("until")))
     else:
         points = read_labels(at, events, need_value=False)
     model.folder.model.to(model.device)
-    found, why = probabilities(model.folder, histories, points, asked, [q.hours for q in queries])
+    found, why = probabilities(model.folder, histories, points, rows, [q.hours for q in queries])
     none = np.array([q.none for q in queries])
     found = np.where(none, 1 - found, found)
     timeless = np.repeat(np.array([reason == NO_EVENTS for reason in why]) & (at is None), len(queries))
@@ -244,9 +244,9 @@ def panel_answers(folder: EventFolder, histories: Histories, points: Labels) -> 
     """(points, questions) logarithm of each question's rates summed up to the middle of the horizons, what its
     probability is made of; of points at which nothing is known too, as states are."""
     head = queries_of(folder)
-    asked, edges = panel(histories, head), head.edges
+    questions, edges = panel(histories, head), head.edges
     within = torch.sqrt(edges[0] * edges[-1])[None]
-    rates = torch.from_numpy(rates_of(folder, histories, points, asked, np.arange(len(points))))
+    rates = torch.from_numpy(rates_of(folder, histories, points, questions, np.arange(len(points))))
     overlap = head.overlap(within.to(head.edges.device)).cpu()
     return (rates * overlap).sum(-1).clamp_min(1e-7).log().numpy()
 

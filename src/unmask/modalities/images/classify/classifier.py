@@ -333,11 +333,11 @@ class Classifier:
         base = {k: v for k, v in self.model.folder.settings.items() if k not in ("results", "classifier")}
         known = self.model.folder.settings.get("classifier") or {}
         kept = {k: known[k] for k in ("pictures", "figures") if k in known}  # of a model that was loaded
-        told: dict[str, Any] = kept if pictures is None else {"pictures": pictures}
-        told |= {} if judged is None else {"figures": [f.to_dict() for f in scored(judged)]}
+        data: dict[str, Any] = kept if pictures is None else {"pictures": pictures}
+        data |= {} if judged is None else {"figures": [f.to_dict() for f in scored(judged)]}
         with self.net.whole() as masked:
             read: dict[str, Any] = {"pooling": self.net.pooling, "gradients": self.net.gradients}
-            about = told | {"classes": self.classes} | read | self.objective.about()
+            about = data | {"classes": self.classes} | read | self.objective.about()
             save_folder(
                 path,
                 masked,

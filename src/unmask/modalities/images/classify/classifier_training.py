@@ -20,10 +20,10 @@ from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.floats import model_floats
 from unmask.training.budget import MemoryPlan, fit, measure_loss
-from unmask.training.finetune import UNBOUNDED, Course, Finetunable, Look, planned_steps, shuffled
+from unmask.training.finetune import UNBOUNDED, Evaluation, Finetunable, Schedule, planned_steps, shuffled
 from unmask.training.optimiser import AdamW
 
-MOST_LOOKS = 25
+MOST_EVALUATIONS = 25
 """Looks at the held-out pictures over a run, about, each at the end of an epoch."""
 
 
@@ -71,14 +71,14 @@ class PictureFinetuning(Finetunable):
         groups = layer_groups(self.classifier.net, rate=rate, decay=decay, weight_decay=train.weight_decay)
         return AdamW(groups, betas=(train.beta1, train.beta2), eps=train.epsilon, fused=True)
 
-    def course(self) -> Course:
+    def planned_schedule(self) -> Schedule:
         """How long and how fast the settings ask it to be trained."""
         train, minutes = self.settings.train, self.settings.train.minutes
         steps = planned_steps(steps=train.steps, epochs=train.epochs, per_epoch=self.per_epoch)
-        epochs_between = max(1, steps // self.per_epoch // MOST_LOOKS)
-        return Course(
+        epochs_between = max(1, steps // self.per_epoch // MOST_EVALUATIONS)
+        return Schedule(
             steps=steps if minutes is None else UNBOUNDED,
-            look_every=None if self.held is None else self.per_epoch * epochs_between,
+            evaluate_every=None if self.held is None else self.per_epoch * epochs_between,
             schedule=train,
             minutes=minutes,
             clip=train.clip,
@@ -109,10 +109,10 @@ class PictureFinetuning(Finetunable):
         self.pictures += len(items)
         return total
 
-    def look(self) -> Look:
+    def evaluate(self) -> Evaluation:
         assert self.held is not None
         name, value, score = self.classifier.objective.watched(*self.classifier.judged(self.held)[:2])
-        return Look.of(score, {name: value})
+        return Evaluation.of(score, {name: value})
 
     @property
     def averages(self) -> bool:
@@ -124,10 +124,10 @@ class PictureFinetuning(Finetunable):
         """Take the mean of the weights and those of the start, unless the weights alone are right more often on the
         held-out pictures; whether the mean was taken."""
         net, share = self.classifier.net.eval(), self.settings.average
-        before = None if self.held is None else self.look()
+        before = None if self.held is None else self.evaluate()
         trained = {name: t.clone() for name, t in net.state_dict().items()}
         net.load_state_dict({k: t if k not in start else start[k].lerp(t, share) for k, t in trained.items()})
-        if before is None or self.look().scores >= before.scores:
+        if before is None or self.evaluate().scores >= before.scores:
             return True
         net.load_state_dict(trained)
         return False

@@ -65,13 +65,13 @@ def choose_reading(
     train = train.take(some)
     groups = kept_together(train)
     parts = _parts(net, train, {pool for pool, _ in asked}, any(edges for _, edges in asked))
-    told = {}
+    by_reading = {}
     for name, found in parts.items():
         by_penalty = folded(found, labels, seed, groups)
-        told[name] = by_penalty[best_penalty(by_penalty, labels)]
+        by_reading[name] = by_penalty[best_penalty(by_penalty, labels)]
     out = {}
     for pool, edges in asked:
-        both = (told[pool] + told["gradients"]) / 2 if edges else told[pool]
+        both = (by_reading[pool] + by_reading["gradients"]) / 2 if edges else by_reading[pool]
         sure = both - np.logaddexp.reduce(both, 1, keepdims=True)
         likelihood = float(sure[np.arange(len(labels)), labels].mean())
         out[pool, edges] = Compared(likelihood, float((both.argmax(1) == labels).mean()))
@@ -131,14 +131,14 @@ def chosen_penalty(
     """The penalty of `fit_linear` with the smallest cross-entropy in four folds of the rows (of `most` of them at
     most); the largest of equals."""
     some = _some(len(labels), most, seed)
-    told = folded(features[some], labels[some], seed, None if groups is None else groups[some])
-    return best_penalty(told, labels[some])
+    by_fold = folded(features[some], labels[some], seed, None if groups is None else groups[some])
+    return best_penalty(by_fold, labels[some])
 
 
 def best_penalty(by_penalty: dict[float, np.ndarray], labels: np.ndarray) -> float:
     """The penalty whose log-probabilities of the labels are highest; the largest of equals."""
-    told = {p: float(found[np.arange(len(labels)), labels].mean()) for p, found in by_penalty.items()}
-    return max(told, key=lambda p: (told[p], p))
+    likelihoods = {p: float(found[np.arange(len(labels)), labels].mean()) for p, found in by_penalty.items()}
+    return max(likelihoods, key=lambda p: (likelihoods[p], p))
 
 
 def folded(
@@ -155,12 +155,12 @@ def folded(
     classes = int(labels.max()) + 1
     out = {}
     for penalty in FOLDED_PENALTIES:
-        told = np.full((len(labels), classes), UNTOLD)
+        log_probability = np.full((len(labels), classes), UNTOLD)
         for number in range(FOLDS):
             inner, outer = fold != number, fold == number
             if inner.any() and outer.any():
                 fitted = fit_linear(features[inner], labels[inner], penalty=penalty, steps=FOLDED_STEPS)
                 logits = linear_logits(fitted, features[outer])
-                told[outer, : logits.shape[1]] = logits.log_softmax(-1).numpy()
-        out[penalty] = told
+                log_probability[outer, : logits.shape[1]] = logits.log_softmax(-1).numpy()
+        out[penalty] = log_probability
     return out

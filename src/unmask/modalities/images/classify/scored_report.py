@@ -69,43 +69,43 @@ def _facts(found: Mapping[str, Any]) -> dict[str, Any]:
         return {"Accuracy": f"{found['accuracy']:.1%}", "Most frequent class": often}
     if found["problem"] == "multi":
         pairs = {"Macro AUROC": "macro_auroc", "Macro AUPRC": "macro_auprc", "Micro F1": "micro_f1"}
-        told = {title: found[name] for title, name in pairs.items()}
-        return {title: "-" if value is None else f"{value:.3f}" for title, value in told.items()}
+        shown = {title: found[name] for title, name in pairs.items()}
+        return {title: "-" if value is None else f"{value:.3f}" for title, value in shown.items()}
     rule = found["mean_rule"]
     r2 = "-" if found["r2"] is None else f"{found['r2']:.3f}"
     return {"R2": r2, "RMSE": f"{found['rmse']:.4g}", "RMSE of the mean": f"{rule['rmse']:.4g}"}
 
 
 def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
-    told, n = dict(found), f"{found['n']:,} pictures"
+    scores, n = dict(found), f"{found['n']:,} pictures"
     if found["problem"] == "single":
         page.section(
             "What is taken for what",
-            confusion_table(told, found["classes"]),
+            confusion_table(scores, found["classes"]),
             note=f"{n}: the true class by row, the predicted one by column; darker where a larger share of the row "
             f"is.{chosen}",
         )
         page.section(
             "By class",
-            class_table(told),
+            class_table(scores),
             note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, DeLong's of the area under the "
             "ROC curve, one class against the rest. Pictures of one group count as one where groups are given.",
         )
     elif found["problem"] == "multi":
         page.section(
             "All labels",
-            means_table(told),
+            means_table(scores),
             note=f"{n}. Macro: the mean over labels; micro: over all decisions. Beside them what the labels' shares "
             "alone give, without a look at a picture (F1: always giving every label). 95 % intervals by bootstrap of "
             f"whole groups.{chosen}",
         )
         page.section(
             "By label",
-            label_table(told),
+            label_table(scores),
             note=f"A label is given from a probability of {found['threshold']:g} on. Without a look at a picture "
             "AUROC is 0.5 and AUPRC the label's share. Intervals: DeLong's of AUROC, Wilson's of precision and recall, "
             "bootstrap of AUPRC and F1, over groups where they are given.",
         )
     else:
-        page.section("Errors", value_table(told), note=f"{n}; 95 % intervals by bootstrap of whole groups.{chosen}")
-        page.chart(value_chart(told, str(found["classes"][0])))
+        page.section("Errors", value_table(scores), note=f"{n}; 95 % intervals by bootstrap of whole groups.{chosen}")
+        page.chart(value_chart(scores, str(found["classes"][0])))

@@ -144,9 +144,9 @@ def _stored(data: Any) -> np.ndarray:
         return data.pixel_array
     except Exception as error:  # whatever a plug-in raises
         syntax = data.file_meta.get("TransferSyntaxUID")
-        told = f"{str(error).split(chr(10))[0].rstrip(':')} (transfer syntax {getattr(syntax, 'name', syntax)})"
+        reason = f"{str(error).split(chr(10))[0].rstrip(':')} (transfer syntax {getattr(syntax, 'name', syntax)})"
         compressed = getattr(syntax, "is_compressed", False)
-        raise ValueError(f"{told}; it may need another decoder: {_DECODERS}" if compressed else told) from None
+        raise ValueError(f"{reason}; it may need another decoder: {_DECODERS}" if compressed else reason) from None
 
 
 def _spacing(data: Any) -> tuple[float, float]:

@@ -67,16 +67,16 @@ def depth_and_notes(data: Any, kind: str, scales: Sequence[Scale]) -> tuple[str,
     if "ModalityLUTSequence" in data:
         table = data.ModalityLUTSequence[0]
         unit = str(table.get("ModalityLUTType", "") or "")
-        told = "values by the file's own table (modality LUT)" + (f", {unit}" if unit else "")
-        return ("uint8" if int(table.LUTDescriptor[2]) <= 8 else "uint16"), (*notes, told)
+        note = "values by the file's own table (modality LUT)" + (f", {unit}" if unit else "")
+        return ("uint8" if int(table.LUTDescriptor[2]) <= 8 else "uint16"), (*notes, note)
     if set(scales) != {AS_STORED}:
         unit = str(data.get("RescaleType", "") or data.get("DoseUnits", "") or "")
         ending = f" ({unit})" if unit else ""
         slope, intercept = scales[0]
-        told = (
+        note = (
             f"stored values x {slope:g} + {intercept:g}" if len(set(scales)) == 1 else "stored values rescaled by frame"
         )
-        return "float32", (*notes, told + ending)
+        return "float32", (*notes, note + ending)
     if "PixelRepresentation" not in data and bits > 16:
         return "float32", tuple(notes)
     if int(data.get("PixelRepresentation", 0)) or bits > 16:

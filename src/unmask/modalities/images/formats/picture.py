@@ -293,12 +293,12 @@ def reduce_planes(planes: Sequence[Picture], how: str) -> Picture:
     """'max' or 'mean' over pictures of one shape, of the pixels measured in them."""
     missing = [np.zeros(p.pixels.shape[:2], bool) if p.missing is None else p.missing for p in planes]
     stack = np.stack([np.where(m[..., None], np.nan, p.pixels) for p, m in zip(planes, missing, strict=True)])
-    gone = np.logical_and.reduce(missing)
-    stack[:, gone] = 0
+    nowhere = np.logical_and.reduce(missing)
+    stack[:, nowhere] = 0
     kind = planes[0].pixels.dtype
     found = np.nanmax(stack, 0) if how == "max" else np.nanmean(stack, 0)
     found = np.round(found) if kind.kind in "iu" else found
-    return Picture(pixels=found.astype(kind), missing=gone if gone.any() else None)
+    return Picture(pixels=found.astype(kind), missing=nowhere if nowhere.any() else None)
 
 
 def chosen_planes(planes: str | int, count: int) -> list[int]:

@@ -166,10 +166,10 @@ def _own_planes(file: Any, series: Any) -> None:
     if not file.is_ome:
         return
     pages = list(series.pages)
-    gone = sum(page is None for page in pages)
-    if gone:
+    absent = sum(page is None for page in pages)
+    if absent:
         raise ValueError(
-            f"{gone} of {len(pages)} planes of this OME-TIFF are not there, as if other files of its set were missing"
+            f"{absent} of {len(pages)} planes of this OME-TIFF are not there, as if other files of its set were missing"
         )
     first = os.path.basename(pages[0].parent.filename)
     if first != os.path.basename(file.filename):

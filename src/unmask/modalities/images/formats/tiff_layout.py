@@ -107,8 +107,8 @@ class Layout:
     def _notes(self) -> list[str]:
         notes = []
         if self.stacked:
-            told = " x ".join(f"{self.size[a]} {NAMES.get(a, a)}" for a in self.stacked)
-            notes.append(f"planes={'all' if self.planes is None else self.planes} of {told}")
+            sizes = " x ".join(f"{self.size[a]} {NAMES.get(a, a)}" for a in self.stacked)
+            notes.append(f"planes={'all' if self.planes is None else self.planes} of {sizes}")
         elif self.planes == "channels" and self.unnamed:
             notes.append("pages as channels")
         if self.orientation != 1:
@@ -160,9 +160,9 @@ def _decodable(page: Any) -> None:
         TIFF.DECOMPRESSORS[int(page.compression)], TIFF.UNPREDICTORS[int(page.predictor)]
     except KeyError as error:
         name = getattr(page.compression, "name", page.compression)
-        told = f"TIFF compression {name}"
+        method = f"TIFF compression {name}"
         if int(page.predictor) != 1:
-            told += f" with predictor {getattr(page.predictor, 'name', page.predictor)}"
+            method += f" with predictor {getattr(page.predictor, 'name', page.predictor)}"
         if "imagecodecs" in str(error):
-            raise ValueError(f"{told} needs imagecodecs: pip install 'unmask[images]'") from None
-        raise ValueError(f"{told} is not known") from None
+            raise ValueError(f"{method} needs imagecodecs: pip install 'unmask[images]'") from None
+        raise ValueError(f"{method} is not known") from None

@@ -144,11 +144,11 @@ class Augment:
 def of_measured(images: Tensor, resample: Callable[[Tensor], Tensor]) -> Tensor:
     """A linear resampling of pictures with missing pixels (NaN), from the measured ones alone: their weighted sum
     divided by their weights, missing where those are less than half of all."""
-    gone = images.isnan()
-    if not bool(gone.any()):
+    missing = images.isnan()
+    if not bool(missing.any()):
         return resample(images)
-    weight = resample((~gone).to(images.dtype))
-    found = resample(torch.where(gone, 0.0, images)) / weight.clamp_min(0.5)
+    weight = resample((~missing).to(images.dtype))
+    found = resample(torch.where(missing, 0.0, images)) / weight.clamp_min(0.5)
     return torch.where(weight < 0.5, torch.nan, found)
 
 

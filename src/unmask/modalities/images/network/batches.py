@@ -54,9 +54,9 @@ def batch_of_parts(
     for seen in parts:
         here = slice(done, done + len(seen))
         patch[here, first:] = patchify(seen, config.patch)
-        gone = patch[here].isnan()
-        if bool(gone.any()):
-            observed[here] = gone.float().mean(-1) <= MISSING_SHARE
+        missing = patch[here].isnan()
+        if bool(missing.any()):
+            observed[here] = missing.float().mean(-1) <= MISSING_SHARE
             patch[here].masked_fill_(~observed[here, :, None], torch.nan)
         done = here.stop
     special = torch.zeros(n, slots, dtype=torch.bool)

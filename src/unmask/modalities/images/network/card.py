@@ -113,8 +113,8 @@ def _data(about: Mapping[str, Any], tuned: Mapping[str, Any] | None) -> list[str
         out.append(f"From {source}.")
     if isinstance(data.get("pictures"), int) and len(data.get("shape") or ()) == 3:
         height, width, channels = data["shape"]
-        told = f"{data['pictures']:,} pictures of {width} x {height}, {channels} channels, {data.get('depth', '')}"
-        out.append(("Pretrained on " if tuned else "") + told.rstrip(", ") + ".")
+        sentence = f"{data['pictures']:,} pictures of {width} x {height}, {channels} channels, {data.get('depth', '')}"
+        out.append(("Pretrained on " if tuned else "") + sentence.rstrip(", ") + ".")
     if isinstance(data.get("missing_share"), float) and math.isfinite(data["missing_share"]) and data["missing_share"]:
         out.append(f"{data['missing_share']:.1%} of the pixels are missing.")
     if tuned is None:

@@ -139,9 +139,9 @@ class PatchCodecConfig:
 def standardise(patches: Float[Tensor, "*patches features"]) -> tuple[Tensor, Tensor, Tensor]:
     """(standardised, mean, deviation) of each patch, with the sample variance (n - 1), as in the official MAE; of the
     numbers that are not missing (NaN), which stay so."""
-    gone = patches.isnan()
-    if gone.is_cuda or bool(gone.any()):  # a GPU is not asked
-        count = (~gone).sum(-1, keepdim=True)
+    missing = patches.isnan()
+    if missing.is_cuda or bool(missing.any()):  # a GPU is not asked
+        count = (~missing).sum(-1, keepdim=True)
         mean = patches.nansum(-1, keepdim=True) / count.clamp_min(1)
         centred = patches - mean
         variance = centred.square().nansum(-1, keepdim=True) / (count - 1).clamp_min(1)
@@ -189,22 +189,22 @@ class PatchPrediction(Gaussian):
             if self.statistics is not None:
                 true = torch.cat([mean, deviation], -1)
                 extra = self.config.statistics * weighted_sum(((self.statistics - true) ** 2).mean(-1), weight)
-        gone = target.isnan()
-        partly = gone.is_cuda or bool(gone.any())  # the same where none is; a GPU is not asked
-        error = self.pattern - (torch.where(gone, self.pattern.detach(), target) if partly else target)
+        missing = target.isnan()
+        partly = missing.is_cuda or bool(missing.any())  # the same where none is; a GPU is not asked
+        error = self.pattern - (torch.where(missing, self.pattern.detach(), target) if partly else target)
         error = error.abs() if self.config.loss == "l1" else error**2
         if partly:  # the mean over the numbers that there are
-            error = error * (gone.shape[-1] / (~gone).sum(-1, keepdim=True).clamp_min(1))
+            error = error * (missing.shape[-1] / (~missing).sum(-1, keepdim=True).clamp_min(1))
         return weighted_sum(error.mean(-1), weight) + extra
 
     def log_prob(self, value: Float[Tensor, "wanted features"]) -> Float[Tensor, " wanted"]:
         """Of the numbers of a patch that are not missing (NaN)."""
-        gone = value.isnan()
-        if not bool(gone.any()):
+        missing = value.isnan()
+        if not bool(missing.any()):
             return super().log_prob(value)
         log_variance = torch.zeros_like(self.location) if self.log_variance is None else self.log_variance
-        square = (torch.where(gone, self.location, value) - self.location) ** 2 * (-log_variance).exp()
-        return -0.5 * ((square + log_variance + math.log(2 * math.pi)) * ~gone).sum(-1)
+        square = (torch.where(missing, self.location, value) - self.location) ** 2 * (-log_variance).exp()
+        return -0.5 * ((square + log_variance + math.log(2 * math.pi)) * ~missing).sum(-1)
 
     def pattern_log_prob(self, value: Float[Tensor, "wanted features"]) -> Float[Tensor, " wanted"]:
         """Of the standardised form of a patch, whatever its mean and deviation: normal with deviation 1."""
@@ -256,14 +256,14 @@ class PatchCodec(nn.Module):
 
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         patch = values["patch"]
-        gone = patch.isnan()
-        whole = torch.where(gone, 0.0, patch)
+        missing = patch.isnan()
+        whole = torch.where(missing, 0.0, patch)
         x = self.patch(whole)
         if self.config.gradients:
             x = x + self.edges(oriented_gradients(whole, self.config.patch, self.config.channels))
         if self.config.class_token:
             x = torch.where(values["class"].bool()[..., None], self.cls.to(x.dtype), x)
-        masked = masked | gone.all(-1)
+        masked = masked | missing.all(-1)
         if masked.is_cuda or bool(masked.any()):  # the same where none is; a GPU is not asked
             x = torch.where(masked[..., None], self.mask.to(x.dtype), x)
         return x

@@ -228,15 +228,15 @@ def _kernel(found: Converted, config: Mapping[str, Any], features: int) -> tuple
 
 def _normalised(config: Mapping[str, Any], norm_pix: bool | None, decoder: bool) -> bool:
     """Whether the decoder predicts normalised patches."""
-    said = config.get("norm_pix_loss", norm_pix)
-    if said is None and config.get("model_type") == "vit_mae":
-        said = False  # transformers' default
-    if said is None and decoder:
+    normalised = config.get("norm_pix_loss", norm_pix)
+    if normalised is None and config.get("model_type") == "vit_mae":
+        normalised = False  # transformers' default
+    if normalised is None and decoder:
         raise UserError(
             "the weights do not say whether their decoder predicts normalised patches (norm_pix_loss)",
             hint='Say norm_pix=True or False, or put {"norm_pix_loss": true} into a file of the same name with .json.',
         )
-    return True if said is None else bool(said)
+    return True if normalised is None else bool(normalised)
 
 
 def _standards(config: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -244,8 +244,8 @@ def _standards(config: Mapping[str, Any], channels: int) -> tuple[tuple[float, .
     channels."""
     if config.get("do_normalize") is False:
         return (0.0,) * channels, (1.0,) * channels
-    told = config.get("pretrained_cfg") or {}
-    mean, deviation = config.get("image_mean", told.get("mean")), config.get("image_std", told.get("std"))
+    pretrained = config.get("pretrained_cfg") or {}
+    mean, deviation = config.get("image_mean", pretrained.get("mean")), config.get("image_std", pretrained.get("std"))
     if mean is None or deviation is None:
         return (IMAGENET_MEAN, IMAGENET_DEVIATION) if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
     return tuple(map(float, mean)), tuple(map(float, deviation))

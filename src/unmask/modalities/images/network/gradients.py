@@ -79,8 +79,8 @@ def picture_gradients(seen: Float[Tensor, "n channels height width"]) -> Float[T
     """
     x = seen.float()
     down, across = (_derivative(x, dim) for dim in (2, 3))
-    gone = down.isnan() | across.isnan() | x.isnan()
-    size = torch.hypot(down, across).masked_fill(gone, 0.0)
+    missing = down.isnan() | across.isnan() | x.isnan()
+    size = torch.hypot(down, across).masked_fill(missing, 0.0)
     strongest = size.argmax(1, keepdim=True)
     size, down, across = (t.gather(1, strongest)[:, 0] for t in (size, down.nan_to_num(), across.nan_to_num()))
     angle = torch.atan2(down, across).remainder(math.pi) * (ORIENTATIONS / math.pi)

@@ -19,11 +19,11 @@ def knn_predict(
 ) -> np.ndarray:
     """Classes by the k nearest training vectors (cosine), each voting exp(cosine / temperature) (Wu et al. 2018)."""
     known = F.normalize(torch.from_numpy(np.ascontiguousarray(train)).float(), dim=-1)
-    asked = F.normalize(torch.from_numpy(np.ascontiguousarray(test)).float(), dim=-1)
+    queries = F.normalize(torch.from_numpy(np.ascontiguousarray(test)).float(), dim=-1)
     classes = torch.from_numpy(labels)
     count = int(labels.max()) + 1
     out = []
-    for part in asked.split(chunk):
+    for part in queries.split(chunk):
         near, which = (part @ known.t()).topk(min(k, len(known)), -1)
         votes = torch.zeros(len(part), count).scatter_add_(1, classes[which], ((near - 1) / temperature).exp())
         out.append(votes.argmax(-1))

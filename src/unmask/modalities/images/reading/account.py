@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, quoted, setting
-from unmask.evaluation.classes import labels_said
+from unmask.evaluation.classes import label_notes
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import scale_of
 from unmask.modalities.images.reading.listing import reasons
-from unmask.modalities.images.reading.split import copies_said
+from unmask.modalities.images.reading.split import copy_notes
 from unmask.modalities.images.reading.streaming import StreamedArray
 
 _RANGED = 2000
@@ -82,14 +82,14 @@ def contents(images: ImageSet) -> list[str]:
     lines = [] if images.labels is None else class_counts(images.classes, images.labels)
     if images.groups is not None:
         lines.append(f"{len(np.unique(images.groups)):,} groups (patients, files, folders), kept whole in every split")
-    return lines + copies_said(images)
+    return lines + copy_notes(images)
 
 
 def class_counts(classes: Sequence[str], labels: np.ndarray) -> list[str]:
     """Lines with the number of pictures of each class, and classes that may be none or the same."""
     counted = np.bincount(labels, minlength=len(classes))
     line = f"classes: {', '.join(f'{quoted(c)} ({n:,})' for c, n in zip(classes, counted, strict=True))}"
-    return [line, *labels_said(classes[n] for n in labels)]
+    return [line, *label_notes(classes[n] for n in labels)]
 
 
 def told(account: Mapping[str, Any]) -> list[str]:

@@ -330,8 +330,8 @@ def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
     if len({s.size for s in sets}) > 1:
         raise mixed_sizes([(p.name, *s.size) for p, s in zip(parts, sets, strict=True)])
     if len({(s.channels, s.depth) for s in sets}) > 1:
-        told = ", ".join(f"{p.name} has {s.channels} of {s.depth}" for p, s in zip(parts, sets, strict=True))
-        raise UserError(f"channels differ: {told}", hint="Give files of one kind.")
+        depths = ", ".join(f"{p.name} has {s.channels} of {s.depth}" for p, s in zip(parts, sets, strict=True))
+        raise UserError(f"channels differ: {depths}", hint="Give files of one kind.")
     raw = [p.labels for p in parts if p.labels is not None]
     whole = np.concatenate([r.ravel() for r in raw]) if len(raw) == len(parts) else None
     targets = None if whole is None else array_targets(whole, how.problem)

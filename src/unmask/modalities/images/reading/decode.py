@@ -141,13 +141,17 @@ def _range(array: np.ndarray, missing: np.ndarray) -> tuple[float, float]:
 
 def _tile(array: np.ndarray, missing: np.ndarray | None, place: Place, form: Form) -> Picture:
     here = (slice(place.top, place.top + form.height), slice(place.left, place.left + form.width))
-    part, gone = array[here], None if missing is None else missing[here]
+    part, unmeasured = array[here], None if missing is None else missing[here]
     high, wide = part.shape[:2]
     if (high, wide) != (form.height, form.width):
         beyond = ((0, form.height - high), (0, form.width - wide))
-        gone = np.pad(np.zeros((high, wide), bool) if gone is None else gone, beyond, constant_values=True)
+        unmeasured = np.pad(
+            np.zeros((high, wide), bool) if unmeasured is None else unmeasured, beyond, constant_values=True
+        )
         part = np.pad(part, (*beyond, (0, 0)))
-    return Picture(pixels=np.ascontiguousarray(part), missing=gone if gone is not None and gone.any() else None)
+    return Picture(
+        pixels=np.ascontiguousarray(part), missing=unmeasured if unmeasured is not None and unmeasured.any() else None
+    )
 
 
 def _of_depth(picture: Picture, depth: str) -> Picture:

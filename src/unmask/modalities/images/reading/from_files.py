@@ -116,8 +116,8 @@ def from_folder(folder: Path, how: Reading) -> ImageSet:
     ]
     images = decode_files(files, how)
     left = sum((Counter(more) for _, _, more in listed), Counter[str]())
-    told = ", ".join(f"{count} {ending}" for ending, count in left.most_common(8))
-    notes = [f"left out as no pictures: {told}"] if told else []
+    endings = ", ".join(f"{count} {ending}" for ending, count in left.most_common(8))
+    notes = [f"left out as no pictures: {endings}"] if endings else []
     if parts != [folder]:
         held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if part_of(root.name)]
         notes += [f"held apart from training: {', '.join(held)}"] if held else []

@@ -89,8 +89,10 @@ def from_cells(
         parsed = None if parsed.targets is None else parsed
     if parsed is not None:
         if parsed.bad:
-            told = "; ".join(f"row {row}: {what}" for row, what in parsed.bad.items())
-            raise UserError(f"{name}: {len(parsed.bad)} rows have no proper label: {told}", hint="Leave such rows out.")
+            reasons = "; ".join(f"row {row}: {what}" for row, what in parsed.bad.items())
+            raise UserError(
+                f"{name}: {len(parsed.bad)} rows have no proper label: {reasons}", hint="Leave such rows out."
+            )
         labels = list(range(len(cells)))
     if labels is not None and (empty := next((i for i, label in enumerate(labels) if label is None), None)) is not None:
         raise UserError(

@@ -164,11 +164,11 @@ def _file_column(path: Path, names: Sequence[str], asked: str | None) -> str:
         return found[0]
     if asked is not None:
         raise UserError(f"{path}: no column {asked!r}", hint=suggest(asked, names))
-    told = (
+    candidates = (
         f"several columns may be the files: {', '.join(found)}" if found else f"no column of files: {', '.join(names)}"
     )
     semicolons = " (fields parted by commas are expected)" if len(names) == 1 and ";" in names[0] else ""
-    raise UserError(f"{path}: {told}{semicolons}", hint=f"Call it 'file', or name it: {setting('column')}.")
+    raise UserError(f"{path}: {candidates}{semicolons}", hint=f"Call it 'file', or name it: {setting('column')}.")
 
 
 def _labels(path: Path, rows: _Rows, others: list[str], how: Reading) -> Parsed:
@@ -176,26 +176,26 @@ def _labels(path: Path, rows: _Rows, others: list[str], how: Reading) -> Parsed:
     of 0 and 1."""
     problem = how.problem or "auto"
     if how.label_column is not None:
-        asked = [n.strip() for n in how.label_column.split(",")]
-        for name in asked:
+        wanted = [n.strip() for n in how.label_column.split(",")]
+        for name in wanted:
             if name not in rows.columns:
                 raise UserError(f"{path}: no column {name!r}", hint=suggest(name, list(rows.columns)))
     else:
         called = [n for n in others if n.lower() in LABELS]
-        asked = called if len(called) == 1 else others
-        flags = [n for n in asked if all(zero_or_one(cell_text(c)) for c in rows.columns[n])]
-        if not asked:
+        wanted = called if len(called) == 1 else others
+        flags = [n for n in wanted if all(zero_or_one(cell_text(c)) for c in rows.columns[n])]
+        if not wanted:
             raise UserError(f"{path}: no column of labels", hint="Expected columns file and label.")
-        if len(asked) > 1 and problem != "multi" and (problem != "auto" or len(flags) < len(asked)):
+        if len(wanted) > 1 and problem != "multi" and (problem != "auto" or len(flags) < len(wanted)):
             raise UserError(
-                f"{path}: several columns may be the labels: {', '.join(asked)}",
+                f"{path}: several columns may be the labels: {', '.join(wanted)}",
                 hint=f"Name it with {setting('label_column')}; several columns of 0 and 1 parted by commas.",
             )
-    if len(asked) > 1:
+    if len(wanted) > 1:
         if problem not in ("auto", "multi"):
-            raise UserError(f"{len(asked)} columns of labels with problem={problem}", hint="Name one column.")
-        return parse_columns({name: rows.columns[name] for name in asked})
-    return parse_cells(rows.columns[asked[0]], asked[0], problem)
+            raise UserError(f"{len(wanted)} columns of labels with problem={problem}", hint="Name one column.")
+        return parse_columns({name: rows.columns[name] for name in wanted})
+    return parse_cells(rows.columns[wanted[0]], wanted[0], problem)
 
 
 def _separated(path: Path) -> _Rows:

@@ -70,10 +70,10 @@ def described(headers: Sequence[Header]) -> list[str]:
     """What was made of files, said once for all of one kind: '12 pictures: z=7 channel=3: planes=max of 7 z'."""
     counts: dict[str, int] = {}
     for header in headers:
-        told = ": ".join(p for p in (header.axes, "; ".join(header.notes)) if p)
-        if told:
-            counts[told] = counts.get(told, 0) + 1
-    return [f"{count} pictures: {told}" for told, count in sorted(counts.items(), key=lambda item: -item[1])]
+        note = ": ".join(p for p in (header.axes, "; ".join(header.notes)) if p)
+        if note:
+            counts[note] = counts.get(note, 0) + 1
+    return [f"{count} pictures: {note}" for note, count in sorted(counts.items(), key=lambda item: -item[1])]
 
 
 def is_picture(path: Path) -> bool:

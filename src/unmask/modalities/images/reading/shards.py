@@ -44,7 +44,7 @@ SHARD_BYTES = 64_000_000
 """A shard's size, about; what a killed builder loses at most."""
 MOST_SHARDS = 400
 """Files that a process may have open are limited: larger sets have larger shards."""
-TOLD_EVERY = 10.0
+REPORT_EVERY = 10.0
 """Seconds between lines about progress."""
 
 
@@ -107,16 +107,16 @@ def build(
             done = int(np.sum(counts)) - sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo)
             if done:
                 say(f"{done:,} of {int(np.sum(counts)):,} pictures are decoded already: {here}")
-            started, told = time.monotonic(), time.monotonic()
+            started, reported = time.monotonic(), time.monotonic()
             first = done
             with _pool(workers) as mapped:
                 for number in todo:
                     part = slice(edges[number], edges[number + 1])
                     _shard(here, number, sources[part], counts[part], form, choice, size, mapped)
                     done += int(np.sum(counts[part]))
-                    if time.monotonic() - told > TOLD_EVERY or number == todo[-1]:
-                        told = time.monotonic()
-                        speed = (done - first) / max(told - started, 1e-9)
+                    if time.monotonic() - reported > REPORT_EVERY or number == todo[-1]:
+                        reported = time.monotonic()
+                        speed = (done - first) / max(reported - started, 1e-9)
                         say(f"decoded {done:,} of {int(np.sum(counts)):,} pictures ({speed:,.0f}/s) into {here}")
     return _opened(here, edges, form)
 
@@ -136,10 +136,10 @@ def _key(sources: Sequence[Source], counts: Sequence[int], form: Form, choice: C
             continue
         try:
             about = os.stat(source)
-            told = (os.path.abspath(source), about.st_size, about.st_mtime_ns)
+            identity = (os.path.abspath(source), about.st_size, about.st_mtime_ns)
         except OSError:
-            told = (os.path.abspath(source), -1, -1)
-        content.update(json.dumps(told).encode())
+            identity = (os.path.abspath(source), -1, -1)
+        content.update(json.dumps(identity).encode())
     return content.hexdigest()
 
 
@@ -245,15 +245,15 @@ def _opened(folder: Path, edges: Sequence[int], form: Form) -> tuple[Shards, dic
     broken: dict[int, str] = {}
     sizes: list[int] = []
     crc: list[int] = []
-    gone: list[tuple[int, int, int]] = []
+    missing: list[tuple[int, int, int]] = []
     for number, first in enumerate(edges[:-1]):
         about = json.loads((folder / f"{number:05d}.json").read_text(encoding="utf-8"))
-        broken |= {first + i: told for i, told in enumerate(about["files"]) if isinstance(told, str)}
+        broken |= {first + i: reason for i, reason in enumerate(about["files"]) if isinstance(reason, str)}
         before = sum(sizes)
         sizes.append(len(about["crc"]))
         crc += about["crc"]
-        gone += [(before + i, number, k) for k, i in enumerate(about["gone"])]
-    return Shards(folder, np.cumsum([0, *sizes]), np.array(crc, np.uint32), gone, form), broken
+        missing += [(before + i, number, k) for k, i in enumerate(about["gone"])]
+    return Shards(folder, np.cumsum([0, *sizes]), np.array(crc, np.uint32), missing, form), broken
 
 
 class Shards:

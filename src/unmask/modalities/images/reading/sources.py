@@ -121,8 +121,8 @@ def read_images(
         )
     found = _read(_plain(data, how.choice), how)
     if not len(found):
-        told = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
-        raise UserError(f"{_named(data)}: no picture could be read{told}", hint="Give pictures that can be opened.")
+        example = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
+        raise UserError(f"{_named(data)}: no picture could be read{example}", hint="Give pictures that can be opened.")
     if view == "tile" and found.tiles is None:
         found = tiled(found, how)
     return found.resized(size).with_channels(channels)

@@ -43,7 +43,7 @@ def kept_together(images: ImageSet) -> np.ndarray | None:
     return connected_components(joined, directed=False)[1][group]
 
 
-def copies_said(images: ImageSet) -> list[str]:
+def copy_notes(images: ImageSet) -> list[str]:
     """Lines on exact copies: how many there are, or how many of the test part are in training too; which have several
     labels."""
     same = copies(images)
@@ -73,7 +73,7 @@ def several_labels(images: ImageSet) -> list[str]:
 
 
 def copies_across(train: ImageSet, held: ImageSet) -> list[str]:
-    """`copies_said` of both as one set whose test part is `held`; none where they are not in memory, or of several
+    """`copy_notes` of both as one set whose test part is `held`; none where they are not in memory, or of several
     sizes."""
     if not isinstance(train.pixels, np.ndarray) or not isinstance(held.pixels, np.ndarray):
         return []
@@ -83,7 +83,7 @@ def copies_across(train: ImageSet, held: ImageSet) -> list[str]:
     if train.labels is not None and held.labels is not None:
         labels = np.concatenate([np.array(part.classes)[part.labels] for part in (train, held)])
         labels = np.unique(labels, return_inverse=True)[1]
-    return copies_said(
+    return copy_notes(
         ImageSet(
             pixels=np.concatenate([train.pixels, held.pixels]),
             names=[*train.names, *held.names],

@@ -103,8 +103,8 @@ def parse_columns(columns: Mapping[str, Sequence[Any]]) -> Parsed:
         else:
             values[row] = [float(t) for t in texts]
     targets = Targets(problem="multi", values=values, names=names, listed=False)
-    told = f"labels: {len(names)} columns of 0 and 1 ({_some(names)})"
-    return Parsed(targets=targets, bad=bad, notes=[told])
+    note = f"labels: {len(names)} columns of 0 and 1 ({_some(names)})"
+    return Parsed(targets=targets, bad=bad, notes=[note])
 
 
 def array_targets(labels: Any, problem: Problem | None) -> Targets | None:
@@ -173,10 +173,10 @@ def _classes(texts: list[str], column: str, *, whole: bool, asked: bool = False)
             f"column {column!r}: the same number written in two ways ({_some(sorted(known, key=natural))})",
             hint=f"Write each class in one way, or say {setting('problem', 'regression')}.",
         )
-    told = f"labels: column {column!r}, {len(known)} classes ({_some(sorted(known, key=natural))})"
+    note = f"labels: column {column!r}, {len(known)} classes ({_some(sorted(known, key=natural))})"
     if whole:
-        told += f"; whole numbers are taken as classes: {setting('problem', 'regression')} takes them as amounts"
-    return Parsed(classes=texts, bad=bad, notes=[told])
+        note += f"; whole numbers are taken as classes: {setting('problem', 'regression')} takes them as amounts"
+    return Parsed(classes=texts, bad=bad, notes=[note])
 
 
 def _several(cells: Sequence[Any], column: str) -> Parsed:
@@ -206,8 +206,8 @@ def _several(cells: Sequence[Any], column: str) -> Parsed:
     values = np.zeros((len(rows), len(names)))
     for row, pieces in enumerate(rows):
         values[row, [place[p] for p in pieces if p]] = 1
-    told = f"labels: column {column!r}, several per picture, {len(names)} in all ({_some(names)})"
-    return Parsed(targets=Targets(problem="multi", values=values, names=names), bad=bad, notes=[told])
+    note = f"labels: column {column!r}, several per picture, {len(names)} in all ({_some(names)})"
+    return Parsed(targets=Targets(problem="multi", values=values, names=names), bad=bad, notes=[note])
 
 
 def _numbers(texts: list[str], column: str) -> Parsed:

@@ -29,11 +29,11 @@ from unmask.modalities.images.reading.account import class_counts, describe, tol
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.reading.label_table import ENDINGS
 from unmask.modalities.images.reading.shards import Store
-from unmask.modalities.images.reading.split import copies_across, copies_said, held_out_by_class
+from unmask.modalities.images.reading.split import copies_across, copy_notes, held_out_by_class
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import store_of
 from unmask.training.finetune import finetune
-from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import resolve_precision
 from unmask.training.settings import refuse_unread
 from unmask.training.tracking import Tracker, console_logger
@@ -100,7 +100,7 @@ def finetune_classify(
     account = describe(train)
     if objective.problem == "single":
         account["notes"] = [*class_counts(objective.classes, truth), *account["notes"]]
-    account["notes"] += copies_said(train) if held is None else copies_across(train, held)
+    account["notes"] += copy_notes(train) if held is None else copies_across(train, held)
     for line in told(account):
         console_logger(console)(line)
     torch.manual_seed(train_settings.seed)
@@ -133,10 +133,10 @@ def finetune_classify(
         "precision": precision.name,
         "device": str(base.device),
     }
-    keeper = None
+    checkpointer = None
     if checkpoints or resume:
-        keeper = _keeper(out, settings, [train, targets, held], resume=resume)
-    figures = _train(work, out, keeper, console, started) | figures
+        checkpointer = _keeper(out, settings, [train, targets, held], resume=resume)
+    figures = _train(work, out, checkpointer, console, started) | figures
     if figures["stopped"] == "signal":
         return Finetuned(classifier=classifier, folder=out, figures=figures)
     judged: dict[str, Any] | None = None
@@ -146,8 +146,8 @@ def finetune_classify(
     with written_folder(out) as new:
         classifier.save(new, pictures=len(train), judged=judged)
         finetuned_report(new, out, figures, settings, told(account))
-    if keeper is not None:
-        shutil.rmtree(keeper.folder, ignore_errors=True)
+    if checkpointer is not None:
+        shutil.rmtree(checkpointer.folder, ignore_errors=True)
     return Finetuned(classifier=classifier, folder=out, figures=figures)
 
 
@@ -202,18 +202,18 @@ def _start(settings: ClassifierSettings, problem: str) -> str:
 def _let_read(net: ClassifierNet, train: ImageSet, truth: np.ndarray, settings: ClassifierSettings, start: str) -> str:
     """Give a network the head that the settings ask for; a line that says what it reads."""
     outputs, seed = net.head.out_features, settings.train.seed
-    asked = readings(settings.pooling, settings.gradients, class_token=net.config.class_token)
+    candidates = readings(settings.pooling, settings.gradients, class_token=net.config.class_token)
     if start == "zero":
-        net.read(*asked[0], outputs)
-        return f"the head reads {named(asked[0])}, and starts at zero"
-    why, found = "", choose_reading(net, train, truth, asked, seed) if len(asked) > 1 else {}
+        net.read(*candidates[0], outputs)
+        return f"the head reads {named(candidates[0])}, and starts at zero"
+    why, found = "", choose_reading(net, train, truth, candidates, seed) if len(candidates) > 1 else {}
     if found:
-        asked = sorted(asked, key=lambda reading: -found[reading].likelihood)  # of equals the smallest
-        others = ", ".join(f"{named(reading)} {found[reading].right:.1%}" for reading in asked[1:])
-        why = f": a linear probe tells {found[asked[0]].right:.1%} right in four folds ({others})"
-    net.read(*asked[0], outputs)
+        candidates = sorted(candidates, key=lambda reading: -found[reading].likelihood)  # of equals the smallest
+        others = ", ".join(f"{named(reading)} {found[reading].right:.1%}" for reading in candidates[1:])
+        why = f": a linear probe tells {found[candidates[0]].right:.1%} right in four folds ({others})"
+    net.read(*candidates[0], outputs)
     start_as_probe(net, train, truth, seed)
-    return f"the head reads {named(asked[0])}, and starts as a linear probe{why}"
+    return f"the head reads {named(candidates[0])}, and starts as a linear probe{why}"
 
 
 def named(reading: Reading) -> str:
@@ -235,7 +235,7 @@ def _smoothing(settings: ClassifierSettings, problem: str) -> float:
     return 0.1 if problem == "single" else 0.0
 
 
-def _keeper(out: Path, settings: ClassifierSettings, data: list[Any], *, resume: bool) -> Keeper:
+def _keeper(out: Path, settings: ClassifierSettings, data: list[Any], *, resume: bool) -> Checkpointer:
     """Checkpoints beside `out`, of a run on these data (pictures, targets, held-out pictures) with these settings."""
     kept = dataclasses.asdict(settings)
     kept["train"] = {k: v for k, v in kept["train"].items() if k not in WATCHING}
@@ -246,24 +246,26 @@ def _keeper(out: Path, settings: ClassifierSettings, data: list[Any], *, resume:
     found["the labels"] = hashlib.sha256(targets.numpy().tobytes()).hexdigest()
     found["the validation pictures"] = None if held is None else content_digest(held)
     folder, seconds = training_folder(out), settings.train.checkpoint_seconds
-    return Keeper(folder, seconds=seconds, fingerprint=found, resume=resume)
+    return Checkpointer(folder, seconds=seconds, fingerprint=found, resume=resume)
 
 
-def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: bool, begin: float) -> dict[str, Any]:
+def _train(
+    work: PictureFinetuning, out: Path, checkpointer: Checkpointer | None, console: bool, begin: float
+) -> dict[str, Any]:
     """Train, with what it takes said before; what came of it, in seconds from `begin`, when the head was chosen."""
-    started, settings, course = time.monotonic(), work.settings.train, work.course()
+    started, settings, schedule = time.monotonic(), work.settings.train, work.planned_schedule()
     fitted = work.forecast()
     for line in fitted.told():
         console_logger(console)(line)
-    found = None if keeper is None else keeper.found
-    ending = f"{settings.minutes:g} minutes" if settings.minutes is not None else f"{course.steps} steps"
+    found = None if checkpointer is None else checkpointer.found
+    ending = f"{settings.minutes:g} minutes" if settings.minutes is not None else f"{schedule.steps} steps"
     resumed = None if found is None else found.step
     begun, first = (work.start() if work.averages else None), None
     if work.from_probe and work.held is not None and work.settings.keep_best and found is None:
         work.module.eval()
-        first = work.look()  # the probe may be kept
+        first = work.evaluate()  # the probe may be kept
     with Tracker(out, total=ending, console=console, config=vars(settings), resumed_step=resumed) as tracker:
-        result = finetune(work, work.optimiser(), course, tracker=tracker, keeper=keeper, first=first)
+        result = finetune(work, work.optimiser(), schedule, tracker=tracker, checkpointer=checkpointer, first=first)
     averaged = begun is not None and result.stopped != "signal" and work.average(begun)
     seconds = time.monotonic() - started
     figures: dict[str, Any] = {
@@ -279,7 +281,7 @@ def _train(work: PictureFinetuning, out: Path, keeper: Keeper | None, console: b
     if work.held is not None:
         figures["validation_pictures"] = picture_count(work.held)
         figures["kept_step"] = result.kept_step
-        for name, value in (work.look().metrics if averaged else result.metrics).items():
+        for name, value in (work.evaluate().metrics if averaged else result.metrics).items():
             figures |= {"kept_by": name, f"validation_{name}": value}
     return figures
 

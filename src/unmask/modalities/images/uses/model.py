@@ -28,7 +28,7 @@ from unmask.modalities.images.reading.account import check_fit
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.floats import evenly
 from unmask.modalities.images.reading.sources import read_images
-from unmask.modalities.images.reading.split import copies_said
+from unmask.modalities.images.reading.split import copy_notes
 from unmask.modalities.images.recipes import sides
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
 from unmask.modalities.images.uses.score import Scored, attention_maps, classes_told_apart, score_pictures, scored_of
@@ -217,7 +217,7 @@ class ImageModel:
             "rows": len(found),
             "pictures": len(found),
             "skipped": len(found.skipped),
-            "notes": copies_said(found),
+            "notes": copy_notes(found),
         }
         if self.config.pixels:
             out["loss"] = self.loss(found, seed=seed)

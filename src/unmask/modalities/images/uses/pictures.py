@@ -64,21 +64,21 @@ def to_rgb(pixels: np.ndarray, shown: Shown | None = None, missing: np.ndarray |
     return rgb
 
 
-def told_drawing(images: ImageSet) -> str:
+def drawing_note(images: ImageSet) -> str:
     """How pictures are drawn, in words; '' where it goes without saying."""
     channels = images.channels
-    said = []
+    parts = []
     if channels == 2:
-        said.append("Channels 1 and 2 are drawn red and green.")
+        parts.append("Channels 1 and 2 are drawn red and green.")
     if channels > 3:
-        said.append(f"Channels 1, 2 and 3 of {channels} are drawn red, green and blue.")
+        parts.append(f"Channels 1, 2 and 3 of {channels} are drawn red, green and blue.")
     low, high = shown_range(images.pixels[:32], None if images.missing is None else images.missing[:32])
     if (images.depth, low[0], high[0]) != ("uint8", 0, 255):
         each = ", each channel by itself" if channels not in (1, 3) else ""
-        said.append(f"Brightness is stretched from {low.min():g} to {high.max():g}{each}.")
+        parts.append(f"Brightness is stretched from {low.min():g} to {high.max():g}{each}.")
     if images.missing is not None:
-        said.append("Violet: not measured.")
-    return " ".join(said)
+        parts.append("Violet: not measured.")
+    return " ".join(parts)
 
 
 def enlarge(pixels: np.ndarray, least: int = 96) -> np.ndarray:

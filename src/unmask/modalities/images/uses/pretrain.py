@@ -33,7 +33,7 @@ from unmask.modalities.images.reading.arrays import ImageSet, content_digest
 from unmask.modalities.images.reading.floats import channel_statistics, evenly
 from unmask.modalities.images.reading.shards import Store
 from unmask.modalities.images.reading.sources import read_images
-from unmask.modalities.images.reading.split import copies_said, held_out_pictures, split_groups
+from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups
 from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
@@ -99,7 +99,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
         folder = settings.store_folder or out / "pictures"
         self.images = images = prepare(self.data, settings, store_of(settings.store, folder, settings.train, say))
         self.account, self.say = describe(images), say
-        self.account["notes"] += copies_said(images) if settings.holdout else []
+        self.account["notes"] += copy_notes(images) if settings.holdout else []
         for line in told(self.account):
             say(line)
         self.held = held_out_pictures(images, settings.holdout, settings.train.seed)
@@ -295,7 +295,7 @@ def live_probe(
     """
     if images.labels is None or len(np.unique(images.labels[train])) < 2 or len(held_out) < 20:
         return None
-    known, asked = (
+    known, held = (
         images.take(part).centred(size) if native else read_images(images.take(part), size=size)
         for part in (evenly(train, PROBE_TRAIN), evenly(held_out, PROBE_TEST))
     )
@@ -307,14 +307,14 @@ def live_probe(
         begun = time.monotonic()
         if spent > PROBE_SHARE * (begun - started):
             return {}
-        a, b = (features(model, part, contextlib.nullcontext()) for part in (known, asked))
+        a, b = (features(model, part, contextlib.nullcontext()) for part in (known, held))
         assert known.labels is not None
         near = knn_predict(a, known.labels, b, k=10)
         linear = linear_predict(fit_linear(a, known.labels, penalty=1e-3, steps=30), b)
         spent += time.monotonic() - begun
         return {
-            "knn_accuracy": float((near == asked.labels).mean()),
-            "probe_accuracy": float((linear == asked.labels).mean()),
+            "knn_accuracy": float((near == held.labels).mean()),
+            "probe_accuracy": float((linear == held.labels).mean()),
         }
 
     return measure
@@ -360,7 +360,7 @@ def write_report(finished: ImageRun) -> Path:
 def _examples(page: Report, finished: ImageRun) -> None:
     """Pictures: filled ones, where the last layer looks, neighbours and a map."""
     from unmask.modalities.images.uses.model import load
-    from unmask.modalities.images.uses.pictures import told_drawing
+    from unmask.modalities.images.uses.pictures import drawing_note
     from unmask.modalities.images.uses.report import attention_pictures, embedding_sections, triptychs
 
     which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
@@ -370,7 +370,7 @@ def _examples(page: Report, finished: ImageRun) -> None:
             "Original, masked, reconstructed",
             triptychs(model, finished.shown),
             note=f"{which}; hidden patches are predicted in pixels, visible ones are the original's. "
-            + told_drawing(finished.shown),
+            + drawing_note(finished.shown),
         )
     page.section(
         "Where the last layer looks",
@@ -397,7 +397,7 @@ def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     return {"settings": kept, "the pictures": content_digest(images)}
 
 
-LOOKED_AT = 500
+EXAMINED = 500
 """Held-out pictures whose representations are looked at."""
 TIME_SHARE = 0.05
 """No look while looking has taken more than this share of the run."""
@@ -429,7 +429,7 @@ def live_spread(images: ImageSet, held_out: np.ndarray, size: tuple[int, int], n
     held out."""
     if len(held_out) < 10:
         return None
-    part = images.take(evenly(held_out, LOOKED_AT))
+    part = images.take(evenly(held_out, EXAMINED))
     looked_at = part.centred(size) if native else read_images(part, size=size)
     started, spent = time.monotonic(), 0.0
 

@@ -82,17 +82,17 @@ def embedding_sections(model: ImageModel, images: ImageSet, seed: int = 0) -> li
     vectors = features(model.model, found, model._context())  # of tiles each its own
     place, how = places(vectors, seed)
     framed = found.labels is not None and len(found.classes) <= len(_COLOURS)
-    told = f"{len(found)} pictures by their embeddings, in two dimensions by {how}."
+    caption = f"{len(found)} pictures by their embeddings, in two dimensions by {how}."
     if framed:
         known = ", ".join(f"{name} {c}" for name, c in zip(_NAMES, found.classes, strict=False))
-        told += f" Frames are classes, of which the model was told nothing: {known}."
+        caption += f" Frames are classes, of which the model was told nothing: {known}."
     return [
         (
             "Nearest neighbours",
             neighbour_pictures(found, vectors),
             f"A picture, and the six of {len(found) - 1} others whose embeddings are nearest (cosine).",
         ),
-        ("Map of the embedding", gallery([map_picture(found, place, framed)], "map of the embedding"), told),
+        ("Map of the embedding", gallery([map_picture(found, place, framed)], "map of the embedding"), caption),
     ]
 
 
@@ -106,11 +106,13 @@ def nearest(vectors: np.ndarray, asked: np.ndarray, count: int) -> np.ndarray:
 
 def neighbour_pictures(images: ImageSet, vectors: np.ndarray, rows: int = 6, count: int = 6) -> Markup:
     """Some pictures, each beside those nearest to it."""
-    asked = evenly(np.arange(len(images)), rows)
-    near = nearest(vectors, asked, min(count, len(images) - 1))
+    queries = evenly(np.arange(len(images)), rows)
+    near = nearest(vectors, queries, min(count, len(images) - 1))
     drawn = _thumbnails(images)
     gap = np.full((len(drawn[0]), 8, 3), 255, np.uint8)
-    strips = [np.concatenate([drawn[a], gap, *(drawn[i] for i in row)], 1) for a, row in zip(asked, near, strict=True)]
+    strips = [
+        np.concatenate([drawn[a], gap, *(drawn[i] for i in row)], 1) for a, row in zip(queries, near, strict=True)
+    ]
     return gallery([enlarge(strip, 64 * (count + 1)) for strip in strips], "a picture and its nearest neighbours")
 
 

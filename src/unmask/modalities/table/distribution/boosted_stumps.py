@@ -194,11 +194,11 @@ def boost(part: BoostedStumps, task: BoostingTask, rounds: int) -> Float[Tensor,
         upto = torch.cat([torch.zeros_like(sums[:1]), sums.cumsum(0)])
         left = torch.where(ordered[:, None, None, None], upto[1:] - upto[first[:-1]][start], sums)
         right = (upto[last] - upto[first[:-1]])[start] - left
-        gone = sums[last][start]
-        gain = _gain(left) + _gain(right) + _gain(gone) - _gain(left + right + gone)
+        totals = sums[last][start]
+        gain = _gain(left) + _gain(right) + _gain(totals) - _gain(left + right + totals)
         useless = hidden[:, None, None] | (left[:, 1] < 1) | (right[:, 1] < 1)
         most, step = gain.masked_fill(useless, 0.0).max(0)
-        of = [x.gather(0, step[None, None].expand(1, 2, -1, -1))[0] for x in (left, right, gone)]
+        of = [x.gather(0, step[None, None].expand(1, 2, -1, -1))[0] for x in (left, right, totals)]
         leaf = [torch.where(most > 0, -RATE * x[0] / (x[1] + RIDGE), 0.0) for x in of]
         column, e = start[step], entries[:, None, None]
         below = torch.where(ordered[step], e <= step, e == step)
@@ -247,12 +247,12 @@ def fit_stumps(
     if not rounds:
         return []
     quantity = network.dims.level < 0
-    entry, target, base, asked = [], [], [], []
+    entry, target, base, wanted = [], [], [], []
     for batch, hidden in masked:
         gone = hidden.grid(batch.shape)
         seen = batch.observed & ~gone
         entry.append(part.entry(batch.values["bin"], seen))
-        asked.append((gone & batch.observed)[:, network.dims.column].float())
+        wanted.append((gone & batch.observed)[:, network.dims.column].float())
         known, _ = network.dims(batch.values["bin"], batch.values["score"], batch.observed)
         own = (batch.values["bin"][:, network.dims.column] == network.dims.level).float()
         targets, bases = [], []
@@ -269,7 +269,7 @@ def fit_stumps(
         entry=torch.cat(entry),
         target=torch.cat(target),
         base=torch.cat(base),
-        asked=torch.cat(asked),
+        asked=torch.cat(wanted),
         train=train.repeat(copies, 1),
         held=held.repeat(copies, 1),
         column=network.dims.column,

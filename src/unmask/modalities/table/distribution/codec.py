@@ -207,11 +207,11 @@ class TableCodec(nn.Module):
             guess: (rows, slots) the linear part's mean for quantities that are not seen.
         """
         column = values["column"]
-        gone = masked | (values["seen"] == 0)
-        number = torch.where(gone, 0, values["bin"]).clamp_min(0)
-        score = torch.where(gone, 0.0 if guess is None else guess, values["score"].nan_to_num())
+        unseen = masked | (values["seen"] == 0)
+        number = torch.where(unseen, 0, values["bin"]).clamp_min(0)
+        score = torch.where(unseen, 0.0 if guess is None else guess, values["score"].nan_to_num())
         table = torch.cat([self.embedding, self.masked])
-        which = torch.where(gone, len(self.embedding) + column, self.offset[column] + number)
+        which = torch.where(unseen, len(self.embedding) + column, self.offset[column] + number)
         kind, slope = nn.functional.embedding(which, table), nn.functional.embedding(column, self.slope)
         return torch.addcmul(kind, score[..., None].to(kind.dtype), slope)
 

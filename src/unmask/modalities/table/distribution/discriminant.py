@@ -71,17 +71,17 @@ def fit_trust(
     parts: list[list[tuple[Tensor, ...]]] = [[] for _ in range(held.shape[1])]
     for batch, hidden in masked:
         gone = hidden.grid(batch.shape)
-        asked = (gone & batch.observed)[:, dims.column]
+        targets = (gone & batch.observed)[:, dims.column]
         own = (batch.values["bin"][:, dims.column] == dims.level).float()
         for member, list_ in enumerate(parts):
             rows = held[:, member].nonzero().flatten()
             with without(member):
                 mean, variance = network.linear({k: v[rows] for k, v in batch.values.items()}, gone[rows])
             terms = discriminant(dims.scale * mean, variance, share)
-            list_.append((*(t[:, level] for t in terms), own[rows][:, level], asked[rows][:, level].float()))
+            list_.append((*(t[:, level] for t in terms), own[rows][:, level], targets[rows][:, level].float()))
     for member, list_ in enumerate(parts):
-        direction, keeper, own, asked = (torch.cat(x) for x in zip(*list_, strict=True))
-        found[member, level] = _likeliest(direction, keeper, own, asked, share[level], dims.column[level])
+        direction, keeper, own, targets = (torch.cat(x) for x in zip(*list_, strict=True))
+        found[member, level] = _likeliest(direction, keeper, own, targets, share[level], dims.column[level])
     return found
 
 

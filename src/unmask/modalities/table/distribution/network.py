@@ -151,12 +151,12 @@ class RowModel(TableNetwork):
         """Predictions of the asked cells; all columns of a block in one product."""
         row, column = wanted // slots, wanted % slots
         block_of = self.codec.block_of[column]
-        asked = {n: (block_of == n).nonzero().flatten() for n in range(len(self.codec.blocks))}
+        slots_of = {n: (block_of == n).nonzero().flatten() for n in range(len(self.codec.blocks))}
         if len(wanted):  # with nothing asked for, the empty loss still has a gradient
-            asked = {n: places for n, places in asked.items() if len(places)}
-        whole = {} if state is None else self.whole_blocks(state, asked)
+            slots_of = {n: places for n, places in slots_of.items() if len(places)}
+        whole = {} if state is None else self.whole_blocks(state, slots_of)
         pieces = []
-        for number, places in asked.items():
+        for number, places in slots_of.items():
             block = self.codec.blocks[number]
             place, r = self.codec.place_of[column[places]], row[places]
             each = block.size + 2 * block.quantity

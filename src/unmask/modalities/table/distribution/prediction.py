@@ -116,8 +116,8 @@ class Quantities:
         """Share of every cell of every bin, averaged over members."""
         even = (self.grid.mass[self.column] / FINE).repeat_interleave(FINE, -1)
         parts = self._between(self._below(self.grid.fine[self.column]), even)
-        members, asked, _ = parts.shape
-        parts = parts.view(members, asked, -1, FINE)
+        members, slots, _ = parts.shape
+        parts = parts.view(members, slots, -1, FINE)
         inside = parts / parts.sum(-1, keepdim=True).clamp_min(1e-12)
         return (self.log_probs().exp()[..., None] * inside).mean(0).flatten(1)
 

@@ -234,9 +234,9 @@ def precision_recall(
     radius = np.quantile(np.linalg.norm(real - center, axis=1), shares)
     inside = np.array([(np.linalg.norm(synthetic - center, axis=1) <= r).mean() for r in radius])
     rows = len(real)
-    asked = real if rows <= most else real[np.random.default_rng([seed, 6]).permutation(rows)[:most]]
-    to_real, _ = nearest(asked, real, skip_self=True)
-    to_synthetic, which = nearest(asked, synthetic)
+    queries = real if rows <= most else real[np.random.default_rng([seed, 6]).permutation(rows)[:most]]
+    to_real, _ = nearest(queries, real, skip_self=True)
+    to_synthetic, which = nearest(queries, synthetic)
     depth = np.linalg.norm(synthetic - own, axis=1)
     radius = np.quantile(depth, shares)
     covered = np.array([((to_synthetic <= to_real) & (depth[which] <= r)).mean() for r in radius])

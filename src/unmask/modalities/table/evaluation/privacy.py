@@ -186,8 +186,8 @@ def privacy(
     rng = np.random.default_rng([seed, 4])
     members, others = ([x[take] for x in t] for t in (train, held_out) for take in [rng.permutation(len(t[0]))[:n]])
     space = Space(train, sizes)
-    asked = sampled(synthetic, seed)
-    near = space.nearest(asked, members), space.nearest(asked, others)
+    queries = sampled(synthetic, seed)
+    near = space.nearest(queries, members), space.nearest(queries, others)
     known = np.isfinite(near[0]) & np.isfinite(near[1])
     a, b = near[0][known], near[1][known]
     found: dict[str, float] = {}

@@ -39,7 +39,8 @@ from unmask.modalities.table.fitting.held_out_checks import HeldOutChecks
 from unmask.modalities.table.fitting.linear_parts import FitRows, HeldOut, Started, fit_linear_parts
 from unmask.modalities.table.fitting.margins import scales_of_all_rows
 from unmask.modalities.table.recipes import TableSettings
-from unmask.training.optimiser import NanGuard, build_optimiser, rate, step
+from unmask.training.optimiser import NanGuard, build_optimiser, step
+from unmask.training.schedule import rate
 
 
 @dataclass(kw_only=True)

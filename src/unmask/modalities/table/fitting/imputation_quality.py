@@ -80,10 +80,10 @@ def trivial(judged: Judged, values: np.ndarray, fold: np.ndarray, rule: str) -> 
             continue
         if rule == "mode":
             level, count = np.unique(others, return_counts=True)
-            said = level[count.argmax()]
+            guess = level[count.argmax()]
         else:
-            said = others.mean() if rule == "mean" else np.median(others)
-        out[judged.member == m] = said
+            guess = others.mean() if rule == "mean" else np.median(others)
+        out[judged.member == m] = guess
     return out
 
 
@@ -150,7 +150,7 @@ def judgement(gain: np.ndarray, row: np.ndarray, error: float, base: float) -> s
 
 def sentence(verdict: str, rule: str, coverage: float | None) -> str:
     """The verdict in plain words."""
-    said = {
+    words = {
         "clearly_better": f"Imputed clearly better than by the {rule}.",
         "slightly_better": f"Imputed a little better than by the {rule}: the other columns say little about it.",
         "unclear": f"Seems better than by the {rule}, but chance may explain it: judge it on more rows.",
@@ -160,11 +160,11 @@ def sentence(verdict: str, rule: str, coverage: float | None) -> str:
         "not_finite": "Its errors are no finite numbers: do not rely on its imputed values.",
     }[verdict]
     if coverage is not None and verdict not in ("too_few", "not_finite") and abs(coverage - COVERAGE) > 0.05:
-        said += (
+        words += (
             f" Its {COVERAGE:.0%} intervals held the truth in {coverage:.0%} of the cells: too "
             f"{'narrow' if coverage < COVERAGE else 'wide'}."
         )
-    return said
+    return words
 
 
 def columns_imputed(

@@ -57,9 +57,9 @@ class RowPasses:
 
 def missing_slots(batch: PackedBatch, rows: int) -> Tensor:
     """Flat numbers of the missing cells of the first `rows` rows."""
-    gone = ~batch.observed
-    gone[rows:] = False
-    return gone.flatten().nonzero().flatten()
+    missing = ~batch.observed
+    missing[rows:] = False
+    return missing.flatten().nonzero().flatten()
 
 
 BLOCK = 128 * ROWS

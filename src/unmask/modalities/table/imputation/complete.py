@@ -22,14 +22,14 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import spelt_in, spelt_missing
-from unmask.modalities.table.schema.tick_boxes import blanks_said
+from unmask.modalities.table.schema.tick_boxes import blank_notes
 from unmask.modalities.table.schema.values import (
     decode,
+    empty_row_notes,
     empty_rows,
     encode,
     match_columns,
     missing_cells,
-    said_of_empty,
     widened,
     with_added,
 )
@@ -211,7 +211,7 @@ def read_incomplete(
         lacking=lacking,
         added=added,
         notes=taken_for_missing(schema, frame) + notes,
-        said=said_of_empty(given, empty, "left empty, for nothing is known of whoever it would be"),
+        said=empty_row_notes(given, empty, "left empty, for nothing is known of whoever it would be"),
         interval=interval,
     )
 
@@ -245,12 +245,14 @@ def _completed(
         notes: on shifts; `shifted` are their places.
     """
     schema, frame, columns = model.schema, read.frame, read.columns
-    said = [*read.notes, *notes]
-    said += recorded_breaches(read.rules, columns, frame.row_name) + unmet(read.rules, columns, filled, frame.row_name)
+    sentences = [*read.notes, *notes]
+    sentences += recorded_breaches(read.rules, columns, frame.row_name) + unmet(
+        read.rules, columns, filled, frame.row_name
+    )
     if model.table.network.points_only:
         why = f"by the recipe {model.table.settings.recipe!r}"
-        said += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
-    said += left_empty(schema, frame, columns, read.gaps, read.given.names)
+        sentences += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
+    sentences += left_empty(schema, frame, columns, read.gaps, read.given.names)
     tables, cells, beyond = [], 0, beyond_range(schema, model.table.codings, columns, frame.row_name)
     for number, one in enumerate(filled):
         wanted = decided(schema, columns, one, read.gaps)
@@ -267,20 +269,20 @@ def _completed(
     if read.interval is not None and found is not None:
         records = IntervalRecords(schema, frame, filling, filled[0], found, read.rules.touched)
     return Completed(
-        tables=tables, records=records, cells=cells, absent=read.lacking, notes=said, warnings=read.said + beyond
+        tables=tables, records=records, cells=cells, absent=read.lacking, notes=sentences, warnings=read.said + beyond
     )
 
 
 def taken_for_missing(schema: Schema, frame: Frame) -> list[str]:
     """Which texts (and numbers) of a table under a schema were taken for missing, and which empty cells for a value, in
     how many cells: one sentence per column."""
-    found, said = {}, []
+    found, sentences = {}, []
     for column, place in zip(schema.columns, match_columns(frame, schema), strict=True):
         raw = frame.columns[place]
-        said += blanks_said(column.name, raw, column.blank, (*schema.missing, *column.missing))
+        sentences += blank_notes(column.name, raw, column.blank, (*schema.missing, *column.missing))
         if column.modelled and (raw.dtype == object or schema.missing or column.missing):
             found[column.name] = spelt_in(raw, missing_cells(raw, column, schema))
-    return [*(finding.text for finding in spelt_missing(found)), *said]
+    return [*(finding.text for finding in spelt_missing(found)), *sentences]
 
 
 def left_empty(
@@ -295,23 +297,23 @@ def left_empty(
         given: names of the columns of the table as it was given.
     """
     why = {"id": "an identifier is not imputed", "text": "free text is not imputed"}
-    said: list[tuple[int, str, str]] = []
+    rows: list[tuple[int, str, str]] = []
     order = match_columns(frame, schema)
     for i, c in enumerate(schema.columns):
         if not c.modelled:
             if c.name not in given and not isinstance(frame.native, np.ndarray):
                 continue
             empty = int(missing_cells(frame.columns[order[i]], c, schema).sum())
-            said.append((empty, c.name, why.get(c.kind, "it held no value when the model was fitted")))
+            rows.append((empty, c.name, why.get(c.kind, "it held no value when the model was fitted")))
         elif c.structural is not None:
             place = schema.modelled.index(i)
             empty = int((np.isnan(columns[place]) & ~gaps[place]).sum())
-            said.append((empty, c.name, f"empty by its meaning where {c.structural[0]!r} is {c.structural[1]!r}"))
+            rows.append((empty, c.name, f"empty by its meaning where {c.structural[0]!r} is {c.structural[1]!r}"))
     if not isinstance(frame.native, np.ndarray):
         for name, raw in zip(frame.names, frame.columns, strict=True):
             if name not in schema.names:
-                said.append((int(is_missing(raw).sum()), name, "the model does not know it"))
-    return [f"{empty} empty cells of {name!r} stay empty: {reason}" for empty, name, reason in said if empty]
+                rows.append((int(is_missing(raw).sum()), name, "the model does not know it"))
+    return [f"{empty} empty cells of {name!r} stay empty: {reason}" for empty, name, reason in rows if empty]
 
 
 def _whole(change: tuple[np.ndarray, list[Any]] | None, rows: int) -> list[Any]:

@@ -28,7 +28,7 @@ REMEMBERED = 0.05
 APART, RATIO = 2.0, 2.0
 """Imputed values are far from observed ones where their means differ by two standard deviations, or one variance is
 twice the other (Stuart, Azur, Frangakis & Leaf 2009), both given the other columns (Raghunathan & Bondarenko 2007)."""
-LOOKED_AT = 5
+EXAMINED = 5
 """Completed tables in which imputed values are set beside observed ones."""
 
 
@@ -160,59 +160,61 @@ def doubts(
         stuck: draws that found no value.
         formula: the analysis that imputation agrees with.
     """
-    said = []
+    found = []
     judged = {plan.name(p): trace for p, trace in zip(plan.order, traces, strict=True) if gaps[p].any()}
     slow = {name: r_hat(trace) or 1.0 for name, trace in judged.items() if doubtful(trace, len(judged))}
     if slow:
         worst = max(slow, key=lambda name: slow[name])
         rounds = traces.shape[2]
-        said.append(
+        found.append(
             f"the chains have not mixed after {rounds} rounds in {len(slow)} of {len(judged)} imputed columns: R-hat "
             f"is {slow[worst]:.2f} for {worst!r}, and {MIXED} is the most that passes; pooled estimates may be off. "
             f"Give more ({option('rounds', 4 * rounds)}); where that does not help, impute fewer columns at once"
         )
     if stuck:
-        said.append(
+        found.append(
             f"{stuck} draws of covariates found no value that the analysis accepts, and left the cell as it was: look "
             "for outcomes that the formula does not allow"
         )
-    return said + _far(plan, drawn, gaps) + _complete_rows(plan, formula)
+    return found + _far(plan, drawn, gaps) + _complete_rows(plan, formula)
 
 
 def _far(plan: Plan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[np.ndarray]) -> list[str]:
     """Quantities whose imputed values differ from observed ones given the other columns: both less what a regression
     of the observed ones predicts, which are weighted to resemble the incomplete rows in the other columns (by the odds
     of being missing)."""
-    shown = drawn[:LOOKED_AT]
+    shown = drawn[:EXAMINED]
     found: dict[int, list[tuple[float, ...]]] = {}
     for columns in shown:
         table = Regressors(plan.columns, plan.sizes, columns, plan.scales)
         for place in plan.order:
-            gone, seen = gaps[place], ~plan.gone[place]
+            filled, seen = gaps[place], ~plan.gone[place]
             x = table.matrix[:, plan.chosen[place]]
             if (
                 plan.sizes[place]
                 or place in plan.spikes
-                or gone.sum() < 2
+                or filled.sum() < 2
                 or seen.sum() < 2 * x.shape[1]
                 or not np.ptp(columns[place][seen])
             ):
                 continue
             odds = np.exp(
                 np.clip(
-                    x[seen] @ draw_shares(x[gone | seen], gone[gone | seen], np.random.default_rng(0)).estimate, -30, 30
+                    x[seen] @ draw_shares(x[filled | seen], filled[filled | seen], np.random.default_rng(0)).estimate,
+                    -30,
+                    30,
                 )
             )
             weight = odds / odds.sum()
             y = plan.scales[place].to(columns[place]) if place in plan.scales else columns[place]
             root = np.sqrt(weight)[:, None]
             left = y - x @ np.linalg.lstsq(root * x[seen], root[:, 0] * y[seen], rcond=None)[0]
-            parts = ((left[seen], weight), (left[gone], np.full(gone.sum(), 1 / gone.sum())))
+            parts = ((left[seen], weight), (left[filled], np.full(filled.sum(), 1 / filled.sum())))
             (center, variance, doubt), (other, others, more) = (_moments(v, w) for v, w in parts)
             near = 0.01 * float(y[seen].var())  # a tenth of the column's own deviation
             variance, others = max(variance, near), max(others, near)
-            apart, own = (other - center) / variance**0.5, max(others / variance, 1.0) / gone.sum()
-            found.setdefault(place, []).append((apart, own, others / variance, doubt + more, gone.sum()))
+            apart, own = (other - center) / variance**0.5, max(others / variance, 1.0) / filled.sum()
+            found.setdefault(place, []).append((apart, own, others / variance, doubt + more, filled.sum()))
     far = []
     for place, figures in found.items():
         apart, own, ratio, doubt, cells = np.mean(figures, 0)
@@ -323,8 +325,8 @@ def _use(tables: int, call: str) -> Any:
         'done.pool("y ~ x + z")           # one estimate per term by Rubin\'s rules; .low, .high: 95 % intervals\n'
         "done.pool(lambda table: ...)     # any analysis of one table that gives estimates and standard errors"
     )
-    said = (
+    commands = (
         f"Analyse each of the {tables} tables by itself and pool the results. One of them alone, or their mean, has "
         "standard errors that are too small."
     )
-    return Use(commands=(), python=code, without_unmask=said).html()
+    return Use(commands=(), python=code, without_unmask=commands).html()

@@ -52,7 +52,7 @@ from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.rules.declared_schema import read_schema, schema_for
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.schema.values import decode, empty_rows, encode, match_columns, said_of_empty
+from unmask.modalities.table.schema.values import decode, empty_row_notes, empty_rows, encode, match_columns
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
 from unmask.progress import counted
 
@@ -157,7 +157,9 @@ class MultipleImputation:
         self._rules, self._recorded = Rules.of(schema), columns
         self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
         empty = empty_rows(frame, schema)
-        for text in said_of_empty(frame, empty, "imputed as patients of whom nothing is known; take out what are none"):
+        for text in empty_row_notes(
+            frame, empty, "imputed as patients of whom nothing is known; take out what are none"
+        ):
             self._say(text, warn=True)
         self.formula_ = agreed_analysis(self.formula, schema, columns, say=self._say)
         plan = self._plan(columns)
@@ -206,29 +208,31 @@ class MultipleImputation:
         for a number in every row. And what is to be said of it."""
         if self.formula is None or isinstance(self.schema, Schema):
             return schema, []
-        told: Any = read_schema(self.schema)
-        told = {} if isinstance(told, Schema) else told.get("columns", {})
+        declared: Any = read_schema(self.schema)
+        declared = {} if isinstance(declared, Schema) else declared.get("columns", {})
         places = parse_formula(self.formula, schema).covariates
         guessed = {
             c.name: c.structural
             for c in (schema.columns[schema.modelled[p]] for p in places)
-            if c.structural is not None and "structural" not in told.get(c.name, {})
+            if c.structural is not None and "structural" not in declared.get(c.name, {})
         }
         columns = tuple(dataclasses.replace(c, structural=None) if c.name in guessed else c for c in schema.columns)
-        said = [
+        sentences = [
             f"{name!r} is empty in every row where {other!r} is {level!r}, and the formula reads it: imputed there "
             "from what the other rows tell. Leave the term out if there is nothing to measure"
             for name, (other, level) in guessed.items()
         ]
         guesses = tuple(f"warning: {name!r} is empty where " for name in guessed)
         notes = tuple(n for n in schema.notes if not n.startswith(guesses))
-        return dataclasses.replace(schema, columns=columns, notes=notes), said
+        return dataclasses.replace(schema, columns=columns, notes=notes), sentences
 
     def _pair(self, names: Sequence[str]) -> tuple[str | None, str | None]:
         """The survival pair that is named, be it by the formula: its event has to be understood as that of
         any other."""
-        pair, told = survival_pair(self.formula), read_schema(self.schema)
-        known = isinstance(told, Schema) or told.get("duration") or told.get("event") or self.duration or self.event
+        pair, schema = survival_pair(self.formula), read_schema(self.schema)
+        known = (
+            isinstance(schema, Schema) or schema.get("duration") or schema.get("event") or self.duration or self.event
+        )
         return pair if pair and not known and set(pair) <= set(names) else (self.duration, self.event)
 
     def _plan(self, columns: list[np.ndarray]) -> Plan:
@@ -310,12 +314,12 @@ class MultipleImputation:
         for one in self._drawn:
             columns = shifted(shifts, schema, one.columns, self._gone, one.odds) if shifts else one.columns
             columns = [np.array(x) for x in columns]
-            for place, gone in enumerate(self._gone):
+            for place, missing in enumerate(self._gone):
                 column = schema.columns[schema.modelled[place]]
-                if column.is_quantity and gone.any():
-                    columns[place][gone], count = written(columns[place][gone], column)
+                if column.is_quantity and missing.any():
+                    columns[place][missing], count = written(columns[place][missing], column)
                     held[place] += count
-                columns[place][gone & ~gaps[place]] = np.nan
+                columns[place][missing & ~gaps[place]] = np.nan
             if self._rules:
                 columns, count = settled(self._rules, self._recorded, columns)
                 moved += count
@@ -570,7 +574,7 @@ class MultipleImputation:
 
     def _call(self) -> str:
         """How these tables were made, as Python."""
-        told = {
+        options = {
             "formula": self.formula,
             "duration": self.duration,
             "event": self.event,
@@ -579,7 +583,7 @@ class MultipleImputation:
             "rounds": self.rounds if self.rounds != 10 else None,
             "seed": self.seed,
         }
-        more = "".join(f", {name}={value!r}" for name, value in told.items() if value) + (
+        more = "".join(f", {name}={value!r}" for name, value in options.items() if value) + (
             ", schema=..." if self.schema is not None else ""
         )
         return f"MultipleImputation({self.draws}{more})"

@@ -407,23 +407,25 @@ def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequen
     formula = fits[0].formula
     design, event = formula.design(columns), columns[formula.outcome[-1]] > 0
     first = len(found.names) - design.shape[1]
-    told = []
+    named = []
     for i in np.flatnonzero(apart):
         x = design[:, i - first] if i >= first else np.ones(len(event))
         rows = x == 1
         counted = f" ({int(event[rows].sum()):,} of {int(rows.sum()):,} rows)" if set(np.unique(x)) <= {0, 1} else ""
-        told.append(f"{found.names[i]}{counted}")
+        named.append(f"{found.names[i]}{counted}")
     way = "firth=True, a penalised likelihood" if formula.family == "logit" else "pool_cox(..., penalizer=0.1)"
     warnings.warn(
-        f"not estimable, since all or none of the rows had the outcome (separation): {', '.join(told)}. Join the "
+        f"not estimable, since all or none of the rows had the outcome (separation): {', '.join(named)}. Join the "
         f"level to another, leave the term out, or use {way}",
         stacklevel=4,
     )
-    gone: dict[str, Any] = {
+    blanked: dict[str, Any] = {
         name: np.where(apart, np.nan, getattr(found, name))
         for name in ("estimate", "error", "low", "high", "p", "within", "between", "riv", "fmi", "monte_carlo")
     }
-    return dataclasses.replace(found, **gone, separated=tuple(n for n, a in zip(found.names, apart, strict=True) if a))
+    return dataclasses.replace(
+        found, **blanked, separated=tuple(n for n, a in zip(found.names, apart, strict=True) if a)
+    )
 
 
 def _new_columns(formula: Formula, data: Any) -> list[np.ndarray]:

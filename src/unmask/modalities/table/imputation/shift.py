@@ -41,7 +41,7 @@ class Shift:
 def parse_shifts(shift: Mapping[str, float | Mapping[str, float]] | None, schema: Schema) -> list[Shift]:
     """Shifts as asked for: {"creatinine": 30, "potassium": {"arm == 1": 0.5}}."""
     out = []
-    for name, asked in (shift or {}).items():
+    for name, amount in (shift or {}).items():
         number = schema.number(name, where="shift: ")
         column = schema.columns[number]
         if not column.modelled:
@@ -56,7 +56,7 @@ def parse_shifts(shift: Mapping[str, float | Mapping[str, float]] | None, schema
                 f"shift: {name!r} belongs to the survival pair",
                 hint="Shift covariates; the outcome is drawn as a pair.",
             )
-        groups = asked if isinstance(asked, Mapping) else {"": asked}
+        groups = amount if isinstance(amount, Mapping) else {"": amount}
         for text, delta in groups.items():
             if isinstance(delta, bool) or not isinstance(delta, int | float | np.number) or not np.isfinite(delta):
                 raise UserError(f"shift: {name!r}: {delta!r}", hint="Expected a number, in the column's unit.")

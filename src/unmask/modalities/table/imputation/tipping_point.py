@@ -61,12 +61,12 @@ class TippingPoint(list[dict[str, float]]):
         keys = ("delta", "estimate", "low", "high")
         rows = [[*(r[k] for k in keys), "yes" if r["significant"] else "no"] for r in self]
         page.section("Figures", table(["shift", "effect", "from", "to", "significant"], rows))
-        said = (
+        sentence = (
             "Ask of the shift at which the conclusion changes whether it is plausible: whether patients whose value is "
             "missing can differ by that much from those alike in all else whose value is known. If they can, say so "
             "beside the result."
         )
-        return page.use(said, heading="Use this figure").write(path)
+        return page.use(sentence, heading="Use this figure").write(path)
 
 
 _LINES = (("estimate", "estimate"), ("lower end", "low"), ("upper end", "high"))

@@ -39,16 +39,16 @@ def beyond_range(
     Args:
         columns: the modelled ones, coded, NaN where missing.
     """
-    said = []
+    sentences = []
     for coding, x, i in zip(codings, columns, schema.modelled, strict=True):
         column, known = schema.columns[i], ~np.isnan(x)
         if coding.scale is None or not known.any():
             continue
         ends = float(coding.scale.knot_x[0]), float(coding.scale.knot_x[-1])
         training_rows = 0.5 / coding.scale.floor
-        said += _beyond_training(column, x, known, ends, training_rows, row_name)
-        said += _beyond_bounds(column, x, known, row_name)
-    return said
+        sentences += _beyond_training(column, x, known, ends, training_rows, row_name)
+        sentences += _beyond_bounds(column, x, known, row_name)
+    return sentences
 
 
 def encode_warned(model: FittedTable, frame: Frame) -> list[np.ndarray]:
@@ -84,9 +84,9 @@ def _beyond_training(
     )
     if codes:
         listed = ", ".join(f"{v:g}" for v in codes)
-        mean, told = ("means", "it") if len(codes) == 1 else ("mean", "them")
+        mean, pronoun = ("means", "it") if len(codes) == 1 else ("mean", "them")
         flags = either(" ".join(f"--missing {v:g}" for v in codes) + ", or ", "")
-        return [f"{text}. If {listed} {mean} no value: {flags}empty {told} in the table"]
+        return [f"{text}. If {listed} {mean} no value: {flags}empty {pronoun} in the table"]
     if share >= LOUD:
         text += ", and what is imputed beside them is NOT to be trusted. Is it written in another unit or coding?"
     return [text]

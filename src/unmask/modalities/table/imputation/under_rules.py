@@ -87,19 +87,19 @@ def settled(rules: Rules, columns: Sequence[np.ndarray], drawn: Sequence[np.ndar
     known = {p: np.array(columns[p], np.float64) for p in rules.touched}
     moved = 0
     for p in rules.order(sorted(rules.touched)):
-        gone = np.isnan(columns[p]) & ~np.isnan(drawn[p])
+        filled = np.isnan(columns[p]) & ~np.isnan(drawn[p])
         left, fixed = rules.limits(p, known, {p: rules.floors.get(p, Limit())}), rules.determined(p, known)
-        x = out[p][gone]
+        x = out[p][filled]
         if left.allowed is not None:
-            allowed = left.allowed[gone]
+            allowed = left.allowed[filled]
             far = np.abs(np.arange(allowed.shape[1])[None] - x[:, None]) + 1e6 * ~allowed
             new = np.where(allowed.any(1), far.argmin(1), x)
         else:
-            low, high = left.low[gone], left.high[gone]
+            low, high = left.low[filled], left.high[filled]
             mirrored = np.where(x < low, 2 * low - x, np.where(x > high, 2 * high - x, x))
             new = np.where(low > high, x, rules.rounded(p, np.clip(mirrored, low, np.maximum(low, high)), low, high))
         moved += int((np.abs(new - x) > rules.step(p) if left.allowed is None else new != x).sum())
-        out[p][gone] = np.where(np.isnan(fixed[gone]), new, fixed[gone])
+        out[p][filled] = np.where(np.isnan(fixed[filled]), new, fixed[filled])
         known[p] = out[p]
     return out, moved
 
@@ -112,21 +112,23 @@ def points_under(rules: Rules, table: CellTable, columns: Sequence[np.ndarray], 
     """
     if not rules:
         return found
-    gone = {p: np.isnan(columns[p]) for p in rules.touched}
+    missing = {p: np.isnan(columns[p]) for p in rules.touched}
     for p in rules.touched:
         column = rules.columns[p]
         if column.is_quantity:
             x = np.clip(found.point[p], column.low, column.high)
-            found.point[p][gone[p]] = rules.rounded(p, x)[gone[p]]
-    passive = np.any([gone[c] for r in rules.formulas for c in r.columns] or [np.zeros(len(columns[0]), bool)], axis=0)
+            found.point[p][missing[p]] = rules.rounded(p, x)[missing[p]]
+    passive = np.any(
+        [missing[c] for r in rules.formulas for c in r.columns] or [np.zeros(len(columns[0]), bool)], axis=0
+    )
     rows = np.flatnonzero(passive | _newly_broken(rules, columns, found.point))
     if len(rows):
         best = table.draw(columns, rules=rules, rows=rows, best=True)
         for p in rules.touched:
-            here = rows[gone[p][rows]]
+            here = rows[missing[p][rows]]
             found.point[p][here] = best[p][here]
     if found.low is not None and found.high is not None:
-        _narrow(rules, columns, found, gone)
+        _narrow(rules, columns, found, missing)
     return found
 
 

@@ -84,17 +84,19 @@ def is_missing(raw: np.ndarray, also: Sequence[str] = (), keep: Sequence[str] | 
     for i in np.flatnonzero(~plain).tolist():
         value = raw[i]
         try:
-            gone = known[value]
+            missing = known[value]
         except KeyError:
-            gone = known[value] = _gone(value, spelled, kept, keep is not None)
+            missing = known[value] = _gone(value, spelled, kept, keep is not None)
         except TypeError:  # a list, or the like, is something
             continue
-        if gone is None:
+        if missing is None:
             open_.append(i)
         else:
-            out[i] = gone
+            out[i] = missing
     if open_:
-        out[open_] = not _texts_stand((v for v, gone in known.items() if gone is False), len({*raw[plain].tolist()}))
+        out[open_] = not _texts_stand(
+            (v for v, missing in known.items() if missing is False), len({*raw[plain].tolist()})
+        )
     return out
 
 

@@ -239,9 +239,9 @@ def _implied(schema: Schema, rules: Sequence[Constraint]) -> list[Constraint]:
     if schema.entry is None or schema.duration is None:
         return []
     columns = schema.number(schema.entry), schema.number(schema.duration)
-    said = any(r.kind == "order" and r.strict and r.columns == columns for r in rules)
+    stated = any(r.kind == "order" and r.strict and r.columns == columns for r in rules)
     computed = {r.columns[0] for r in rules if r.kind == "formula"} & set(columns)
-    if said or computed or not all(schema.columns[c].modelled for c in columns):
+    if stated or computed or not all(schema.columns[c].modelled for c in columns):
         return []
     text = f"{schema.entry} < {schema.duration}"
     return [Constraint(text=text, kind="order", columns=columns, strict=True, implied=True)]

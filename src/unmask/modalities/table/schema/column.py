@@ -197,8 +197,8 @@ class _Reading:
         """Ask what cells without a value mean, where the others hold one value."""
         levels = len(fields.get("categories", ()) if "categories" in self.given else self.levels or ())
         quantity = kind in QUANTITIES
-        asked = kind not in LEFT_OUT and not (quantity and "kind" in self.given)
-        if asked and levels < 2 and not self.given.get("structural"):
+        undecided = kind not in LEFT_OUT and not (quantity and "kind" in self.given)
+        if undecided and levels < 2 and not self.given.get("structural"):
             texts, own = list(dict.fromkeys(map(text_of, self.values))), (*self.missing, *self.own)
             self.findings += unexplained(self.name, self.raw, self.gone, texts, own, quantity=quantity)
         held = int((~self.gone).sum())

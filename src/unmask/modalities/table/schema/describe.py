@@ -20,7 +20,7 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.infer import look
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column, Schema
 from unmask.modalities.table.schema.tick_boxes import with_blanks
-from unmask.modalities.table.schema.values import cell_texts, decode, empty_rows, missing_cells, said_of_empty
+from unmask.modalities.table.schema.values import cell_texts, decode, empty_row_notes, empty_rows, missing_cells
 from unmask.writing import written
 
 _WHY = {
@@ -140,14 +140,14 @@ class Description:
             *([f"decimal = {toml_text(self.decimal)}"] if self.decimal else []),
             *([f"constraints = {toml_text(list(self.schema.constraints))}"] if self.schema.constraints else []),
         ]
-        said = Counter(c.column.name for c in self.columns)
+        names = Counter(c.column.name for c in self.columns)
         for described in self.columns:
             c = described.column
             out.append("")
             for f in self.findings:
                 if f.column == c.name and f.severity != "note":
                     out += [f"# {f.severity}: {line}" for line in (f.text, f.add) if line]
-            if said[c.name] > 1:
+            if names[c.name] > 1:
                 out.append(f"# {c.name!r} stands twice in the table: a schema cannot tell the two apart")
                 continue
             out.append(f"[columns.{toml_key(c.name)}]")
@@ -280,8 +280,8 @@ def _described(
     frame: Frame, i: int, c: Column, schema: Schema, findings: list[Finding], override: Mapping[str, Any]
 ) -> Described:
     raw = with_blanks(frame.columns[i], c.blank, (*schema.missing, *c.missing))
-    gone = missing_cells(raw, c, schema)
-    seen = raw[~gone].tolist()
+    missing = missing_cells(raw, c, schema)
+    seen = raw[~missing].tolist()
     try:
         counts = Counter(map(text_of, seen))
     except TypeError:
@@ -291,9 +291,9 @@ def _described(
     why = "as declared" if declared else reasons[0] if reasons else "no value" if not seen else _WHY[c.kind]
     numbers = np.zeros(0)
     if c.kind == "datetime":
-        numbers, _ = days(raw[~gone], c.format or "")
+        numbers, _ = days(raw[~missing], c.format or "")
     elif c.kind in ("numeric", "integer"):
-        numbers, _ = measured(raw[~gone], frame.spellings[i].marks, c.limits, c.suffixes)
+        numbers, _ = measured(raw[~missing], frame.spellings[i].marks, c.limits, c.suffixes)
     numbers = numbers[np.isfinite(numbers)]
     bins, edges = np.histogram(numbers, bins=min(20, max(1, len(np.unique(numbers)))))
     ends = cell_texts(decode(np.array([numbers.min(), numbers.max()]), c), c) if len(numbers) else [None, None]
@@ -302,9 +302,9 @@ def _described(
         column=c,
         why=why,
         rows=len(raw),
-        missing=int(gone.sum()),
+        missing=int(missing.sum()),
         distinct=len(counts),
-        spelt=dict(Counter(v for v in raw[gone].tolist() if isinstance(v, str) and v.strip())),
+        spelt=dict(Counter(v for v in raw[missing].tolist() if isinstance(v, str) and v.strip())),
         examples=[] if hidden else [str(v) for v in list(dict.fromkeys(map(str, seen)))[:3]],
         levels={} if hidden or c.is_quantity else dict(counts.most_common(50)),
         low=ends[0],
@@ -347,7 +347,7 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described], findin
                 f"{name!r} holds one value alone: {described.examples[0] if described.examples else ''!r}",
             )
         first.setdefault(cells, name)
-    for text in said_of_empty(frame, empty_rows(frame, schema), "not counted in a fit, and left empty by impute"):
+    for text in empty_row_notes(frame, empty_rows(frame, schema), "not counted in a fit, and left empty by impute"):
         warn(None, "empty_rows", text, "Take them out of the file.")
     if len(frame.names) == 1 and len(re.split(r"[\s|:]+", frame.names[0].strip())) > 2:
         one = f"one column alone, {frame.names[0]!r}"

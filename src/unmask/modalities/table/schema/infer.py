@@ -26,7 +26,7 @@ from unmask.modalities.table.schema.suspicious_values import (
     same_names,
     spelt_missing,
 )
-from unmask.modalities.table.schema.tick_boxes import blanks_said, with_blanks
+from unmask.modalities.table.schema.tick_boxes import blank_notes, with_blanks
 from unmask.modalities.table.schema.values import missing_cells
 
 
@@ -94,7 +94,9 @@ def look(
         findings += noticed
         spelt[name] = empty
     for raw, c in zip(columns, found, strict=True):
-        findings += [_noted("blank", said) for said in blanks_said(c.name, raw, c.blank, (*missing, *c.missing))]
+        findings += [
+            _noted("blank", sentence) for sentence in blank_notes(c.name, raw, c.blank, (*missing, *c.missing))
+        ]
     columns = [with_blanks(raw, c.blank, (*missing, *c.missing)) for raw, c in zip(columns, found, strict=True)]
     findings += (
         spelt_missing(spelt)
@@ -111,10 +113,10 @@ def look(
     rules = (rules,) if isinstance(rules, str) else tuple(rules)
     schema = Schema(columns=tuple(found), missing=missing, constraints=rules)
     try:
-        schema, said = with_pair(
+        schema, sentence = with_pair(
             schema, columns, named, marks=[s.marks for s in spelled], source=source, row_name=row_name
         )
-        findings += said
+        findings += sentence
     except UserError as error:
         if strict:
             raise
@@ -157,28 +159,28 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
     """
     from scipy.stats import hypergeom
 
-    gone = [missing_cells(raw, c, schema) for raw, c in zip(columns, schema.columns, strict=True)]
-    rows = len(gone[0]) if gone else 0
+    missing = [missing_cells(raw, c, schema) for raw, c in zip(columns, schema.columns, strict=True)]
+    rows = len(missing[0]) if missing else 0
     if rows < 30:
         return schema, []
     levels: list[tuple[str, str, np.ndarray]] = []
     for i, c in enumerate(schema.columns):
-        if c.kind in ("binary", "nominal", "ordinal") and 1 < len(c.categories) <= 12 and gone[i].mean() < 0.01:
+        if c.kind in ("binary", "nominal", "ordinal") and 1 < len(c.categories) <= 12 and missing[i].mean() < 0.01:
             codes = _texts(columns[i])
             levels += [
                 (c.name, v, here) for v in c.categories if FEWEST <= int((here := codes == v).sum()) <= rows - FEWEST
             ]
     tried = max(1, len(levels) * len(schema.columns))
     changed = list(schema.columns)
-    said: list[Finding] = []
+    findings: list[Finding] = []
     for i, c in enumerate(schema.columns):
-        empty = int(gone[i].sum())
+        empty = int(missing[i].sum())
         if c.name in fixed or not 0.02 <= empty / rows <= 0.98:
             continue
         found = [
-            (name, v, int((here & gone[i]).sum()), int(here.sum()))
+            (name, v, int((here & missing[i]).sum()), int(here.sum()))
             for name, v, here in levels
-            if name != c.name and _rules(here, gone[i])
+            if name != c.name and _rules(here, missing[i])
         ]
         if not found:
             continue
@@ -193,12 +195,12 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
             f"structural, those cells are left empty{_designs(c)}"
         )
         add = f"If it was only not measured there: {setting(c.name, 'structural = false')}"
-        said.append(
+        findings.append(
             Finding(severity="note", column=None, code="structural", text=text)
             if certain
             else Finding(severity="warning", column=c.name, code="structural", text=f"{text}.", add=add)
         )
-    return dataclasses.replace(schema, columns=tuple(changed)), said
+    return dataclasses.replace(schema, columns=tuple(changed)), findings
 
 
 def _designs(column: Column) -> str:

@@ -113,8 +113,8 @@ class NumberColumn:
         wrong = self.cells.values[self.bad]
         if not len(wrong):
             return
-        told = self.cells.given.get("kind") in ("numeric", "integer")
-        says = " is not a number" if told else " among numbers"
+        declared = self.cells.given.get("kind") in ("numeric", "integer")
+        says = " is not a number" if declared else " among numbers"
         found = {v: CELL.fullmatch(v) if isinstance(v, str) else None for v in wrong}
         limits = [v for v, m in found.items() if m is not None and m["limit"] and self._reads(m["number"])]
         words = [v for v in wrong if isinstance(v, str) and NO_VALUE_WORDS.fullmatch(v.strip())]
@@ -152,7 +152,7 @@ class NumberColumn:
         if rest:
             hint = (
                 f"The schema says {self.cells.given['kind']}. Correct the cells, or list the spelling under `missing`."
-                if told
+                if declared
                 else "Correct the cells, list the spelling under `missing` in the schema, or declare the column "
                 "nominal."
             )

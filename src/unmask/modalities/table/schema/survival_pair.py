@@ -132,7 +132,7 @@ def with_pair(
         raise UserError(
             f"{source}, column {named.event!r}: no value at all", hint="Name the columns of follow-up time and event."
         )
-    levels, said = event_levels(seen, named.levels, rows=rows, where=f"{source}, column {named.event!r}")
+    levels, notes = event_levels(seen, named.levels, rows=rows, where=f"{source}, column {named.event!r}")
     happened = np.array([text_of(v) in levels[1:] for v in columns[e]], bool)
     censored = ~place.gone(e) & ~happened
     for rows_, what in ((censored, "is censored"), (happened, "has the event")):
@@ -150,7 +150,7 @@ def with_pair(
         event=levels[1:],
         missing=changed[e].missing,
     )
-    findings += [_finding("note", f"event: {named.event!r} {said}")] if said else []
+    findings += [_finding("note", f"event: {named.event!r} {notes}")] if notes else []
     if named.entry is not None:
         n = schema.number(named.entry, where="entry: ")
         if n in (d, e):
@@ -285,10 +285,10 @@ class Place:
 
     def numbers(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """A column's values as numbers, NaN where missing, and which are none."""
-        raw, gone, column = self.columns[number], self.gone(number), self.schema.columns[number]
+        raw, missing, column = self.columns[number], self.gone(number), self.schema.columns[number]
         out, bad = np.full(len(raw), np.nan), np.zeros(len(raw), bool)
         suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
-        out[~gone], bad[~gone] = measured(raw[~gone], self.marks[number], column.limits, suffixes)
+        out[~missing], bad[~missing] = measured(raw[~missing], self.marks[number], column.limits, suffixes)
         return out, bad
 
     def levels(self, number: int) -> list[str]:
@@ -297,8 +297,8 @@ class Place:
     def times(self, name: str, number: int) -> np.ndarray:
         """A column of times as numbers, NaN where missing."""
         raw = self.columns[number]
-        gone = self.gone(number)
-        if gone.all():
+        missing = self.gone(number)
+        if missing.all():
             raise UserError(
                 f"{self.source}, column {name!r}: no value at all", hint="Name the columns of follow-up time and event."
             )
@@ -330,8 +330,8 @@ class Place:
         return entry
 
     def _refuse(self, bad: np.ndarray, column: str, what: Callable[[int], str], hint: str) -> None:
-        if said := _bad_rows(bad, column, what, self.row_name):
-            raise UserError(f"{self.source}, {said}", hint=hint)
+        if sentence := _bad_rows(bad, column, what, self.row_name):
+            raise UserError(f"{self.source}, {sentence}", hint=hint)
 
 
 def _as_duration(values: np.ndarray, row: int) -> str:
@@ -341,8 +341,8 @@ def _as_duration(values: np.ndarray, row: int) -> str:
 def _bad_rows(bad: np.ndarray, column: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
     """A column's bad rows and what each holds; "" where there is none."""
     rows = np.flatnonzero(bad)
-    said = first_of((f"row {row_name(int(i))}: {what(int(i))}" for i in rows), SHOWN, between="; ")
-    return f"{column}, {said}" if said else ""
+    named = first_of((f"row {row_name(int(i))}: {what(int(i))}" for i in rows), SHOWN, between="; ")
+    return f"{column}, {named}" if named else ""
 
 
 def refuse_impossible(
@@ -356,23 +356,23 @@ def refuse_impossible(
     if schema.duration is None:
         return
     time = columns[schema.place(schema.duration)]
-    said: list[str] = []
+    problems: list[str] = []
     hints: list[str] = []
     with np.errstate(invalid="ignore"):
         for name in (schema.duration, schema.entry):
             if name is not None:
                 x = columns[schema.place(name)]
-                said.append(_bad_rows(x < 0, f"column {name!r}", functools.partial(_as_duration, x), row_name))
-                hints += ["Follow-up times are numbers, 0 or more."] if said[-1] and not hints else []
+                problems.append(_bad_rows(x < 0, f"column {name!r}", functools.partial(_as_duration, x), row_name))
+                hints += ["Follow-up times are numbers, 0 or more."] if problems[-1] and not hints else []
         if schema.entry is not None:
             entry = columns[schema.place(schema.entry)]
             late, column = (entry >= time) & (time >= 0), f"column {schema.entry!r}"
-            said.append(
+            problems.append(
                 _bad_rows(late, column, lambda i: f"entry {entry[i]:g} at follow-up time {time[i]:g}", row_name)
             )
-            hints += ["Rows enter before their follow-up ends."] if said[-1] else []
-    if any(said):
-        raise UserError(f"{source}, {'; '.join(filter(None, said))}", hint=" ".join(hints))
+            hints += ["Rows enter before their follow-up ends."] if problems[-1] else []
+    if any(problems):
+        raise UserError(f"{source}, {'; '.join(filter(None, problems))}", hint=" ".join(hints))
 
 
 def _by_name(place: Place) -> tuple[Named | None, str]:

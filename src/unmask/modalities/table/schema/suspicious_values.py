@@ -238,11 +238,11 @@ def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
         rows: cells that hold a value.
     """
     values = np.sort(values)
-    said = bool(_CODED.fullmatch(words_of(name)))
+    coded = bool(_CODED.fullmatch(words_of(name)))
     gaps = values[-1] - values[0] + 1 - len(values)
-    few = 3 <= len(values) <= (30 if said else 12) and rows >= (3 if said else 5) * len(values)
+    few = 3 <= len(values) <= (30 if coded else 12) and rows >= (3 if coded else 5) * len(values)
     unit = len(values) >= 3 and bool(_UNIT.fullmatch(words_of(name)))
-    if not unit and (not few or values[0] not in (0, 1) or (gaps > 0 and not said)):
+    if not unit and (not few or values[0] not in (0, 1) or (gaps > 0 and not coded)):
         return []
     return [
         Finding(
@@ -471,7 +471,7 @@ def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
     Args:
         found: column -> spelling -> cells.
     """
-    said = {c: {t: n for t, n in spelt.items() if t.strip()} for c, spelt in found.items()}
+    spellings = {c: {t: n for t, n in spelt.items() if t.strip()} for c, spelt in found.items()}
     return [
         Finding(
             severity="note",
@@ -479,7 +479,7 @@ def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
             code="missing_spelling",
             text=f"{c!r}: taken for missing: " + ", ".join(f"{t!r} ({n} cells)" for t, n in spelt.items()),
         )
-        for c, spelt in said.items()
+        for c, spelt in spellings.items()
         if spelt
     ]
 

@@ -58,7 +58,7 @@ def blank_cells(raw: np.ndarray, blank: str | None, own: Sequence[str]) -> np.nd
     return np.zeros(len(raw), bool) if blank is None else is_missing(raw) & ~_spelt(raw, own)
 
 
-def blanks_said(name: str, raw: np.ndarray, blank: str | None, own: Sequence[str]) -> list[str]:
+def blank_notes(name: str, raw: np.ndarray, blank: str | None, own: Sequence[str]) -> list[str]:
     """A sentence on these cells, where there are any."""
     count = int(blank_cells(raw, blank, own).sum())
     return [f"{name!r}: {count} empty cells are {blank!r}, as the schema says"] if count else []

@@ -98,11 +98,11 @@ def _coded(
 ) -> tuple[np.ndarray, list[Finding]]:
     own = (*schema.missing, *column.missing)
     raw = with_blanks(raw, column.blank, own)
-    gone = missing_cells(raw, column, schema)
+    missing = missing_cells(raw, column, schema)
     out = np.full(len(raw), np.nan)
     wrong: list[int] = []
     if column.is_quantity:
-        values = raw[~gone]
+        values = raw[~missing]
         if column.kind == "datetime":
             found, bad = days(values, column.format or "")
         else:
@@ -111,8 +111,8 @@ def _coded(
             if marks is None:
                 bad = np.array([isinstance(v, str) and not v.strip().isdecimal() for v in values], bool)
         bad = bad | beyond_arithmetic(found)
-        out[~gone] = found
-        wrong = np.flatnonzero(~gone)[bad].tolist()
+        out[~missing] = found
+        wrong = np.flatnonzero(~missing)[bad].tolist()
         what = (
             "a date"
             if column.kind == "datetime"
@@ -126,7 +126,7 @@ def _coded(
     else:
         number = {c: float(i) for i, c in enumerate(column.categories)}
         cache: dict[Any, float] = {}
-        for i in np.flatnonzero(~gone):
+        for i in np.flatnonzero(~missing):
             value = raw[i]
             code = cache.get(value)
             if code is None:
@@ -140,7 +140,7 @@ def _coded(
     if not wrong:
         seen = out[~np.isnan(out)]
         constant = len(column.categories) == 1 and column.structural is None and bool(len(seen))
-        return out, unexplained(column.name, raw, gone, column.categories, own) if constant else []
+        return out, unexplained(column.name, raw, missing, column.categories, own) if constant else []
     code_ = "value" if column.is_quantity else "unseen"
     return out, [
         Finding(
@@ -348,7 +348,7 @@ def empty_rows(frame: Frame, schema: Schema) -> np.ndarray:
     return out
 
 
-def said_of_empty(frame: Frame, empty: np.ndarray, what: str) -> list[str]:
+def empty_row_notes(frame: Frame, empty: np.ndarray, what: str) -> list[str]:
     """A sentence on the rows without any value, with their numbers.
 
     Args:

@@ -104,10 +104,10 @@ def synthesize(
             )
     if ids not in ("none", "new"):
         raise UserError(f"ids={ids!r}", hint="Expected 'none' or 'new'.")
-    said = support_warnings(model, limits)
+    notes = support_warnings(model, limits)
     sampler = RowSampler(model, limits, rules, temperature, guard.bounds)
     values = sampler.sample(rows, seed)
-    said += sampler.said
+    notes += sampler.said
     if missing:
         _punch(model, values, set(limits), seed)
     drawn = {
@@ -121,9 +121,9 @@ def synthesize(
     table = model.wrap(drawn)
     if ids == "new":
         table = _with_ids(model, table, list(drawn), rows)
-    for text in said:
+    for text in notes:
         warnings.warn(text, stacklevel=3)
-    return Synthetic(table=table, columns=values, warnings=said, left_out=guard.left_out, notes=guard.notes)
+    return Synthetic(table=table, columns=values, warnings=notes, left_out=guard.left_out, notes=guard.notes)
 
 
 def _with_ids(model: FittedTable, table: Any, drawn: list[int], rows: int) -> Any:
@@ -140,22 +140,22 @@ def support_warnings(model: FittedTable, limits: dict[int, Limit]) -> list[str]:
 
     Each alone by the column's own shares; together by rows drawn from the model, which stand for the training rows.
     """
-    said, rows, seen = [], model.facts["rows"], seen_shares(model)
+    warnings, rows, seen = [], model.facts["rows"], seen_shares(model)
     for place, limit in limits.items():
         met = _share(model, place, limit) * seen[place] * rows
         if met < SUPPORT:
             name = model.schema.columns[model.schema.modelled[place]].name
-            said.append(f"about {met:.0f} of {rows} training rows meet the condition on {name!r}: {_EXTRAPOLATION}")
-    if len(limits) > 1 and not said:
+            warnings.append(f"about {met:.0f} of {rows} training rows meet the condition on {name!r}: {_EXTRAPOLATION}")
+    if len(limits) > 1 and not warnings:
         drawn = RowSampler(model, {}, Rules(model.schema), 1.0).sample(2048, 0)
         held = model.extra["holes"][:, list(limits)].max(1) == 0  # rows that have a value in each
         met = float(np.all([limit.holds(drawn[place]) for place, limit in limits.items()], axis=0).mean()) * rows
         met *= float(held.mean())
         if met < SUPPORT:
-            said.append(
+            warnings.append(
                 f"by the model, about {met:.0f} of {rows} training rows meet all the conditions: {_EXTRAPOLATION}"
             )
-    return said
+    return warnings
 
 
 def _share(model: FittedTable, place: int, limit: Limit) -> float:

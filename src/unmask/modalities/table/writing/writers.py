@@ -321,19 +321,19 @@ def as_polars(table: Any) -> Any:
     if len(frame.spellings) != len(frame.columns):
         frame.find_spellings()
     for name, raw, spelling in zip(frame.names, frame.columns, frame.spellings, strict=True):
-        gone = is_missing(raw)
+        missing = is_missing(raw)
         if raw.dtype != object:
             columns[name] = pl.Series(name, raw).fill_nan(None)
             continue
-        found, bad = numbers(raw[~gone], spelling.marks)
+        found, bad = numbers(raw[~missing], spelling.marks)
         plain = len(found) > 0 and not bad.any() and frame.native is None and not spelling.unclear
-        if plain and not (np.abs(found) >= EXACT).any() and not any(CODED.match(str(v)) for v in raw[~gone]):
+        if plain and not (np.abs(found) >= EXACT).any() and not any(CODED.match(str(v)) for v in raw[~missing]):
             point = spelling.marks.decimal
-            whole = np.array_equal(found, np.round(found)) and not any(point in str(v) for v in raw[~gone])
+            whole = np.array_equal(found, np.round(found)) and not any(point in str(v) for v in raw[~missing])
             cells: list[Any] = [None] * len(raw)
-            for i, v in zip(np.flatnonzero(~gone), found, strict=True):
+            for i, v in zip(np.flatnonzero(~missing), found, strict=True):
                 cells[i] = int(v) if whole else float(v)
             columns[name] = pl.Series(name, cells)
         else:
-            columns[name] = pl.Series(name, [None if g else v for v, g in zip(raw, gone, strict=True)])
+            columns[name] = pl.Series(name, [None if g else v for v, g in zip(raw, missing, strict=True)])
     return pl.DataFrame(columns)

@@ -34,7 +34,7 @@ from unmask.training.job import Job, RunResult
 from unmask.training.launcher import goes_on
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.pretraining import Pretrainable, pretrained
-from unmask.training.run import LOOKED_AT, check_run_folder
+from unmask.training.run import EXAMINED, check_run_folder
 from unmask.training.settings import TrainSettings
 from unmask.training.validation import sample
 
@@ -261,7 +261,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         self.before = _measure(loaded.model, sets, settings)
         say(f"before: {in_words(self.before)}")
         if job.validation and (train.patience is not None or job.stop_when is not None):
-            some = sample(job.validation, LOOKED_AT * train.batch_slots)
+            some = sample(job.validation, EXAMINED * train.batch_slots)
             # The start's weights are kept unless training lowers the held-out loss.
             job = dataclasses.replace(job, at_start=_measure(loaded.model, {"": some}, settings)["loss"])
         return job

@@ -199,8 +199,8 @@ def _task_in_transformers(kind: str) -> str:
     if kind == "similarity":
         return "from transformers import AutoModel\n\nencoder = AutoModel.from_pretrained(MODEL)"
     tag = PIPELINES.get(kind)
-    asked = '(question="Who wrote it?", context="Ada wrote it.")' if kind == "answer" else '("a text")'
-    return f'from transformers import pipeline\n\npipeline("{tag}", MODEL){asked}' if tag else ""
+    example = '(question="Who wrote it?", context="Ada wrote it.")' if kind == "answer" else '("a text")'
+    return f'from transformers import pipeline\n\npipeline("{tag}", MODEL){example}' if tag else ""
 
 
 def _without_unmask(visible_only: bool, onnx: bool) -> str:

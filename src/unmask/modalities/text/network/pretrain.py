@@ -37,7 +37,7 @@ from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
-from unmask.training.same_run import begun_with
+from unmask.training.same_run import started_with
 from unmask.training.settings import TrainSettings, lasting
 from unmask.writing import write_json_lines, written
 
@@ -93,7 +93,7 @@ class TextPretraining(Pretrainable[TextRun]):
                     write_json_lines(({"text": text} for text in self.texts), data[0])
             self.tokenizer = build_tokenizer(data, out, self.settings, say, reuse=started or not first)
             self.tokenizer.require_mask()
-            expected = begun_with(out, CORPUS) if started else None
+            expected = started_with(out, CORPUS) if started else None
             self.cache = build_cache(
                 data, self.tokenizer, out / "cache", self.settings, say, resumed=started, expected=expected
             )
@@ -308,12 +308,12 @@ def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]
         dropout=settings.dropout,
         decoder=decoder,
     )
-    if looks_at_neighbours(settings, model):
+    if attends_to_neighbours(settings, model):
         attend_to_neighbours(model.codec.word.weight, [layer.attention for layer in model.encoder.layers[:LAYERS]])
     return model, family
 
 
-def looks_at_neighbours(settings: TextSettings, model: Any) -> bool:
+def attends_to_neighbours(settings: TextSettings, model: Any) -> bool:
     """Whether the first heads of a new model look at the slots beside them."""
     return settings.initial_attention == "neighbours" and isinstance(model.encoder.config.positions, Rotary)
 
@@ -327,7 +327,7 @@ def start_from_counts(model: Any, settings: TextSettings, frequencies: np.ndarra
         factored: which tokens stand near which; None leaves the embeddings random.
     """
     model.codec.start_from(frequencies, factored)
-    if factored is not None and looks_at_neighbours(settings, model):
+    if factored is not None and attends_to_neighbours(settings, model):
         pass_on(torch.from_numpy(factored.axes), [layer.attention for layer in model.encoder.layers[:LAYERS]])
 
 

@@ -433,11 +433,11 @@ class Seen:
 
 PART = 1024
 """Texts whose keys are drawn at a time."""
-LOOKED_AT = 100_000
+EXAMINED = 100_000
 """Texts that some are drawn of; the rest of a larger corpus, which may be a terabyte on a hub, is not read."""
 
 
-def drawn(texts: Iterable[str], most: int, *, seed: int = 0, of: int = LOOKED_AT) -> tuple[list[str], str]:
+def drawn(texts: Iterable[str], most: int, *, seed: int = 0, of: int = EXAMINED) -> tuple[list[str], str]:
     """At most `most` texts of the first `of`, drawn by `seed` in one pass and given in their order; and which were left
     out, in words, '' where none was.
 

@@ -96,7 +96,7 @@ EMBEDDING = {
 is held out, at most `held_out_search.JUDGED_ON` of which are looked at: with a hundredth a corpus of ten thousand texts
 leaves too few to tell whether it helped."""
 
-LOOKED_AT = 64
+EXAMINED = 64
 """Held-out examples at most that the loss on the way is of."""
 
 
@@ -187,7 +187,7 @@ class EmbeddingAdaptation(TextAdaptation):
             select=AllButCrop(seen=settings.seen) if settings.view == "crop" else Uniform(ratio=settings.ratio),
             replace=ALL_MASK,
         )
-        sets = self._held_out(say, LOOKED_AT)
+        sets = self._held_out(say, EXAMINED)
         self.looked = {name: batches for name, batches in sets.items() if batches}
         job = make_job(self.pooled, self.cache, loaded.tokenizer, settings)
         job = dataclasses.replace(

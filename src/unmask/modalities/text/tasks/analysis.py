@@ -104,9 +104,11 @@ def _classes(report: Report, task: Classify, predictions: Sequence[dict[str, Any
     rows = []
     for label in task.labels:
         right = sum(label in t and label in g for t, g in zip(truth, guess, strict=True))
-        there, said = sum(label in t for t in truth), sum(label in g for g in guess)
-        value = 2 * right / (there + said) if there + said else 0.0
-        rows.append((label, there, said, right / said if said else 0.0, right / there if there else 0.0, value))
+        there, guessed = sum(label in t for t in truth), sum(label in g for g in guess)
+        value = 2 * right / (there + guessed) if there + guessed else 0.0
+        rows.append(
+            (label, there, guessed, right / guessed if guessed else 0.0, right / there if there else 0.0, value)
+        )
     rows.sort(key=lambda r: r[5])
     report.section("By label", table(("label", "rows", "predicted", "precision", "recall", "F1"), rows[:100]))
     if task.problem != "single":
@@ -236,11 +238,11 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
     if task.problem == "multi":
         return {"figures": label_figures(truth, chance, labels, threshold=task.about.get("threshold", 0.5), **given)}
     found = class_figures(truth.argmax(1), chance, labels, **given)
-    said = np.eye(len(labels), dtype=bool)[chance.argmax(1)]
+    guessed = np.eye(len(labels), dtype=bool)[chance.argmax(1)]
     detail = label_figures(truth, chance, labels, **given)["by_label"] if len(labels) <= MOST else None
     for c, row in enumerate(found["by_class"]):
         row["sensitivity"] = row["recall"]
-        row["specificity"] = share(~said[:, c], ~truth[:, c], given["groups"])
+        row["specificity"] = share(~guessed[:, c], ~truth[:, c], given["groups"])
         if detail is not None:
             row["auprc"], row["prevalence"] = detail[c]["auprc"], detail[c]["prevalence"]
     out: dict[str, Any] = {"figures": found}

@@ -25,7 +25,7 @@ from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Window
 from unmask.modalities.text.tasks.held_out import judging_folds
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.squad import SquadQuestion, as_questions
@@ -53,9 +53,9 @@ class Answer(TextTask):
 
     @classmethod
     def read(
-        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+        cls, data: Any, columns: Columns | None, *, labelled: bool, problems: Problems | None
     ) -> tuple[list[SquadQuestion], Columns | None]:
-        return as_questions(data, labelled=labelled, trouble=trouble, columns=columns), None
+        return as_questions(data, labelled=labelled, problems=problems, columns=columns), None
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[SquadQuestion], *, labelled: bool) -> list[str]:

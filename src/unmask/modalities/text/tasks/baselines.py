@@ -71,7 +71,7 @@ class Baseline:
     chance: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def outputs(self, items: Sequence[Any], vectors: tuple[np.ndarray, np.ndarray] | None = None) -> np.ndarray:
-        """(n, k) logits or numbers; not of 'tags', see `look_up`.
+        """(n, k) logits or numbers; not of 'tags', see `tag_log_probabilities`.
 
         Args:
             vectors: apart: of first and second texts.
@@ -105,7 +105,7 @@ class Baseline:
         about = {"kind": self.kind, "problem": self.problem, "terms": self.terms}
         (folder / f"{NAME}.json").write_text(json.dumps(about), encoding="utf-8")
 
-    def look_up(self, words: Iterable[str], labels: int) -> np.ndarray:
+    def tag_log_probabilities(self, words: Iterable[str], labels: int) -> np.ndarray:
         """(words, labels) log-probabilities of tags; a word that is not there has tag 0, which is O."""
         place = {term: i for i, term in enumerate(self.terms)}
         at = np.array([place.get(word.lower(), -1) for word in words], np.int64)
@@ -200,7 +200,7 @@ def fit_words(
     return Baseline("words", problem, found, terms=list(counter.get_feature_names_out()), idf=counter.idf_)
 
 
-def fit_apart(
+def fit_pair_vectors(
     vectors: tuple[np.ndarray, np.ndarray],
     items: Sequence[Any],
     target: np.ndarray,
@@ -265,7 +265,7 @@ def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.concatenate([np.abs(u - v), u * v, (u * v).sum(1, keepdims=True)], 1).astype(np.float32)
 
 
-def vectors_apart(
+def pair_vectors(
     model: Any, encoder: Any, items: Sequence[Any], *, slots: int, context: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean states of the first and of the second texts, each read alone."""

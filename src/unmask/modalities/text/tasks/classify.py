@@ -21,8 +21,8 @@ from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items, naming, place_names, spelling, vectors
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
 from unmask.modalities.text.tasks.held_out import judging_folds
-from unmask.modalities.text.tasks.lenient import Trouble
-from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, refuse_joined, spelled_said
+from unmask.modalities.text.tasks.lenient import Problems
+from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, refuse_joined, spelling_notes
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TaskModel, TextTask
@@ -61,16 +61,16 @@ class Classify(TextTask):
 
     @classmethod
     def read(
-        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+        cls, data: Any, columns: Columns | None, *, labelled: bool, problems: Problems | None
     ) -> tuple[list[Item], Columns | None]:
-        return as_items(data, columns, labelled=labelled, trouble=trouble)
+        return as_items(data, columns, labelled=labelled, problems=problems)
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Item], *, labelled: bool) -> list[str]:
         """Texts that are longer than the model reads, missing values that are spelled out, labels spelled
         in two ways."""
         cut = cut_line(encoder, [i.text for i in items], [i.text2 for i in items])
-        return [*cut, *spelled_said(items, labelled=labelled)]
+        return [*cut, *spelling_notes(items, labelled=labelled)]
 
     @classmethod
     def from_items(
@@ -267,17 +267,17 @@ class Classify(TextTask):
             truth, sets = [names_of(i) for i in items], [p["labels"] for p in predictions]
             both = {f"f1_{a}": scorers.multilabel_f1(truth, sets, average=a) for a in ("micro", "macro")}
             return both | {"exact": scorers.accuracy([set(t) for t in truth], [set(g) for g in sets])}
-        one, said = [names_of(i)[0] for i in items], [p["label"] for p in predictions]
+        one, guessed = [names_of(i)[0] for i in items], [p["label"] for p in predictions]
         chance = [p["probability"] for p in predictions]
-        right = [a == b for a, b in zip(one, said, strict=True)]
+        right = [a == b for a, b in zip(one, guessed, strict=True)]
         out = {
-            "accuracy": scorers.accuracy(one, said),
-            "f1_macro": scorers.f1(one, said),
-            "matthews": scorers.matthews(one, said),
+            "accuracy": scorers.accuracy(one, guessed),
+            "f1_macro": scorers.f1(one, guessed),
+            "matthews": scorers.matthews(one, guessed),
             "calibration_error": scorers.calibration_error(chance, right),
         }
         if len(self.labels) == 2:
-            out["f1"] = scorers.f1(one, said, average="binary", positive=self.labels[1])
+            out["f1"] = scorers.f1(one, guessed, average="binary", positive=self.labels[1])
         kept = [r for r, p in zip(right, predictions, strict=True) if not p.get("abstained")]
         if self.about.get("abstain") is not None:
             out |= {
@@ -293,8 +293,8 @@ class Classify(TextTask):
 
     def in_words(self, item: Item, prediction: dict[str, Any]) -> tuple[str, str, str]:
         value = prediction["label"]
-        said = f"{value:.3f}" if isinstance(value, float) else f"{value} ({prediction['probability']:.2f})"
-        return item.shown(), str(item.label), said
+        answer = f"{value:.3f}" if isinstance(value, float) else f"{value} ({prediction['probability']:.2f})"
+        return item.shown(), str(item.label), answer
 
     def error(self, prediction: dict[str, Any], item: Item) -> float:
         if self.problem == "single":

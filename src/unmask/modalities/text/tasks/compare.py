@@ -13,7 +13,7 @@ import numpy as np
 from unmask.core.inference import one_core
 from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import simpler
-from unmask.modalities.text.tasks.baselines import KINDS, Baseline, Kind, fit_cosine, vectors_apart
+from unmask.modalities.text.tasks.baselines import KINDS, Baseline, Kind, fit_cosine, pair_vectors
 from unmask.modalities.text.tasks.held_out import interval, judging_folds, resamples
 from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.prepared import Prepared
@@ -98,7 +98,7 @@ def _constants(
     plain = untempered(task)
     found = [Rival(often, plain.decode([constant] * len(held.items), held), constant=True)]
     if task.problem == "regression" and training.items[0].text2 is not None:
-        u, v = vectors_apart(model.masked, task.encoder, held.items, **where)
+        u, v = pair_vectors(model.masked, task.encoder, held.items, **where)
         cosine = (u * v).sum(1) / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-9)
         found.append(Rival("cosine of the frozen vectors", plain.decode([np.array([x]) for x in cosine], held)))
     return found
@@ -112,22 +112,22 @@ def rule(task: TextTask, items: Sequence[Any]) -> Rival | None:
     None for a task without such a rule, and for pairs that hold no words.
     """
     if task.name == "tag":
-        said: list[dict[str, Any]] = [{"entities": []}] * len(items)
+        predicted: list[dict[str, Any]] = [{"entities": []}] * len(items)
         where: dict[str, Any] = {"found": (), "slots": task.encoder.slots, "context": nullcontext, "seed": 0}
         for outside, here in judging_folds(items) if len(items) > 1 else ():
             parts = [task.prepare([items[i] for i in part], labelled=True) for part in (outside, here) if len(part)]
-            told = rivals(task, None, *parts, **where)[0].predictions if len(parts) == 2 else []
-            for i, row in zip(here.tolist(), told, strict=False):
-                said[i] = row
-        return Rival(_name("tags", task), said)
+            answers = rivals(task, None, *parts, **where)[0].predictions if len(parts) == 2 else []
+            for i, row in zip(here.tolist(), answers, strict=False):
+                predicted[i] = row
+        return Rival(_name("tags", task), predicted)
     if task.name == "answer":
         found = [Rival(SENTENCE, [_sentence(q) for q in items])]
         found.append(Rival("no answer", [{"answer": {"text": ""}}] * len(items), constant=True))
         return max(found, key=lambda rival: task.value(rival.predictions, items))
     if task.name == "similarity":
         cosine = fit_cosine(items)
-        told = [] if cosine is None else [{"score": float(x)} for x in cosine.outputs(items)[:, 0]]
-        return Rival(_name("cosine", task), told) if told else None
+        answers = [] if cosine is None else [{"score": float(x)} for x in cosine.outputs(items)[:, 0]]
+        return Rival(_name("cosine", task), answers) if answers else None
     if task.problem == "regression":
         mean = float(np.mean([float(str(item.label)) for item in items]))
         return Rival("mean", [{"value": mean}] * len(items), constant=True)
@@ -213,7 +213,10 @@ def judge(
     if first is not None and worth(first.predictions) > best:
         kind = None if first.baseline is None else first.baseline.kind
         better = first.name, next((name for name, kinds in KINDS.items() if kind in kinds), "")
-    table = [{"model": name, **_interval(task, said, held.items, seed), "kept": name == kept} for name, said in rows]
+    table = [
+        {"model": name, **_interval(task, predicted, held.items, seed), "kept": name == kept}
+        for name, predicted in rows
+    ]
     constants = [r for r in others if r.constant]
     equal = [r for r in constants if worth(r.predictions) >= best]
     close = [
@@ -240,8 +243,8 @@ def _answer(prediction: dict[str, Any]) -> str:
     """What a prediction says, in words."""
     if "value" in prediction:
         return f"{prediction['value']:.4g}"
-    said = prediction.get("labels", [prediction.get("label")])
-    return ", ".join(repr(label) for label in said) or "nothing"
+    labels = prediction.get("labels", [prediction.get("label")])
+    return ", ".join(repr(label) for label in labels) or "nothing"
 
 
 def gain(
@@ -251,10 +254,10 @@ def gain(
     the rows, or their groups."""
 
     def difference(chosen: Sequence[int]) -> float:
-        told = [
+        merits = [
             merit(task.metric, task.value([p[i] for i in chosen], [items[i] for i in chosen])) for p in (one, other)
         ]
-        return told[0] - told[1]
+        return merits[0] - merits[1]
 
     drawn = [difference(rows) for rows in resamples(items, np.random.default_rng([seed, 29]), DRAWS)]
     return difference(range(len(items))), float(np.std(drawn)) if drawn else 0.0

@@ -18,7 +18,7 @@ from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks.conll_columns import OF_NO_WORD, has_columns, is_tag, layout_of, sentences_of
 from unmask.modalities.text.tasks.data import Columns, naming, read_rows, refuse_group
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 
 GIVE = "Give a CoNLL file: a word and its tag per line, a blank line between sentences."
@@ -48,7 +48,7 @@ class Sentence:
 
 
 def as_sentences(
-    data: Any, *, labelled: bool, trouble: Trouble | None = None, columns: Columns | None = None
+    data: Any, *, labelled: bool, problems: Problems | None = None, columns: Columns | None = None
 ) -> list[Sentence]:
     """Sentences from a file (CoNLL columns, jsonl, csv, parquet, or texts per line), or rows of Python.
 
@@ -56,7 +56,7 @@ def as_sentences(
         trouble: notes what is wrong with rows, which are left out or refused together; None refuses.
         columns: `text` and `label`: which columns of a CoNLL file hold words and tags, as numbers from 1.
     """
-    noted, columns = Trouble() if trouble is None else trouble, columns or Columns()
+    noted, columns = Problems() if problems is None else problems, columns or Columns()
 
     def grouped(where: str, row: dict[str, Any]) -> Sentence:
         return dataclasses.replace(_row(where, row, labelled, noted), group=columns.group_of(where, row))
@@ -110,7 +110,7 @@ def _columns_in(path: Path) -> bool:
 
 
 def read_conll(
-    path: Path, trouble: Trouble | None = None, *, columns: Columns | None = None, labelled: bool = True
+    path: Path, problems: Problems | None = None, *, columns: Columns | None = None, labelled: bool = True
 ) -> list[Sentence]:
     """Sentences of words and tags in columns, tab- or space-separated; which columns were read is said.
 
@@ -120,7 +120,7 @@ def read_conll(
         columns: `text` and `label`: numbers of columns from 1; default what the file tells (see `conll_columns`).
         labelled: with tags; else they need not be there where the column of the words is given.
     """
-    noted = Trouble() if trouble is None else trouble
+    noted = Problems() if problems is None else problems
     lines, comments = sentences_of(read_text(path, hint=GIVE))
     if not lines:
         raise UserError(f"{path}: no sentences", hint="Each line holds a word and its tag.")
@@ -156,7 +156,7 @@ def read_conll(
             sentences.append(joined(words, None if layout.tag is None else tags, where=f"{path}:{began}"))
     if passed:
         noted.say(f"{path}: {passed:,} lines of several words or of none (1-2, 1.1) left out")
-    if trouble is None:
+    if problems is None:
         noted.settle("lines")
     return sentences
 
@@ -235,7 +235,7 @@ def _type(value: Any) -> str:
     return str(value)
 
 
-def _row(where: str, row: dict[str, Any], labelled: bool, noted: Trouble) -> Sentence:
+def _row(where: str, row: dict[str, Any], labelled: bool, noted: Problems) -> Sentence:
     """{"text", "entities": [{start, end, label}]}, or {"tokens", "tags"}."""
     words = row.get("tokens") or row.get("words")
     if isinstance(words, list):

@@ -20,7 +20,7 @@ from unmask.modalities.text.tasks.data import Columns, naming
 
 OF_NO_WORD = re.compile(r"[0-9]+(-[0-9]+|\.[0-9]+)")
 """How CoNLL-U numbers a line that stands for several words, or for none."""
-LOOKED_AT = 400
+EXAMINED = 400
 """Lines of a .txt that tell whether it has columns."""
 
 
@@ -118,12 +118,12 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
     count, constant = None, []
     before = [k for k in range(width if word is None else word) if k != tag]
     for k in before:
-        counted, told = _counted(rows, k)
-        if 0 < counted == told:
+        counted, known = _counted(rows, k)
+        if 0 < counted == known:
             count = k
-        elif word is None and told and 2 * counted >= told:
+        elif word is None and known and 2 * counted >= known:
             raise UserError(
-                f"{path}: column {k + 1} counts the words of {counted:,} of {told:,} sentences and not of the others",
+                f"{path}: column {k + 1} counts the words of {counted:,} of {known:,} sentences and not of the others",
                 hint=f"Say which column holds the words, by its number: {naming(text=k + 1)} or {naming(text=k + 2)}.",
             )
         elif _stays(rows, k):
@@ -205,8 +205,8 @@ def _check_last(rows: Sequence[Sequence[Sequence[str]]], path: Path, word: int, 
             types[k] = {tag[2:] for tag in found if is_tag(tag) and tag != "O"}
     others = [k for k in types if k != last and types[k]]
     if last not in types and others:
-        said = naming(label=others[0] + 1) if labelled else naming(text=word + 1)
-        raise UserError(f"{path}: column {last + 1} holds no tags, column {others[0] + 1} does", hint=f"Say {said}.")
+        hint = naming(label=others[0] + 1) if labelled else naming(text=word + 1)
+        raise UserError(f"{path}: column {last + 1} holds no tags, column {others[0] + 1} does", hint=f"Say {hint}.")
     if not labelled or last not in types:
         return
     for k in others:
@@ -219,7 +219,7 @@ def _check_last(rows: Sequence[Sequence[Sequence[str]]], path: Path, word: int, 
 
 def has_columns(text: str) -> bool | None:
     """Whether a .txt holds words with tags and no plain texts, by its first lines; None where it may be either."""
-    lines = split_lines(text)[:LOOKED_AT]
+    lines = split_lines(text)[:EXAMINED]
     while lines and not lines[-1].strip():
         lines.pop()
     rows = [line.split() for line in lines if line.strip() and not line.startswith(("-DOCSTART-", "# ", "#\t"))]

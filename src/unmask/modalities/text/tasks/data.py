@@ -22,7 +22,7 @@ from unmask.files import read_text, split_lines
 from unmask.given import no_value, values_of
 from unmask.modalities.text.reading.rows import encloses, separated
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 
 TEXT = (
     "text",
@@ -325,11 +325,11 @@ def _separated(
     if not lines:
         return [], True
     known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS}
-    headed, asked = columns.header, [*columns.asked, *columns.learnt.values()]
+    headed, wanted = columns.header, [*columns.asked, *columns.learnt.values()]
     if headed is not False:
-        refuse_other_separator(lines[0][1], separator, known=known, asked=asked, path=path)
+        refuse_other_separator(lines[0][1], separator, known=known, asked=wanted, path=path)
     if headed is None:
-        headed = has_header(lines, known=known, asked=asked, path=path)
+        headed = has_header(lines, known=known, asked=wanted, path=path)
     if headed:
         names, lines = [cell.strip() for cell in lines[0][1]], lines[1:]
         lowered = [name.lower() for name in names]
@@ -395,7 +395,7 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
 
 
 def read_items(
-    source: str | Path, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
+    source: str | Path, columns: Columns | None = None, *, labelled: bool = True, problems: Problems | None = None
 ) -> tuple[list[Item], Columns]:
     """Items of a file, and the columns they were read from: none of plain text.
 
@@ -403,7 +403,7 @@ def read_items(
         labelled: a label column must be there, and hold something in every row.
         trouble: notes rows without a text or label, which are left out or refused together; None refuses.
     """
-    noted = Trouble() if trouble is None else trouble
+    noted = Problems() if problems is None else problems
     broken: list[str] | None = [] if noted.lenient else None
     rows, headed = _rows(source, columns or Columns(), broken)
     for where in broken or ():
@@ -426,7 +426,7 @@ def _items(
     rows: Iterable[tuple[str, Mapping[str, Any]]],
     names: Iterable[str],
     columns: Columns,
-    noted: Trouble,
+    noted: Problems,
     *,
     labelled: bool,
     where: str,
@@ -544,7 +544,7 @@ def _name(value: Any, where: str) -> str:
 
 
 def as_items(
-    data: Any, columns: Columns | None = None, *, labelled: bool = True, trouble: Trouble | None = None
+    data: Any, columns: Columns | None = None, *, labelled: bool = True, problems: Problems | None = None
 ) -> tuple[list[Item], Columns | None]:
     """Items from a file name, or from Python: (text, label) or (text, text2, label) rows, dicts, texts, a pandas,
     polars or Arrow table, columns by name, or (texts, labels) as scikit-learn has X and y.
@@ -553,7 +553,7 @@ def as_items(
         The items, and which columns were read, None where there are none.
     """
     if isinstance(data, str | Path):
-        return read_items(data, columns, labelled=labelled, trouble=trouble)
+        return read_items(data, columns, labelled=labelled, problems=problems)
     columns = columns or Columns()
     rows: list[Any] = table_rows(data) or _paired(data) or list(data)
     if rows and isinstance(rows[0], Item):
@@ -575,7 +575,7 @@ def as_items(
     names = dict.fromkeys(name for row in rows for name in row)
     found = choose(names, columns, where="data")
     where_rows = ((f"row {i}", row) for i, row in enumerate(rows, 1))
-    noted = Trouble() if trouble is None else trouble
+    noted = Problems() if problems is None else problems
     items = _items(where_rows, names, found, noted, labelled=labelled, where="data")
     return (items, found) if named else ([dataclasses.replace(item, row=None) for item in items], None)
 
@@ -604,9 +604,9 @@ def vectors(items: Sequence[Item]) -> int | None:
     places = len(marked[0].label)  # type: ignore[arg-type]
     wrong = [i for i in items if not _is_vector(i.label) or len(i.label) != places]  # type: ignore[arg-type]
     if wrong:
-        said = first_of([f"{i.where}: labels {i.label!r:.40}" for i in wrong])
+        named = first_of([f"{i.where}: labels {i.label!r:.40}" for i in wrong])
         raise UserError(
-            f"{said}, and {marked[0].where}: {places} times 0 or 1",
+            f"{named}, and {marked[0].where}: {places} times 0 or 1",
             hint="Give every row a 0 or 1 per label, or every row a list of names.",
         )
     return places

@@ -15,7 +15,7 @@ import numpy as np
 from unmask.core.batch import Example
 from unmask.errors import UserError
 from unmask.modalities.text.tokens.tokenizer import Encoded, Tokenizer
-from unmask.modalities.text.uses.filling import cut_said, may_be_longer
+from unmask.modalities.text.uses.filling import cut_notes, may_be_longer
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def cut_line(encoder: ExampleMaker, first: Sequence[str], second: Sequence[str |
     """In words, how many texts (or pairs) are cut to the model's length; nothing where none is."""
     cut = encoder.too_long(first, second)
     what = "pairs" if second is not None and len(second) > 0 and second[0] is not None else "texts"
-    return cut_said(cut, len(first), encoder.slots, what)
+    return cut_notes(cut, len(first), encoder.slots, what)
 
 
 def _pieces(pieces: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

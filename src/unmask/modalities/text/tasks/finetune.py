@@ -21,8 +21,8 @@ from unmask.modalities.text.tasks.data import PARTS, Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.finetuning import TaskTraining
 from unmask.modalities.text.tasks.held_out import interval, resamples, several_labels
-from unmask.modalities.text.tasks.lenient import Trouble, warned
-from unmask.modalities.text.tasks.missing import has_no_text, unread_said
+from unmask.modalities.text.tasks.lenient import Problems, warned
+from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
@@ -30,7 +30,7 @@ from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.settings import apply_overrides
-from unmask.writing import remove, stands_for, temporary_name, writes_model, written_folder
+from unmask.writing import in_place_of, remove, temporary_name, writes_model, written_folder
 
 DRAWS = 200
 """Resamples of an interval."""
@@ -94,7 +94,7 @@ def _read_for(
     say: Callable[[str], None],
     *,
     labelled: bool,
-    trouble: Trouble | None,
+    problems: Problems | None,
 ) -> list[Any]:
     """Data for a trained task, from the columns that it was trained on; which were read is said."""
     trained = dict(task.about.get("columns") or {})
@@ -103,15 +103,15 @@ def _read_for(
     if not labelled:
         trained = {part: name for part, name in trained.items() if part not in ("label", "group")}
     wanted = dataclasses.replace((columns or Columns()).trained_on(trained), pairs=task.pairs)
-    items, read_from = task.read(data, wanted, labelled=labelled, trouble=trouble)
+    items, read_from = task.read(data, wanted, labelled=labelled, problems=problems)
     if read_from and read_from.asked:
         used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None, group=None)
         say(f"columns: {used.said()}")
         if warning := read_from.not_there():
             say(warning)
     items = task.named(items) if labelled else items
-    said = [*task.remarks(task.encoder, items, labelled=labelled), *unread_said(task.encoder.tokenizer, items)]
-    for line in [*said, *(several_labels(items) if labelled else ())]:
+    notes = [*task.remarks(task.encoder, items, labelled=labelled), *unread_notes(task.encoder.tokenizer, items)]
+    for line in [*notes, *(several_labels(items) if labelled else ())]:
         say(line)
     return items
 
@@ -163,7 +163,7 @@ def to_predict(
     """The first half of `predict`: a task folder, its task, and the items to predict, any part of which `predictions`
     takes."""
     folder, task = opened(model, device=device, precision=precision)
-    items = _read_for(task, data, columns, say, labelled=False, trouble=Trouble(say=say, offered=False))
+    items = _read_for(task, data, columns, say, labelled=False, problems=Problems(say=say, offered=False))
     if blank := sum(map(has_no_text, items)):
         say(f"{blank:,} of {len(items):,} rows have no text: their predictions are null")
     return folder, task, items
@@ -244,17 +244,17 @@ def evaluate(
             documents.
     """
     if is_collection(data) and not isinstance(model, TaskFolder):
-        asked = columns or Columns()
-        given = {part: getattr(asked, part) for part in (*PARTS, "header")} | {"lenient": lenient or None}
+        wanted = columns or Columns()
+        given = {part: getattr(wanted, part) for part in (*PARTS, "header")} | {"lenient": lenient or None}
         given |= {"draws": None if draws == DRAWS else draws}
         if unread := [option(name, value) for name, value in given.items() if value is not None]:
             raise UserError(f"{', '.join(unread)} of queries and documents: nothing reads this", hint="Leave it out.")
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision, say=say)
     folder, task = opened(model, device=device, precision=precision)
-    trouble = Trouble(lenient=lenient, say=say)
-    items = _read_for(task, data, columns, say, labelled=True, trouble=trouble)
-    items = trouble.each(((getattr(item, "where", ""), item) for item in items), lambda _, item: task.known(item))
-    trouble.settle("rows")
+    problems = Problems(lenient=lenient, say=say)
+    items = _read_for(task, data, columns, say, labelled=True, problems=problems)
+    items = problems.each(((getattr(item, "where", ""), item) for item in items), lambda _, item: task.known(item))
+    problems.settle("rows")
     predictions, _ = _predict(folder, task, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     values = []
@@ -314,7 +314,7 @@ def over_seeds(
         for number in range(count):
             trial = None if kept is None else temporary_name(kept)
             try:
-                with contextlib.nullcontext() if trial is None or out is None else stands_for(trial, out):
+                with contextlib.nullcontext() if trial is None or out is None else in_place_of(trial, out):
                     runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
                 best = max(range(len(runs)), key=lambda i: merit(runs[i]["metric"], runs[i]["value"]))
                 if trial is not None and kept is not None and best == number:

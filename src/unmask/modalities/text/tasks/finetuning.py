@@ -24,12 +24,12 @@ from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.fit import FittedTask, TaskRun
 from unmask.modalities.text.tasks.held_out import hold_out, several_labels
-from unmask.modalities.text.tasks.lenient import Trouble
-from unmask.modalities.text.tasks.missing import unread_said
+from unmask.modalities.text.tasks.lenient import Problems
+from unmask.modalities.text.tasks.missing import unread_notes
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_tasks, settled
 from unmask.modalities.text.tasks.task import TextTask
-from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import Precision, resolve_device, resolve_precision
 from unmask.training.settings import refuse_unread, to_dict
 from unmask.training.tracking import Tracker
@@ -84,15 +84,15 @@ class TaskTraining:
 
     def read(self, train: Any, validation: Any, columns: Columns | None, *, lenient: bool) -> TaskRows:
         """The rows to train on and those held out."""
-        trouble = Trouble(lenient=lenient, say=self.say)
+        problems = Problems(lenient=lenient, say=self.say)
         columns = dataclasses.replace(columns or Columns(), group=self.settings.group)
-        items, read_from = self.kind.read(train, columns, labelled=True, trouble=trouble)
+        items, read_from = self.kind.read(train, columns, labelled=True, problems=problems)
         held = None
         if validation is not None:
             refuse_unread(self.settings, ["held", "refit"], "with validation data")
             named = (read_from.named if read_from else {}) | ({"group": columns.group} if columns.group else {})
             wanted = dataclasses.replace(columns, group=None).trained_on(named)
-            held, held_from = self.kind.read(validation, wanted, labelled=True, trouble=trouble)
+            held, held_from = self.kind.read(validation, wanted, labelled=True, problems=problems)
             if held_from and (warning := held_from.not_there()):
                 self.say(f"validation data: {warning}")
         if read_from:
@@ -124,11 +124,11 @@ class TaskTraining:
                 self.settings = dataclasses.replace(self.settings, pooling=pooling)
         return text
 
-    def keeper(self, rows: TaskRows, *, resume: bool) -> Keeper:
+    def checkpointer(self, rows: TaskRows, *, resume: bool) -> Checkpointer:
         """Of checkpoints beside the folder to come."""
         assert self.out is not None
         chosen = {k: v for k, v in to_dict(self.settings).items() if k not in ("memory", "examples")}
-        return Keeper(
+        return Checkpointer(
             training_folder(self.out),
             seconds=self.settings.checkpoint_seconds,
             resume=resume,
@@ -142,15 +142,15 @@ class TaskTraining:
     def train(self, rows: TaskRows, *, checkpoints: bool, resume: bool, console: bool) -> dict[str, Any]:
         """Train, and write the folder; what `finetune` returns."""
         settings, out = self.settings, self.out
-        keeper = self.keeper(rows, resume=resume) if out is not None and (checkpoints or resume) else None
-        if keeper is None:
+        checkpointer = self.checkpointer(rows, resume=resume) if out is not None and (checkpoints or resume) else None
+        if checkpointer is None:
             refuse_unread(settings, ["checkpoint_seconds"], "without checkpoints")
         if resume and settings.minutes is not None:
             raise UserError(
                 f"{option('resume', True)} with {option('minutes')}",
                 hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
             )
-        resumed = keeper.found if keeper else None
+        resumed = checkpointer.found if checkpointer else None
         self.device = resolve_device(settings.device)
         self.precision: Precision = resolve_precision(
             resumed.extra["precision"] if resumed else settings.precision, self.device
@@ -158,8 +158,12 @@ class TaskTraining:
         run = self._run(rows)
         again = rows.chosen and settings.refit is not False and settings.minutes is None and out is not None
         scratch = None if out is None else temporary_name(training_folder(final_place(out)))
-        if keeper is not None:
-            scratch, keeper.about["precision"], keeper.more = keeper.folder, self.precision.name, again
+        if checkpointer is not None:
+            scratch, checkpointer.about["precision"], checkpointer.more = (
+                checkpointer.folder,
+                self.precision.name,
+                again,
+            )
         done = False
         try:
             with Tracker(
@@ -169,7 +173,7 @@ class TaskTraining:
                     about = {"precision": self.precision.name, "reason": self.precision.reason}
                     tracker.event("start", **about, device=str(self.device), task=self.task)
                 watched = tracker if out is not None or console else None
-                fitted = run.fit(self.text, rows.training, rows.held_out, keeper=keeper, tracker=watched)
+                fitted = run.fit(self.text, rows.training, rows.held_out, checkpointer=checkpointer, tracker=watched)
                 trained_on = len(rows.training)
                 if fitted.outcome.stopped != "signal" and again and self._worth_it(fitted, rows):
                     fitted, trained_on = run.refit(load_folder(self.model), rows.items, fitted), len(rows.items)
@@ -178,7 +182,7 @@ class TaskTraining:
                 self._write(out, scratch, rows, fitted, trained_on, result)
             done = fitted.outcome.stopped != "signal"
         finally:
-            if scratch is not None and (keeper is None or done or not keeper.kept()):
+            if scratch is not None and (checkpointer is None or done or not checkpointer.kept()):
                 shutil.rmtree(scratch, ignore_errors=True)
         return result
 
@@ -189,8 +193,8 @@ class TaskTraining:
         reader = ExampleMaker(text.tokenizer, slots=slots, types=bool(text.model.codec.config.types))
         for what, part in (("", rows.items), ("validation data: ", None if rows.chosen else rows.held_out)):
             given = part or []
-            said = [*kind.remarks(reader, given, labelled=True), *unread_said(text.tokenizer, given)]
-            for line in [*said, *several_labels(given)]:
+            notes = [*kind.remarks(reader, given, labelled=True), *unread_notes(text.tokenizer, given)]
+            for line in [*notes, *several_labels(given)]:
                 self.say(f"{what}{line}")
         options = {"metric": self.metric} if "metric" in kind.options else {}
 
@@ -260,10 +264,10 @@ class TaskTraining:
         result["lines"], task = fitted.lines(trained_on, len(rows.items)), fitted.task
         if rows.columns:
             task.about["columns"] = rows.columns
-        told = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
+        recorded = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
         task.about |= {"settings": to_dict(self.settings), "base": model_name(self.model)}
         task.about |= {"source": rows.source} if rows.source else {}
-        task.about |= {name: result[name] for name in told}
+        task.about |= {name: result[name] for name in recorded}
         baseline = None if fitted.verdict is None else fitted.verdict.baseline
         task.about |= {} if baseline is None else {"baseline": baseline.kind}
         with written_folder(out) as new:

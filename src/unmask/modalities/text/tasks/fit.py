@@ -24,7 +24,7 @@ from unmask.modalities.text.tasks.settings import TaskSettings, settled
 from unmask.modalities.text.tasks.start import keeps_its_head, start_head
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune import FinetuneResult
-from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.settings import refuse_unread
 from unmask.training.tracking import Tracker
 
@@ -126,7 +126,7 @@ class TaskRun:
         held: Sequence[Any] | None,
         *,
         tracker: Tracker | None = None,
-        keeper: Keeper | None = None,
+        checkpointer: Checkpointer | None = None,
     ) -> FittedTask:
         """Start, train, keep the best state by `held`, calibrate, and compare it with its baselines."""
         settings = settled(self.settings, text.model.encoder.config.width)
@@ -157,18 +157,20 @@ class TaskRun:
                 task, built, training, checked, found=found, slots=self.slots, context=context, seed=settings.seed
             )
             fitted.compared_vectors = any(o.baseline is not None and o.baseline.kind == "apart" for o in others)
-        begun: dict[str, Tensor] | None = None
+        initial: dict[str, Tensor] | None = None
         if compares:
-            begun = copy.deepcopy(built.state_dict())
+            initial = copy.deepcopy(built.state_dict())
         tuning = loop.TextFinetuning(built, task, training, checked, settings, **where)
-        fitted.outcome = loop.train(tuning, tracker=tracker, keeper=keeper, first=first, begun=begun, say=self.say)
+        fitted.outcome = loop.train(
+            tuning, tracker=tracker, checkpointer=checkpointer, first=first, initial=initial, say=self.say
+        )
         fitted.tokens, fitted.expected_memory = tuning.tokens, tuning.expected
         self.micro_slots = tuning.micro_slots
         if fitted.outcome.stopped == "signal" or checked is None:
             return fitted
         if settings.freeze:  # stored states stand for the frozen layers only while training
             checked = fitted.checked = task.prepare(checked.items, labelled=True)
-        self._judge(fitted, before, begun, others, where)
+        self._judge(fitted, before, initial, others, where)
         return fitted
 
     def _begin(
@@ -189,7 +191,7 @@ class TaskRun:
         return FittedTask(folder=folder, task=task, training=training, checked=checked, outcome=nothing), random
 
     def _judge(
-        self, fitted: FittedTask, before: Any, begun: Any, others: Sequence[compare.Rival], where: dict[str, Any]
+        self, fitted: FittedTask, before: Any, initial: Any, others: Sequence[compare.Rival], where: dict[str, Any]
     ) -> None:
         task, checked = fitted.task, fitted.checked
         assert checked is not None
@@ -208,7 +210,7 @@ class TaskRun:
                     reason = (
                         f"fine-tuned is better by {gain:.3f}, no more than the standard error of that ({error:.3f})"
                     )
-                fitted.folder.model.load_state_dict(begun)
+                fitted.folder.model.load_state_dict(initial)
                 fitted.outcome.kept_step = 0
                 fitted.found = loop.outputs(fitted.folder.model, task, checked, **where)
                 fitted.predictions = task.judged(fitted.found, checked)

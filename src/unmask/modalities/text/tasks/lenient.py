@@ -22,7 +22,7 @@ def warned(line: str) -> None:
 
 
 @dataclass
-class Trouble:
+class Problems:
     """What is wrong with which rows.
 
     Attributes:

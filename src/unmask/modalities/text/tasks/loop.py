@@ -30,15 +30,15 @@ from unmask.modalities.text.tasks.trained_part import Compact, Prefix, recompute
 from unmask.training.budget import fit, gigabytes, measure_loss
 from unmask.training.finetune import (
     UNBOUNDED,
-    Course,
+    Evaluation,
     Finetunable,
     FinetuneResult,
-    Look,
+    Schedule,
     finetune,
     planned_steps,
     shuffled,
 )
-from unmask.training.finetune_checkpoints import Keeper
+from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.optimiser import AdamW
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
@@ -243,7 +243,7 @@ class TextFinetuning(Finetunable):
         with self.context():
             return self.task.loss(self.model, batch, self.training, np.array(numbers))
 
-    def look(self) -> Look:
+    def evaluate(self) -> Evaluation:
         assert self.validation is not None
         found = outputs(
             self.model,
@@ -302,28 +302,28 @@ class TextFinetuning(Finetunable):
             held=held_memory() if on_cpu else 0.0,
             unit="texts",
         )
-        told = fitted.told()[:1]
+        lines = fitted.told()[:1]
         if fitted.parts > 1 and not whole:
             self.micro_slots = fitted.rows * length
-            told.append(f"no more than {self.micro_slots:,} slots go through the encoder at a time, to fit")
+            lines.append(f"no more than {self.micro_slots:,} slots go through the encoder at a time, to fit")
         elif fitted.parts > 1:
             needed = gigabytes(fitted.held + need.of(fitted.rows * fitted.parts))
-            told = [f"warning: the loss compares all texts of a step, which takes about {needed}: more than is free"]
-        return fitted.expected, told
+            lines = [f"warning: the loss compares all texts of a step, which takes about {needed}: more than is free"]
+        return fitted.expected, lines
 
 
-def look_at(task: TextTask, metrics: dict[str, float]) -> Look:
+def look_at(task: TextTask, metrics: dict[str, float]) -> Evaluation:
     """A look whose score is the task's own metric."""
-    return Look.of(merit(task.metric, metrics[task.metric]), metrics)
+    return Evaluation.of(merit(task.metric, metrics[task.metric]), metrics)
 
 
 def train(
     work: TextFinetuning,
     *,
     tracker: Tracker | None = None,
-    keeper: Keeper | None = None,
+    checkpointer: Checkpointer | None = None,
     first: dict[str, float] | None = None,
-    begun: Mapping[str, Tensor] | None = None,
+    initial: Mapping[str, Tensor] | None = None,
     until: float = 1.0,
     say: Callable[[str], None] | None = None,
 ) -> FinetuneResult:
@@ -331,7 +331,7 @@ def train(
 
     Args:
         say: told what memory the run will take, which is measured then.
-        first: metrics of the model as given, where that state may be kept too; with `begun`, a copy of its weights.
+        first: metrics of the model as given, where that state may be kept too; with `initial`, a copy of its weights.
         until: the share of the steps to take, on the schedule of all of them.
         keeper: keeps checkpoints, and goes on with the one it found.
     """
@@ -344,20 +344,22 @@ def train(
         eps=settings.epsilon,
         fused=True,
     )
-    if begun is not None and work.compact is not None:
-        begun = dict(begun) | work.compact.weights()
-    course = course_of(settings, len(work.items), until=until, looks=work.validation is not None)
+    if initial is not None and work.compact is not None:
+        initial = dict(initial) | work.compact.weights()
+    schedule = schedule_of(settings, len(work.items), until=until, looks=work.validation is not None)
     start = None if first is None else look_at(work.task, first)
     with work.ready():
         if say is not None:
-            work.expected, told = work.forecast()
-            for line in told:
+            work.expected, lines = work.forecast()
+            for line in lines:
                 say(line)
         torch.manual_seed(settings.seed)
-        return finetune(work, optimiser, course, tracker=tracker, keeper=keeper, first=start, begun=begun)
+        return finetune(
+            work, optimiser, schedule, tracker=tracker, checkpointer=checkpointer, first=start, initial=initial
+        )
 
 
-def course_of(settings: TaskSettings, items: int, *, until: float = 1.0, looks: bool = True) -> Course:
+def schedule_of(settings: TaskSettings, items: int, *, until: float = 1.0, looks: bool = True) -> Schedule:
     """How long and how fast the settings ask a task to be trained.
 
     Args:
@@ -376,13 +378,13 @@ def course_of(settings: TaskSettings, items: int, *, until: float = 1.0, looks: 
         decay=settings.decay,
         minimum_rate=settings.minimum_rate,
     )
-    return Course(
+    return Schedule(
         steps=steps,
-        look_every=(settings.evaluate_every or per_epoch) if looks else None,
+        evaluate_every=(settings.evaluate_every or per_epoch) if looks else None,
         schedule=schedule,
         place=None if settings.warmup == 0 else lambda step: step / (steps + 1),
         minutes=settings.minutes,
-        looks_count=False,
+        evaluations_count=False,
         until=until,
         clip=settings.clip,
         patience=settings.patience,

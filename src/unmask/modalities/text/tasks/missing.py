@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.evaluation.classes import is_number, is_spelled, labels_said
+from unmask.evaluation.classes import is_number, is_spelled, label_notes
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.filling import bare_said, nothing_to_read, unknown_said
+from unmask.modalities.text.uses.filling import bare_notes, nothing_to_read, unknown_notes
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
 
 
-def spelled_said(items: Sequence[Item], *, labelled: bool) -> list[str]:
+def spelling_notes(items: Sequence[Item], *, labelled: bool) -> list[str]:
     """In words, how many texts and labels are spelled as missing."""
 
     texts = [item.text.strip() for item in items if is_spelled(item.text)]
@@ -28,7 +28,7 @@ def spelled_said(items: Sequence[Item], *, labelled: bool) -> list[str]:
             f"warning: {len(texts):,} of {len(items):,} texts are {', '.join(map(repr, sorted(set(texts))))}, as "
             "missing values are written: they are read as words"
         )
-    return out + labels_said(item.label for item in items) if labelled else out
+    return out + label_notes(item.label for item in items) if labelled else out
 
 
 def refuse_joined(items: Sequence[Item]) -> None:
@@ -87,7 +87,7 @@ def has_no_text(item: Any) -> bool:
     return not all(text.strip() for text in _texts_of(item))
 
 
-def unread_said(tokenizer: Tokenizer, items: Sequence[Any]) -> list[str]:
+def unread_notes(tokenizer: Tokenizer, items: Sequence[Any]) -> list[str]:
     """In words, how many rows hold words that the tokenizer does not know, and in how many a text that is not blank
     holds nothing else."""
     texts = [[text for text in _texts_of(item) if text.strip()] for item in items]
@@ -97,5 +97,5 @@ def unread_said(tokenizer: Tokenizer, items: Sequence[Any]) -> list[str]:
     for number, ids in zip(owner, read, strict=True):
         together[number] = np.concatenate([together[number], ids])
     bare = sorted({owner[number] for number in nothing_to_read(tokenizer, read)})
-    lines = bare_said(bare, len(items), "predictions say nothing of them")
-    return [*unknown_said(tokenizer, together), *(f"warning: {line}" for line in lines)]
+    lines = bare_notes(bare, len(items), "predictions say nothing of them")
+    return [*unknown_notes(tokenizer, together), *(f"warning: {line}" for line in lines)]

@@ -23,23 +23,23 @@ OUTSIDE = -1e4
 
 def overlaps(question: str, context: str) -> tuple[list[tuple[int, int]], np.ndarray]:
     """Sentences of a context, and for each how many of its words the question has, long sentences at a discount."""
-    asked, spans = set(with_pairs(words(question))), sentences(context)
+    question_words, spans = set(with_pairs(words(question))), sentences(context)
     held = [with_pairs(words(context[a:b])) for a, b in spans]
-    return spans, np.array([len(asked & set(found)) / (1 + len(found)) ** 0.5 for found in held])
+    return spans, np.array([len(question_words & set(found)) / (1 + len(found)) ** 0.5 for found in held])
 
 
 def fit_overlap(items: Sequence[SquadQuestion]) -> Baseline:
     """How much overlap tells of where answers are: the gain with which the sentences of the training answers are
     likeliest, in a softmax over each context's sentences."""
-    told = np.zeros(len(GAINS))
+    log_likelihood = np.zeros(len(GAINS))
     for q in items:
         if q.answers:
             spans, found = overlaps(q.question, q.context)
             start = q.answers[0][1]
             right = max((i for i, (a, _) in enumerate(spans) if a <= start), default=0)
             scores = np.outer(GAINS, found)
-            told += scores[:, right] - np.logaddexp.reduce(scores, 1)
-    gain = GAINS[int(told.argmax())]
+            log_likelihood += scores[:, right] - np.logaddexp.reduce(scores, 1)
+    gain = GAINS[int(log_likelihood.argmax())]
     return Baseline("sentence", "answer", linear.Linear(np.array([[gain]]), np.zeros(1)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.writing import stands_for, temporary_folder, writes_model, written_folder
+from unmask.writing import in_place_of, temporary_folder, writes_model, written_folder
 
 
 @writes_model
@@ -58,7 +58,7 @@ def adapt_then_finetune(
         found: dict[str, dict[str, Any]] = {}
         for name, source in (("plain", model), ("adapted", Path(scratch) / "adapted")):
             place = None if out is None else Path(scratch) / f"best-{name}"
-            with contextlib.nullcontext() if place is None or out is None else stands_for(place, out):
+            with contextlib.nullcontext() if place is None or out is None else in_place_of(place, out):
                 runs, best = over_seeds(task, source, train, count=count, out=place, **options)
             sides[name], found[name] = values_of(runs).tolist(), runs[best]
         metric = found["plain"]["metric"]

@@ -21,7 +21,7 @@ from unmask.evaluation.metrics import bootstrap_mean
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import read_rows
 from unmask.modalities.text.tasks.registry import task_of
-from unmask.modalities.text.uses.filling import cut_said
+from unmask.modalities.text.uses.filling import cut_notes
 from unmask.modalities.text.uses.model import TextModel
 from unmask.writing import written
 
@@ -128,7 +128,7 @@ def evaluate_retrieval(
     data = read_collection(folder)
     loaded = load(model, device=device, precision=precision)
     for what, texts in (("documents", data.documents), ("queries", data.queries)):
-        for line in cut_said(loaded.too_long(texts), len(texts), loaded.embedded_slots, what):
+        for line in cut_notes(loaded.too_long(texts), len(texts), loaded.embedded_slots, what):
             say(line)
     hits = Index(loaded, data.documents).search(data.queries, top=DEEPEST + 1)
     rows: list[dict[str, float]] = []

@@ -54,26 +54,26 @@ def f1(truth: Sequence[Any], guess: Sequence[Any], *, average: str = "macro", po
     """F1 over the labels that occur in truth or guess ('macro', 'micro'), or of one label ('binary', `positive`)."""
     if len(truth) != len(guess):
         raise ValueError(f"{len(truth)} labels, {len(guess)} guesses")
-    said, there = collections.Counter(guess), collections.Counter(truth)
+    guessed, there = collections.Counter(guess), collections.Counter(truth)
     right = collections.Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
-    labels = list(there | said) if average != "binary" else [positive]
+    labels = list(there | guessed) if average != "binary" else [positive]
     if average == "micro":
-        return _f(*(sum(c[x] for x in labels) for c in (right, said, there)))[2]
-    return float(np.mean([_f(right[x], said[x], there[x])[2] for x in labels])) if labels else 0.0
+        return _f(*(sum(c[x] for x in labels) for c in (right, guessed, there)))[2]
+    return float(np.mean([_f(right[x], guessed[x], there[x])[2] for x in labels])) if labels else 0.0
 
 
 def multilabel_f1(truth: Sequence[Iterable[str]], guess: Sequence[Iterable[str]], *, average: str = "micro") -> float:
     """F1 of sets of labels, 'micro' over all decisions or 'macro' over labels."""
     right: collections.Counter[str] = collections.Counter()
-    said, there = collections.Counter(right), collections.Counter(right)
+    guessed, there = collections.Counter(right), collections.Counter(right)
     for t, g in ((set(t), set(g)) for t, g in zip(truth, guess, strict=True)):
         there.update(t)
-        said.update(g)
+        guessed.update(g)
         right.update(t & g)
-    labels = list(there | said)
+    labels = list(there | guessed)
     if average == "micro":
-        return _f(*(sum(c.values()) for c in (right, said, there)))[2]
-    return float(np.mean([_f(right[x], said[x], there[x])[2] for x in labels])) if labels else 0.0
+        return _f(*(sum(c.values()) for c in (right, guessed, there)))[2]
+    return float(np.mean([_f(right[x], guessed[x], there[x])[2] for x in labels])) if labels else 0.0
 
 
 def _f(right: int, said: int, there: int) -> tuple[float, float, float]:
@@ -147,14 +147,14 @@ def entity_scores(truth: Sequence[Iterable[Span]], guess: Sequence[Iterable[Span
     Two entities match where start, end and label are equal (Tjong Kim Sang & De Meulder 2003).
     """
     right: collections.Counter[str] = collections.Counter()
-    said, there = collections.Counter(right), collections.Counter(right)
+    guessed, there = collections.Counter(right), collections.Counter(right)
     for t, g in zip(truth, guess, strict=True):
         a, b = set(t), set(g)
         there.update(label for *_, label in a)
-        said.update(label for *_, label in b)
+        guessed.update(label for *_, label in b)
         right.update(label for *_, label in a & b)
-    precision, recall, value = _f(sum(right.values()), sum(said.values()), sum(there.values()))
-    per = {f"f1_{k}": _f(right[k], said[k], there[k])[2] for k in sorted({*said, *there})}
+    precision, recall, value = _f(sum(right.values()), sum(guessed.values()), sum(there.values()))
+    per = {f"f1_{k}": _f(right[k], guessed[k], there[k])[2] for k in sorted({*guessed, *there})}
     return {"f1": value, "precision": precision, "recall": recall} | per
 
 

@@ -22,7 +22,7 @@ from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
 from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TaskModel, TextTask
@@ -30,14 +30,14 @@ from unmask.training.settings import refuse_unread
 
 
 def as_pairs(
-    data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None = None
+    data: Any, columns: Columns | None, *, labelled: bool, problems: Problems | None = None
 ) -> tuple[list[Item], Columns | None]:
     """Items; a label is needed for none of the losses but CoSENT."""
     columns = dataclasses.replace(columns or Columns(), pairs=True)
-    items, read_from = as_items(data, columns, labelled=False, trouble=trouble)
+    items, read_from = as_items(data, columns, labelled=False, problems=problems)
     if not labelled:
         return items, read_from
-    noted = Trouble() if trouble is None else trouble
+    noted = Problems() if problems is None else problems
     graded = items[0].label is not None
     items = noted.each(((item.where, item) for item in items), lambda where, item: _learnt(item, graded))
     noted.settle("rows")
@@ -65,9 +65,9 @@ class Similarity(TextTask):
 
     @classmethod
     def read(
-        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+        cls, data: Any, columns: Columns | None, *, labelled: bool, problems: Problems | None
     ) -> tuple[list[Item], Columns | None]:
-        return as_pairs(data, columns, labelled=labelled, trouble=trouble)
+        return as_pairs(data, columns, labelled=labelled, problems=problems)
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Item], *, labelled: bool) -> list[str]:

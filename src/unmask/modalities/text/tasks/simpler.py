@@ -12,11 +12,11 @@ from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.baselines import (
     Baseline,
     Kind,
-    fit_apart,
     fit_cosine,
+    fit_pair_vectors,
     fit_tags,
     fit_words,
-    vectors_apart,
+    pair_vectors,
 )
 from unmask.modalities.text.tasks.classify import KINDS, Classify
 from unmask.modalities.text.tasks.overlap import fit_overlap, sentence_scores
@@ -83,9 +83,9 @@ def fit(
         found = loop.outputs(model, task, prepared, device=_device(model), **where)
         vectors = _both(found, prepared.groups)
     else:
-        vectors = vectors_apart(model.masked, task.encoder, items, **where)
+        vectors = pair_vectors(model.masked, task.encoder, items, **where)
     weights = None if weights is None else weights[chosen]
-    return fit_apart(vectors, items, target[chosen], loss, problem, weights=weights, **options)
+    return fit_pair_vectors(vectors, items, target[chosen], loss, problem, weights=weights, **options)
 
 
 def outputs(
@@ -107,13 +107,13 @@ def outputs(
         found: what encoder and head say (similarity: the vectors).
     """
     if baseline.kind == "tags":
-        return list(_looked_up(baseline, task, prepared))
+        return list(_tag_scores(baseline, task, prepared))
     if baseline.kind == "sentence":
         return list(sentence_scores(baseline, prepared))
     if task.name != "similarity":
         vectors = None
         if baseline.kind == "apart":
-            vectors = vectors_apart(model.masked, task.encoder, prepared.items, slots=slots, context=context)
+            vectors = pair_vectors(model.masked, task.encoder, prepared.items, slots=slots, context=context)
         return list(baseline.outputs(prepared.items, vectors))
     pairs = [i for i, group in enumerate(prepared.groups) if len(group) > 1]
     out = list(found)
@@ -151,11 +151,11 @@ def _tagged(task: TextTask, training: Prepared) -> Iterator[tuple[str, int]]:
                 yield item.text[start:end], tag - 1
 
 
-def _looked_up(baseline: Baseline, task: TextTask, prepared: Prepared) -> Iterator[np.ndarray]:
+def _tag_scores(baseline: Baseline, task: TextTask, prepared: Prepared) -> Iterator[np.ndarray]:
     for number, window in enumerate(prepared.extra["windows"]):
         text = prepared.items[window.owner].text
         here = [w for w in prepared.extra["words"][window.owner] if window.first <= w[0] < window.last]
         scores = np.zeros((len(prepared.examples[number]), task.outputs))
         places = [token - window.first + window.shift for token, _, _ in here]
-        scores[places] = baseline.look_up((text[a:b] for _, a, b in here), task.outputs)
+        scores[places] = baseline.tag_log_probabilities((text[a:b] for _, a, b in here), task.outputs)
         yield scores

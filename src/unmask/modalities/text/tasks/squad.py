@@ -14,7 +14,7 @@ from unmask.files import read_text
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks.data import Columns, read_rows
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class SquadQuestion:
 
 
 def as_questions(
-    data: Any, *, labelled: bool, trouble: Trouble | None = None, columns: Columns | None = None
+    data: Any, *, labelled: bool, problems: Problems | None = None, columns: Columns | None = None
 ) -> list[SquadQuestion]:
     """Questions from a SQuAD json file, flat rows (question, context, answers), or rows of Python.
 
@@ -46,7 +46,7 @@ def as_questions(
             together; None refuses.
         columns: `group`: which field tells what is not parted.
     """
-    noted = Trouble() if trouble is None else trouble
+    noted = Problems() if problems is None else problems
 
     def made(where: str, row: Any) -> SquadQuestion:
         q = row

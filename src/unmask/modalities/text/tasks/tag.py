@@ -21,14 +21,14 @@ from torch import Tensor
 from unmask.core.batch import Example, PackedBatch
 from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of, quoted
-from unmask.evaluation.classes import labels_said
+from unmask.evaluation.classes import label_notes
 from unmask.families.heads import TOKEN, TaskHead
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker, best_window
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import SHOWN, TaskModel, TextTask
@@ -52,9 +52,9 @@ class Tag(TextTask):
 
     @classmethod
     def read(
-        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+        cls, data: Any, columns: Columns | None, *, labelled: bool, problems: Problems | None
     ) -> tuple[list[Sentence], Columns | None]:
-        return as_sentences(data, labelled=labelled, trouble=trouble, columns=columns), None
+        return as_sentences(data, labelled=labelled, problems=problems, columns=columns), None
 
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Sentence], *, labelled: bool) -> list[str]:
@@ -73,11 +73,11 @@ class Tag(TextTask):
                 taken[start:end] = True
         found = []
         if inside:
-            said = f"{len(inside):,} of {count:,} entities begin or end inside a word ({first_of(inside)})"
-            found.append(f"{said}: training takes the whole word")
+            note = f"{len(inside):,} of {count:,} entities begin or end inside a word ({first_of(inside)})"
+            found.append(f"{note}: training takes the whole word")
         if over:
             found.append(f"{over:,} of {count:,} entities lie over another one: training leaves the later one out")
-        apart = labels_said(label for item in items for *_, label in item.spans or ()) if labelled else []
+        apart = label_notes(label for item in items for *_, label in item.spans or ()) if labelled else []
         return [*(f"warning: {line}, and scores count such entities as missed" for line in found), *apart]
 
     @classmethod

@@ -17,7 +17,7 @@ from unmask.families.heads import TaskHead
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
-from unmask.modalities.text.tasks.lenient import Trouble
+from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.probe import Probed
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -59,7 +59,7 @@ class TextTask(ABC):
     @classmethod
     @abstractmethod
     def read(
-        cls, data: Any, columns: Columns | None, *, labelled: bool, trouble: Trouble | None
+        cls, data: Any, columns: Columns | None, *, labelled: bool, problems: Problems | None
     ) -> tuple[list[Any], Columns | None]:
         """Items from a file or Python rows, and which columns they came from (None where there is no choice).
 
@@ -149,8 +149,8 @@ class TextTask(ABC):
 
     def in_words(self, item: Any, prediction: dict[str, Any]) -> tuple[str, str, str]:
         """(input, truth, prediction) of a row of the report."""
-        said = ", ".join(f"{key} {value}" for key, value in prediction.items())
-        return str(getattr(item, "text", item))[:SHOWN], str(getattr(item, "label", "")), said[:SHOWN]
+        answer = ", ".join(f"{key} {value}" for key, value in prediction.items())
+        return str(getattr(item, "text", item))[:SHOWN], str(getattr(item, "label", "")), answer[:SHOWN]
 
     def calibrate(self, found: list[np.ndarray], prepared: Prepared) -> None:  # noqa: B027 - most have nothing to fit
         """Fit what is fitted on validation data (temperature, thresholds) into `about`."""

@@ -25,13 +25,13 @@ from unmask.modalities.text.tasks.registry import task_of
 from unmask.modalities.text.tokens.batches import text_example
 from unmask.modalities.text.uses.filling import (
     BLANK,
-    bare_said,
+    bare_notes,
     count_longer,
-    cut_said,
+    cut_notes,
     nothing_to_read,
-    special_said,
+    special_notes,
     special_tokens_in,
-    unknown_said,
+    unknown_notes,
 )
 from unmask.modalities.text.uses.model import TextModel
 
@@ -97,50 +97,50 @@ def zero_shot(
             )
         if not words:
             raise UserError(f"label {name!r}: no word stands for it", hint=f"Give one or more: {_words_option()}.")
-    asked: Prompts | Hypotheses
+    prompts: Prompts | Hypotheses
     if not isinstance(model, TextModel) and (isinstance(model, models.TaskFolder) or task_of(model) == "classify"):
         if verbalisers:
             raise UserError(
                 f"words for label {next(iter(verbalisers))!r} of an NLI model",
                 hint="It reads a label's name in a hypothesis: give that as the label, or as the template.",
             )
-        asked = Hypotheses(model, labels, device=device, precision=precision)
+        prompts = Hypotheses(model, labels, device=device, precision=precision)
         templates, calibrate = templates or [HYPOTHESIS], calibrate or "none"
         if calibrate == "context":
             raise UserError("calibrate='context' of an NLI model", hint="It has no blank: expected batch or none.")
     else:
-        asked = Prompts(model, labels, verbalisers, device=device, precision=precision)
+        prompts = Prompts(model, labels, verbalisers, device=device, precision=precision)
         templates, calibrate = templates or [TEMPLATE], calibrate or "context"
     if calibrate != "context" and priors != list(CONTENT_FREE):
         raise UserError(
             f"priors={priors} with {option('calibrate', calibrate)}: nothing reads this", hint="Leave it out."
         )
     for one in templates:
-        asked.check(one)
-    room = min(_room(asked, one) for one in templates)
-    written = [asked.written(text) for text in texts]
-    cut = count_longer(asked.tokenizer, written, room + len(asked.tokenizer.ids([""])[0]))
-    read = asked.tokenizer.ids(written)
-    bare = nothing_to_read(asked.tokenizer, read)
-    marks = [*special_said(asked.tokenizer, written), *unknown_said(asked.tokenizer, read)]
-    for line in [*cut_said(cut, len(texts), room), *marks, *bare_said(bare, len(texts), "their labels are null")]:
+        prompts.check(one)
+    room = min(_room(prompts, one) for one in templates)
+    written = [prompts.written(text) for text in texts]
+    cut = count_longer(prompts.tokenizer, written, room + len(prompts.tokenizer.ids([""])[0]))
+    read = prompts.tokenizer.ids(written)
+    bare = nothing_to_read(prompts.tokenizer, read)
+    marks = [*special_notes(prompts.tokenizer, written), *unknown_notes(prompts.tokenizer, read)]
+    for line in [*cut_notes(cut, len(texts), room), *marks, *bare_notes(bare, len(texts), "their labels are null")]:
         say(line)
-    told = np.setdiff1d(np.arange(len(texts)), bare)
-    if calibrate == "batch" and len(told) == 1:
+    readable = np.setdiff1d(np.arange(len(texts)), bare)
+    if calibrate == "batch" and len(readable) == 1:
         raise UserError(
             f"{option('calibrate', 'batch')} of one text: its own scores would be divided out, and all labels be alike",
             hint="Give many texts, or another calibration.",
         )
     scores = np.full((len(texts), len(labels)), np.nan)
-    scores[told] = 0.0
-    for one in templates if len(told) else []:
-        found = asked.scores([texts[number] for number in told], one)
+    scores[readable] = 0.0
+    for one in templates if len(readable) else []:
+        found = prompts.scores([texts[number] for number in readable], one)
         if calibrate == "context":
-            found = found - asked.scores(priors, one).mean(0)
-        scores[told] += (_level(found) if calibrate == "batch" else found) / len(templates)
+            found = found - prompts.scores(priors, one).mean(0)
+        scores[readable] += (_level(found) if calibrate == "batch" else found) / len(templates)
     rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
-    about = {"method": asked.method, "template": templates, "calibrated": calibrate, "cut": cut}
-    return rows, about | {"device": str(asked.model.device), "precision": asked.model.precision}
+    about = {"method": prompts.method, "template": templates, "calibrated": calibrate, "cut": cut}
+    return rows, about | {"device": str(prompts.model.device), "precision": prompts.model.precision}
 
 
 class Prompts:
@@ -223,12 +223,12 @@ class Hypotheses:
         from unmask.modalities.text.tasks.finetune import predict
 
         hypotheses = self._hypotheses(template)
-        bare = [f"label {name!r}" for name, said in hypotheses.items() if not said.strip()]
+        bare = [f"label {name!r}" for name, hypothesis in hypotheses.items() if not hypothesis.strip()]
         if bare:
             raise UserError(
                 f"{first_of(bare)}: empty", hint="An NLI model compares two texts: leave those out that say nothing."
             )
-        pairs = [{"text": text, "text2": said} for text in texts for said in hypotheses.values()]
+        pairs = [{"text": text, "text2": hypothesis} for text in texts for hypothesis in hypotheses.values()]
         p = np.array([[row["probabilities"][n] for n in (self.yes, self.no)] for row in predict(self.model, pairs)])
         odds = np.diff(np.log(np.maximum(p, 1e-12)), axis=1)
         return -odds.reshape(len(texts), len(self.labels))

@@ -84,7 +84,7 @@ def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Co
     Raises:
         ValueError: `rarity` without a corpus.
     """
-    from unmask.training.optimiser import Ramp
+    from unmask.training.schedule import Ramp
 
     fixed = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
     density = density_of(settings.density, fixed, settings.spread)

@@ -25,7 +25,7 @@ from unmask.engines.folder import (
     prepared_at,
     prepared_with,
     preparing,
-    refuse_other,
+    refuse_changed,
 )
 from unmask.engines.local import Engine
 from unmask.errors import UserError, option
@@ -285,17 +285,17 @@ def open_prepared(folder: Path, settings: TextSettings) -> tuple[Tokenizer, Toke
 
 def check_settings(folder: Path, prepared: Mapping[str, Any], settings: TextSettings, tokenizer: Tokenizer) -> None:
     """Refuse a setting that differs from the prepared one, naming both values."""
-    asked = settled(settings)
-    for name in dict.fromkeys((*prepared, *asked)):
-        was, now = prepared.get(name), asked.get(name)
+    wanted = settled(settings)
+    for name in dict.fromkeys((*prepared, *wanted)):
+        was, now = prepared.get(name), wanted.get(name)
         if name == "seed" or was == now or (name in TRAINED and name not in prepared):
             continue
         if name == "tokenizer" and now is not None:
             if Tokenizer.load(now).fingerprint() == tokenizer.fingerprint():
                 continue
             was = was or "the one that was trained on it"
-        elif name in TRAINED and name not in asked:
+        elif name in TRAINED and name not in wanted:
             continue
         if name == "hide":
             was, now = was or "word", settings.hide  # entities were merged into units, or were not
-        refuse_other(folder, name, now, was)
+        refuse_changed(folder, name, now, was)

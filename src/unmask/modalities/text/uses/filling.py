@@ -345,7 +345,7 @@ def special_tokens_in(tokenizer: Tokenizer, text: str) -> list[str]:
     return [name for name in found if tokenizer.id(name) in ids]
 
 
-def special_said(tokenizer: Tokenizer, texts: Sequence[str], *, but: Sequence[str] = (), then: str = "") -> list[str]:
+def special_notes(tokenizer: Tokenizer, texts: Sequence[str], *, but: Sequence[str] = (), then: str = "") -> list[str]:
     """How many texts hold special tokens, and the first of them, in words; nothing where none does.
 
     Args:
@@ -383,7 +383,7 @@ def nothing_to_read(tokenizer: Tokenizer, read: Sequence[np.ndarray]) -> list[in
     return [number for number, ids in enumerate(read) if not says_something(tokenizer, ids)]
 
 
-def unknown_said(tokenizer: Tokenizer, read: Sequence[np.ndarray]) -> list[str]:
+def unknown_notes(tokenizer: Tokenizer, read: Sequence[np.ndarray]) -> list[str]:
     """How many of the texts that were read as these tokens hold words that the tokenizer does not know, and the first
     of them; nothing where none does."""
     if tokenizer.unk_id is None:
@@ -397,7 +397,7 @@ def unknown_said(tokenizer: Tokenizer, read: Sequence[np.ndarray]) -> list[str]:
     ]
 
 
-def bare_said(bare: Sequence[int], total: int, then: str) -> list[str]:
+def bare_notes(bare: Sequence[int], total: int, then: str) -> list[str]:
     """How many texts there is nothing to read in, the first five, and what follows, in words; nothing without any."""
     if not bare:
         return []
@@ -417,6 +417,6 @@ def may_be_longer(room: int, *texts: str) -> bool:
     return sum(len(text.encode("utf-8", "replace")) for text in texts) > room
 
 
-def cut_said(cut: int, total: int, slots: int, what: str = "texts") -> list[str]:
+def cut_notes(cut: int, total: int, slots: int, what: str = "texts") -> list[str]:
     """How many are cut, in words; nothing where none is."""
     return [f"{cut:,} of {total:,} {what} are longer than {slots:,} tokens: their ends are not read"] if cut else []

@@ -23,7 +23,7 @@ from unmask.modalities.text.network.sentence_files import prompted, write_senten
 from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses import filling, generating
-from unmask.modalities.text.uses.filling import count_longer, cut_said, nearest_words, says_something, special_said
+from unmask.modalities.text.uses.filling import count_longer, cut_notes, nearest_words, says_something, special_notes
 from unmask.training.precision import precision_of, resolve_device
 
 if TYPE_CHECKING:
@@ -213,13 +213,13 @@ class TextModel(LoadedText):
         Raises:
             UserError: an unknown pooling or prompt.
         """
-        said, texts = self.folder.sentences, listed(texts)
-        pooling, front = said.choose(pooling), said.prompt(prompt, prompt_name)
+        sentences, texts = self.folder.sentences, listed(texts)
+        pooling, front = sentences.choose(pooling), sentences.prompt(prompt, prompt_name)
         texts, slots = prompted(texts, front), self.embedded_slots
         if say is not None:
-            for line in cut_said(count_longer(self.tokenizer, texts, slots), len(texts), slots):
+            for line in cut_notes(count_longer(self.tokenizer, texts, slots), len(texts), slots):
                 say(line)
-        unpooled = said.unpooled(front, self.tokenizer)
+        unpooled = sentences.unpooled(front, self.tokenizer)
         return self.vectors(texts, None, pooling=pooling, normalise=normalise, unpooled=unpooled)
 
     def vectors(
@@ -287,7 +287,7 @@ class TextModel(LoadedText):
         from unmask.modalities.text.uses.likelihood import likelihood, training_frequencies
 
         texts = listed(texts)
-        for line in special_said(self.tokenizer, texts, then=", and they are not predicted"):
+        for line in special_notes(self.tokenizer, texts, then=", and they are not predicted"):
             say(line)
         if frequencies is None and self.folder.path is not None:
             frequencies = training_frequencies(self.folder.path, self.tokenizer.vocab_size)
