@@ -108,16 +108,16 @@ def refuse_more_than_memory(what: str, needed: float, *, hint: str = "Give a sma
         )
 
 
-def data_in_memory(asked: str, limit: float | None = None) -> float:
+def data_in_memory(requested: str, limit: float | None = None) -> float:
     """Bytes of data that may be kept in memory: all with 'memory', none with 'disk', and with 'auto' a quarter of what
     is free, 2 GB at most.
 
     Args:
         limit: as of `free_memory`.
     """
-    if asked == "memory":
+    if requested == "memory":
         return math.inf
-    return 0.0 if asked == "disk" else min(MOST_IN_MEMORY, free_memory(limit).bytes / 4)
+    return 0.0 if requested == "disk" else min(MOST_IN_MEMORY, free_memory(limit).bytes / 4)
 
 
 def held_memory() -> float:

@@ -89,23 +89,25 @@ def test_looking_takes_no_more_than_a_step_however_many_batches_there_are():
 
 def test_the_micro_batch_fits_and_no_more_is_split_than_needed():
     free = Free(1e9, "a test")
-    whole = fit(need(), rows=32, asked=1, free=free, held=0.0)
+    whole = fit(need(), rows=32, requested=1, free=free, held=0.0)
     assert (whole.parts, whole.rows) == (1, 32)
-    split = fit(need(), rows=4096, asked=1, free=free, held=0.0)
+    split = fit(need(), rows=4096, requested=1, free=free, held=0.0)
     assert split.need.of(split.rows) <= 0.9 * free.bytes < split.need.of(split.rows + 3)
     assert split.parts * split.rows >= 4096
     assert "micro-batches" in split.told()[1]
-    assert fit(need(), rows=32, asked=4, free=free, held=0.0).parts == 4
+    assert fit(need(), rows=32, requested=4, free=free, held=0.0).parts == 4
     # The split of a run that is resumed stays as it was, unless it no longer fits.
-    assert fit(need(), rows=4096, asked=1, free=Free(9e9, "more"), held=0.0, fixed=split.parts).parts == split.parts
-    assert fit(need(), rows=4096, asked=1, free=Free(0.6e9, "less"), held=0.0, fixed=split.parts).parts > split.parts
+    assert fit(need(), rows=4096, requested=1, free=Free(9e9, "more"), held=0.0, fixed=split.parts).parts == split.parts
+    assert (
+        fit(need(), rows=4096, requested=1, free=Free(0.6e9, "less"), held=0.0, fixed=split.parts).parts > split.parts
+    )
 
 
 def test_not_even_one_row_is_refused_with_the_numbers():
     with pytest.raises(
         UserError, match=r"one picture at a time takes about 1\.8 GB.* 0\.50 GB more are free \(a test\)"
     ):
-        fit(need(row=1e9), rows=32, asked=1, free=Free(0.5e9, "a test"), held=0.2e9, unit="pictures")
+        fit(need(row=1e9), rows=32, requested=1, free=Free(0.5e9, "a test"), held=0.2e9, unit="pictures")
 
 
 def test_a_split_step_learns_what_a_whole_one_does(tmp_path, monkeypatch):

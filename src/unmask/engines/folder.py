@@ -56,11 +56,11 @@ def prepared_with(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / ABOUT).read_text())["settings"])
 
 
-def refuse_changed(folder: Path, name: str, asked: Any, was: Any) -> None:
+def refuse_changed(folder: Path, name: str, requested: Any, was: Any) -> None:
     """Refuse a setting that differs from the one the folder was prepared with."""
-    if asked != was:
+    if requested != was:
         raise UserError(
-            f"{name}={asked}, and {folder} was prepared with {name}={was}",
+            f"{name}={requested}, and {folder} was prepared with {name}={was}",
             hint=f"Leave {setting(name)} out, or prepare the data with it in another {option('out')}.",
         )
 

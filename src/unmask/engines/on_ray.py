@@ -31,7 +31,7 @@ class RayEngine(Engine):
         except ImportError:
             raise UserError("the engine ray needs the package ray", hint="Run: pip install 'unmask[ray]'") from None
         self._ray: Any = ray
-        self._asked, self._say = workers, say
+        self._requested, self._say = workers, say
         self._began = False
         self._aside = contextlib.ExitStack()
 
@@ -45,7 +45,7 @@ class RayEngine(Engine):
                 if address:
                     ray.init(address=address, log_to_driver=False, logging_level="error")
                 else:
-                    more = {} if self._asked is None else {"num_cpus": self._asked}
+                    more = {} if self._requested is None else {"num_cpus": self._requested}
                     # Ray's own 15 lets workers on a busy machine stand back behind everybody else's processes.
                     os.environ.setdefault("RAY_worker_niceness", "0")
                     ray.init(
@@ -58,7 +58,7 @@ class RayEngine(Engine):
                     hint="Start one with `ray start` on its first machine, or leave RAY_ADDRESS out for one here.",
                 ) from None
         cores = int(ray.cluster_resources().get("CPU", 1))
-        self.workers = cores if self._asked is None else self._asked
+        self.workers = cores if self._requested is None else self._requested
         nodes = sum(bool(node["Alive"]) for node in ray.nodes())
         self._say(f"Ray: {self.workers} workers on {nodes} node{'s' * (nodes != 1)} with {cores} cores")
         return self
@@ -76,7 +76,7 @@ class RayEngine(Engine):
         shared, name = ray.put(content), hashlib.blake2b(content, digest_size=16).hexdigest()
         remote = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_work)
         # A second one waits behind each that is done, unless more would be done at once than was asked for.
-        most = self.workers * (1 if self._asked is not None and not self._own_cores() else 2)
+        most = self.workers * (1 if self._requested is not None and not self._own_cores() else 2)
         rest, waiting = iter(enumerate(tasks)), dict[Any, int]()
         try:
             while True:

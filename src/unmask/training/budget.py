@@ -209,7 +209,7 @@ class MemoryPlan:
     need: Need
     held: float
     free: Free
-    asked: int
+    requested: int
     unit: str = "rows"
 
     @property
@@ -226,7 +226,7 @@ class MemoryPlan:
             f"{gigabytes(n.lasting)}, gradients and {self.rows} {unit} at a time {gigabytes(batch)}; "
             f"{gigabytes(self.free.bytes)} are free ({self.free.told})"
         ]
-        if self.parts > self.asked:
+        if self.parts > self.requested:
             lines += [
                 f"a step is taken in {self.parts} micro-batches of {self.rows} {unit}, to fit: gradients are summed, "
                 "the result is that of the whole batch"
@@ -238,7 +238,7 @@ def fit(
     need: Need,
     *,
     rows: int,
-    asked: int,
+    requested: int,
     free: Free,
     held: float,
     share: float = 0.9,
@@ -248,7 +248,7 @@ def fit(
     """Split a step of `rows` rows (of one process) into micro-batches that fit.
 
     Args:
-        asked: micro-batches that the settings ask for: not fewer are made.
+        requested: micro-batches that the settings ask for: not fewer are made.
         free: memory that there is.
         held: bytes that the process holds already.
         share: of the free memory that may be taken.
@@ -264,10 +264,12 @@ def fit(
                 hint="Use a smaller model or smaller examples, or free memory.",
             )
         most = 1
-    parts = asked if fixed is None else fixed
+    parts = requested if fixed is None else fixed
     if -(-rows // parts) > most:
-        parts = max(asked, math.ceil(rows / most))
-    return MemoryPlan(parts=parts, rows=-(-rows // parts), need=need, held=held, free=free, asked=asked, unit=unit)
+        parts = max(requested, math.ceil(rows / most))
+    return MemoryPlan(
+        parts=parts, rows=-(-rows // parts), need=need, held=held, free=free, requested=requested, unit=unit
+    )
 
 
 def gigabytes(size: float) -> str:

@@ -49,12 +49,12 @@ class Compute:
         Args:
             found: the checkpoint that is resumed.
         """
-        asked, device = settings.precision, accelerator.device
-        if found is not None and asked == "auto":
-            asked = found.extra["precision"]
+        requested, device = settings.precision, accelerator.device
+        if found is not None and requested == "auto":
+            requested = found.extra["precision"]
         if accelerator.num_processes == 1:
-            return cls(accelerator=accelerator, device=device, precision=resolve_precision(asked, device))
-        first = resolve_precision(asked, device) if accelerator.is_main_process else None
+            return cls(accelerator=accelerator, device=device, precision=resolve_precision(requested, device))
+        first = resolve_precision(requested, device) if accelerator.is_main_process else None
         half = first_process_says(accelerator, float(first is not None and first.name == "bf16"))
         precision = first or resolve_precision("bf16" if half else "fp32", device)
         return cls(accelerator=accelerator, device=device, precision=precision)
@@ -137,7 +137,7 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
     fitted = fit(
         need,
         rows=-(-plan.rows // processes),
-        asked=settings.accumulate,
+        requested=settings.accumulate,
         free=free._replace(bytes=free.bytes / here),
         held=held_memory() if on_cpu else 0.0,
         unit=job.unit,

@@ -104,12 +104,12 @@ class Schedule:
 
     Attributes:
         steps: planned; `UNBOUNDED` where `minutes` end the run.
-        look_every: steps between looks; None never looks.
-        look_last: look after the last step too, wherever it falls.
+        evaluate_every: steps between looks; None never looks.
+        evaluate_last: look after the last step too, wherever it falls.
         schedule: of the learning rate; None keeps the peak.
         place: the step's place (0 to 1) on the schedule; default (step - 1) / steps.
         minutes: of training, after which the run ends; the rate then falls by the clock.
-        looks_count: whether the time of looks counts towards the minutes.
+        evaluations_count: whether the time of looks counts towards the minutes.
         until: the share of the steps to take, on the schedule of all of them.
         clip: largest gradient norm, None for none.
         patience: looks without improvement, of every member, before the run stops; None never stops.
@@ -410,9 +410,9 @@ def finetune(
     Args:
         optimiser: over the parameters that are trained.
         tracker: what the curve is written to.
-        keeper: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
+        checkpointer: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
         first: a look at the module as it is given, where that state may be kept too.
-        begun: a copy of its weights then, where there is one already.
+        initial: a copy of its weights then, where there is one already.
         members: models side by side in the module, each with a score, an early stop and a best state of its own.
     """
     check_one_process("fine-tuning")

@@ -166,7 +166,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         outcome = outcome_columns(y if self.use_outcome else None, duration, event, self.use_outcome, len(frame))
         self._fit_model(frame, outcome)
         self.n_iter_ = self.model_.facts["steps"] if self.model_ is not None else 0
-        missing = self._gone(frame)
+        missing = self._missing(frame)
         if self.add_indicator:
             self.indicator_ = MissingIndicator(error_on_new=False).fit(np.where(missing, np.nan, 0.0))
         self._say(missing)
@@ -175,7 +175,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _fit_model(self, frame: Frame, outcome: tuple[list[Any], list[np.ndarray]]) -> None:
         """The model of the columns of `X` and, behind them, of the outcome."""
         self._outcomes = len(outcome[0])
-        self.model_, self._only = None, [c[~g][:1] for c, g in zip(frame.columns, self._gone(frame).T, strict=True)]
+        self.model_, self._only = None, [c[~g][:1] for c, g in zip(frame.columns, self._missing(frame).T, strict=True)]
         if not self.schema_.modelled or len(frame) < 2:
             return
         # Of cells that are empty by their meaning `structural` decides.
@@ -190,9 +190,9 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.model_ = TableModel.fit(whole, schema=schema, steps=self.steps, members=self.members, seed=self._seed())
         self.model_.like = None
 
-    def _say(self, gone: np.ndarray) -> None:
+    def _say(self, missing: np.ndarray) -> None:
         """Warnings of what a person may not expect of the result."""
-        for c, empty in zip(self.schema_.columns, gone.T, strict=True):
+        for c, empty in zip(self.schema_.columns, missing.T, strict=True):
             if c.structural is not None and self.structural == "fill":
                 rule = f"{c.structural[0]!r} is {c.structural[1]!r}"
                 warnings.warn(
@@ -213,7 +213,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """The table with its missing cells filled; see the class for the kind of table."""
         check_is_fitted(self, "schema_")
         frame = self._read(X, reset=False)
-        missing = self._gone(frame)
+        missing = self._missing(frame)
         table = filled_copy(frame, self._changes(frame, missing), self.schema_, list(range(len(frame.names))))
         for i, c in enumerate(self.schema_.columns):
             if c.kind not in LEFT_OUT and not c.modelled and self.keep_empty_features:
@@ -225,10 +225,10 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             table = appended(table, names[-marks.shape[1] :] if marks.shape[1] else [], marks.astype(bool))
         return handed_out(table, names, _get_output_config("transform", self)["dense"])
 
-    def _changes(self, frame: Frame, gone: np.ndarray) -> dict[int, tuple[np.ndarray, list[Any]]]:
+    def _changes(self, frame: Frame, missing: np.ndarray) -> dict[int, tuple[np.ndarray, list[Any]]]:
         """Column -> (rows, plain values) of what is to be filled."""
         if self.model_ is None:
-            rows = [np.flatnonzero(g) for g in gone.T]
+            rows = [np.flatnonzero(g) for g in missing.T]
             return {i: (r, [self._only[i][0]] * len(r)) for i, r in enumerate(rows) if len(r) and len(self._only[i])}
         if not len(frame):
             return {}
@@ -244,7 +244,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             warnings.warn(note, stacklevel=4)
         holes = self.model_.holes(known) if self.structural == "keep" else [np.isnan(x) for x in known]
         if self.unseen == "keep":
-            holes = [h & gone[:, i] for h, i in zip(holes, self.schema_.modelled, strict=False)]
+            holes = [h & missing[:, i] for h, i in zip(holes, self.schema_.modelled, strict=False)]
         holes += [np.zeros(len(frame), bool)] * (len(known) - len(holes))
         found = changes(self.model_.schema, holes, filled, rules.touched)
         return {i: self._bounded(i, *change) for i, change in found.items()}
@@ -255,7 +255,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             values = [min(max(v, low), high) for v in values]
         return rows, values
 
-    def _gone(self, frame: Frame) -> np.ndarray:
+    def _missing(self, frame: Frame) -> np.ndarray:
         """(rows, columns) missing cells."""
         masks = [missing_cells(x, c, self.schema_) for x, c in zip(frame.columns, self.schema_.columns, strict=True)]
         return np.stack(masks, 1) if masks else np.zeros((len(frame), 0), bool)

@@ -50,7 +50,7 @@ def task(seed: int, *, rows: int = 300, members: int = 2) -> tuple[BoostedStumps
         entry=part.entry(torch.from_numpy(number), torch.from_numpy(seen)),
         target=torch.tensor(target, dtype=torch.float32)[:, None].repeat(1, members, 1),
         base=base,
-        asked=torch.ones(rows, 4),
+        requested=torch.ones(rows, 4),
         train=1 - held,
         held=held,
         column=torch.tensor([0, 1, 1, 1]),
@@ -115,8 +115,8 @@ def test_a_member_is_fitted_without_its_held_out_rows(monkeypatch: pytest.Monkey
 
 def test_what_is_not_asked_or_weighs_nothing_changes_nothing(seed: int):
     part, given = task(seed)
-    gone = torch.arange(len(given.asked)) % 3 == 0
-    given.asked[gone] = 0
+    gone = torch.arange(len(given.requested)) % 3 == 0
+    given.requested[gone] = 0
     before = boost(part, given, 10)
     assert before.abs().max() > 0.1
     given.target[gone] += 1.0

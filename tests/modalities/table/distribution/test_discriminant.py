@@ -37,18 +37,18 @@ def test_no_other_trust_makes_the_cells_likelier(rng: np.random.Generator):
     direction, checkpointer = torch.tensor(rng.normal(size=(cells, 4)) * 2), torch.tensor(rng.gamma(2, 1, (cells, 4)))
     kinds = [rng.random(cells) < 0.4 + 0.1 * np.sign(direction[:, 0].numpy()), rng.integers(0, 4, cells)]
     own = torch.tensor(np.column_stack([kinds[0], *(kinds[1] == k for k in range(3))]), dtype=torch.float32)
-    asked = torch.tensor(np.repeat(rng.random((cells, 2)) < 0.7, [1, 3], axis=1), dtype=torch.float32)
+    requested = torch.tensor(np.repeat(rng.random((cells, 2)) < 0.7, [1, 3], axis=1), dtype=torch.float32)
 
     def loss(trust: torch.Tensor) -> float:
         s = (share.double().logit() + trust * direction - trust**2 * checkpointer).sigmoid()
         lone = torch.where(own[:, 0] > 0, s[:, 0], 1 - s[:, 0])
         many = torch.cat([s[:, 1:], torch.full((cells, 1), 0.2)], 1)
         mine = torch.cat([own[:, 1:], 1 - own[:, 1:].sum(1, keepdim=True)], 1)
-        likely = (asked[:, 0] * lone.log()).sum()
-        likely = likely + (asked[:, 1] * ((mine * many).sum(1) / many.sum(1)).log()).sum()
+        likely = (requested[:, 0] * lone.log()).sum()
+        likely = likely + (requested[:, 1] * ((mine * many).sum(1) / many.sum(1)).log()).sum()
         return float(PRIOR / 2 * ((trust - 1) ** 2).sum() - likely)
 
-    found = _likeliest(direction, checkpointer, own, asked, share, column).double()
+    found = _likeliest(direction, checkpointer, own, requested, share, column).double()
     assert ((found > 0) & (found < MOST)).any()
     least = loss(found)
     for k in range(4):

@@ -200,10 +200,10 @@ def test_a_column_is_heard_where_the_network_helps_it_and_only_there():
 
 def test_cells_asked_column_by_column_get_what_the_whole_product_gives_them(seed: int):
     state, head = torch.randn(3, 40, 16), torch.randn(3, 16, 5, 6)
-    asked = torch.randperm(40 * 5)[:150].sort().values
-    asked = asked[asked % 5 != 2]  # one column is not asked for
-    row, column = asked // 5, asked % 5
-    whole = torch.bmm(state, head.flatten(2)).view(3, -1, 6).index_select(1, asked)
+    requested = torch.randperm(40 * 5)[:150].sort().values
+    requested = requested[requested % 5 != 2]  # one column is not asked for
+    row, column = requested // 5, requested % 5
+    whole = torch.bmm(state, head.flatten(2)).view(3, -1, 6).index_select(1, requested)
     torch.testing.assert_close(by_column(state, head, row, column), whole, atol=1e-5, rtol=1e-5)
     assert by_column(state, head, row[:0], column[:0]).shape == (3, 0, 6)
 

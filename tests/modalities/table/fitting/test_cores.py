@@ -118,9 +118,9 @@ def test_of_many_rows_the_linear_part_takes_a_sample_of_those_it_is_given(monkey
     cells = model.cells(table)
     fit = margins.FactorFit(dims=model.network.dims, cells=cells, factors=2, shrink=3.0, seed=0)
     given = np.arange(150, 300)
-    asked, original = [], type(cells).__getitem__
+    requested, original = [], type(cells).__getitem__
     monkeypatch.setattr(margins, "MOST_ROWS", 60)
-    monkeypatch.setattr(type(cells), "__getitem__", lambda self, rows: asked.append(rows) or original(self, rows))
+    monkeypatch.setattr(type(cells), "__getitem__", lambda self, rows: requested.append(rows) or original(self, rows))
     fit.of(given)
-    assert len(asked[0]) == 60
-    assert set(asked[0]) <= set(given)
+    assert len(requested[0]) == 60
+    assert set(requested[0]) <= set(given)

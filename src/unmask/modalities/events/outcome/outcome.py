@@ -260,7 +260,7 @@ def fit_head(
         y: (points, ...) as `target.encode` gives it.
         most: bytes of standardised inputs that are kept. Of more, those of a step's points are made for that step, with
             the same result, and trees are grown on as many points as fit, see `Forest.grow`.
-        keeper: keeps checkpoints of the members; trees are grown anew by a resumed run.
+        checkpointer: keeps checkpoints of the members; trees are grown anew by a resumed run.
 
     Raises:
         StoppedBySignal: a signal ended the training.

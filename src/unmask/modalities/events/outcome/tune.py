@@ -116,7 +116,7 @@ class Tuner:
         """Fine-tune on the points `numbers`, their targets `y` as `target.encode` gives them.
 
         Args:
-            keeper: keeps checkpoints of the encoder; before the first one the output is fitted anew by a resumed run.
+            checkpointer: keeps checkpoints of the encoder; a resumed run fits the output anew before the first one.
 
         Raises:
             StoppedBySignal: a signal ended the training.
@@ -328,7 +328,7 @@ class EncoderFinetuning(Finetunable):
 
         need = measure_loss(self.net, loss, device=device)
         held = held_memory() if device.type == "cpu" else 0.0
-        fitted = fit(need, rows=self.most, asked=1, free=free_memory(device=device), held=held, unit="points")
+        fitted = fit(need, rows=self.most, requested=1, free=free_memory(device=device), held=held, unit="points")
         self.most = fitted.rows
         return fitted
 

@@ -393,7 +393,7 @@ def query_batch(
         parts = []
         for place, (subject, answer) in enumerate(zip(row, answers, strict=True)):
             moment = None if answer is None else answer.moment
-            examples.append(histories.example(subject, moment, slots=slots, asked=moment))
+            examples.append(histories.example(subject, moment, slots=slots, requested=moment))
             if answer is not None:
                 parts.append((place + 1, answer, features(histories, answer.asked, subject, answer.moment)))
         questions.append(parts)

@@ -143,7 +143,7 @@ class Histories:
         return rows[kept], codes[kept], min(static, slots - 1)
 
     def example(
-        self, subject: int, prediction_time: int | None = None, *, slots: int, asked: int | None = None
+        self, subject: int, prediction_time: int | None = None, *, slots: int, requested: int | None = None
     ) -> Example:
         """One patient: static events, then the latest timed ones that fit.
 
@@ -154,13 +154,13 @@ class Histories:
         special: never hidden. The position of a slot is the rank of its time stamp, 0 at static events.
 
         Args:
-            asked: the time of asking (microseconds), which the model is told: it stands as the time of the first slot.
+            requested: time of the prediction (microseconds), which the model knows: the time of the first slot.
                 Default: not told. Without any timed event before it, it is the origin.
         """
         rows, codes, static = self.cut(subject, prediction_time, slots=slots)
         n = len(rows) + 1
         time = self.events.time[rows]
-        begin = int(time[static]) if static < len(rows) else asked
+        begin = int(time[static]) if static < len(rows) else requested
         code = np.r_[CLS, codes].astype(np.int64)
         mark = (code >= SEP) & (code < FIRST)
         hours, value = np.zeros(n, np.float32), np.zeros(n, np.float32)
@@ -169,8 +169,8 @@ class Histories:
         timed = (np.arange(n) > static).astype(np.int64)
         special = (timed == 0) | mark
         until = -1.0
-        if asked is not None and begin is not None:
-            until = max(0, asked - begin) / HOUR
+        if requested is not None and begin is not None:
+            until = max(0, requested - begin) / HOUR
             hours[0], timed[0] = until, 1
         score = np.r_[np.float32(np.nan), self.score[rows]]
         has = np.isfinite(score) & ~mark
@@ -214,7 +214,7 @@ class Histories:
             examples = []
             for i in numbers[start : start + BLOCK].tolist():
                 subject, time = (i, None) if points is None else (int(points.subject[i]), int(points.time[i]))
-                example = self.example(subject, time, slots=slots, asked=time)
+                example = self.example(subject, time, slots=slots, requested=time)
                 examples.append(example if change is None else change(example))
             for batch, held in packed_batches(examples, slots):
                 yield batch, start + held

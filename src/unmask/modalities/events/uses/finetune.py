@@ -330,12 +330,12 @@ class OutcomeWork:
 
     def _fit(self, train: np.ndarray) -> tuple[OutcomeHead, Tuned | None]:
         x, y, groups = self.x.part(train), self.y[train], self.points.subject[train]
-        head = fit_head(x, y, groups, self.settings, self.target, checkpointer=self._keeper("head"))
+        head = fit_head(x, y, groups, self.settings, self.target, checkpointer=self._checkpointer("head"))
         if self.tuner is None:
             return head, None
-        return head, self.tuner.fit(self.masked, train, y, self._keeper("encoder"))
+        return head, self.tuner.fit(self.masked, train, y, self._checkpointer("encoder"))
 
-    def _keeper(self, name: str) -> Checkpointer | None:
+    def _checkpointer(self, name: str) -> Checkpointer | None:
         return None if self.stages is None else self.stages.next(name)
 
     def predict(self, fitted: FittedOutcome, test: np.ndarray) -> dict[str, np.ndarray]:

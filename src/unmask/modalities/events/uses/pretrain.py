@@ -211,7 +211,7 @@ def batch_maker(histories: Histories, slots: int) -> Callable[[list[list[int]], 
     Examples are made anew for every batch, some two million slots per second on one core where a step of the default
     model takes in 40 thousand: keeping them (57 bytes per slot) would cost more memory than the events themselves.
     """
-    return packer(lambda number: histories.example(number, slots=slots, asked=drawn_time(histories, number)), slots)
+    return packer(lambda number: histories.example(number, slots=slots, requested=drawn_time(histories, number)), slots)
 
 
 def drawn_time(histories: Histories, subject: int) -> int | None:

@@ -160,7 +160,7 @@ class PictureFinetuning(Finetunable):
         )
         free = free_memory(memory, device=device)
         held = held_memory() if device.type == "cpu" else 0.0
-        fitted = fit(need, rows=self.batch, asked=1, free=free, held=held, unit="pictures")
+        fitted = fit(need, rows=self.batch, requested=1, free=free, held=held, unit="pictures")
         self.rows = fitted.rows
         return fitted
 

@@ -54,7 +54,7 @@ class Compared:
 
 
 def choose_reading(
-    net: ClassifierNet, train: ImageSet, labels: np.ndarray, asked: Sequence[Reading], seed: int
+    net: ClassifierNet, train: ImageSet, labels: np.ndarray, requested: Sequence[Reading], seed: int
 ) -> dict[Reading, Compared]:
     """How linear probes of each kind of features do in four folds of the training pictures (`COMPARED` of them at
     most); {} for fewer than `PER_CLASS` per class."""
@@ -64,13 +64,13 @@ def choose_reading(
     labels = labels[some]
     train = train.take(some)
     groups = kept_together(train)
-    parts = _parts(net, train, {pool for pool, _ in asked}, any(edges for _, edges in asked))
+    parts = _parts(net, train, {pool for pool, _ in requested}, any(edges for _, edges in requested))
     by_reading = {}
     for name, found in parts.items():
         by_penalty = folded(found, labels, seed, groups)
         by_reading[name] = by_penalty[best_penalty(by_penalty, labels)]
     out = {}
-    for pool, edges in asked:
+    for pool, edges in requested:
         both = (by_reading[pool] + by_reading["gradients"]) / 2 if edges else by_reading[pool]
         sure = both - np.logaddexp.reduce(both, 1, keepdims=True)
         likelihood = float(sure[np.arange(len(labels)), labels].mean())

@@ -166,10 +166,10 @@ def resize_all(
     """Pictures at another size, and which of their pixels are missing there."""
     form = Form(height=size[0], width=size[1], channels=pixels[0].shape[-1], depth=str(pixels[0].dtype))
     found = [fitted(p, None if missing is None else missing[n], form) for n, p in enumerate(pixels)]
-    gone = None
+    unmeasured = None
     if any(m is not None for _, m in found):
-        gone = np.stack([np.zeros(size, bool) if m is None else m for _, m in found])
-    return np.stack([p for p, _ in found]), gone
+        unmeasured = np.stack([np.zeros(size, bool) if m is None else m for _, m in found])
+    return np.stack([p for p, _ in found]), unmeasured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,10 +307,10 @@ def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
     size = planes[0].shape[:2] if how.size is None else sides(how.size)
     same = [to_channels(p, most) for p in planes]
     each = [_image_set(p[None], None, f"picture {i}", how).resized(size) for i, p in enumerate(same)]
-    gone = [e.missing for e in each]
+    unmeasured = [e.missing for e in each]
     missing = None
-    if any(g is not None for g in gone):
-        missing = np.concatenate([np.zeros((1, *size), bool) if g is None else g for g in gone])
+    if any(g is not None for g in unmeasured):
+        missing = np.concatenate([np.zeros((1, *size), bool) if g is None else g for g in unmeasured])
     notes = fitting([p.shape[:2] for p in planes], size) + recoloured([p.shape[-1] for p in planes], most)
     return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing, notes=notes)
 

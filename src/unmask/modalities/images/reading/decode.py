@@ -128,10 +128,10 @@ def fitted(array: np.ndarray, missing: np.ndarray | None, form: Form) -> tuple[n
     low, high = _range(array, missing)
     planes = [_fit(np.where(missing, 0, array[..., c]).astype(np.float32), *size) for c in range(array.shape[-1])]
     found = np.clip(np.stack(planes, -1) / np.maximum(known, MEASURED)[..., None], low, high)
-    gone = known < MEASURED
-    found[gone] = 0
+    unmeasured = known < MEASURED
+    found[unmeasured] = 0
     kind = array.dtype
-    return (np.round(found) if kind.kind in "iu" else found).astype(kind), gone if gone.any() else None
+    return (np.round(found) if kind.kind in "iu" else found).astype(kind), unmeasured if unmeasured.any() else None
 
 
 def _range(array: np.ndarray, missing: np.ndarray) -> tuple[float, float]:

@@ -158,12 +158,12 @@ def _refusal(path: Path, bad: Sequence[str], rows: int, pictures: str | None) ->
     )
 
 
-def _file_column(path: Path, names: Sequence[str], asked: str | None) -> str:
-    found = [n for n in names if n.lower() in FILES] if asked is None else [n for n in names if n == asked]
+def _file_column(path: Path, names: Sequence[str], requested: str | None) -> str:
+    found = [n for n in names if n.lower() in FILES] if requested is None else [n for n in names if n == requested]
     if len(found) == 1:
         return found[0]
-    if asked is not None:
-        raise UserError(f"{path}: no column {asked!r}", hint=suggest(asked, names))
+    if requested is not None:
+        raise UserError(f"{path}: no column {requested!r}", hint=suggest(requested, names))
     candidates = (
         f"several columns may be the files: {', '.join(found)}" if found else f"no column of files: {', '.join(names)}"
     )

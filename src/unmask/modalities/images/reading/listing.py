@@ -133,7 +133,7 @@ def _form(found: Sequence[tuple[str, Header]], how: Reading) -> Form:
     )
 
 
-def _channels(found: Sequence[tuple[str, Header]], asked: int | None) -> int:
+def _channels(found: Sequence[tuple[str, Header]], requested: int | None) -> int:
     """How many channels all pictures have; grey ones go with coloured ones, and nothing else with another number."""
     kinds = {(h.channels, h.colour) for _, h in found}
     most = max(channels for channels, _ in kinds)
@@ -145,13 +145,13 @@ def _channels(found: Sequence[tuple[str, Header]], asked: int | None) -> int:
             f"channels differ: {first[0]} has {first[1].channels}, {name} has {other.channels}",
             hint="Give files of one kind.",
         )
-    if asked is None or asked == most:
+    if requested is None or requested == most:
         return most
-    if asked in (1, 3) and all(colour for _, colour in kinds):
-        return asked
+    if requested in (1, 3) and all(colour for _, colour in kinds):
+        return requested
     name, header = found[0]
     raise UserError(
-        f"channels={asked}, but {name} has {header.channels}{f' ({header.axes})' if header.axes else ''}",
+        f"channels={requested}, but {name} has {header.channels}{f' ({header.axes})' if header.axes else ''}",
         hint="Give pictures with as many channels, or leave channels out.",
     )
 

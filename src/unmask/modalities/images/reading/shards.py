@@ -260,10 +260,10 @@ class Shards:
     """Decoded examples on disk; `pixels` and `missing` are read like arrays, parts at a time."""
 
     def __init__(
-        self, folder: Path, starts: np.ndarray, crc: np.ndarray, gone: Sequence[tuple[int, int, int]], form: Form
+        self, folder: Path, starts: np.ndarray, crc: np.ndarray, unmeasured: Sequence[tuple[int, int, int]], form: Form
     ) -> None:
         self.folder, self.starts, self.crc, self.form = folder, starts, crc, form
-        self.gone = {example: (shard, place) for example, shard, place in gone}
+        self.unmeasured = {example: (shard, place) for example, shard, place in unmeasured}
         self.shape = (form.height, form.width, form.channels)
         self.dtype = np.dtype(form.depth)
         self.size = int(np.prod(self.shape)) * self.dtype.itemsize
@@ -279,7 +279,7 @@ class Shards:
     @property
     def missing(self) -> StoredArray | None:
         """Masks of missing pixels; None where there are none."""
-        if not self.gone:
+        if not self.unmeasured:
             return None
         return StoredArray(self, np.arange(len(self)), np.dtype(bool), self.shape[:2], self._missing)
 
@@ -306,8 +306,8 @@ class Shards:
 
     def _missing(self, example: int, out: np.ndarray) -> None:
         out[:] = False
-        if example in self.gone:
-            shard, place = self.gone[example]
+        if example in self.unmeasured:
+            shard, place = self.unmeasured[example]
             size = -(-out.size // 8)
             packed = os.pread(self._file(shard, ".gone"), size, place * size)
             out[:] = np.unpackbits(np.frombuffer(packed, np.uint8), count=out.size).reshape(out.shape).astype(bool)
@@ -341,13 +341,13 @@ class StoredArray(LazyArray):
 
     def all(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
         """Of masks: whether all pixels of an example are missing."""
-        return np.array([n in self._shards.gone and bool(self[i].all()) for i, n in enumerate(self.which)], bool)
+        return np.array([n in self._shards.unmeasured and bool(self[i].all()) for i, n in enumerate(self.which)], bool)
 
     def any(self, axis: tuple[int, ...] = (1, 2)) -> np.ndarray:
         """Of masks: whether any pixel of an example is missing."""
-        return np.array([n in self._shards.gone for n in self.which], bool)
+        return np.array([n in self._shards.unmeasured for n in self.which], bool)
 
     def mean(self) -> float:
         """Of masks: the share of missing pixels."""
-        each = [float(self[i].mean()) for i, n in enumerate(self.which) if n in self._shards.gone]
+        each = [float(self[i].mean()) for i, n in enumerate(self.which) if n in self._shards.unmeasured]
         return sum(each) / max(len(self), 1)

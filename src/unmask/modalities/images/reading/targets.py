@@ -87,7 +87,7 @@ def parse_cells(cells: Sequence[Any], column: str, problem: Problem) -> Parsed:
             return _classes(texts, column, whole=bool(numbers) and len(numbers) == sum(map(bool, texts)))
     if problem == "multi":
         return _several(cells, column)
-    return _numbers(texts, column) if problem == "regression" else _classes(texts, column, whole=False, asked=True)
+    return _numbers(texts, column) if problem == "regression" else _classes(texts, column, whole=False, requested=True)
 
 
 def parse_columns(columns: Mapping[str, Sequence[Any]]) -> Parsed:
@@ -159,10 +159,10 @@ def _some(names: Sequence[str], most: int = 8) -> str:
     return first_of(map(quoted, names), most)
 
 
-def _classes(texts: list[str], column: str, *, whole: bool, asked: bool = False) -> Parsed:
+def _classes(texts: list[str], column: str, *, whole: bool, requested: bool = False) -> Parsed:
     bad = {row: f"{column}: no label" for row, text in enumerate(texts) if not text}
     known = {text for text in texts if text}
-    if not asked and len(texts) > 4 and len(known) > len(texts) / 2:
+    if not requested and len(texts) > 4 and len(known) > len(texts) / 2:
         raise UserError(
             f"column {column!r}: {len(known)} different labels in {len(texts)} rows",
             hint=f"Classes or numbers? Say {setting('problem', 'single')}, multi or regression, or another "

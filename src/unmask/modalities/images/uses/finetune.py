@@ -135,7 +135,7 @@ def finetune_classify(
     }
     checkpointer = None
     if checkpoints or resume:
-        checkpointer = _keeper(out, settings, [train, targets, held], resume=resume)
+        checkpointer = _checkpointer(out, settings, [train, targets, held], resume=resume)
     figures = _train(work, out, checkpointer, console, started) | figures
     if figures["stopped"] == "signal":
         return Finetuned(classifier=classifier, folder=out, figures=figures)
@@ -235,7 +235,7 @@ def _smoothing(settings: ClassifierSettings, problem: str) -> float:
     return 0.1 if problem == "single" else 0.0
 
 
-def _keeper(out: Path, settings: ClassifierSettings, data: list[Any], *, resume: bool) -> Checkpointer:
+def _checkpointer(out: Path, settings: ClassifierSettings, data: list[Any], *, resume: bool) -> Checkpointer:
     """Checkpoints beside `out`, of a run on these data (pictures, targets, held-out pictures) with these settings."""
     kept = dataclasses.asdict(settings)
     kept["train"] = {k: v for k, v in kept["train"].items() if k not in WATCHING}

@@ -59,8 +59,8 @@ def to_rgb(pixels: np.ndarray, shown: Shown | None = None, missing: np.ndarray |
     elif channels == 2:
         drawn = np.concatenate([drawn, np.zeros_like(drawn[..., :1])], -1)
     rgb = np.round(np.clip(drawn[..., :3], 0, 1) * 255).astype(np.uint8)
-    gone = np.isnan(pixels).any(-1) if pixels.dtype.kind == "f" else np.zeros(pixels.shape[:2], bool)
-    rgb[gone if missing is None else gone | missing] = MISSING
+    unmeasured = np.isnan(pixels).any(-1) if pixels.dtype.kind == "f" else np.zeros(pixels.shape[:2], bool)
+    rgb[unmeasured if missing is None else unmeasured | missing] = MISSING
     return rgb
 
 

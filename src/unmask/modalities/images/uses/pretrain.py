@@ -190,11 +190,11 @@ def pretrain(
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 
-def store_of(asked: str, folder: str | Path, settings: TrainSettings, say: Callable[[str], None]) -> Store | None:
+def store_of(requested: str, folder: str | Path, settings: TrainSettings, say: Callable[[str], None]) -> Store | None:
     """Where decoded pictures go: see `ImageSettings.store`."""
-    if asked == "memory":
+    if requested == "memory":
         return None
-    return Store(folder=Path(folder), most=data_in_memory(asked, settings.memory), say=say)
+    return Store(folder=Path(folder), most=data_in_memory(requested, settings.memory), say=say)
 
 
 def prepare(data: Any, settings: ImageSettings, store: Store | None = None) -> ImageSet:

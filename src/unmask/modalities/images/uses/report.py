@@ -96,11 +96,11 @@ def embedding_sections(model: ImageModel, images: ImageSet, seed: int = 0) -> li
     ]
 
 
-def nearest(vectors: np.ndarray, asked: np.ndarray, count: int) -> np.ndarray:
+def nearest(vectors: np.ndarray, requested: np.ndarray, count: int) -> np.ndarray:
     """(asked, count) numbers of the vectors nearest to some of them by cosine, themselves left out."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    alike = unit[asked] @ unit.T
-    alike[np.arange(len(asked)), asked] = -np.inf
+    alike = unit[requested] @ unit.T
+    alike[np.arange(len(requested)), requested] = -np.inf
     return np.argsort(-alike, axis=1, kind="stable")[:, :count]
 
 

@@ -96,11 +96,11 @@ def _stitched(r: Reconstruction, tiles: Tiles, here: np.ndarray, size: tuple[int
         own = (slice(0, part[0].stop - top), slice(0, part[1].stop - left))
         original[part] = r.original[number][own]
         unknown[part] &= False if r.unknown is None else r.unknown[number][own]
-        gone = r.hidden[number][own]
-        hidden[part] &= gone
+        unmeasured = r.hidden[number][own]
+        hidden[part] &= unmeasured
         # Predictions alone: what a tile shows is the original's.
-        total[part] += np.where(gone[..., None], r.filled[number][own], 0) * weight[own][..., None]
-        share[part] += gone * weight[own]
+        total[part] += np.where(unmeasured[..., None], r.filled[number][own], 0) * weight[own][..., None]
+        share[part] += unmeasured * weight[own]
     mean = total / np.maximum(share, 1e-12)[..., None]
     mean = np.round(mean) if kind.kind in "iu" else mean
     filled = np.where(hidden[..., None], mean.astype(kind), original)

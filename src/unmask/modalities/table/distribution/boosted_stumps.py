@@ -111,7 +111,7 @@ class BoostingTask:
     Attributes:
         target: the residual, or 1 for the cell's own category and 0 for others.
         base: the linear part's share of each category; 0 for quantities.
-        asked: 1 where the dim's column is hidden and its value known.
+        requested: 1 where the dim's column is hidden and its value known.
         train, held: weight of an instance in a member's fit, and 1 where it is held out from the member.
         column: of each dim.
     """
@@ -119,7 +119,7 @@ class BoostingTask:
     entry: Int[Tensor, "instances columns"]
     target: Float[Tensor, "instances members dims"]
     base: Float[Tensor, "instances members dims"]
-    asked: Float[Tensor, "instances dims"]
+    requested: Float[Tensor, "instances dims"]
     train: Float[Tensor, "instances members"]
     held: Float[Tensor, "instances members"]
     column: Int[Tensor, " dims"]
@@ -131,7 +131,7 @@ class BoostingTask:
             entry=self.entry,
             target=self.target[..., dims],
             base=self.base[..., dims],
-            asked=self.asked[:, dims],
+            requested=self.requested[:, dims],
             train=self.train,
             held=self.held,
             column=self.column[dims],
@@ -156,8 +156,8 @@ class BoostingTask:
         # A category's dims have A in common: it counts once.
         once = 1 / together.sum(0)[group]
         a = torch.where(self.quantity, score.square() / 2, total.log()[..., group] * once)
-        each = torch.einsum("nmd,nm,nd->d", a - self.target * score, self.held, self.asked)
-        cells = torch.einsum("nm,nd->d", self.held, self.asked) * once
+        each = torch.einsum("nmd,nm,nd->d", a - self.target * score, self.held, self.requested)
+        cells = torch.einsum("nm,nd->d", self.held, self.requested) * once
         loss, count = ((x @ together)[group] for x in (each, cells))
         return mean - self.target, curve, loss, count
 
@@ -186,7 +186,7 @@ def boost(part: BoostedStumps, task: BoostingTask, rounds: int) -> Float[Tensor,
         if len(alive) < len(at):
             at, now, best, since = at[alive], now.of(alive), best[alive], since[alive]
             score, table, slope, curve = (x[..., alive] for x in (score, table, slope, curve))
-        weight = now.train[:, :, None] * now.asked[:, None]
+        weight = now.train[:, :, None] * now.requested[:, None]
         both = torch.stack([slope * weight, curve * weight], 1).flatten(1)
         sums = (hot.t() @ both).view(part.entries, 2, members, len(at))
         # Of each entry as a step: cells up to it (or of it alone, where there is no order), the other visible ones,
@@ -249,16 +249,16 @@ def fit_stumps(
     quantity = network.dims.level < 0
     entry, target, base, wanted = [], [], [], []
     for batch, hidden in masked:
-        gone = hidden.grid(batch.shape)
-        seen = batch.observed & ~gone
+        missing = hidden.grid(batch.shape)
+        seen = batch.observed & ~missing
         entry.append(part.entry(batch.values["bin"], seen))
-        wanted.append((gone & batch.observed)[:, network.dims.column].float())
+        wanted.append((missing & batch.observed)[:, network.dims.column].float())
         known, _ = network.dims(batch.values["bin"], batch.values["score"], batch.observed)
         own = (batch.values["bin"][:, network.dims.column] == network.dims.level).float()
         targets, bases = [], []
         for member in range(members):
             with without(member):
-                linear = network.linear(batch.values, gone)
+                linear = network.linear(batch.values, missing)
             residual = ((known - linear[0]) / linear[1].sqrt()).clamp(-FAR, FAR)
             targets.append(torch.where(quantity, residual, own))
             bases.append(network.level_shares(linear))
@@ -269,7 +269,7 @@ def fit_stumps(
         entry=torch.cat(entry),
         target=torch.cat(target),
         base=torch.cat(base),
-        asked=torch.cat(wanted),
+        requested=torch.cat(wanted),
         train=train.repeat(copies, 1),
         held=held.repeat(copies, 1),
         column=network.dims.column,

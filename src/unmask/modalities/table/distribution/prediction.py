@@ -364,12 +364,12 @@ class CellPrediction:
     """
 
     def __init__(
-        self, pieces: list[tuple[Tensor, Quantities | Categories]], asked: int, weight: Tensor | None = None
+        self, pieces: list[tuple[Tensor, Quantities | Categories]], requested: int, weight: Tensor | None = None
     ) -> None:
-        self.pieces, self.asked, self.weight = pieces, asked, weight
+        self.pieces, self.requested, self.weight = pieces, requested, weight
 
     def __len__(self) -> int:
-        return self.asked
+        return self.requested
 
     @property
     def members(self) -> int:
@@ -428,8 +428,8 @@ class CellPrediction:
     ) -> Float[Tensor, "wanted 2"]:
         if temperature <= 0:
             return self.mode()
-        uniform = torch.rand((self.asked, 3), generator=generator)
-        member = torch.randint(0, self.members, (self.asked,), generator=generator)
+        uniform = torch.rand((self.requested, 3), generator=generator)
+        member = torch.randint(0, self.members, (self.requested,), generator=generator)
         return self.draw(uniform, member, temperature)
 
     def confidence(self) -> Float[Tensor, " wanted"]:

@@ -131,9 +131,9 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.gone = [np.isnan(x) for x in self.columns]
-        incomplete = [p for p, g in enumerate(self.gone) if g.any()]
-        self.order = sorted(incomplete, key=lambda p: (int(self.gone[p].sum()), p))
+        self.missing = [np.isnan(x) for x in self.columns]
+        incomplete = [p for p, g in enumerate(self.missing) if g.any()]
+        self.order = sorted(incomplete, key=lambda p: (int(self.missing[p].sum()), p))
 
     def name(self, place: int) -> str:
         return self.schema.columns[self.schema.modelled[place]].name
@@ -143,7 +143,8 @@ class Plan:
         value tells (of one value there, or the last of levels that are all there are there), and no more than its rows
         can bear."""
         filled = [
-            np.where(g, np.nanmean(x) if (~g).any() else 0.0, x) for x, g in zip(self.columns, self.gone, strict=True)
+            np.where(g, np.nanmean(x) if (~g).any() else 0.0, x)
+            for x, g in zip(self.columns, self.missing, strict=True)
         ]
         table = Regressors(self.columns, self.sizes, filled)
         owner = np.array(table.owner, int)
@@ -151,7 +152,7 @@ class Plan:
         copied, copy = _copies(matrix)
         for place in self.order:
             allowed = np.array([p != place and p not in self.skip.get(place, ()) for p in owner], bool)
-            seen = ~self.gone[place]
+            seen = ~self.missing[place]
             if seen.any():
                 known = matrix[seen]
                 allowed &= np.ptp(known, 0) > 0
@@ -178,11 +179,11 @@ class Plan:
     def start(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Every missing cell with an observed value of its column, at random."""
         now = []
-        for x, gone in zip(self.columns, self.gone, strict=True):
+        for x, missing in zip(self.columns, self.missing, strict=True):
             x = x.copy()
-            seen = x[~gone]
-            if gone.any():
-                x[gone] = rng.choice(seen, int(gone.sum())) if len(seen) else 0.0
+            seen = x[~missing]
+            if missing.any():
+                x[missing] = rng.choice(seen, int(missing.sum())) if len(seen) else 0.0
             now.append(x)
         return now
 
@@ -213,7 +214,7 @@ class Chain:
         self.scales = dict(plan.scales)
         self.regressors = Regressors(plan.columns, plan.sizes, self.now, self.scales)
         # Cells that are observed, or were drawn given such: what a random start had is no part of the first fits.
-        self._known = [np.ones(len(g), bool) if first is not None else ~g for g in plan.gone]
+        self._known = [np.ones(len(g), bool) if first is not None else ~g for g in plan.missing]
         self._fits: dict[int, Shares] = {}
         self.odds: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self.stuck, self.round = 0, 0
@@ -229,9 +230,9 @@ class Chain:
             self.begin_round()
             for number, place in enumerate(plan.order):
                 self.draw_column(place)
-                drawn = self.now[place][plan.gone[place]]
+                drawn = self.now[place][plan.missing[place]]
                 trace[turn, number] = drawn.mean(), drawn.std()
-            self._known = [np.ones(len(g), bool) for g in plan.gone]
+            self._known = [np.ones(len(g), bool) for g in plan.missing]
         return Completed(columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck)
 
     def begin_round(self) -> None:
@@ -239,7 +240,7 @@ class Chain:
 
     def draw_column(self, place: int) -> None:
         """Draw the missing cells of a column anew, given the current values of all others."""
-        rows = np.flatnonzero(self.plan.gone[place])
+        rows = np.flatnonzero(self.plan.missing[place])
         self.now[place][rows] = self.conditional(place, rows)
         self._known[place][rows] = self._given(place)[rows]
         self.update(place)
@@ -288,7 +289,7 @@ class Chain:
 
     def conditional(self, place: int, rows: np.ndarray) -> np.ndarray:
         """New values of the missing rows, given all other columns."""
-        method, use = self.plan.methods[place], ~self.plan.gone[place]
+        method, use = self.plan.methods[place], ~self.plan.missing[place]
         y = self.now[place][use]
         if method == "sample" or len(y) < 3 or (y == y[0]).all():
             return self.rng.choice(y, len(rows)) if len(y) else np.zeros(len(rows))

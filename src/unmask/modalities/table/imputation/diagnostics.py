@@ -188,7 +188,7 @@ def _far(plan: Plan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[np.nd
     for columns in shown:
         table = Regressors(plan.columns, plan.sizes, columns, plan.scales)
         for place in plan.order:
-            filled, seen = gaps[place], ~plan.gone[place]
+            filled, seen = gaps[place], ~plan.missing[place]
             x = table.matrix[:, plan.chosen[place]]
             if (
                 plan.sizes[place]
@@ -257,7 +257,7 @@ def _bent(plan: Plan, formula: Formula | None, place: int) -> bool:
     """Whether a quantity enters an analysis by a curve."""
     if plan.sizes[place] or formula is None:
         return False
-    seen = plan.columns[place][~plan.gone[place]]
+    seen = plan.columns[place][~plan.missing[place]]
     ends = np.array([seen.min(), (seen.min() + seen.max()) / 2, seen.max()])
     columns = [
         np.zeros(3) if size else np.full(3, np.nanmean(x)) for x, size in zip(plan.columns, plan.sizes, strict=True)

@@ -30,7 +30,10 @@ def _check_method(method: str, column: Column, size: int) -> None:
 
 
 def choose_methods(
-    plan: Plan, asked: Mapping[str, str] | str | None, rng: np.random.Generator, outcome: Collection[int] | None = None
+    plan: Plan,
+    requested: Mapping[str, str] | str | None,
+    rng: np.random.Generator,
+    outcome: Collection[int] | None = None,
 ) -> None:
     """Set the method of every incomplete column: the one requested, else by its kind and its data.
 
@@ -42,16 +45,16 @@ def choose_methods(
         outcome: places of the outcome that covariates are drawn apart from; None where there is none.
     """
     schema = plan.schema
-    for name, told in asked.items() if isinstance(asked, Mapping) else ():
+    for name, told in requested.items() if isinstance(requested, Mapping) else ():
         place = schema.place(name, where="method: ")
         _check_method(told, schema.columns[schema.modelled[place]], plan.sizes[place])  # of complete columns too
     for place in plan.order:
         column, size = schema.columns[schema.modelled[place]], plan.sizes[place]
         allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
-        method = asked.get(column.name) if isinstance(asked, Mapping) else asked
-        if isinstance(asked, str) and asked not in QUANTITY_METHODS + CATEGORY_METHODS:
-            raise UserError(f"method {asked!r}", hint=suggest(asked, QUANTITY_METHODS + CATEGORY_METHODS))
-        if isinstance(asked, str) and asked not in allowed:
+        method = requested.get(column.name) if isinstance(requested, Mapping) else requested
+        if isinstance(requested, str) and requested not in QUANTITY_METHODS + CATEGORY_METHODS:
+            raise UserError(f"method {requested!r}", hint=suggest(requested, QUANTITY_METHODS + CATEGORY_METHODS))
+        if isinstance(requested, str) and requested not in allowed:
             method = None  # one name for all columns: it holds for those it suits
         if method is not None:
             _check_method(method, column, size)
@@ -62,7 +65,7 @@ def choose_methods(
         p
         for p in plan.order
         if not plan.sizes[p]
-        and not (asked.get(plan.name(p)) if isinstance(asked, Mapping) else asked in QUANTITY_METHODS)
+        and not (requested.get(plan.name(p)) if isinstance(requested, Mapping) else requested in QUANTITY_METHODS)
     ]
     plan.select()
     if not unsettled:
@@ -72,7 +75,7 @@ def choose_methods(
     chain = Chain(trial, rng)
     chain.run(2)
     chain.plan = plan  # a covariate of the analysis is judged by the regression that proposes it: without the outcome
-    against = {p: _values(plan.columns[p][~plan.gone[p]]) or _shape(chain, p) for p in unsettled}
+    against = {p: _values(plan.columns[p][~plan.missing[p]]) or _shape(chain, p) for p in unsettled}
     if outcome is not None:
         against |= _choose_scales(chain, [p for p in unsettled if against[p] and p not in outcome])
     for place, why in against.items():
@@ -95,7 +98,7 @@ def _choose_scales(chain: Chain, places: Sequence[int]) -> dict[int, str | None]
     plan = chain.plan
     found: dict[int, str | None] = {}
     alone = np.ones((len(plan.columns[0]), 1))
-    smooth = [p for p in places if not _values(plan.columns[p][~plan.gone[p]])]
+    smooth = [p for p in places if not _values(plan.columns[p][~plan.missing[p]])]
     for predictors in (lambda _: alone, chain.predictors):
         scales = {p: best_scale(chain.now[p], predictors(p)) for p in smooth}
         plan.scales = {p: scale for p, scale in scales.items() if scale is not None}
@@ -105,12 +108,12 @@ def _choose_scales(chain: Chain, places: Sequence[int]) -> dict[int, str | None]
         if found[p]:
             plan.scales.pop(p, None)
     for p in set(places) - set(smooth):
-        y = plan.columns[p][~plan.gone[p]]
+        y = plan.columns[p][~plan.missing[p]]
         values, counts = np.unique(y, return_counts=True)
         spike = float(values[counts.argmax()])
         if counts.max() <= SPIKE * len(y) or _values(y[y != spike]):
             continue
-        rest = ~plan.gone[p] & (plan.columns[p] != spike)
+        rest = ~plan.missing[p] & (plan.columns[p] != spike)
         scale = best_scale(plan.columns[p][rest], chain.predictors(p)[rest])
         if not _shape(chain, p, rest, scale):
             plan.spikes[p], found[p] = (spike, scale), None
@@ -138,7 +141,7 @@ def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: Scal
         rows: that it is a regression of, and `scale` the scale there; by default all rows, and the column's scale.
     """
     plan = chain.plan
-    seen = ~plan.gone[place]
+    seen = ~plan.missing[place]
     if rows is None:
         scale = plan.scales.get(place)
     else:

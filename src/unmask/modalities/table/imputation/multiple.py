@@ -127,7 +127,7 @@ class MultipleImputation:
         fitted = "not fitted"
         if self.completed:
             incomplete = f"{len(self.incomplete_)} of {len(self.schema_.modelled)} columns"
-            fitted = f"{incomplete} completed in {len(self._gone[0]):,} rows"
+            fitted = f"{incomplete} completed in {len(self._missing[0]):,} rows"
         return f"MultipleImputation({self.draws} draws, {fitted})"
 
     def fit(self, data: Any) -> MultipleImputation:
@@ -146,7 +146,7 @@ class MultipleImputation:
         schema, measured = self._terms_measured(schema)
         shifts = parse_shifts(self.shift, schema)
         columns = encode(frame, schema)
-        self._gone, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
+        self._missing, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
         self._frame, self._order = frame, match_columns(frame, schema)
         # The notes of a schema that was given speak of the table that it was made of.
         self.schema_ = schema
@@ -312,9 +312,9 @@ class MultipleImputation:
         self._values, held, moved = [], [0] * len(gaps), 0
         self._tables: list[Any] = []
         for one in self._drawn:
-            columns = shifted(shifts, schema, one.columns, self._gone, one.odds) if shifts else one.columns
+            columns = shifted(shifts, schema, one.columns, self._missing, one.odds) if shifts else one.columns
             columns = [np.array(x) for x in columns]
-            for place, missing in enumerate(self._gone):
+            for place, missing in enumerate(self._missing):
                 column = schema.columns[schema.modelled[place]]
                 if column.is_quantity and missing.any():
                     columns[place][missing], count = written(columns[place][missing], column)
@@ -560,7 +560,7 @@ class MultipleImputation:
                     method=self.methods_[name],
                     why=self.reasons_.get(name),
                     missing=float(gap.mean()),
-                    observed=self._values[0][place][~self._gone[place]],
+                    observed=self._values[0][place][~self._missing[place]],
                     imputed=np.concatenate([columns[place][gap] for columns in self._values]),
                     trace=self.trace_[:, :, number, 0],
                 )

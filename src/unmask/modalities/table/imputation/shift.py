@@ -89,14 +89,14 @@ def shifted(
     shifts: Sequence[Shift],
     schema: Schema,
     columns: Sequence[np.ndarray],
-    gone: Sequence[np.ndarray],
+    missing: Sequence[np.ndarray],
     odds: Mapping[int, Odds],
 ) -> list[np.ndarray]:
     """Completed columns with imputed values moved; the deltas of all groups that a row belongs to are added up.
 
     Args:
         columns: completed; groups are told by them as they stand.
-        gone: which values were missing.
+        missing: which values were missing.
         odds: of each category that was drawn.
     """
     out = [x.copy() for x in columns]
@@ -105,7 +105,7 @@ def shifted(
         for s in shifts:
             if s.place == place:
                 delta += np.where(_group(s, schema, columns), s.delta, 0.0)
-        rows = np.flatnonzero(gone[place])
+        rows = np.flatnonzero(missing[place])
         column = schema.columns[schema.modelled[place]]
         if column.is_quantity:
             out[place][rows] += delta[rows]
@@ -129,12 +129,12 @@ def _group(shift: Shift, schema: Schema, columns: Sequence[np.ndarray]) -> np.nd
 
 
 def without_cells(
-    shifts: Sequence[Shift], schema: Schema, drawn: Sequence[Sequence[np.ndarray]], gone: Sequence[np.ndarray]
+    shifts: Sequence[Shift], schema: Schema, drawn: Sequence[Sequence[np.ndarray]], missing: Sequence[np.ndarray]
 ) -> list[str]:
     """What is to be said of shifts that move nothing, for no cell of their column and group was imputed."""
     out = []
     for s in shifts:
-        if not any((_group(s, schema, columns) & gone[s.place]).any() for columns in drawn):
+        if not any((_group(s, schema, columns) & missing[s.place]).any() for columns in drawn):
             group = f" where {s.text}" if s.text else ""
             name = schema.columns[schema.modelled[s.place]].name
             out.append(f"the shift of {name!r}{group} moves nothing: no cell of it was imputed")

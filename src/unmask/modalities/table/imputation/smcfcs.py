@@ -46,8 +46,8 @@ class Substantive:
 
     def __init__(self, formula: Formula, columns: Sequence[np.ndarray]) -> None:
         self.formula = formula
-        self.gone = [np.isnan(columns[p]) for p in formula.outcome]
-        self.seen = ~np.logical_and.reduce(self.gone)
+        self.missing = [np.isnan(columns[p]) for p in formula.outcome]
+        self.seen = ~np.logical_and.reduce(self.missing)
         self.weight, self.offset, self.sigma = np.zeros(0), 0.0, 1.0
         self.hazard = np.zeros(0)
         read = (*formula.outcome, *formula.covariates)
@@ -148,7 +148,7 @@ class Substantive:
             self._draw_follow_up(now, rng)
             return
         place = self.formula.outcome[0]
-        rows = np.flatnonzero(self.gone[0])
+        rows = np.flatnonzero(self.missing[0])
         with np.errstate(all="ignore"):
             eta = np.nan_to_num(self.formula.design([x[rows] for x in now])) @ self.weight + self.offset
         if self.formula.family == "ols":
@@ -159,7 +159,7 @@ class Substantive:
     def _draw_follow_up(self, now: list[np.ndarray], rng: np.random.Generator) -> None:
         """Missing times and events, by proportional hazards of the event and of censoring."""
         time_at, event_at = self.formula.outcome
-        no_time, no_event = self.gone
+        no_time, no_event = self.missing
         z = self._standardised(now)[0]
         use = self.seen
         time, event = now[time_at], now[event_at]
@@ -265,7 +265,7 @@ def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.nda
         drawn, possible = draw_level(log_weight, chain.rng.random(len(rows))), np.isfinite(log_weight).any(1)
         chain.stuck += int((~possible).sum())
         return np.where(possible, values[every, drawn], y[rows])
-    seen = ~chain.plan.gone[place]
+    seen = ~chain.plan.missing[place]
     spike, share, rest = None, np.zeros(len(rows)), np.arange(len(y))
     if place in chain.plan.spikes:
         spike, scale = chain.plan.spikes[place]

@@ -132,7 +132,7 @@ def points_under(rules: Rules, table: CellTable, columns: Sequence[np.ndarray], 
     return found
 
 
-def _narrow(rules: Rules, columns: Sequence[np.ndarray], found: Imputed, gone: Mapping[int, np.ndarray]) -> None:
+def _narrow(rules: Rules, columns: Sequence[np.ndarray], found: Imputed, missing: Mapping[int, np.ndarray]) -> None:
     """Cut intervals and shares of levels to what the observed cells leave; what these determine is certain."""
     assert found.low is not None
     assert found.high is not None
@@ -148,7 +148,7 @@ def _narrow(rules: Rules, columns: Sequence[np.ndarray], found: Imputed, gone: M
         fixed, point = rules.determined(p, known), found.point[p]
         for ends, nearest in ((found.low, np.minimum), (found.high, np.maximum)):
             inside = np.where(left.dead, ends[p], np.clip(ends[p], left.low, np.maximum(left.low, left.high)))
-            ends[p][:] = np.where(gone[p], np.where(np.isnan(fixed), nearest(inside, point), fixed), np.nan)
+            ends[p][:] = np.where(missing[p], np.where(np.isnan(fixed), nearest(inside, point), fixed), np.nan)
 
 
 def _newly_broken(rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray]) -> np.ndarray:

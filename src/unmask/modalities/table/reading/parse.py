@@ -86,7 +86,7 @@ def is_missing(raw: np.ndarray, also: Sequence[str] = (), keep: Sequence[str] | 
         try:
             missing = known[value]
         except KeyError:
-            missing = known[value] = _gone(value, spelled, kept, keep is not None)
+            missing = known[value] = _missing(value, spelled, kept, keep is not None)
         except TypeError:  # a list, or the like, is something
             continue
         if missing is None:
@@ -100,7 +100,7 @@ def is_missing(raw: np.ndarray, also: Sequence[str] = (), keep: Sequence[str] | 
     return out
 
 
-def _gone(value: Any, spelled: set[str], kept: set[str], decided: bool) -> bool | None:
+def _missing(value: Any, spelled: set[str], kept: set[str], decided: bool) -> bool | None:
     if no_value(value):
         return True
     text = text_of(value)

@@ -131,19 +131,19 @@ class _Reading:
         keep = [text_of(t) for t in given["categories"]] if isinstance(given.get("categories"), list | tuple) else None
         self.blank = text_of(given["blank"]) if given.get("blank") is not None else None
         raw = self.raw = with_blanks(raw, self.blank, (*missing, *self.own), name)
-        self.gone = is_missing(raw, (*missing, *self.own), () if given.get("kind") in QUANTITIES else keep)
-        self.values, self.counts = _distinct(raw[~self.gone])
+        self.empty = is_missing(raw, (*missing, *self.own), () if given.get("kind") in QUANTITIES else keep)
+        self.values, self.counts = _distinct(raw[~self.empty])
         broken = {v for v in self.values if isinstance(v, str) and SHEET_ERROR.fullmatch(v.strip())}
         if broken:
             errors = np.array([isinstance(v, str) and v in broken for v in raw])
-            self.gone, self.raw = self.gone | errors, raw.copy()
+            self.empty, self.raw = self.empty | errors, raw.copy()
             self.raw[errors] = None
-            self.values, self.counts = _distinct(raw[~self.gone])
+            self.values, self.counts = _distinct(raw[~self.empty])
         self.broken = broken
         self.cells = Cells(
             name=name,
             raw=raw,
-            gone=self.gone,
+            empty=self.empty,
             values=self.values,
             counts=self.counts,
             given=given,
@@ -200,8 +200,8 @@ class _Reading:
         undecided = kind not in LEFT_OUT and not (quantity and "kind" in self.given)
         if undecided and levels < 2 and not self.given.get("structural"):
             texts, own = list(dict.fromkeys(map(text_of, self.values))), (*self.missing, *self.own)
-            self.findings += unexplained(self.name, self.raw, self.gone, texts, own, quantity=quantity)
-        held = int((~self.gone).sum())
+            self.findings += unexplained(self.name, self.raw, self.empty, texts, own, quantity=quantity)
+        held = int((~self.empty).sum())
         if 0 < held < FEW and held * 10 <= len(self.raw) and kind not in LEFT_OUT and not self.given.keys() & _DECIDED:
             self.cells.warn(
                 "few_values",
@@ -275,10 +275,10 @@ class _Reading:
         return "integer" if whole else "numeric"
 
     def _all_numbers(self) -> np.ndarray:
-        return numbers(self.raw[~self.gone], self.spelling.marks)[0]
+        return numbers(self.raw[~self.empty], self.spelling.marks)[0]
 
     def _runs(self) -> int:
-        return runs_of(self.raw[~self.gone]) if repeats_individuals(self.name) else self.rows
+        return runs_of(self.raw[~self.empty]) if repeats_individuals(self.name) else self.rows
 
     def _text_kind(self, texts: list[str]) -> Kind:
         if is_free_text(texts, self.rows, len(self.raw)):
@@ -323,7 +323,7 @@ class _Reading:
     # What is said.
 
     def _spelt(self) -> dict[str, int]:
-        return spelt_in(self.raw, self.gone)
+        return spelt_in(self.raw, self.empty)
 
 
 def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -207,9 +207,9 @@ def _designs(column: Column) -> str:
     return ", and it explains no outcome" if column.modelled else ""
 
 
-def _rules(here: np.ndarray, gone: np.ndarray) -> bool:
-    inside, outside = float(gone[here].mean()), float(gone[~here].mean())
-    return inside >= 0.995 and outside <= 0.05 and float(here[gone].mean()) >= 0.9
+def _rules(here: np.ndarray, empty: np.ndarray) -> bool:
+    inside, outside = float(empty[here].mean()), float(empty[~here].mean())
+    return inside >= 0.995 and outside <= 0.05 and float(here[empty].mean()) >= 0.9
 
 
 def _texts(raw: np.ndarray) -> np.ndarray:

@@ -80,7 +80,7 @@ class NumberColumn:
         if far.any():
             hit = ~self.bad & np.isin(self.number, values[far])
             number = dict(zip(self.cells.values[hit].tolist(), self.number[hit].tolist(), strict=True))
-            rows = [i for i in np.flatnonzero(~self.cells.gone).tolist() if self.cells.raw[i] in number]
+            rows = [i for i in np.flatnonzero(~self.cells.empty).tolist() if self.cells.raw[i] in number]
             listed = [(number[self.cells.raw[i]], self.cells.row_name(i)) for i in rows]
             self.cells.findings.extend(extremes(self.cells.name, listed, others))
 
@@ -182,7 +182,7 @@ class Cells:
 
     name: str
     raw: np.ndarray
-    gone: np.ndarray
+    empty: np.ndarray
     values: np.ndarray
     counts: np.ndarray
     given: Mapping[str, Any]

@@ -126,7 +126,7 @@ def with_pair(
     if d == e:
         raise UserError(f"duration and event are both {named.duration!r}", hint="They are two columns.")
     time = place.times(named.duration, d)
-    rows = {text_of(columns[e][i]): row_name(int(i)) for i in np.flatnonzero(~place.gone(e))[::-1]}
+    rows = {text_of(columns[e][i]): row_name(int(i)) for i in np.flatnonzero(~place.empty(e))[::-1]}
     seen = sorted(rows, key=natural)
     if not seen:
         raise UserError(
@@ -134,7 +134,7 @@ def with_pair(
         )
     levels, notes = event_levels(seen, named.levels, rows=rows, where=f"{source}, column {named.event!r}")
     happened = np.array([text_of(v) in levels[1:] for v in columns[e]], bool)
-    censored = ~place.gone(e) & ~happened
+    censored = ~place.empty(e) & ~happened
     for rows_, what in ((censored, "is censored"), (happened, "has the event")):
         if rows_.any() and np.isnan(time[rows_]).all():
             why = f"{named.duration!r} is empty in every row that {what}: how long these were followed is not known"
@@ -279,25 +279,25 @@ class Place:
     source: str
     row_name: Callable[[int], int]
 
-    def gone(self, number: int) -> np.ndarray:
+    def empty(self, number: int) -> np.ndarray:
         """Which cells of a column hold no value."""
         return is_missing(self.columns[number], (*self.schema.missing, *self.schema.columns[number].missing))
 
     def numbers(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """A column's values as numbers, NaN where missing, and which are none."""
-        raw, missing, column = self.columns[number], self.gone(number), self.schema.columns[number]
+        raw, missing, column = self.columns[number], self.empty(number), self.schema.columns[number]
         out, bad = np.full(len(raw), np.nan), np.zeros(len(raw), bool)
         suffixes = (*column.suffixes, *([column.unit] if column.unit else []))
         out[~missing], bad[~missing] = measured(raw[~missing], self.marks[number], column.limits, suffixes)
         return out, bad
 
     def levels(self, number: int) -> list[str]:
-        return sorted({text_of(v) for v in self.columns[number][~self.gone(number)]}, key=natural)
+        return sorted({text_of(v) for v in self.columns[number][~self.empty(number)]}, key=natural)
 
     def times(self, name: str, number: int) -> np.ndarray:
         """A column of times as numbers, NaN where missing."""
         raw = self.columns[number]
-        missing = self.gone(number)
+        missing = self.empty(number)
         if missing.all():
             raise UserError(
                 f"{self.source}, column {name!r}: no value at all", hint="Name the columns of follow-up time and event."

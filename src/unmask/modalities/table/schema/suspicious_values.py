@@ -453,13 +453,13 @@ def same_names(columns: Sequence[Column]) -> list[Finding]:
     ]
 
 
-def spelt_in(raw: np.ndarray, gone: np.ndarray) -> dict[str, int]:
+def spelt_in(raw: np.ndarray, empty: np.ndarray) -> dict[str, int]:
     """What stands in a column's missing cells -> in how many.
 
     Args:
-        gone: which cells are missing.
+        empty: which cells are missing.
     """
-    cells = raw[gone]
+    cells = raw[empty]
     if cells.dtype == object:
         return dict(Counter(v for v in cells if isinstance(v, str)))
     return dict(Counter(text_of(v) for v in cells if v == v))

@@ -77,7 +77,7 @@ def _spelt(raw: np.ndarray, own: Sequence[str]) -> np.ndarray:
 
 
 def unexplained(
-    name: str, raw: np.ndarray, gone: np.ndarray, texts: Sequence[str], own: Sequence[str], *, quantity: bool = False
+    name: str, raw: np.ndarray, empty: np.ndarray, texts: Sequence[str], own: Sequence[str], *, quantity: bool = False
 ) -> list[Finding]:
     """An error where a column holds one value, other cells none, and nobody said what these mean.
 
@@ -89,9 +89,9 @@ def unexplained(
     """
     values = {" ".join(t.split()).casefold() for t in texts}
     one_value = len(values) == 1 or (bool(values) and values <= TICKS)
-    if not one_value or (quantity and values != {"1"}) or values <= set(_NO.values()) or _spelt(raw[gone], own).all():
+    if not one_value or (quantity and values != {"1"}) or values <= set(_NO.values()) or _spelt(raw[empty], own).all():
         return []
-    held = int((~gone).sum())
+    held = int((~empty).sum())
     other = "no" if numbers(np.array(texts, object))[1].any() else "0"
     no = spelled(_NO.get(min(values), other), texts[0])
     lines = [setting(name, f"blank = {toml_text(no)}"), setting(name, 'missing = [""]')]

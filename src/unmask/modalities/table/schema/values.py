@@ -241,9 +241,9 @@ def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> t
             f"{frame.source}: no column {', '.join(map(repr, refused))}",
             hint=" ".join([*hints, f"To do without: {option('absent', names)}."]),
         )
-    gone = [name for name in schema.names if name not in frame.names]
-    empty = [np.full(len(frame), None, object) for _ in gone]
-    wide = dataclasses.replace(frame, names=[*frame.names, *gone], columns=[*frame.columns, *empty])
+    lacking_here = [name for name in schema.names if name not in frame.names]
+    empty = [np.full(len(frame), None, object) for _ in lacking_here]
+    wide = dataclasses.replace(frame, names=[*frame.names, *lacking_here], columns=[*frame.columns, *empty])
     return wide, lacking
 
 

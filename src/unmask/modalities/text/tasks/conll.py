@@ -53,7 +53,7 @@ def as_sentences(
     """Sentences from a file (CoNLL columns, jsonl, csv, parquet, or texts per line), or rows of Python.
 
     Args:
-        trouble: notes what is wrong with rows, which are left out or refused together; None refuses.
+        problems: notes what is wrong with rows, which are left out or refused together; None refuses.
         columns: `text` and `label`: which columns of a CoNLL file hold words and tags, as numbers from 1.
     """
     noted, columns = Problems() if problems is None else problems, columns or Columns()
@@ -115,7 +115,7 @@ def read_conll(
     """Sentences of words and tags in columns, tab- or space-separated; which columns were read is said.
 
     Args:
-        trouble: notes bad lines; a word that is white space goes alone, any other bad line takes its sentence with it.
+        problems: notes bad lines; a word that is white space goes alone, any other bad line takes its sentence with it.
             None refuses them.
         columns: `text` and `label`: numbers of columns from 1; default what the file tells (see `conll_columns`).
         labelled: with tags; else they need not be there where the column of the words is given.

@@ -109,7 +109,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
     width = width_of(sentences)
     rows = [[line.cells for line in sentence if len(line.cells) == width] for sentence in sentences]
     rows = [sentence for sentence in rows if sentence]
-    word, tag = (_asked(getattr(columns, part), part, path, width) for part in ("text", "label"))
+    word, tag = (_requested(getattr(columns, part), part, path, width) for part in ("text", "label"))
     if word is not None and word == tag:
         raise UserError(
             f"{path}: both words and tags in column {word + 1}",
@@ -151,7 +151,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
     return Layout(word=word, tag=tag, width=width, count=count, constant=tuple(constant))
 
 
-def _asked(given: str | None, part: str, path: Path, width: int) -> int | None:
+def _requested(given: str | None, part: str, path: Path, width: int) -> int | None:
     """A column that a person named by its number, from 0."""
     if given is None:
         return None

@@ -112,7 +112,7 @@ class Columns:
     pairs: bool = False
 
     @property
-    def asked(self) -> list[str]:
+    def requested(self) -> list[str]:
         """Names of columns that are given."""
         return [name for part in PARTS for name in _listed(getattr(self, part))]
 
@@ -325,11 +325,11 @@ def _separated(
     if not lines:
         return [], True
     known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS}
-    headed, wanted = columns.header, [*columns.asked, *columns.learnt.values()]
+    headed, wanted = columns.header, [*columns.requested, *columns.learnt.values()]
     if headed is not False:
-        refuse_other_separator(lines[0][1], separator, known=known, asked=wanted, path=path)
+        refuse_other_separator(lines[0][1], separator, known=known, requested=wanted, path=path)
     if headed is None:
-        headed = has_header(lines, known=known, asked=wanted, path=path)
+        headed = has_header(lines, known=known, requested=wanted, path=path)
     if headed:
         names, lines = [cell.strip() for cell in lines[0][1]], lines[1:]
         lowered = [name.lower() for name in names]
@@ -376,9 +376,9 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
     def taken() -> list[str]:
         return [name for column in chosen.values() for name in _listed(column)]
 
-    for asked in columns.asked:
-        if asked not in names:
-            raise UserError(f"{where}: no column {asked!r}", hint=suggest(asked, names))
+    for requested in columns.requested:
+        if requested not in names:
+            raise UserError(f"{where}: no column {requested!r}", hint=suggest(requested, names))
     for part, name in columns.learnt.items():
         if chosen[part] is None and set(_listed(name)) <= set(names) - set(taken()):
             chosen[part] = name
@@ -401,7 +401,7 @@ def read_items(
 
     Args:
         labelled: a label column must be there, and hold something in every row.
-        trouble: notes rows without a text or label, which are left out or refused together; None refuses.
+        problems: notes rows without a text or label, which are left out or refused together; None refuses.
     """
     noted = Problems() if problems is None else problems
     broken: list[str] | None = [] if noted.lenient else None
@@ -658,7 +658,7 @@ def naming(**parts: object) -> str:
     return either(flags, f"columns=unmask.text.Columns({', '.join(f'{p}={str(v)!r}' for p, v in parts.items())})")
 
 
-def has_header(lines: Sequence[Line], *, known: Collection[str], asked: Collection[str], path: Path) -> bool:
+def has_header(lines: Sequence[Line], *, known: Collection[str], requested: Collection[str], path: Path) -> bool:
     """Whether the first of the lines names the columns.
 
     It does where it holds a name a person asked for, or a usual one (whatever the case). It is a row where one of its
@@ -667,10 +667,10 @@ def has_header(lines: Sequence[Line], *, known: Collection[str], asked: Collecti
     Args:
         lines: (number in the file, cells), the first of the file first.
         known: usual names of columns, in lower case.
-        asked: names of columns a person gave.
+        requested: names of columns a person gave.
     """
     first = [cell.strip() for cell in lines[0][1]]
-    if any(name in first for name in asked):
+    if any(name in first for name in requested):
         return True
     below = [{cells[k].strip() for _, cells in lines[1:] if k < len(cells)} for k in range(len(first))]
     columns = list(zip(first, below, strict=True))
@@ -694,7 +694,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def refuse_other_separator(
-    first: Sequence[str], separator: str, *, known: Collection[str], asked: Collection[str], path: Path
+    first: Sequence[str], separator: str, *, known: Collection[str], requested: Collection[str], path: Path
 ) -> None:
     """A first line that names columns with another separator between them is not taken for one name.
 
@@ -705,7 +705,7 @@ def refuse_other_separator(
     """
 
     def named(cells: Sequence[str]) -> bool:
-        return any(cell.strip() in asked or cell.strip().lower() in known for cell in cells)
+        return any(cell.strip() in requested or cell.strip().lower() in known for cell in cells)
 
     for mark, plural in SEPARATORS.items():
         cells = separator.join(first).split(mark)

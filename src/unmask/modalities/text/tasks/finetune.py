@@ -104,7 +104,7 @@ def _read_for(
         trained = {part: name for part, name in trained.items() if part not in ("label", "group")}
     wanted = dataclasses.replace((columns or Columns()).trained_on(trained), pairs=task.pairs)
     items, read_from = task.read(data, wanted, labelled=labelled, problems=problems)
-    if read_from and read_from.asked:
+    if read_from and read_from.requested:
         used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None, group=None)
         say(f"columns: {used.said()}")
         if warning := read_from.not_there():

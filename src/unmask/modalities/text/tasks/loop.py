@@ -297,7 +297,7 @@ class TextFinetuning(Finetunable):
         fitted = fit(
             need,
             rows=max(1, -(-pass_slots // length)),
-            asked=1,
+            requested=1,
             free=free_memory(self.settings.memory, device=self.device),
             held=held_memory() if on_cpu else 0.0,
             unit="texts",
@@ -333,7 +333,7 @@ def train(
         say: told what memory the run will take, which is measured then.
         first: metrics of the model as given, where that state may be kept too; with `initial`, a copy of its weights.
         until: the share of the steps to take, on the schedule of all of them.
-        keeper: keeps checkpoints, and goes on with the one it found.
+        checkpointer: keeps checkpoints, and goes on with the one it found.
     """
     model, settings = work.model, work.settings
     assert settings.learning_rate is not None

@@ -42,7 +42,7 @@ def as_questions(
     """Questions from a SQuAD json file, flat rows (question, context, answers), or rows of Python.
 
     Args:
-        trouble: notes answers that are not at their offset, and rows that cannot be read, which are left out or refused
+        problems: notes answers that are not at their offset, and rows that cannot be read; left out or refused
             together; None refuses.
         columns: `group`: which field tells what is not parted.
     """

@@ -65,7 +65,7 @@ class TextTask(ABC):
 
         Args:
             labelled: with what is to be predicted.
-            trouble: notes rows that are wrong.
+            problems: notes rows that are wrong.
         """
 
     @classmethod

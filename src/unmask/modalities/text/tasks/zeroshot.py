@@ -286,13 +286,13 @@ def _prompt_room(model: TextModel, template: str, words: Sequence[str]) -> int:
     return model.slots - max(map(len, around)) - 2
 
 
-def _room(asked: Prompts | Hypotheses, template: str) -> int:
+def _room(requested: Prompts | Hypotheses, template: str) -> int:
     """Tokens of a text that are read beside a template."""
-    room = asked.room(template)
+    room = requested.room(template)
     if room < 1:
         raise UserError(
             f"template {template[:60]!r}: no room for a text beside it and the longest label, the model takes "
-            f"{asked.model.slots} tokens",
+            f"{requested.model.slots} tokens",
             hint="Shorten it.",
         )
     return room
