@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test files side by side: each process has one thread and takes 1 to 2 GiB.
 WORKERS ?= 2
 
-.PHONY: help install demo test slow check verify tables bench model docs docs-slow release clean
+.PHONY: help install demo test quick slow check verify tables bench model docs docs-slow release clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -25,6 +25,9 @@ demo: $(STAMP)  ## train a masked language model on embedded text, minutes, and 
 
 test: $(STAMP)  ## run the tests, two files at a time or WORKERS=n (slow and GPU ones left out)
 	$(BIN)/python -m pytest tests -n $(WORKERS) --dist loadfile
+
+quick: $(STAMP)  ## for the inner loop, a few minutes: the laws, the core, names and arrows
+	$(BIN)/python -m pytest tests/invariants tests/core tests/test_arrows.py tests/test_words.py tests/test_face.py tests/test_errors.py -n $(WORKERS) --dist loadfile
 
 slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail the laws
 	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist worksteal

@@ -71,7 +71,7 @@ def read(name: str) -> tuple[list, list]:
         home = SHARED / "ner" / name
         files = {"wnut17": ("wnut17train.conll", "emerging.dev.conll"), "wikigold": ("wikigold.conll.txt",)}
         found = [
-            as_sentences(home / f, labelled=True, trouble=lenient) for f in files.get(name, ("train.tsv", "test.tsv"))
+            as_sentences(home / f, labelled=True, problems=lenient) for f in files.get(name, ("train.tsv", "test.tsv"))
         ]
         return (found[0], found[1]) if len(found) == 2 else cut(found[0])
     if name == "policyqa":

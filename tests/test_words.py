@@ -18,7 +18,7 @@ MOST = {
     "asking": 4,
     "gone": 1,
     "beside": 16,
-    "look": 12,
+    "look": 11,
     "looks": 3,
     "looked": 5,
     "apart": 20,

@@ -124,7 +124,7 @@ def test_what_is_seen_shortly_before_is_what_a_loop_finds(both: tuple[Events, La
                 last[i, int(events.code[row])] = row
     seen = _Shortly(events=events, label_columns=outcomes(points))
     for part in cut(events, points, most=200):
-        seen.evaluate(part)
+        seen.add(part)
     truth = points.value == 1
     assert truth is not None
     for code in range(len(CODES)):

@@ -29,7 +29,7 @@ class Length(TextTask):
     name, head, metric = "length", "sequence", "rmse"
 
     @classmethod
-    def read(cls, data, columns, *, labelled, trouble):
+    def read(cls, data, columns, *, labelled, problems):
         return (Path(data).read_text().splitlines() if isinstance(data, str) else list(data)), None
 
     @classmethod

@@ -47,7 +47,7 @@ def leakage(events: Events, points: Labels) -> Iterator[Finding]:
     label_columns = outcomes(points)
     seen = _Shortly(events=events, label_columns=label_columns)
     for part in cut(events, points):
-        seen.look(part)
+        seen.add(part)
     rows: list[tuple[Any, ...]] = []
     for name, y in label_columns.items():
         rows += seen.telling(name, y) + seen.telling_values(name, y)
@@ -106,7 +106,7 @@ class _Shortly:
         self.have, self.patients = np.zeros(codes, np.int64), np.zeros(codes, np.int64)
         self.yes = {name: np.zeros(codes) for name in self.label_columns}
 
-    def look(self, part: Cuts) -> None:
+    def add(self, part: Cuts) -> None:
         """Take in points of whole patients."""
         events, codes = self.events, len(self.events.codes)
         static = searched(events.time, part.start, part.known, np.full(len(part.start), STATIC), "right")
