@@ -128,6 +128,12 @@ def test_a_mask_hides_where_it_is_bright(capsys, folders, tmp_path):
         assert found["rmse_of_mean"] == pytest.approx(rule, rel=1e-5)
 
 
+def test_the_rule_of_fill_sees_no_hidden_pixel(capsys, folders, tmp_path):
+    one = folders / "data" / "down" / "001.png"
+    found = good(capsys, "fill", folders / "model", one, "--box", "0,0,12,12", "--out", tmp_path / "f.png")
+    assert (found["hidden_share"], found["rmse_of_mean"]) == (1.0, None)
+
+
 def test_finetune_and_predict(capsys, folders, tmp_path):
     class_folder(tmp_path / "dev", 30, seed=4)
     found = good(

@@ -15,7 +15,7 @@ from unmask.core.batch import pack
 from unmask.core.corruption import hide
 from unmask.core.embed import pool, pool_padded
 from unmask.encoder.transformer import Encoder
-from unmask.errors import UserError, either, option, setting
+from unmask.errors import UserError, either, option
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
 from unmask.modalities.text.network.sentence_files import Sentences
 from unmask.modalities.text.tokens.batches import text_example
@@ -48,13 +48,8 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
     folder = model.folder
     if pooling is not None:
         return SENTENCE, None
-    about = folder.settings.get("task") or {}
-    if about.get("baseline"):
-        raise UserError(
-            f"the folder predicts with a baseline ({about.get('kept')}), which no export holds",
-            hint=f"Fine-tune without {setting('baseline')}: encoder and head can be exported.",
-        )
-    task = about.get("name")
+    folder.refuse_baseline()
+    task = (folder.settings.get("task") or {}).get("name")
     classes = [str(c) for c in folder.hf_config.get("architectures") or ()]
     said = _TASKS.get(str(task)) or next(
         (kind for c in classes for kind, end in CLASSES.items() if c.endswith(end)), None
@@ -133,7 +128,7 @@ class Graph(nn.Module):
         return (each[..., 0], each[..., 1]) if self.kind == SPAN else each
 
 
-def note_here(graph: Graph, ids: Sequence[Any]) -> list[Tensor]:
+def outputs_here(graph: Graph, ids: Sequence[Any]) -> list[Tensor]:
     """The same outputs from the library's own ways (packed batches, heads as `predict` and `embed` use them), for texts
     as token ids: what a graph is compared with. Per-slot outputs are (slots, ...) of all texts, one after the other."""
     model = graph.model

@@ -19,7 +19,18 @@ from unmask.errors import UserError
 from unmask.evaluation.card import add_card
 from unmask.export.eight_bits import eight_bits, quantise, quiet, sample, session
 from unmask.export.folders import chosen_sentences, whole_folder
-from unmask.export.graph import BY_TEXT, ENCODER, LOGITS, MASKED, OUTPUTS, SENTENCE, Graph, class_name, note_here, what
+from unmask.export.graph import (
+    BY_TEXT,
+    ENCODER,
+    LOGITS,
+    MASKED,
+    OUTPUTS,
+    SENTENCE,
+    Graph,
+    class_name,
+    outputs_here,
+    what,
+)
 from unmask.families.heads import SEQUENCE
 from unmask.families.onnx_import import NOTE, TRANSPOSED
 from unmask.modalities.text.network.sentence_files import write_sentences
@@ -233,7 +244,7 @@ def _check(path: Path, graph: Graph, model: Any, types: bool) -> float:
     feed = _ragged(model, types)
     real = feed["attention_mask"].astype(bool)
     theirs = session(path).run(None, feed)
-    ours = note_here(graph, [row[seen] for row, seen in zip(feed["input_ids"], real, strict=True)])
+    ours = outputs_here(graph, [row[seen] for row, seen in zip(feed["input_ids"], real, strict=True)])
     worst = 0.0
     for name, mine, other in zip(OUTPUTS[graph.kind], ours, theirs, strict=True):
         flat = other if graph.kind in BY_TEXT and name != "last_hidden_state" else other[real]

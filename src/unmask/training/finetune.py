@@ -181,14 +181,14 @@ class BestState:
         if members > 1:
             self.state = {name: p.detach().clone() for name, p in module.named_parameters()}
 
-    def offer(self, evaluate: Evaluation, *, last: bool = False, state: Mapping[str, Tensor] | None = None) -> bool:
+    def offer(self, evaluation: Evaluation, *, last: bool = False, state: Mapping[str, Tensor] | None = None) -> bool:
         """Keep what is better than before; whether anything is.
 
         Args:
             last: no step follows: the state need not be copied.
             state: of one member, a copy that is made already; default is the present one.
         """
-        scores = np.where(np.isnan(evaluate.scores), -np.inf, evaluate.scores)
+        scores = np.where(np.isnan(evaluation.scores), -np.inf, evaluation.scores)
         better = (scores > self.scores) | (self.state is None)
         self.waited = np.where(better, 0, self.waited + 1)
         self.scores = np.where(better, scores, self.scores)
@@ -293,10 +293,10 @@ class _Loop:
             peak_memory_mb=peak_memory(),
         )
 
-    def begin_with(self, evaluate: Evaluation, state: Mapping[str, Tensor] | None) -> None:
+    def begin_with(self, evaluation: Evaluation, state: Mapping[str, Tensor] | None) -> None:
         """Let the state before the steps be one that may be kept."""
-        self.best.offer(evaluate, state=state)
-        self._note(evaluate, kept=True)
+        self.best.offer(evaluation, state=state)
+        self._note(evaluation, kept=True)
 
     def _restore(self) -> None:
         if self.checkpointer is None or self.checkpointer.found is None:
@@ -365,24 +365,24 @@ class _Loop:
         self._read()
         began, working = time.perf_counter(), time.process_time()
         self.work.module.eval()
-        evaluate = self.work.evaluate()
-        if self.tracker is not None and evaluate.metrics:
-            shown: dict[str, Any] = {f"validation_{name}": value for name, value in evaluate.metrics.items()}
+        evaluation = self.work.evaluate()
+        if self.tracker is not None and evaluation.metrics:
+            shown: dict[str, Any] = {f"validation_{name}": value for name, value in evaluation.metrics.items()}
             self.tracker.log(self.progress.step, self._share(), kind="validation", **shown)
         if self.schedule.keep_best:
-            self._note(evaluate, kept=self.best.offer(evaluate, last=self._ends_here()))
+            self._note(evaluation, kept=self.best.offer(evaluation, last=self._ends_here()))
         else:
-            self._note(evaluate, kept=True)
+            self._note(evaluation, kept=True)
         self.work.module.train()
         self.looking += time.perf_counter() - began
         self.looking_cpu += time.process_time() - working
 
-    def _note(self, evaluate: Evaluation, *, kept: bool) -> None:
+    def _note(self, evaluation: Evaluation, *, kept: bool) -> None:
         run = self.progress
-        run.history.append({"step": run.step, **evaluate.metrics})
+        run.history.append({"step": run.step, **evaluation.metrics})
         run.scores, run.waited = self.best.scores.tolist(), self.best.waited.tolist()
         if kept:
-            run.metrics, run.kept_step, run.best_extra = evaluate.metrics, run.step, self.work.saved()
+            run.metrics, run.kept_step, run.best_extra = evaluation.metrics, run.step, self.work.saved()
 
     def _patience_is_over(self) -> bool:
         patience = self.schedule.patience

@@ -256,7 +256,7 @@ class Run:
         """Validate, and keep the weights where they are the best so far; whether the run is to stop."""
         self.next_evaluation = progress + BETWEEN_EVALUATIONS
         self.validation = self.held_out.evaluate(self.tracker, self.step, progress)
-        improved, stop = self.early.evaluate(self.validation)
+        improved, stop = self.early.update(self.validation)
         if improved and self.best is not None:
             self.best.keep(self.engine.state(), self.step, write=self.compute.first_process)
         return stop

@@ -195,7 +195,7 @@ class EarlyStopping:
         better = self.loss is None or metrics[self.watched] < self.loss
         return better and not self._refused(metrics)
 
-    def evaluate(self, metrics: dict[str, float]) -> tuple[bool, bool]:
+    def update(self, metrics: dict[str, float]) -> tuple[bool, bool]:
         """Count a look; (whether it is the best so far, whether the run is to stop)."""
         self.refused = refused = self._refused(metrics)
         loss = metrics[self.watched]

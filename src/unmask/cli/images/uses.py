@@ -97,9 +97,10 @@ def fill(
     pictures = figures["rows"]
     found = {"out": out, "pictures": pictures, **figures, "data": described, **skipped(images)}
     some = f"the first {DRAWN} of " if target.suffix != ".npy" and pictures > DRAWN else ""
+    mean = figures["rmse_of_mean"]
     lines.append(
         f"{out}: {some}{pictures} pictures, {figures['hidden_share']:.0%} hidden, rmse of hidden pixels "
-        f"{figures['rmse']:.4g} (the mean of the visible ones: {figures['rmse_of_mean']:.4g})"
+        f"{figures['rmse']:.4g}" + ("" if mean is None else f" (the mean of the visible ones: {mean:.4g})")
     )
     output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
 

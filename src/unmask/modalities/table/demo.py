@@ -90,12 +90,12 @@ def punch(study: Any, seed: int) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def judged(
-    study: Any, holed: Any, filled: Any, records: list[dict[str, Any]], missing: dict[str, np.ndarray]
+    study: Any, holed: Any, filled: Any, records: list[dict[str, Any]], removed: dict[str, np.ndarray]
 ) -> tuple[list[dict[str, Any]], float]:
     """Per column how far the imputed values are from the truth, beside mean or mode; and coverage of the intervals."""
     rows, hits = [], []
     truth = {name: study[name].to_list() for name in study.columns}
-    for name, hit in missing.items():
+    for name, hit in removed.items():
         if study[name].dtype.is_numeric():
             t, f = (x[name].to_numpy()[hit].astype(float) for x in (study, filled))
             plain = float(np.mean(holed[name].drop_nulls().to_numpy()))

@@ -13,6 +13,7 @@ import torch
 import unmask
 from tiny_folders import folder
 from unmask.errors import UserError
+from unmask.export.folders import to_hf, to_sentence_transformers
 from unmask.export.onnx import to_onnx
 from unmask.modalities.text.network.folder import load_folder
 from unmask.modalities.text.tasks import compare, finetuning, linear, loop, probe
@@ -38,6 +39,10 @@ def texts(rows: int, seed: int = 0) -> list[tuple[str, str]]:
         words[int(rng.integers(7))] = "fox" if i % 2 else "river"
         out.append((" ".join(words), "animal" if i % 2 else "water"))
     return out
+
+
+def model_of(place):
+    return unmask.load(place, precision="fp32")
 
 
 @pytest.mark.parametrize("recipe", ["bert", "modern"])
@@ -102,8 +107,10 @@ def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_pa
     found = evaluate(tmp_path / "out", held, draws=5, precision="fp32")
     assert found["accuracy"] == pytest.approx(result["value"])
     assert "TF-IDF" in " ".join(result["lines"])
-    with pytest.raises(UserError, match="predicts with a baseline"):
-        to_onnx(unmask.load(tmp_path / "out", precision="fp32"), tmp_path / "onnx")
+    for export in (to_onnx, to_hf, to_sentence_transformers, type(model_of(tmp_path / "out")).save):
+        with pytest.raises(UserError, match="predicts with a baseline"):
+            export(model_of(tmp_path / "out"), tmp_path / "export")
+        assert not (tmp_path / "export").exists()
 
 
 def test_rows_are_held_out_and_then_trained_on(tmp_path):
@@ -375,3 +382,11 @@ def test_where_features_say_nothing_the_most_frequent_class_is_answered(seed: in
     _, strength, _ = linear.cross_validated([features[:300]], target[:300], "softmax", seed=seed)
     found = linear.fit(features[:300], target[:300], "softmax", strength)
     assert (found(features[300:]).argmax(1) == rare[300:]).mean() >= (~rare[300:]).mean() - 0.01
+
+
+def test_a_baseline_that_a_task_lacks_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "train", None)  # is not come to
+    given = {"validation": texts(20, 1), "out": tmp_path / "out", "baseline": "frozen", **QUICK}
+    with pytest.raises(UserError, match=r"no such baseline(.|\n)*It has: tfidf\."):
+        finetune("classify", folder(tmp_path / "model"), texts(48), **given)
+    assert not (tmp_path / "out").exists()

@@ -452,20 +452,20 @@ def coded_early(events: Events) -> Iterator[Finding]:
     the start."""
     if events.visit is None:
         return
-    coded, requested, early = named(events, CODED), 0, Tally(len(events.codes))
+    coded, examined, early = named(events, CODED), 0, Tally(len(events.codes))
     for owners, here in events.blocks():
         block = block_of(events, owners, here)
         stays = encounters(events, owners, here, block.time != STATIC)
         rows = stays.rows - here.start
         billed = coded[block.code[rows]] & (stays.end - stays.begin >= DAY)[stays.of]
-        requested += int(billed.sum())
+        examined += int(billed.sum())
         early.add(block, rows[billed & (block.time[rows] == stays.begin[stays.of])])
-    if requested < FEWEST or early.events < 0.5 * requested:
+    if examined < FEWEST or early.events < 0.5 * examined:
         return
     yield Finding(
         check="coded early",
         level="warning",
-        sentence=f"{early.events:,} of {requested:,} diagnoses of encounters of a day or more stand at the encounter's "
+        sentence=f"{early.events:,} of {examined:,} diagnoses of encounters of a day or more stand at the encounter's "
         "first moment: what was coded at its end is known from its start.",
         todo="Put diagnoses that are coded for billing at the discharge.",
         **most_frequent(events, early.count),

@@ -59,7 +59,8 @@ def figures_of(done: Sequence[Reconstruction], patch: int) -> dict[str, Any]:
     """How well hidden pixels were predicted, in the units of the input.
 
     Returns:
-        `rmse` over all hidden pixels that are known, `rmse_of_mean`: that of each picture's mean of its visible pixels,
+        `rmse` over all hidden pixels that are known, `rmse_of_mean`: that of each picture's mean of its visible pixels
+        (None where one has none, for its mean would be made of what is to be predicted),
         `rows`, `filled_slots` (patches) and `hidden_share` (of pixels).
     """
     squares, of_mean, count, share, slots = 0.0, 0.0, 0, [], 0
@@ -67,9 +68,8 @@ def figures_of(done: Sequence[Reconstruction], patch: int) -> dict[str, Any]:
         known = np.ones_like(r.hidden) if r.unknown is None else ~r.unknown
         for original, filled, hidden, there in zip(r.original, r.filled, r.hidden, known, strict=True):
             truth, visible = original[hidden & there].astype(np.float64), original[~hidden & there]
-            mean = visible.mean(0) if len(visible) else original[there].mean(0)
             squares += float(((filled[hidden & there] - truth) ** 2).sum())
-            of_mean += float(((mean - truth) ** 2).sum())
+            of_mean += float(((visible.mean(0) - truth) ** 2).sum()) if len(visible) else np.nan
             count += truth.size
             share.append(float(hidden.mean()))
         rows, columns = (range(0, n, patch) for n in r.hidden.shape[1:])
@@ -79,7 +79,7 @@ def figures_of(done: Sequence[Reconstruction], patch: int) -> dict[str, Any]:
         "filled_slots": slots,
         "hidden_share": float(np.mean(share)),
         "rmse": float(np.sqrt(squares / count)) if count else 0.0,
-        "rmse_of_mean": float(np.sqrt(of_mean / count)) if count else 0.0,
+        "rmse_of_mean": None if np.isnan(of_mean) else float(np.sqrt(of_mean / count)) if count else 0.0,
     }
 
 

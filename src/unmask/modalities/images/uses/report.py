@@ -96,11 +96,11 @@ def embedding_sections(model: ImageModel, images: ImageSet, seed: int = 0) -> li
     ]
 
 
-def nearest(vectors: np.ndarray, requested: np.ndarray, count: int) -> np.ndarray:
-    """(asked, count) numbers of the vectors nearest to some of them by cosine, themselves left out."""
+def nearest(vectors: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
+    """(queries, count) numbers of the vectors nearest to some of them by cosine, themselves left out."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    alike = unit[requested] @ unit.T
-    alike[np.arange(len(requested)), requested] = -np.inf
+    alike = unit[queries] @ unit.T
+    alike[np.arange(len(queries)), queries] = -np.inf
     return np.argsort(-alike, axis=1, kind="stable")[:, :count]
 
 

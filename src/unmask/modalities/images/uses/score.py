@@ -109,18 +109,18 @@ def classes_told_apart(
     if most is None and not isinstance(images.pixels, np.ndarray):
         most = MOST_PROBED
     train, test = training_and_test(images, seed, most)
-    (a, known), (b, test_vectors) = (_readable(part, vectors(part)) for part in (train, test))
+    (a, known), (b, truth) = (_readable(part, vectors(part)) for part in (train, test))
     right = {
-        "knn_accuracy": knn_predict(a, known, b, k=k) == test_vectors,
-        "probe_accuracy": probe_predict(a, known, b, seed=seed) == test_vectors,
+        "knn_accuracy": knn_predict(a, known, b, k=k) == truth,
+        "probe_accuracy": probe_predict(a, known, b, seed=seed) == truth,
     }
     if baselines and images.pixels[0].size <= RAW_LIMIT and isinstance(images.pixels, np.ndarray):
         a, b = (as_floats(part.pixels).reshape(len(part), -1) for part in (train, test))
-        right["raw_knn_accuracy"] = knn_predict(a, known, b, k=k) == test_vectors
-        right["raw_probe_accuracy"] = probe_predict(a, known, b, seed=seed) == test_vectors
-    each = np.arange(len(test_vectors)) if test.groups is None else test.groups[settled(test)]
+        right["raw_knn_accuracy"] = knn_predict(a, known, b, k=k) == truth
+        right["raw_probe_accuracy"] = probe_predict(a, known, b, seed=seed) == truth
+    each = np.arange(len(truth)) if test.groups is None else test.groups[settled(test)]
     out = plain({name: bootstrap_mean(r.astype(float), each, seed=seed) for name, r in right.items()})
-    return out | {"classes": images.classes, "training_pictures": len(known), "test_pictures": len(test_vectors)}
+    return out | {"classes": images.classes, "training_pictures": len(known), "test_pictures": len(truth)}
 
 
 def _readable(part: ImageSet, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -249,16 +249,16 @@ def fit_stumps(
     quantity = network.dims.level < 0
     entry, target, base, wanted = [], [], [], []
     for batch, hidden in masked:
-        missing = hidden.grid(batch.shape)
-        seen = batch.observed & ~missing
+        hidden_cells = hidden.grid(batch.shape)
+        seen = batch.observed & ~hidden_cells
         entry.append(part.entry(batch.values["bin"], seen))
-        wanted.append((missing & batch.observed)[:, network.dims.column].float())
+        wanted.append((hidden_cells & batch.observed)[:, network.dims.column].float())
         known, _ = network.dims(batch.values["bin"], batch.values["score"], batch.observed)
         own = (batch.values["bin"][:, network.dims.column] == network.dims.level).float()
         targets, bases = [], []
         for member in range(members):
             with without(member):
-                linear = network.linear(batch.values, missing)
+                linear = network.linear(batch.values, hidden_cells)
             residual = ((known - linear[0]) / linear[1].sqrt()).clamp(-FAR, FAR)
             targets.append(torch.where(quantity, residual, own))
             bases.append(network.level_shares(linear))

@@ -70,13 +70,13 @@ def fit_trust(
     share = dims.center.clamp(1e-4, 1 - 1e-4)
     parts: list[list[tuple[Tensor, ...]]] = [[] for _ in range(held.shape[1])]
     for batch, hidden in masked:
-        missing = hidden.grid(batch.shape)
-        targets = (missing & batch.observed)[:, dims.column]
+        hidden_cells = hidden.grid(batch.shape)
+        targets = (hidden_cells & batch.observed)[:, dims.column]
         own = (batch.values["bin"][:, dims.column] == dims.level).float()
         for member, list_ in enumerate(parts):
             rows = held[:, member].nonzero().flatten()
             with without(member):
-                mean, variance = network.linear({k: v[rows] for k, v in batch.values.items()}, missing[rows])
+                mean, variance = network.linear({k: v[rows] for k, v in batch.values.items()}, hidden_cells[rows])
             terms = discriminant(dims.scale * mean, variance, share)
             list_.append((*(t[:, level] for t in terms), own[rows][:, level], targets[rows][:, level].float()))
     for member, list_ in enumerate(parts):
@@ -89,14 +89,14 @@ def _likeliest(
     direction: Float[Tensor, "cells levels"],
     keeper: Float[Tensor, "cells levels"],
     own: Float[Tensor, "cells levels"],
-    requested: Float[Tensor, "cells levels"],
+    targets: Float[Tensor, "cells levels"],
     share: Float[Tensor, " levels"],
     column: Int[Tensor, " levels"],
 ) -> Float[Tensor, " levels"]:
     """The trust under which the cells' categories are likeliest, with shares made as `RowModel.shares` makes them."""
     from scipy.optimize import minimize  # 0.1 s, for fits alone
 
-    first, second, is_own, counts, p = (x.double().numpy() for x in (direction, keeper, own, requested, share))
+    first, second, is_own, counts, p = (x.double().numpy() for x in (direction, keeper, own, targets, share))
     is_own = is_own * counts
     columns, group = np.unique(column.numpy(), return_inverse=True)
     together = np.eye(len(columns))[group]

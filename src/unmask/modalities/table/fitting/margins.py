@@ -94,8 +94,8 @@ def scales_of_all_rows(
             own = columns[i][here]
             share = 1 - weight[here].sum() / weight.sum()
             border, below = _below(before, own, location[hidden, dim], deviation[hidden, dim], load[hidden])
-            in_place_of = _spread(own, weight[here], border, below, share)
-            scale = fit_scale(own, most=settings.bins, weight=in_place_of)
+            mass = _spread(own, weight[here], border, below, share)
+            scale = fit_scale(own, most=settings.bins, weight=mass)
             codings[i] = dataclasses.replace(codings[i], scale=scale)
             moved = max(
                 moved,

@@ -45,9 +45,9 @@ def choose_methods(
         outcome: places of the outcome that covariates are drawn apart from; None where there is none.
     """
     schema = plan.schema
-    for name, told in requested.items() if isinstance(requested, Mapping) else ():
+    for name, wanted in requested.items() if isinstance(requested, Mapping) else ():
         place = schema.place(name, where="method: ")
-        _check_method(told, schema.columns[schema.modelled[place]], plan.sizes[place])  # of complete columns too
+        _check_method(wanted, schema.columns[schema.modelled[place]], plan.sizes[place])  # of complete columns too
     for place in plan.order:
         column, size = schema.columns[schema.modelled[place]], plan.sizes[place]
         allowed = CATEGORY_METHODS if size else QUANTITY_METHODS

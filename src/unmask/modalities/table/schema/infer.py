@@ -94,9 +94,7 @@ def look(
         findings += noticed
         spelt[name] = empty
     for raw, c in zip(columns, found, strict=True):
-        findings += [
-            _noted("blank", sentence) for sentence in blank_notes(c.name, raw, c.blank, (*missing, *c.missing))
-        ]
+        findings += [_noted("blank", note) for note in blank_notes(c.name, raw, c.blank, (*missing, *c.missing))]
     columns = [with_blanks(raw, c.blank, (*missing, *c.missing)) for raw, c in zip(columns, found, strict=True)]
     findings += (
         spelt_missing(spelt)
@@ -113,10 +111,10 @@ def look(
     rules = (rules,) if isinstance(rules, str) else tuple(rules)
     schema = Schema(columns=tuple(found), missing=missing, constraints=rules)
     try:
-        schema, sentence = with_pair(
+        schema, pair_findings = with_pair(
             schema, columns, named, marks=[s.marks for s in spelled], source=source, row_name=row_name
         )
-        findings += sentence
+        findings += pair_findings
     except UserError as error:
         if strict:
             raise

@@ -241,9 +241,9 @@ def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> t
             f"{frame.source}: no column {', '.join(map(repr, refused))}",
             hint=" ".join([*hints, f"To do without: {option('absent', names)}."]),
         )
-    lacking_here = [name for name in schema.names if name not in frame.names]
-    empty = [np.full(len(frame), None, object) for _ in lacking_here]
-    wide = dataclasses.replace(frame, names=[*frame.names, *lacking_here], columns=[*frame.columns, *empty])
+    absent_names = [name for name in schema.names if name not in frame.names]
+    empty = [np.full(len(frame), None, object) for _ in absent_names]
+    wide = dataclasses.replace(frame, names=[*frame.names, *absent_names], columns=[*frame.columns, *empty])
     return wide, lacking
 
 

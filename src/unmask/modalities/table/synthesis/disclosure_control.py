@@ -118,9 +118,11 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
     named, sparse = (
         [model.schema.columns[model.schema.modelled[p]].name for p in places] for places in (left_out, few_values)
     )
-    missing = [c.name for c in model.schema.columns if not c.modelled]
-    if missing:
-        notes.append(f"left out, as they are not modelled (identifiers, free text, empty columns): {_listed(missing)}")
+    not_modelled = [c.name for c in model.schema.columns if not c.modelled]
+    if not_modelled:
+        notes.append(
+            f"left out, as they are not modelled (identifiers, free text, empty columns): {_listed(not_modelled)}"
+        )
     if named:
         notes.append(
             f"left out, since most of their values belong to fewer than {LEAST} training rows each: {_listed(named)} "

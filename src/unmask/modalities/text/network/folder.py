@@ -24,7 +24,7 @@ from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import Undrawn, make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, check
 from unmask.encoder.kinds import Local
-from unmask.errors import UserError
+from unmask.errors import UserError, setting
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
 from unmask.families.heads import TaskHead, published_head
@@ -86,6 +86,15 @@ class TextFolder:
     def head(self) -> TaskHead | None:
         """The checkpoint's own task head (sequence, token, span, replaced tokens) as a module on encoder states."""
         return published_head(self.family, self.hf_config, self.passengers, self.model)
+
+    def refuse_baseline(self) -> None:
+        """Refuse a folder whose predictions are a saved baseline's, which a copy of encoder and head leaves behind."""
+        about = self.settings.get("task") or {}
+        if about.get("baseline"):
+            raise UserError(
+                f"the folder predicts with a baseline ({about.get('kept')}), which no export holds",
+                hint=f"Fine-tune without {setting('baseline')}: encoder and head can be exported.",
+            )
 
     def why_not_masked(self) -> str | None:
         """Why this model cannot predict hidden tokens, None where it can: its head was not in the file."""

@@ -176,6 +176,18 @@ class Verdict:
     barely_better_than: str | None = None
 
 
+def rival_called(baseline: str, others: Sequence[Rival]) -> Rival:
+    """The rival that the setting `baseline` names, refused where the task has none of that name."""
+    for rival in others:
+        if rival.baseline is not None and rival.baseline.kind in KINDS[baseline]:
+            return rival
+    there = [name for name, kinds in KINDS.items() for r in others if r.baseline and r.baseline.kind in kinds]
+    raise UserError(
+        f"{setting('baseline', baseline)}: this task has no such baseline",
+        hint=f"It has: {', '.join(there) or 'none that can be saved'}.",
+    )
+
+
 def judge(
     task: TextTask,
     own: list[tuple[str, list[dict[str, Any]]]],
@@ -196,19 +208,11 @@ def judge(
     def worth(predictions: list[dict[str, Any]]) -> float:
         return merit(task.metric, task.value(predictions, held.items))
 
-    saved = None
-    if baseline != "none":
-        saved = next((r for r in others if r.baseline is not None and r.baseline.kind in KINDS[baseline]), None)
-        if saved is None:
-            there = [name for name, kinds in KINDS.items() for r in others if r.baseline and r.baseline.kind in kinds]
-            raise UserError(
-                f"{setting('baseline', baseline)}: this task has no such baseline",
-                hint=f"It has: {', '.join(there) or 'none that can be saved'}.",
-            )
-        kept = saved.name
+    saved = None if baseline == "none" else rival_called(baseline, others)
+    kept = kept if saved is None else saved.name
     rows = [*((r.name, r.predictions) for r in others), *own]
     best = worth(dict(rows)[kept])
-    first = max(others, key=lambda r: worth(r.predictions), default=None)
+    first = max((r for r in others if not r.constant), key=lambda r: worth(r.predictions), default=None)
     better = None
     if first is not None and worth(first.predictions) > best:
         kind = None if first.baseline is None else first.baseline.kind

@@ -157,6 +157,8 @@ class TaskRun:
                 task, built, training, checked, found=found, slots=self.slots, context=context, seed=settings.seed
             )
             fitted.compared_vectors = any(o.baseline is not None and o.baseline.kind == "apart" for o in others)
+        if settings.baseline != "none":
+            compare.rival_called(settings.baseline, others)  # refused before it is trained
         initial: dict[str, Tensor] | None = None
         if compares:
             initial = copy.deepcopy(built.state_dict())

@@ -335,6 +335,7 @@ class TextModel(LoadedText):
         """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`; with
         sentence-transformers' files where the model came with them."""
         f = self.folder
+        f.refuse_baseline()
         save_folder(
             folder,
             model=f.model,
