@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from unmask.errors import UserError
+from unmask.modalities.events.questions import query_fit
 from unmask.modalities.events.questions.queries import (
     ITEMS,
     QueryDraws,
@@ -26,8 +29,9 @@ from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overri
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, OBSERVATION_END, STATIC, Events, Labels
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
+from unmask.modalities.events.uses import pretrain as pretrain_events
 from unmask.modalities.events.uses.folder import EventFolder, new_model
-from unmask.modalities.events.uses.pretrain import batch_maker, pretrain
+from unmask.modalities.events.uses.pretrain import EventPretraining, batch_maker, pretrain
 from unmask.modalities.events.uses.query_answers import DEAD, NO_EVENTS, probabilities, unanswerable
 
 SMALL = {"width": 16, "layers": 1, "heads": 2, "inner": 24, "slots": 32, "questions": 8, "until": "last"}
@@ -71,6 +75,25 @@ def folder() -> EventFolder:
         for p in model.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(0)) * 0.1)
     return EventFolder(model=model, vocabulary=histories.vocabulary, settings=settings)
+
+
+def test_the_minutes_of_a_run_hold_the_calibration_of_its_answers(folder, monkeypatch, tmp_path):
+    """`minutes` was spent on training alone, and calibration came on top: 4 minutes took 346 seconds."""
+    settings = with_overrides(EventSettings(), SMALL | {"minutes": 10.0})
+    trained_for = EventPretraining(hospital(), settings, None).train.minutes
+    given = []
+    monkeypatch.setattr(pretrain_events, "calibrate", lambda *a: given.append(a[-1]) or [])
+    monkeypatch.setattr(pretrain_events, "save_folder", lambda *a, **k: None)
+    kind = EventPretraining(hospital(), settings, None)
+    kind.prepare(tmp_path, resume=False, first=True, say=lambda line: None)
+    kind.job(tmp_path, lambda line: None)
+    kind.save(tmp_path, SimpleNamespace(queries=SimpleNamespace(calibrated=0)))
+    assert given
+    assert trained_for * 60 + given[0] == pytest.approx(600)
+    clock = itertools.count()  # a second passes whenever it is read
+    monkeypatch.setattr(query_fit.time, "monotonic", lambda: next(clock))
+    asked = query_fit._held_out_answers(folder.model, drawer(hospital()), np.arange(12), folder.settings, 4.0)
+    assert len(np.unique(asked["patient"])) == 6
 
 
 def everything(histories: Histories) -> object:

@@ -553,3 +553,29 @@ def test_probes_know_separable_classes(rng):
         assert (predict(x[:200], labels[:200], x[200:]) == labels[200:]).mean() > 0.95
         shuffled = rng.permutation(labels[:200])
         assert (predict(x[:200], shuffled, x[200:]) == labels[200:]).mean() < 0.6
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_loss_of_pretraining_stands_beside_that_of_the_mean(tmp_path, seed, norm):
+    """What taking each hidden patch for the mean of the visible pixels would score, computed here from the pictures."""
+    pixels, labels = bars(40, seed=seed)
+    pixels = np.stack([pixels, pixels[:, ::-1], pixels // 2], -1)
+    kind = ImagePretraining((pixels, labels), settings(patch=2, norm_targets=norm, statistics=0.0, seed=seed))
+    kind.prepare(tmp_path, resume=False, first=True, say=lambda line: None)
+    job = kind.job(tmp_path, lambda line: None)
+    errors = []
+    for batch in job.validation:
+        drawn = job.validation_corruption.draw(batch, seed=0, epoch=0).flat.numpy()
+        slots = batch.segment.shape[1]
+        for row in range(len(batch.segment)):
+            hidden = drawn[drawn // slots == row] % slots
+            visible = np.setdiff1d(np.flatnonzero(batch.maskable[row].numpy()), hidden)
+            patches = batch.values["patch"][row].double().numpy().reshape(slots, -1, 3)
+            for patch in patches[hidden]:
+                if norm:
+                    variance = ((patch - patch.mean()) ** 2).sum() / (patch.size - 1)
+                    errors.append((((patch - patch.mean()) ** 2) / (variance + 1e-6)).mean())
+                else:
+                    errors.append(((patch - patches[visible].mean((0, 1))) ** 2).mean())
+    assert kind.account["rules"] == {"mean of the visible pixels": pytest.approx(np.mean(errors), rel=1e-4)}

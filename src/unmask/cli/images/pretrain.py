@@ -43,11 +43,12 @@ def pretrain(
     notes = [f"skipped {skipped} pictures that cannot be read"] if skipped else []
     if rank := finished.data.get("effective_rank"):
         notes.append(f"embeddings of held-out pictures spread over {rank:.1f} directions")
+    rules = "".join(f"; {name} {loss:.4f}" for name, loss in finished.data.get("rules", {}).items())
     lines = run_lines(
         r,
         out,
         rate=f"{finished.images_per_second:,.0f} images/s",
-        held="held out: loss {loss:.4f}" + (" per hidden patch" if settings.target == "pixels" else ""),
+        held="held out: loss {loss:.4f}" + (" per hidden patch" if settings.target == "pixels" else "") + rules,
         notes=notes,
     )
     output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)

@@ -7,14 +7,17 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Corruption
 from unmask.core.density import Plan
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError, setting
@@ -23,7 +26,7 @@ from unmask.memory import data_in_memory
 from unmask.modalities.images.network.augment import Augment
 from unmask.modalities.images.network.batches import batch_maker
 from unmask.modalities.images.network.build import codec_config, new_model, without_learning
-from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
+from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig, PatchPrediction, standardise
 from unmask.modalities.images.network.features import features
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.network.masking import image_corruption, unit_block
@@ -42,8 +45,6 @@ from unmask.training.settings import TrainSettings, lasting, refuse_unread
 
 if TYPE_CHECKING:
     from unmask.evaluation.report import Report
-from collections.abc import Mapping
-
 from unmask.evaluation.report import records
 from unmask.modalities.images.network.latents import effective_rank, relative_spread
 
@@ -122,6 +123,8 @@ class ImagePretraining(Pretrainable[ImageRun]):
                 f"{self.groups['training_groups']} groups for training, {self.groups['held_out_groups']} held out "
                 f"whole, {self.groups['groups_on_both_sides']} on both sides"
             )
+        if settings.target == "pixels":
+            self.account["rules"] = mean_rule(self.model.codec, job.validation, job.validation_corruption)
         shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
         say(
             f"{len(self.training)} training and {len(self.held_out)} held-out pictures of {shape}, "
@@ -270,6 +273,38 @@ def make_job(
     return job, settings
 
 
+MEAN = "mean of the visible pixels"
+
+
+def mean_rule(codec: PatchCodec, batches: Iterable[PackedBatch], corruption: Corruption) -> dict[str, float]:
+    """The loss, on the patches that validation hides, of taking each for the mean of its picture's visible pixels (of
+    patches that are predicted standardised: for flat, with the mean and deviation that visible ones have in the mean).
+    Empty where nothing is hidden."""
+    config, total, count = codec.config, 0.0, 0
+    for batch in batches:
+        patch, flat = batch.values["patch"].flatten(0, 1).float(), corruption.draw(batch, seed=0, epoch=0).flat
+        visible = batch.maskable.flatten().clone()
+        visible[flat] = False
+        picture = batch.identity.flatten().unique(return_inverse=True)[1]
+        where = torch.nn.functional.one_hot(picture).double() * visible[:, None]
+
+        def means(numbers: Tensor, shares: Tensor = where, picture: Tensor = picture) -> Tensor:
+            """(slots, n): of each number, its mean over the visible patches of the slot's picture."""
+            known = (~numbers.isnan()).double()
+            sums = shares.T @ numbers.nan_to_num().double() / (shares.T @ known).clamp_min(1)
+            return sums.float()[picture]
+
+        if config.normalised:
+            pattern, statistics = torch.zeros_like(patch), means(torch.cat(standardise(patch)[1:], -1))
+        else:
+            pixels = patch.unflatten(-1, (-1, config.channels))
+            pattern, statistics = means(pixels.nanmean(1)).repeat(1, pixels.shape[1]), None
+        spread = statistics[flat] if statistics is not None and hasattr(codec, "statistics") else None
+        total += float(PatchPrediction(pattern[flat], spread, config).loss(patch[flat]))
+        count += len(flat)
+    return {MEAN: total / count} if count else {}
+
+
 def _validation(
     numbers: np.ndarray, make: Callable[..., PackedBatch], batch: int, config: PatchCodecConfig, views: int
 ) -> Sequence[PackedBatch]:
@@ -331,6 +366,7 @@ def write_report(finished: ImageRun) -> Path:
     page.facts(
         {
             "Held-out loss": r.held_out("loss", "{:.4f}"),
+            **{f"Loss of the {name}": f"{value:.4f}" for name, value in finished.data.get("rules", {}).items()},
             "Steps": r.steps,
             "Time": f"{r.seconds:.0f} s",
             "Images/s": f"{finished.images_per_second:,.0f}",
