@@ -140,7 +140,7 @@ class TableModel(FittedTable):
         lacking = np.column_stack(model.holes(columns)).astype(np.uint8)
         order = hash_keys(settings.train.seed, np.arange(len(lacking)), Salt.SAVED_HOLES).argsort()
         model.extra["holes"] = lacking[order[:PATTERNS]]
-        model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns, table.fitted.fold)
+        model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns)
         model.extra |= learn_safety(columns, found.sizes)
         model.facts["point"] = [
             writes_point(raw, c)

@@ -2,9 +2,8 @@
 the mode.
 
 The cells are those that calibrate the intervals (`CellTable.calibrate`): the linear and additive parts that judge them
-were fitted without their rows, and the mean, median or mode beside them is that of the other rows. Two things still saw
-them: the borders of a quantity's bins, and the choice of how long to train. Figures are of one member; all together are
-a little better.
+were fitted without their rows. Two things still saw them: the borders of a quantity's bins, and the choice of how long
+to train. Figures are of one member; all together are a little better. The mean, median or mode is that of all rows.
 """
 
 from __future__ import annotations
@@ -70,46 +69,35 @@ def covered(judged: Judged, coverage: float, least: int) -> float | None:
     return float(held.mean()) if len(held) else None
 
 
-def trivial(judged: Judged, values: np.ndarray, fold: np.ndarray, rule: str) -> np.ndarray:
-    """What the mean, the median or the mode of the rows that are not the member's held-out ones says of every judged
-    cell."""
-    out = np.full(len(judged), np.nan)
-    for m in np.unique(judged.member):
-        others = values[(fold != m) & ~np.isnan(values)]
-        if not len(others):
-            continue
-        if rule == "mode":
-            level, count = np.unique(others, return_counts=True)
-            guess = level[count.argmax()]
-        else:
-            guess = others.mean() if rule == "mean" else np.median(others)
-        out[judged.member == m] = guess
-    return out
+def best_constant(values: np.ndarray, rule: str) -> float:
+    """The mean, the median or the mode of the observed values, of all rows. That of the rows besides the held-out ones
+    leans away from these: of two levels that are equally frequent it is the one that is rarer among them."""
+    known = values[~np.isnan(values)]
+    if rule == "mode":
+        level, count = np.unique(known, return_counts=True)
+        return float(level[count.argmax()])
+    return float(known.mean() if rule == "mean" else np.median(known))
 
 
-def column_figures(
-    column: Column, judged: Judged, values: np.ndarray, fold: np.ndarray, *, least: int = 30
-) -> dict[str, Any]:
+def column_figures(column: Column, judged: Judged, values: np.ndarray, *, least: int = 30) -> dict[str, Any]:
     """The figures of one column; see `columns_imputed`.
 
     Args:
         values: (rows,) of the column, NaN where missing.
-        fold: (rows,) the member that did not train on a row.
         least: calibration cells that an interval of its own width asks for.
     """
     rule = "mean" if column.is_quantity else "mode"
-    plain = trivial(judged, values, fold, rule)
+    plain = best_constant(values, rule)
     if column.is_quantity:
         losses = [(p - judged.truth) ** 2 for p in (judged.point, plain)]
         error, base = (math.sqrt(loss.mean()) if len(loss) else math.nan for loss in losses)
-        median = trivial(judged, values, fold, "median")
         more = {
             "mae": _mean(np.abs(judged.point - judged.truth)),
-            "mae_of_median": _mean(np.abs(median - judged.truth)),
+            "mae_of_median": _mean(np.abs(best_constant(values, "median") - judged.truth)),
             "coverage": covered(judged, COVERAGE, least),
         }
     else:
-        losses = [(p != judged.truth).astype(float) for p in (judged.point, plain)]
+        losses = [np.not_equal(p, judged.truth).astype(float) for p in (judged.point, plain)]
         error, base = (float(loss.mean()) if len(loss) else math.nan for loss in losses)
         more = {"mae": None, "mae_of_median": None, "coverage": None}
     verdict = judgement(losses[1] - losses[0], judged.row, error, base)
@@ -167,9 +155,7 @@ def sentence(verdict: str, rule: str, coverage: float | None) -> str:
     return words
 
 
-def columns_imputed(
-    schema: Schema, judged: dict[int, Judged], columns: Sequence[np.ndarray], fold: np.ndarray
-) -> list[dict[str, Any]]:
+def columns_imputed(schema: Schema, judged: dict[int, Judged], columns: Sequence[np.ndarray]) -> list[dict[str, Any]]:
     """One dict per modelled column with judged cells: how well held-out cells are imputed.
 
     Keys: column, kind, measure ("rmse", in the column's unit, of dates in days; or "share_wrong"), unit, error,
@@ -178,7 +164,7 @@ def columns_imputed(
     (see `judgement`), sentence. All errors: lower is better.
     """
     return [
-        column_figures(schema.columns[i], judged[place], columns[place], fold)
+        column_figures(schema.columns[i], judged[place], columns[place])
         for place, i in enumerate(schema.modelled)
         if place in judged and len(judged[place])
     ]
