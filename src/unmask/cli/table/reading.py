@@ -38,7 +38,7 @@ def table_model(model: str) -> Any:
 
 def schema_lines(schema: str | None, missing: Sequence[str]) -> dict[str, Any]:
     """What a person says of a table: a schema file, and further spellings of a missing value."""
-    from unmask.modalities.table.schema.infer import spellings
+    from unmask.modalities.table.schema.raw_column import spellings
     from unmask.training.settings import load_toml
 
     found: dict[str, Any] = dict(load_toml(Path(schema))) if schema else {}

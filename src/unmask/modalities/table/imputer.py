@@ -25,7 +25,8 @@ from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.infer import infer_schema, spellings
+from unmask.modalities.table.schema.infer import infer_schema
+from unmask.modalities.table.schema.raw_column import spellings
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column
 from unmask.modalities.table.schema.values import encode, missing_cells
 from unmask.modalities.table.writing.containers import appended, chosen, handed_out, is_frame, replaced, series_of

@@ -14,7 +14,7 @@ SHOWN = 20
 """Bad cells that an error names; the rest are counted per column."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """One thing noticed.
 

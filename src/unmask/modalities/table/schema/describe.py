@@ -266,10 +266,10 @@ def describe(
     )
     columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]
     findings += _of_the_table(frame, found, columns, findings)
-    findings += [Finding(severity="note", column=None, code="file", text=text) for text in frame.notes]
+    findings += [Finding("note", None, "file", text) for text in frame.notes]
     if frame.encoding != "utf-8":
         text = f"the file is read as {frame.encoding}, and tables filled from it are written so"
-        findings.append(Finding(severity="note", column=None, code="encoding", text=text))
+        findings.append(Finding("note", None, "encoding", text))
     findings.sort(key=lambda f: ("error", "warning", "note").index(f.severity))
     return Description(
         source=frame.source, rows=len(frame), columns=columns, findings=findings, schema=found, decimal=told
@@ -319,7 +319,7 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described], findin
     out: list[Finding] = []
 
     def warn(column: str | None, code: str, text: str, add: str = "") -> None:
-        out.append(Finding(severity="warning", column=column, code=code, text=text, add=add))
+        out.append(Finding("warning", column, code, text, add))
 
     texts = [
         tuple("" if g or no_value(v) else text_of(v) for v, g in zip(raw, missing_cells(raw, c, schema), strict=True))

@@ -16,8 +16,9 @@ from unmask.errors import UserError, suggest
 from unmask.modalities.table.reading.decimal_marks import Spelling, spellings_of
 from unmask.modalities.table.reading.findings import Finding, refuse, setting
 from unmask.modalities.table.reading.parse import text_of
-from unmask.modalities.table.schema.column import column_of, spellings
-from unmask.modalities.table.schema.schema import Column, Schema
+from unmask.modalities.table.schema.column import column_of
+from unmask.modalities.table.schema.raw_column import spellings
+from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.survival_pair import Named, with_pair
 from unmask.modalities.table.schema.suspicious_values import (
     copied_rows,
@@ -94,7 +95,8 @@ def look(
         findings += noticed
         spelt[name] = empty
     for raw, c in zip(columns, found, strict=True):
-        findings += [_noted("blank", note) for note in blank_notes(c.name, raw, c.blank, (*missing, *c.missing))]
+        blanks = blank_notes(c.name, raw, c.blank, (*missing, *c.missing))
+        findings += [Finding("note", None, "blank", note) for note in blanks]
     columns = [with_blanks(raw, c.blank, (*missing, *c.missing)) for raw, c in zip(columns, found, strict=True)]
     findings += (
         spelt_missing(spelt)
@@ -118,7 +120,7 @@ def look(
     except UserError as error:
         if strict:
             raise
-        findings.append(Finding(severity="error", column=None, code="survival_pair", text=error.what, add=error.hint))
+        findings.append(Finding("error", None, "survival_pair", error.what, error.hint))
     schema, empty_by_meaning = structural(schema, columns, {name for name, v in given.items() if "structural" in v})
     findings += empty_by_meaning
     findings = [
@@ -128,10 +130,6 @@ def look(
     findings.sort(key=lambda f: order.index(f.severity))
     notes = tuple(str(f) for f in findings if f.severity != "error")
     return dataclasses.replace(schema, notes=notes), findings
-
-
-def _noted(code: str, text: str) -> Finding:
-    return Finding(severity="note", column=None, code=code, text=text)
 
 
 FEWEST = 10
@@ -186,23 +184,18 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
         if np.log(tried) + hypergeom.logsf(both - 1, rows, empty, there) > np.log(CHANCE):
             continue
         changed[i] = dataclasses.replace(c, structural=(name, v))
-        certain = name == schema.event
         text = (
             f"{c.name!r} is empty where {name!r} is {v!r} ({both} of {there} rows, and {empty - both} of the other "
-            f"{rows - there}): "
-            f"structural, those cells are left empty{_designs(c)}"
+            f"{rows - there}): structural, those cells are left empty"
+            + (", and it explains no outcome" if c.modelled else "")
         )
         add = f"If it was only not measured there: {setting(c.name, 'structural = false')}"
         findings.append(
-            Finding(severity="note", column=None, code="structural", text=text)
-            if certain
-            else Finding(severity="warning", column=c.name, code="structural", text=f"{text}.", add=add)
+            Finding("note", None, "structural", text)
+            if name == schema.event
+            else Finding("warning", c.name, "structural", f"{text}.", add)
         )
     return dataclasses.replace(schema, columns=tuple(changed)), findings
-
-
-def _designs(column: Column) -> str:
-    return ", and it explains no outcome" if column.modelled else ""
 
 
 def _rules(here: np.ndarray, empty: np.ndarray) -> bool:
@@ -213,6 +206,3 @@ def _rules(here: np.ndarray, empty: np.ndarray) -> bool:
 def _texts(raw: np.ndarray) -> np.ndarray:
     known: dict[object, str] = {}
     return np.array([known.setdefault(v, text_of(v)) for v in raw.tolist()])
-
-
-__all__ = ["infer_schema", "look", "spellings"]

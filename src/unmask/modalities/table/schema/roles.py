@@ -227,26 +227,13 @@ def zeros_in_front(name: str, texts: Sequence[str]) -> list[Finding]:
         add = " or ".join(
             setting(name, f'kind = "datetime", format = "{form}"').replace('", f', '"\nf') for form in forms
         )
-        return [
-            Finding(
-                severity="warning",
-                column=name,
-                code="date_as_number",
-                text=f"{name!r} holds texts such as {example!r}, which read as dates: kept as codes. If they are "
-                "dates:",
-                add=add,
-            )
-        ]
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="zeros_in_front",
-            text=f"{name!r} holds texts such as {example!r}, with zeros in front: kept as codes, not as numbers. If "
-            "they are numbers:",
-            add=setting(name, 'kind = "integer"'),
-        )
-    ]
+        text = f"{name!r} holds texts such as {example!r}, which read as dates: kept as codes. If they are dates:"
+        return [Finding("warning", name, "date_as_number", text, add)]
+    text = (
+        f"{name!r} holds texts such as {example!r}, with zeros in front: kept as codes, not as numbers. If they are "
+        "numbers:"
+    )
+    return [Finding("warning", name, "zeros_in_front", text, setting(name, 'kind = "integer"'))]
 
 
 def _reads(text: str, form: str) -> bool:
@@ -277,16 +264,9 @@ def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
         for g in found[:5]
         for show in [ascii if len({unicodedata.normalize("NFC", t) for t in g}) < len(g) else repr]
     ) + ("; ..." if len(found) > 5 else "")
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="spelt_alike",
-            text=f"{name!r} holds spellings that may mean the same: {listed}. They are kept apart, as categories of "
-            "their own",
-            add=f"Write one of them in the file ({named([g[0] for g in found])}).",
-        )
-    ]
+    text = f"{name!r} holds spellings that may mean the same: {listed}. They are kept apart, as categories of their own"
+    add = f"Write one of them in the file ({named([g[0] for g in found])})."
+    return [Finding("warning", name, "spelt_alike", text, add)]
 
 
 _ALIKE = str.maketrans(

@@ -172,7 +172,7 @@ def _late(place: Place) -> str:
 
 
 def _finding(severity: Literal["warning", "note"], text: str) -> Finding:
-    return Finding(severity=severity, column=None, code="survival_pair", text=text)
+    return Finding(severity, None, "survival_pair", text)
 
 
 def event_levels(

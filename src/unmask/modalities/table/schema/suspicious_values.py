@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
-from unmask.modalities.table.reading.findings import Finding, named, setting
+from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.parse import text_of
+from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, words_of
 from unmask.modalities.table.schema.schema import Column
 from unmask.natural import natural
@@ -43,9 +43,6 @@ NO_VALUE_WORDS = re.compile(
     r"sconosciut[oa]|non noto|-+|\.\.+|\*+|\(missing\)|<missing>|leer|vacío)",
     re.IGNORECASE,
 )
-
-SHEET_ERROR = re.compile(r"#[¡¿]?[^\W\d_]+(?:/0)?[!?]|#{2,}")
-"""What spreadsheets show for a formula without a result, in their languages, or where a column is too narrow."""
 
 _CODED = re.compile(
     r"(?:.* )?(?:grade|stage|type|code|class|group|category|cat|level|status|race|ethnicity|ethnic|site|cent(?:er|re)|"
@@ -115,26 +112,16 @@ def _far_below(values: np.ndarray) -> bool:
     return bool(rest[0] >= 0.3 * (rest[-1] - rest[0]) and rest[0] >= 6 * steps.max())
 
 
-def sentinels(name: str, found: Mapping[float, int], others: tuple[float, float]) -> list[Finding]:
-    """What `sentinel_values` found.
-
-    Args:
-        others: the least and the greatest of the other values.
-    """
-    if not found:
-        return []
+def sentinels(c: RawColumn, found: Mapping[float, int], others: tuple[float, float]) -> None:
+    """What `sentinel_values` found; `others` are the least and the greatest of the other values."""
     listed = ", ".join(f"{v:g} ({n} cells)" for v, n in sorted(found.items()))
     codes = [int(v) if v == int(v) else v for v in sorted(found)]
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="sentinel",
-            text=f"{name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as "
-            "numbers; a code for no value, often. If so:",
-            add=setting(name, f"missing = {json.dumps(codes)}"),
-        )
-    ]
+    c.warn(
+        "sentinel",
+        f"{c.name!r} holds {listed} apart from its other values ({others[0]:g} to {others[1]:g}): read as numbers; a "
+        "code for no value, often. If so:",
+        c.setting(f"missing = {json.dumps(codes)}"),
+    )
 
 
 def far_off(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -175,86 +162,52 @@ def _parted(x: np.ndarray, counts: np.ndarray, most: float) -> int:
     return 0
 
 
-def extremes(name: str, listed: Sequence[tuple[float, int]], others: tuple[float, float]) -> list[Finding]:
-    """Numbers that `far_off` found.
-
-    Args:
-        listed: of each the number and its row.
-        others: the least and the greatest of the other values.
-    """
-    if not listed:
-        return []
+def extremes(c: RawColumn, listed: Sequence[tuple[float, int]], others: tuple[float, float]) -> None:
+    """Numbers that `far_off` found, each with its row; `others` are the least and the greatest of the other values."""
     cells = ", ".join(f"{v:g} (row {row})" for v, row in listed)
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="extreme",
-            text=f"{name!r} holds {cells}, far from its other values ({others[0]:g} to {others[1]:g}): read as they "
-            "stand. A slip of the decimal point or another unit, often. If so:",
-            add="Correct the cells or empty them.",
-        )
-    ]
+    c.warn(
+        "extreme",
+        f"{c.name!r} holds {cells}, far from its other values ({others[0]:g} to {others[1]:g}): read as they stand. A "
+        "slip of the decimal point or another unit, often. If so:",
+        "Correct the cells or empty them.",
+    )
 
 
-def no_value_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
+def no_value_words(c: RawColumn, counts: Mapping[str, int]) -> None:
     """Words such as Unknown among the categories of a column."""
     found = {t: n for t, n in counts.items() if NO_VALUE_WORDS.fullmatch(t.strip())}
-    if not found:
-        return []
-    listed = ", ".join(f"{t!r} ({n} cells)" for t, n in found.items())
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="unknown_category",
-            text=f"{name!r} holds {listed}: kept as a category. If it means that there is no value:",
-            add=setting(name, f"missing = {json.dumps(list(found), ensure_ascii=False)}"),
-        )
-    ]
+    _kept(c, "unknown_category", found, ": kept as a category. If it means that there is no value:")
 
 
-def kept_words(name: str, counts: Mapping[str, int]) -> list[Finding]:
+def kept_words(c: RawColumn, counts: Mapping[str, int]) -> None:
     """`None` and `Na` in a column of categories: kept as values."""
-    if not counts:
-        return []
-    listed = ", ".join(f"{t!r} ({n} cells)" for t, n in counts.items())
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="none_as_value",
-            text=f"{name!r} holds {listed} beside other texts: taken for a value. If it means that there is none:",
-            add=setting(name, f"missing = {json.dumps(list(counts), ensure_ascii=False)}"),
-        )
-    ]
+    _kept(c, "none_as_value", counts, " beside other texts: taken for a value. If it means that there is none:")
 
 
-def codes(name: str, values: np.ndarray, rows: int) -> list[Finding]:
+def _kept(c: RawColumn, code: str, counts: Mapping[str, int], what: str) -> None:
+    if counts:
+        listed = ", ".join(f"{t!r} ({n} cells)" for t, n in counts.items())
+        add = c.setting(f"missing = {json.dumps(list(counts), ensure_ascii=False)}")
+        c.warn(code, f"{c.name!r} holds {listed}{what}", add)
+
+
+def codes(c: RawColumn, values: np.ndarray) -> None:
     """Whole numbers that could be the codes of categories: few, without a gap, from 0 or 1, each many times.
 
     Args:
-        values: the column's distinct numbers.
-        rows: cells that hold a value.
+        values: the column's distinct numbers, rising.
     """
-    values = np.sort(values)
-    coded = bool(_CODED.fullmatch(words_of(name)))
+    coded = bool(_CODED.fullmatch(words_of(c.name)))
     gaps = values[-1] - values[0] + 1 - len(values)
-    few = 3 <= len(values) <= (30 if coded else 12) and rows >= (3 if coded else 5) * len(values)
-    unit = len(values) >= 3 and bool(_UNIT.fullmatch(words_of(name)))
-    if not unit and (not few or values[0] not in (0, 1) or (gaps > 0 and not coded)):
-        return []
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="codes",
-            text=f"{name!r} holds {len(values)} whole numbers {values[0]:g}..{values[-1]:g}: a quantity is assumed. If "
-            f"they are codes of "
-            "categories (or ordinal, if they are ranked):",
-            add=setting(name, 'kind = "nominal"'),
+    few = 3 <= len(values) <= (30 if coded else 12) and c.rows >= (3 if coded else 5) * len(values)
+    unit = len(values) >= 3 and bool(_UNIT.fullmatch(words_of(c.name)))
+    if unit or (few and values[0] in (0, 1) and (gaps <= 0 or coded)):
+        c.warn(
+            "codes",
+            f"{c.name!r} holds {len(values)} whole numbers {values[0]:g}..{values[-1]:g}: a quantity is assumed. If "
+            "they are codes of categories (or ordinal, if they are ranked):",
+            c.setting('kind = "nominal"'),
         )
-    ]
 
 
 _DAY_NAMES = re.compile(
@@ -296,15 +249,7 @@ def dates_as_numbers(name: str, values: np.ndarray) -> list[Finding]:
         what = f"moments in {'seconds' if high <= 2.5e9 else 'milliseconds'} since 1970"
     else:
         return []
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="date_as_number",
-            text=f"{first} {what}: not taken for such. If they are:",
-            add=add,
-        )
-    ]
+    return [Finding("warning", name, "date_as_number", f"{first} {what}: not taken for such. If they are:", add)]
 
 
 def _are_days(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> bool:
@@ -319,16 +264,12 @@ _DEPENDENT = (
 )
 
 
-def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
+def repeated_ids(c: RawColumn, distinct: int) -> None:
     """Several rows per patient."""
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="repeated_ids",
-            text=f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. {_DEPENDENT}",
-        )
-    ]
+    c.warn(
+        "repeated_ids",
+        f"{c.name!r} names {distinct} individuals in {c.rows} rows: several rows per individual. {_DEPENDENT}",
+    )
 
 
 def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> list[Finding]:
@@ -363,17 +304,12 @@ def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> lis
         return []
     runs, name, same = best
     others = ", ".join(map(repr, same[:3])) + (f" and {len(same) - 3} more" if len(same) > 3 else "")
-    return [
-        Finding(
-            severity="warning",
-            column=name,
-            code="repeated_rows",
-            text=f"{name!r} holds {runs} values, equal ones in consecutive rows, within which {others} never "
-            f"{'changes' if len(same) == 1 else 'change'}: individuals (or centres) with several rows each, by all "
-            f"appearances. {_DEPENDENT}, and declare the column an identifier:",
-            add=setting(name, 'kind = "id"'),
-        )
-    ]
+    text = (
+        f"{name!r} holds {runs} values, equal ones in consecutive rows, within which {others} never "
+        f"{'changes' if len(same) == 1 else 'change'}: individuals (or centres) with several rows each, by all "
+        f"appearances. {_DEPENDENT}, and declare the column an identifier:"
+    )
+    return [Finding("warning", name, "repeated_rows", text, setting(name, 'kind = "id"'))]
 
 
 def _comparable(cells: np.ndarray) -> np.ndarray:
@@ -409,7 +345,7 @@ def copied_rows(columns: Sequence[np.ndarray], few: Literal["warning", "note"]) 
     text = f"{copies} {'row is a copy of another' if copies == 1 else 'rows are copies of others'}, in every column"
     if whole:
         text += f": most stand there {often.argmax()} times, as if a file was appended to itself"
-    return [Finding(severity="warning" if whole else few, column=None, code="duplicate_rows", text=text)]
+    return [Finding("warning" if whole else few, None, "duplicate_rows", text)]
 
 
 LEAST_CHANGES = 10
@@ -429,9 +365,7 @@ def no_header(columns: Sequence[Column]) -> list[Finding]:
     if len(names) < 2 or names == list(map(str, range(len(names)))) or not all(fits(c) for c in columns if c.modelled):
         return []
     text = f"the first line looks like a row, not like names of columns: {', '.join(map(repr, names[:5]))}"
-    return [
-        Finding(severity="warning", column=None, code="no_header", text=text, add="Write names in a line of their own.")
-    ]
+    return [Finding("warning", None, "no_header", text, "Write names in a line of their own.")]
 
 
 def same_names(columns: Sequence[Column]) -> list[Finding]:
@@ -440,65 +374,19 @@ def same_names(columns: Sequence[Column]) -> list[Finding]:
     places: dict[str, list[int]] = {}
     for i, c in enumerate(columns):
         places.setdefault(c.name, []).append(i)
+    add = "Give every column a name of its own, or take out those that are not wanted."
     return [
-        Finding(
-            severity="error",
-            column=name,
-            code="duplicate_name",
-            text=f"columns {', '.join(str(i + 1) for i in own[:-1])} and {own[-1] + 1} are called {name!r}",
-            add="Give every column a name of its own, or take out those that are not wanted.",
-        )
+        Finding("error", name, "duplicate_name", f"columns {listed} and {own[-1] + 1} are called {name!r}", add)
         for name, own in places.items()
         if len(own) > 1 and (name.strip() or any(columns[i].modelled for i in own))
+        for listed in [", ".join(str(i + 1) for i in own[:-1])]
     ]
-
-
-def spelt_in(raw: np.ndarray, empty: np.ndarray) -> dict[str, int]:
-    """What stands in a column's missing cells -> in how many.
-
-    Args:
-        empty: which cells are missing.
-    """
-    cells = raw[empty]
-    if cells.dtype == object:
-        return dict(Counter(v for v in cells if isinstance(v, str)))
-    return dict(Counter(text_of(v) for v in cells if v == v))
 
 
 def spelt_missing(found: Mapping[str, Mapping[str, int]]) -> list[Finding]:
-    """Which spellings were taken for missing, per column; empty cells need no word.
-
-    Args:
-        found: column -> spelling -> cells.
-    """
-    spellings = {c: {t: n for t, n in spelt.items() if t.strip()} for c, spelt in found.items()}
-    return [
-        Finding(
-            severity="note",
-            column=c,
-            code="missing_spelling",
-            text=f"{c!r}: taken for missing: " + ", ".join(f"{t!r} ({n} cells)" for t, n in spelt.items()),
-        )
-        for c, spelt in spellings.items()
-        if spelt
-    ]
-
-
-__all__ = [
-    "codes",
-    "copied_rows",
-    "dates_as_numbers",
-    "extremes",
-    "far_off",
-    "kept_words",
-    "named",
-    "no_header",
-    "no_value_words",
-    "repeated_ids",
-    "repeated_rows",
-    "same_names",
-    "sentinel_values",
-    "sentinels",
-    "spelt_in",
-    "spelt_missing",
-]
+    """Which spellings were taken for missing (column -> spelling -> cells); empty cells need no word."""
+    out = []
+    for name, spelt in found.items():
+        if listed := ", ".join(f"{t!r} ({n} cells)" for t, n in spelt.items() if t.strip()):
+            out.append(Finding("note", name, "missing_spelling", f"{name!r}: taken for missing: {listed}"))
+    return out

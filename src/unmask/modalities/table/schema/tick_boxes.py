@@ -94,15 +94,13 @@ def unexplained(
     held = int((~empty).sum())
     other = "no" if numbers(np.array(texts, object))[1].any() else "0"
     no = spelled(_NO.get(min(values), other), texts[0])
-    lines = [setting(name, f"blank = {toml_text(no)}"), setting(name, 'missing = [""]')]
-    return [
-        Finding(
-            severity="error",
-            column=name,
-            code="tick_box",
-            text=f"column {name!r} holds {', '.join(map(repr, texts))} in {held} of {len(raw)} rows, and no value in "
-            "the others: an empty cell may mean no, as in a tick box, or that nobody knows",
-            add=f"If it means no: {lines[0]}. If nobody knows, and all are to be imputed as {texts[0]!r}: {lines[1]}. "
-            'kind = "text" leaves the column out.',
-        )
-    ]
+    no, unknown = setting(name, f"blank = {toml_text(no)}"), setting(name, 'missing = [""]')
+    text = (
+        f"column {name!r} holds {', '.join(map(repr, texts))} in {held} of {len(raw)} rows, and no value in "
+        "the others: an empty cell may mean no, as in a tick box, or that nobody knows"
+    )
+    add = (
+        f"If it means no: {no}. If nobody knows, and all are to be imputed as {texts[0]!r}: {unknown}. "
+        'kind = "text" leaves the column out.'
+    )
+    return [Finding("error", name, "tick_box", text, add)]

@@ -128,12 +128,10 @@ def _coded(
         cache: dict[Any, float] = {}
         for i in np.flatnonzero(~missing):
             value = raw[i]
-            code = cache.get(value)
-            if code is None:
-                code = cache[value] = number.get(text_of(value), -1.0)
-            if code < 0 and unseen == "error":
-                wrong.append(int(i))
-            out[i] = np.nan if code < 0 else code
+            if value not in cache:
+                cache[value] = number.get(text_of(value), np.nan)
+            out[i] = cache[value]
+        wrong = np.flatnonzero(~missing & np.isnan(out)).tolist() if unseen == "error" else []
         known = ", ".join(column.categories[:8]) + (", ..." if len(column.categories) > 8 else "")
         says = " was not seen in training"
         hint = f"Known: {known}. Correct it, or have `impute` treat it as unknown: {option('unseen', 'missing')}."
@@ -141,19 +139,10 @@ def _coded(
         seen = out[~np.isnan(out)]
         constant = len(column.categories) == 1 and column.structural is None and bool(len(seen))
         return out, unexplained(column.name, raw, missing, column.categories, own) if constant else []
-    code_ = "value" if column.is_quantity else "unseen"
-    return out, [
-        Finding(
-            severity="error",
-            column=column.name,
-            code=code_,
-            text=f"column {column.name!r}{says}",
-            add=hint,
-            wrong=says,
-            prefix="" if column.is_quantity else "category ",
-            cells=tuple(zip(map(frame.row_name, wrong), raw[wrong].tolist(), strict=True)),
-        )
-    ]
+    code, prefix = ("value", "") if column.is_quantity else ("unseen", "category ")
+    cells = tuple(zip(map(frame.row_name, wrong), raw[wrong].tolist(), strict=True))
+    text = f"column {column.name!r}{says}"
+    return out, [Finding("error", column.name, code, text, hint, cells=cells, prefix=prefix, wrong=says)]
 
 
 def decode(values: np.ndarray, column: Column) -> list[Any]:

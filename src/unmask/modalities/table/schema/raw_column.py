@@ -1,0 +1,117 @@
+"""One column of a table being read: its cells, the numbers they are, what a person says of it, and what is noticed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from unmask.modalities.table.reading.decimal_marks import Spelling, spelling_of
+from unmask.modalities.table.reading.findings import Finding, named, setting
+from unmask.modalities.table.reading.parse import is_missing, measured, text_of
+from unmask.modalities.table.schema.schema import QUANTITIES
+from unmask.modalities.table.schema.tick_boxes import with_blanks
+
+SHEET_ERROR = re.compile(r"#[¡¿]?[^\W\d_]+(?:/0)?[!?]|#{2,}")
+"""What spreadsheets show for a formula without a result, in their languages, or where a column is too narrow."""
+
+
+def spellings(given: Any) -> tuple[str, ...]:
+    """One spelling of a missing value, or several, as texts."""
+    return tuple(text_of(m) for m in (given if isinstance(given, list | tuple) else [given]))
+
+
+class RawColumn:
+    """See the module.
+
+    Args:
+        missing: spellings of a missing value in all columns.
+        spelling: how it writes numbers.
+        levels: what its type declares of categories; see `Frame.levels`.
+
+    Attributes:
+        raw: the cells, None where a formula has no result (`broken`); empty: which of them hold no value.
+        values, counts: the distinct cells that hold one, and how often each stands there.
+        number, bad: of each of these, its number, and whether it is none.
+        rows: cells that hold a value.
+        findings: what is noticed, in order.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        raw: np.ndarray,
+        given: Mapping[str, Any],
+        *,
+        missing: tuple[str, ...],
+        spelling: Spelling,
+        levels: tuple[str, ...] | None,
+        row_name: Callable[[int], int],
+    ) -> None:
+        self.name, self.given, self.levels, self.row_name = name, given, levels, row_name
+        self.findings: list[Finding] = []
+        self.spelling = spelling_of(raw, told=given["decimal"]) if "decimal" in given else spelling
+        self.own = spellings(given["missing"]) if "missing" in given else ()
+        self.missing = (*missing, *self.own)
+        keep = [text_of(t) for t in given["categories"]] if isinstance(given.get("categories"), list | tuple) else None
+        self.blank = text_of(given["blank"]) if given.get("blank") is not None else None
+        raw = self.raw = self._shown = with_blanks(raw, self.blank, self.missing, name)
+        self.empty = is_missing(raw, self.missing, () if given.get("kind") in QUANTITIES else keep)
+        self.values, self.counts = _distinct(raw[~self.empty])
+        self.broken = {v for v in self.values if isinstance(v, str) and SHEET_ERROR.fullmatch(v.strip())}
+        if self.broken:
+            errors = np.array([isinstance(v, str) and v in self.broken for v in raw])
+            self.empty, self.raw = self.empty | errors, raw.copy()
+            self.raw[errors] = None
+            self.values, self.counts = _distinct(raw[~self.empty])
+        self.rows = int(self.counts.sum())
+        suffixes = [*given.get("suffixes", ()), *([given["unit"]] if isinstance(given.get("unit"), str) else [])]
+        self.number, self.bad = measured(self.values, self.spelling.marks, given.get("limits"), suffixes)
+
+    def spelt(self) -> dict[str, int]:
+        """Which texts were taken for missing, in how many cells."""
+        return spelt_in(self.raw, self.empty)
+
+    def setting(self, line: str) -> str:
+        """A line of a schema file about this column."""
+        return setting(self.name, line)
+
+    def note(self, code: str, text: str) -> None:
+        """Say something that wants no decision."""
+        self.findings.append(Finding("note", self.name, code, text))
+
+    def warn(self, code: str, text: str, add: str = "") -> None:
+        """Say something that wants a decision, and what to `add` to the schema for it."""
+        self.findings.append(Finding("warning", self.name, code, text, add))
+
+    def error(
+        self, code: str, wrong: str, hint: str, values: Iterable[Any], shown: Callable[[Any], Any] = lambda v: v
+    ) -> None:
+        """An error of all cells that hold one of some values."""
+        values = set(values)
+        rows = [i for i, v in enumerate(self._shown.tolist()) if v.__hash__ is not None and v in values]
+        text = f"column {self.name!r}: {len(rows)} cells: {named(sorted(map(str, values)))}{wrong}"
+        cells = tuple((self.row_name(i), shown(self._shown[i])) for i in rows)
+        self.findings.append(Finding("error", self.name, code, text, hint, cells=cells, wrong=wrong))
+
+
+def spelt_in(raw: np.ndarray, empty: np.ndarray) -> dict[str, int]:
+    """What stands in a column's missing cells (`empty`) -> in how many."""
+    cells = raw[empty]
+    if cells.dtype == object:
+        return dict(Counter(v for v in cells if isinstance(v, str)))
+    return dict(Counter(text_of(v) for v in cells if v == v))
+
+
+def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct values, in the order in which they come for objects, and how often each stands there."""
+    if values.dtype != object:
+        return np.unique(values, return_counts=True)
+    counts = Counter(values.tolist())
+    pairs = list(counts.items())
+    if len(set(map(type, counts))) > 1:  # True and 1 are equal, and not the same
+        pairs = [(v, n) for (_, v), n in Counter((type(v), v) for v in values.tolist()).items()]
+    return np.array([*(v for v, _ in pairs), None], object)[:-1], np.array([n for _, n in pairs], np.int64)
