@@ -19,7 +19,7 @@ MOST = {
     "gone": 1,
     "beside": 16,
     "look": 11,
-    "looks": 3,
+    "looks": 2,
     "looked": 5,
     "apart": 20,
     "parted": 7,

@@ -17,7 +17,7 @@ from tiny_run import EXAMPLES, TEXT, job, lines, trained
 from unmask.core.batch import pack
 from unmask.errors import UserError
 from unmask.memory import Free, _group_memory, free_memory, held_memory
-from unmask.training import compute, validation
+from unmask.training import budget, compute, validation
 from unmask.training import run as room
 from unmask.training.ahead import MadeWhenNeeded, ahead
 from unmask.training.budget import Need, fit, gigabytes, measure
@@ -121,7 +121,7 @@ def test_a_split_step_learns_what_a_whole_one_does(tmp_path, monkeypatch):
 
     monkeypatch.setattr(validation, "validate", evaluated)
     whole = trained(tmp_path / "whole")
-    monkeypatch.setattr(compute, "free_memory", lambda *_, **__: Free(1e9, "a test"))
+    monkeypatch.setattr(budget, "free_memory", lambda *_, **__: Free(1e9, "a test"))
     monkeypatch.setattr(compute, "measure", lambda *_, **__: need(row=400e6))
     split = trained(tmp_path / "split")
     assert (whole.micro_batches, split.micro_batches) == (1, 4)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, FinetuneResult, Schedule, finetune
+from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, FinetuneResult, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 
 
@@ -47,8 +47,9 @@ def run(
     work: Counting, *, steps: int = 6, patience: int | None = None, keep_best: bool = True, **more
 ) -> FinetuneResult:
     optimiser = torch.optim.SGD(work.module.parameters(), lr=1.0)
-    schedule = Schedule(steps=steps, evaluate_every=1, clip=None, patience=patience, keep_best=keep_best)
-    return finetune(work, optimiser, schedule, members=len(work.module.weight), **more)
+    work.keep_best = keep_best
+    settings = constant_rate(steps=steps, validate_every=1, patience=patience)
+    return finetune(work, optimiser, settings, members=len(work.module.weight), **more)
 
 
 def weights(work: Counting) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -24,7 +25,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
 from unmask.core.pretrain import with_loss
 from unmask.errors import UserError
-from unmask.memory import Free
+from unmask.memory import Free, free_memory, held_memory
 
 SLACK = 1.25
 """Over the counted tensors: what libraries keep for themselves while they compute, and gaps between blocks."""
@@ -238,9 +239,9 @@ def fit(
     need: Need,
     *,
     rows: int,
-    requested: int,
     free: Free,
     held: float,
+    requested: int = 1,
     share: float = 0.9,
     unit: str = "rows",
     fixed: int | None = None,
@@ -270,6 +271,18 @@ def fit(
     return MemoryPlan(
         parts=parts, rows=-(-rows // parts), need=need, held=held, free=free, requested=requested, unit=unit
     )
+
+
+def fit_here(need: Need, *, device: torch.device, memory: float | None = None, **how: Any) -> MemoryPlan:
+    """`fit` to what this process may take of the memory, which processes of one machine share on CPUs.
+
+    Args:
+        memory: gigabytes that it may hold in all.
+    """
+    on_cpu = device.type == "cpu"
+    free = free_memory(memory, device=device)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if on_cpu else 1
+    return fit(need, free=free._replace(bytes=free.bytes / here), held=held_memory() if on_cpu else 0.0, **how)
 
 
 def gigabytes(size: float) -> str:

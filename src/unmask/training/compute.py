@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch, place_best_fit
 from unmask.errors import UserError, setting
-from unmask.memory import free_memory, held_memory
-from unmask.training.budget import MemoryPlan, fit, measure
+from unmask.training.budget import MemoryPlan, fit_here, measure
 from unmask.training.checkpoint import Checkpoint
 from unmask.training.job import Job
 from unmask.training.launcher import check_launcher
@@ -131,15 +129,12 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
     need = measure(job.model, make, job.corruption, device=where, autocast=autocast, waiting=waiting)
     if shared_out:
         need = need.shared_out(processes)
-    on_cpu = compute.device.type == "cpu"
-    free = free_memory(settings.memory, device=compute.device)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if on_cpu else 1
-    fitted = fit(
+    fitted = fit_here(
         need,
         rows=-(-plan.rows // processes),
+        device=compute.device,
+        memory=settings.memory,
         requested=settings.accumulate,
-        free=free._replace(bytes=free.bytes / here),
-        held=held_memory() if on_cpu else 0.0,
         unit=job.unit,
         fixed=None if found is None else found.extra.get("parts", settings.accumulate),
     )

@@ -1,7 +1,7 @@
 """Fine-tuning, the same for every kind of data: steps, looks at held-out data, early stopping, the best state kept,
 checkpoints.
 
-What is fine-tuned brings its data and its loss as a `Finetunable`; how long and how fast is a `Schedule`. Several
+What is fine-tuned brings its data and its loss as a `Finetunable`; how long and how fast `TrainSettings` say. Several
 members may be trained side by side in one module, each with an early stop and a best state of its own.
 """
 
@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +57,16 @@ class Finetunable(ABC):
 
     Args:
         module: what is trained, and whose best state it ends in.
+
+    Attributes:
+        keep_best: end in the best state; else in the last one.
+        evaluate_last: look at the held-out data after the last step too, wherever it falls.
+        evaluations_count: whether the time of looks counts towards the minutes that end a run.
     """
+
+    keep_best: bool = True
+    evaluate_last: bool = True
+    evaluations_count: bool = True
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -82,6 +92,10 @@ class Finetunable(ABC):
     def evaluate(self) -> Evaluation:
         """How good the module is on held-out data, as it is now."""
 
+    def place(self, step: int, steps: int) -> float:
+        """The place of a step (from 1) on the schedule of the learning rate, from 0 to 1."""
+        return (step - 1) / steps
+
     def stepped(self, factor: float, *, applied: bool) -> None:  # noqa: B027 - not every kind needs it
         """Called after each update at `factor` times the peak rate; `applied` is False where gradients were
         not finite."""
@@ -96,52 +110,6 @@ class Finetunable(ABC):
 
     def restore(self, saved: dict[str, Any]) -> None:  # noqa: B027 - nor this
         """Go back to where `saved` was."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """How long and how fast a fine-tuning run goes, and when it looks at the held-out data.
-
-    Attributes:
-        steps: planned; `UNBOUNDED` where `minutes` end the run.
-        evaluate_every: steps between looks; None never looks.
-        evaluate_last: look after the last step too, wherever it falls.
-        schedule: of the learning rate; None keeps the peak.
-        place: the step's place (0 to 1) on the schedule; default (step - 1) / steps.
-        minutes: of training, after which the run ends; the rate then falls by the clock.
-        evaluations_count: whether the time of looks counts towards the minutes.
-        until: the share of the steps to take, on the schedule of all of them.
-        clip: largest gradient norm, None for none.
-        patience: looks without improvement, of every member, before the run stops; None never stops.
-        keep_best: end in the best state; else in the last one.
-        log_every, nan_limit: as in `TrainSettings`.
-    """
-
-    steps: int
-    evaluate_every: int | None
-    evaluate_last: bool = True
-    schedule: TrainSettings | None = None
-    place: Callable[[int], float] | None = None
-    minutes: float | None = None
-    evaluations_count: bool = True
-    until: float = 1.0
-    clip: float | None = 1.0
-    patience: int | None = None
-    keep_best: bool = True
-    log_every: int = 10
-    nan_limit: int = 5
-
-    def factor(self, step: int, by_clock: float) -> float:
-        """The multiplier of the peak rate at a step.
-
-        Args:
-            by_clock: the share of the minutes that is over, where minutes end the run.
-        """
-        if self.schedule is None:
-            return 1.0
-        if self.minutes is not None:
-            return rate(by_clock, self.schedule)
-        return rate((step - 1) / self.steps if self.place is None else self.place(step), self.schedule)
 
 
 @dataclass
@@ -164,47 +132,6 @@ class FinetuneResult:
     peak_memory_mb: float
 
 
-class BestState:
-    """The best state that was looked at, of each member.
-
-    Args:
-        module: with several members, every parameter's first dimension is the member.
-
-    Attributes:
-        state: None before the first look; empty where the present state is the best.
-    """
-
-    def __init__(self, module: nn.Module, *, members: int = 1) -> None:
-        self.module, self.members = module, members
-        self.scores, self.waited = np.full(members, -np.inf), np.zeros(members, int)
-        self.state: dict[str, Tensor] | None = None
-        if members > 1:
-            self.state = {name: p.detach().clone() for name, p in module.named_parameters()}
-
-    def offer(self, evaluation: Evaluation, *, last: bool = False, state: Mapping[str, Tensor] | None = None) -> bool:
-        """Keep what is better than before; whether anything is.
-
-        Args:
-            last: no step follows: the state need not be copied.
-            state: of one member, a copy that is made already; default is the present one.
-        """
-        scores = np.where(np.isnan(evaluation.scores), -np.inf, evaluation.scores)
-        better = (scores > self.scores) | (self.state is None)
-        self.waited = np.where(better, 0, self.waited + 1)
-        self.scores = np.where(better, scores, self.scores)
-        if self.members > 1 and self.state is not None:
-            for name, p in self.module.named_parameters():
-                self.state[name][better] = p.detach()[better]
-        elif better.any():
-            self.state = dict(state) if state is not None else {} if last else copy.deepcopy(self.module.state_dict())
-        return bool(better.any())
-
-    def load(self) -> None:
-        """Put the module into its best state."""
-        if self.state:
-            self.module.load_state_dict({**self.module.state_dict(), **self.state})
-
-
 @dataclass
 class _Taken:
     """A step whose loss and gradient norm the host has not read yet; `row` is the rest of its line of the curve."""
@@ -223,35 +150,34 @@ class _Loop:
         self,
         work: Finetunable,
         optimiser: Optimizer,
-        schedule: Schedule,
+        settings: TrainSettings,
         tracker: Tracker | None,
         checkpointer: Checkpointer | None,
         members: int,
     ) -> None:
-        self.work, self.optimiser, self.schedule, self.tracker, self.checkpointer = (
-            work,
-            optimiser,
-            schedule,
-            tracker,
-            checkpointer,
-        )
+        self.work, self.optimiser, self.settings, self.members = work, optimiser, settings, members
+        self.tracker, self.checkpointer = tracker, checkpointer
+        self.steps = settings.steps or UNBOUNDED
         for group in optimiser.param_groups:
             group.setdefault("initial_lr", group["lr"])
         self.parameters = [p for group in optimiser.param_groups for p in group["params"]]
-        self.best, self.guard = BestState(work.module, members=members), NanGuard(schedule.nan_limit)
-        self.progress, self.stopped = Progress(), "finished"
+        self.guard, self.stopped = NanGuard(settings.nan_limit), "finished"
+        self.progress = Progress(scores=[-math.inf] * members, waited=[0] * members)
+        self.best: dict[str, Tensor] | None = None
+        if members > 1:
+            self.best = {name: p.detach().clone() for name, p in work.module.named_parameters()}
         self.started, self.worked = time.perf_counter(), time.process_time()
         self.looking, self.looking_cpu, self.by_clock = 0.0, 0.0, 0.0
         self.taken: _Taken | None = None
 
-    def take_steps(self) -> None:
+    def take_steps(self, until: float) -> None:
         """Steps until the end, an early stop, the end of the minutes or a signal."""
         self._restore()
         if self.progress.ended:
             self.stopped = self.progress.ended
             return
         self.work.module.train()
-        last = round(self.schedule.until * self.schedule.steps)
+        last = round(until * self.steps)
         for epoch, items in itertools.islice(self._stream(), max(0, last - self.progress.step)):
             self._step(epoch, items)
             if self._evaluation_due():
@@ -259,7 +185,7 @@ class _Loop:
                 if self._patience_is_over():
                     self.stopped = "early"
                     break
-            if self._time_is_over():
+            if self.by_clock >= 1.0:
                 self.stopped = "time"
                 break
             if self.checkpointer is not None and self.checkpointer.due():
@@ -274,12 +200,12 @@ class _Loop:
 
     def finish(self) -> FinetuneResult:
         """Go back to the best state; how it went."""
-        if self.schedule.keep_best and self.best.state is not None:
-            self.best.load()
-            if self.progress.scores:  # else nothing was looked at yet
-                self.work.restore(self.progress.best_extra)
-        self.work.module.eval()
-        run = self.progress
+        run, module = self.progress, self.work.module
+        if self.work.keep_best and self.best:
+            module.load_state_dict({**module.state_dict(), **self.best})
+        if self.work.keep_best and run.history:  # else nothing was looked at yet
+            self.work.restore(run.best_extra)
+        module.eval()
         return FinetuneResult(
             steps=run.step,
             seconds=time.perf_counter() - self.started,
@@ -289,23 +215,17 @@ class _Loop:
             metrics=run.metrics,
             history=run.history,
             kept_step=run.kept_step,
-            total=run.step if self.schedule.minutes is not None else self.schedule.steps,
+            total=run.step if self.settings.minutes is not None else self.steps,
             peak_memory_mb=peak_memory(),
         )
-
-    def begin_with(self, evaluation: Evaluation, state: Mapping[str, Tensor] | None) -> None:
-        """Let the state before the steps be one that may be kept."""
-        self.best.offer(evaluation, state=state)
-        self._note(evaluation, kept=True)
 
     def _restore(self) -> None:
         if self.checkpointer is None or self.checkpointer.found is None:
             return
         self.progress, best = self.checkpointer.restore(self.work.module, self.optimiser)
         self.work.restore(self.progress.extra)
-        if self.progress.scores:
-            self.best.scores, self.best.waited = np.array(self.progress.scores), np.array(self.progress.waited)
-            self.best.state = best or {}
+        if self.progress.history:
+            self.best = best or {}
 
     def _stream(self) -> Iterator[tuple[int, np.ndarray]]:
         """(epoch, items) of each step from here on."""
@@ -316,17 +236,18 @@ class _Loop:
             skip = 0
 
     def _step(self, epoch: int, items: np.ndarray) -> None:
-        run, schedule = self.progress, self.schedule
+        run, settings = self.progress, self.settings
         run.step += 1
         loss = self.work.backward(items, step=run.step, epoch=epoch)
-        if schedule.minutes is not None:
-            spent = time.perf_counter() - self.started - (0.0 if schedule.evaluations_count else self.looking)
-            self.by_clock = min(1.0, spent / (60 * schedule.minutes))
-        factor = schedule.factor(run.step, self.by_clock)
-        norm = step(self.optimiser, self.parameters, clip=schedule.clip, rate=factor)
+        place = self.work.place(run.step, self.steps)
+        if settings.minutes is not None:
+            spent = time.perf_counter() - self.started - (0.0 if self.work.evaluations_count else self.looking)
+            place = self.by_clock = min(1.0, spent / (60 * settings.minutes))
+        factor = rate(place, settings)
+        norm = step(self.optimiser, self.parameters, clip=settings.clip, rate=factor)
         self.optimiser.zero_grad(set_to_none=True)
         row: dict[str, Any] | None = None
-        if self.tracker is not None and (run.step % schedule.log_every == 0 or run.step == 1):
+        if self.tracker is not None and (run.step % settings.log_every == 0 or run.step == 1):
             row = {"epoch": epoch, **self.work.row(factor, time.perf_counter() - self.started)}
         self._read()
         self.taken = _Taken(Later([loss, norm]), run.step, self._share(), factor, row)
@@ -346,19 +267,16 @@ class _Loop:
 
     def _share(self) -> float:
         """The share of the run that is done."""
-        return self.by_clock if self.schedule.minutes is not None else self.progress.step / self.schedule.steps
-
-    def _time_is_over(self) -> bool:
-        return self.schedule.minutes is not None and self.by_clock >= 1.0
+        return self.by_clock if self.settings.minutes is not None else self.progress.step / self.steps
 
     def _ends_here(self) -> bool:
-        return self.progress.step == self.schedule.steps or self._time_is_over()
+        return self._share() >= 1.0
 
     def _evaluation_due(self) -> bool:
-        every = self.schedule.evaluate_every
+        every = self.settings.validate_every
         if every is None:
             return False
-        return self.progress.step % every == 0 or (self.schedule.evaluate_last and self._ends_here())
+        return self.progress.step % every == 0 or (self.work.evaluate_last and self._ends_here())
 
     def _evaluate(self) -> None:
         """Look at the held-out data, and keep the state where it is the best so far."""
@@ -369,36 +287,49 @@ class _Loop:
         if self.tracker is not None and evaluation.metrics:
             shown: dict[str, Any] = {f"validation_{name}": value for name, value in evaluation.metrics.items()}
             self.tracker.log(self.progress.step, self._share(), kind="validation", **shown)
-        if self.schedule.keep_best:
-            self._note(evaluation, kept=self.best.offer(evaluation, last=self._ends_here()))
-        else:
-            self._note(evaluation, kept=True)
+        self.count(evaluation)
         self.work.module.train()
         self.looking += time.perf_counter() - began
         self.looking_cpu += time.process_time() - working
 
-    def _note(self, evaluation: Evaluation, *, kept: bool) -> None:
-        run = self.progress
+    def count(self, evaluation: Evaluation, state: Mapping[str, Tensor] | None = None) -> None:
+        """Count a look, and keep the state, of each member, where it is the best so far.
+
+        Args:
+            state: of one member, a copy that is made already; default is the present one.
+        """
+        run, module, kept = self.progress, self.work.module, True
         run.history.append({"step": run.step, **evaluation.metrics})
-        run.scores, run.waited = self.best.scores.tolist(), self.best.waited.tolist()
+        if self.work.keep_best:
+            scores = np.where(np.isnan(evaluation.scores), -np.inf, evaluation.scores)
+            better = (scores > np.array(run.scores)) | (self.best is None)
+            run.scores = np.where(better, scores, run.scores).tolist()
+            run.waited = np.where(better, 0, np.array(run.waited) + 1).tolist()
+            kept = bool(better.any())
+            if self.members > 1 and self.best is not None:
+                for name, p in module.named_parameters():
+                    self.best[name][better] = p.detach()[better]
+            elif kept:  # after the last step the state need not be copied
+                self.best = {} if self._ends_here() else dict(state or copy.deepcopy(module.state_dict()))
         if kept:
             run.metrics, run.kept_step, run.best_extra = evaluation.metrics, run.step, self.work.saved()
 
     def _patience_is_over(self) -> bool:
-        patience = self.schedule.patience
-        return patience is not None and bool((self.best.waited >= patience).all())
+        patience = self.settings.patience
+        return patience is not None and min(self.progress.waited) >= patience
 
     def _save(self, checkpointer: Checkpointer) -> None:
         self._read()
         self.progress.extra = self.work.saved()
-        checkpointer.save(self.progress, self.work.module, self.best.state, self.optimiser)
+        checkpointer.save(self.progress, self.work.module, self.best, self.optimiser)
 
 
 def finetune(
     work: Finetunable,
     optimiser: Optimizer,
-    schedule: Schedule,
+    settings: TrainSettings,
     *,
+    until: float = 1.0,
     tracker: Tracker | None = None,
     checkpointer: Checkpointer | None = None,
     first: Evaluation | None = None,
@@ -409,34 +340,34 @@ def finetune(
 
     Args:
         optimiser: over the parameters that are trained.
+        settings: with `steps` or `minutes`; without `validate_every` nothing is looked at.
+        until: the share of the steps to take, on the schedule of all of them.
         tracker: what the curve is written to.
         checkpointer: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
         first: a look at the module as it is given, where that state may be kept too.
         initial: a copy of its weights then, where there is one already.
-        members: models side by side in the module, each with a score, an early stop and a best state of its own.
+        members: models side by side in the module, each with a score, an early stop and a best state of its own; the
+            first dimension of every parameter is then the member.
+
+    Raises:
+        StoppedBySignal: a signal ended one of several trainings of a run (`Stages`); its checkpoint is kept.
     """
     check_one_process("fine-tuning")
     keep_freed_memory()
-    loop = _Loop(work, optimiser, schedule, tracker, checkpointer, members)
+    loop = _Loop(work, optimiser, settings, tracker, checkpointer, members)
     if first is not None:
-        loop.begin_with(first, initial)
+        loop.count(first, initial)
     with contextlib.nullcontext() if checkpointer is None else checkpointer.signals:
-        loop.take_steps()
-    return loop.finish()
-
-
-def finetune_stage(
-    work: Finetunable, optimiser: Optimizer, schedule: Schedule, *, checkpointer: Checkpointer | None, **options: Any
-) -> FinetuneResult:
-    """`finetune`, as one of several trainings of a run (`Stages`).
-
-    Raises:
-        StoppedBySignal: a signal ended it; its checkpoint is kept.
-    """
-    result = finetune(work, optimiser, schedule, checkpointer=checkpointer, **options)
-    if result.stopped == "signal":
+        loop.take_steps(until)
+    result = loop.finish()
+    if checkpointer is not None and checkpointer.stages is not None and result.stopped == "signal":
         raise StoppedBySignal(result.steps)
     return result
+
+
+def constant_rate(**settings: Any) -> TrainSettings:
+    """Settings of a run whose rate stays the peak, and whose gradients are not clipped."""
+    return TrainSettings(schedule="constant", warmup=0.0, clip=None, **settings)
 
 
 class EpochOrder:

@@ -58,7 +58,7 @@ class Checkpointer:
         seconds: between checkpoints.
         fingerprint: data and settings, as JSON (`check_same_run`): a run goes on with the same ones only.
         resume: go on with the run whose checkpoint is there, if any.
-        run: the folder that messages name; default `folder`.
+        stages: of which this is one: they share a clock, and messages name their folder.
 
     Attributes:
         found: the checkpoint to go on from.
@@ -70,14 +70,20 @@ class Checkpointer:
     """
 
     def __init__(
-        self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool, run: Path | None = None
+        self,
+        folder: Path,
+        *,
+        seconds: float,
+        fingerprint: Mapping[str, Any],
+        resume: bool,
+        stages: Stages | None = None,
     ) -> None:
         self.folder, self.seconds, self.fingerprint = folder, seconds, VERSION | dict(fingerprint)
         self.about: dict[str, Any] = {}
         self.signals, self.more = SignalGuard(), False
-        self._saved_at = time.monotonic()
+        self.stages, self.saved_at = stages, time.monotonic()
         self.found: Checkpoint | None = load_latest(folder)
-        run = run or folder
+        run = folder if stages is None else stages.folder
         if self.found is not None and not resume:
             raise UserError(
                 f"{run}: the checkpoint of an interrupted run",
@@ -104,11 +110,13 @@ class Checkpointer:
 
     def due(self) -> bool:
         """Whether it is time for a checkpoint: some time after the last one, or at a signal."""
-        return self.signals.requested or time.monotonic() - self._saved_at > self.seconds
+        return self.signals.requested or time.monotonic() - (self.stages or self).saved_at > self.seconds
 
     def keeps_end(self) -> bool:
-        """Whether the end of the steps is worth a checkpoint."""
-        return self.more and self.kept()
+        """Whether the end of the steps is worth a checkpoint: of a stage once there is any."""
+        if self.stages is None:
+            return self.more and self.kept()
+        return self.due() or any(self.stages.folder.glob("*/checkpoints"))
 
     def save(
         self, progress: Progress, model: nn.Module, best: Mapping[str, Tensor] | None, optimiser: torch.optim.Optimizer
@@ -123,7 +131,7 @@ class Checkpointer:
             model_state={f"{part}.{name}": t for part, state in parts.items() for name, t in state.items()},
             extra={"progress": dataclasses.asdict(progress), "fingerprint": self.fingerprint, **self.about},
         )
-        self._saved_at = time.monotonic()
+        (self.stages or self).saved_at = time.monotonic()
 
 
 class StoppedBySignal(Exception):
@@ -153,33 +161,17 @@ class Stages:
         self._begun = 0
         found = next(iter(sorted(folder.glob("*/checkpoints"))), None)
         if found is not None:
-            _Stage(self, found.parent)
+            self._stage(found.parent)
 
     def next(self, name: str) -> Checkpointer:
         """The checkpoints of the next training; its name is for people who look into the folder."""
         self._begun += 1
-        return _Stage(self, self.folder / f"{self._begun:02d}-{name}")
+        return self._stage(self.folder / f"{self._begun:02d}-{name}")
+
+    def _stage(self, folder: Path) -> Checkpointer:
+        how: dict[str, Any] = {"fingerprint": self.fingerprint, "resume": self.resume}
+        return Checkpointer(folder, seconds=self.seconds, stages=self, **how)
 
     def remove(self) -> None:
         """Remove all checkpoints: the run is over."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class _Stage(Checkpointer):
-    """Checkpoints of one training of a run, on the run's clock; its end is kept once there is any checkpoint."""
-
-    def __init__(self, run: Stages, folder: Path) -> None:
-        super().__init__(folder, seconds=run.seconds, fingerprint=run.fingerprint, resume=run.resume, run=run.folder)
-        self.stages = run
-
-    def due(self) -> bool:
-        return self.signals.requested or time.monotonic() - self.stages.saved_at > self.seconds
-
-    def keeps_end(self) -> bool:
-        return self.due() or any(self.stages.folder.glob("*/checkpoints"))
-
-    def save(
-        self, progress: Progress, model: nn.Module, best: Mapping[str, Tensor] | None, optimiser: torch.optim.Optimizer
-    ) -> None:
-        super().save(progress, model, best, optimiser)
-        self.stages.saved_at = time.monotonic()

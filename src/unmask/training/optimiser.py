@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,40 @@ def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def layer_groups(
+    named: Iterable[tuple[str, Tensor]],
+    *,
+    layers: int,
+    embeddings: Sequence[str],
+    rate: float,
+    layer_decay: float,
+    weight_decay: float,
+) -> list[dict[str, Any]]:
+    """Parameter groups whose rates fall from the head to the embeddings (Clark et al. 2020; Bao et al. 2022): each
+    layer has `layer_decay` times the rate of the one above. Vectors do not decay, and what is frozen is in no group.
+
+    Args:
+        named: parameters with their names.
+        layers: of the encoder.
+        embeddings: what stands in the names of parameters below the first layer.
+    """
+    found: dict[tuple[int, bool], list[Tensor]] = {}
+    for name, parameter in named:
+        number = name.partition("encoder.layers.")[2].partition(".")[0]
+        depth = int(number) + 1 if number else 0 if any(part in name for part in embeddings) else layers + 1
+        if parameter.requires_grad:
+            found.setdefault((depth, parameter.ndim > 1), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "lr": (peak := rate * layer_decay ** (layers + 1 - depth)),
+            "initial_lr": peak,
+            "weight_decay": weight_decay if matrix else 0.0,
+        }
+        for (depth, matrix), parameters in sorted(found.items())
+    ]
 
 
 def build_optimiser(module: nn.Module, settings: TrainSettings) -> Optimizer:

@@ -131,7 +131,7 @@ class Run:
         first = self.compute.first_process
         tracker = Tracker(
             self.out if first else None,
-            total=ending(self.settings),
+            total=self.settings.ending,
             console=self.console,
             trackers=trackers,
             config=vars(self.settings),
@@ -160,7 +160,7 @@ class Run:
         self.early.loss, self.early.waited = extra["best"], extra["waited"]
         self.early.refused = extra.get("refused", False)
         self.next_evaluation = extra.get("next_check", math.inf)
-        if extra.get("stopped_before") == ending(self.settings):
+        if extra.get("stopped_before") == self.settings.ending:
             self.stopped = "early"  # and stays so until it is given another end
         return float(extra["seconds"])
 
@@ -279,7 +279,7 @@ class Run:
             "parts": self.fitted.parts,
             "threads": torch.get_num_threads(),
             "fingerprint": self.job.fingerprint,
-            "stopped_before": ending(self.settings) if self.stopped == "early" else None,
+            "stopped_before": self.settings.ending if self.stopped == "early" else None,
         }
 
     def _finish(self, save: Callable[[nn.Module], None] | None) -> int:
@@ -470,10 +470,3 @@ def total_steps(settings: TrainSettings, plan: Plan) -> int | None:
     if settings.epochs is not None:
         return max(1, round(plan.steps_per_epoch() * settings.epochs))
     return settings.steps
-
-
-def ending(settings: TrainSettings) -> str:
-    """What ends a run, in words: '30 minutes', '20000 steps', '3 epochs'."""
-    if settings.minutes is not None:
-        return f"{settings.minutes:g} minutes"
-    return f"{settings.steps} steps" if settings.steps is not None else f"{settings.epochs:g} epochs"

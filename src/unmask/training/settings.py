@@ -151,6 +151,13 @@ class TrainSettings:
             )
         refuse_unread(self, unread_by(self.schedule), f"with {setting('schedule', self.schedule)}")
 
+    @property
+    def ending(self) -> str:
+        """What ends a run, in words: '30 minutes', '20000 steps', '3 epochs'."""
+        if self.minutes is not None:
+            return f"{self.minutes:g} minutes"
+        return f"{self.steps} steps" if self.steps is not None else f"{self.epochs:g} epochs"
+
 
 def unread_by(schedule: str) -> tuple[str, ...]:
     """Settings that have no say in a schedule.

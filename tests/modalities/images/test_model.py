@@ -16,8 +16,8 @@ import unmask
 from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
-from unmask.modalities.images.classify.classifier import ClassifierNet, DropPath, layer_groups
-from unmask.modalities.images.classify.classifier_training import PictureFinetuning
+from unmask.modalities.images.classify.classifier import ClassifierNet, DropPath
+from unmask.modalities.images.classify.classifier_training import PictureFinetuning, groups
 from unmask.modalities.images.network.augment import Augment, mix_batch, smoothed
 from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.network.build import at_size, codec_config, new_model
@@ -30,7 +30,7 @@ from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_
 from unmask.modalities.images.uses.finetune import with_overrides as finetune_with
 from unmask.modalities.images.uses.model import ImageModel
 from unmask.modalities.images.uses.pretrain import ImagePretraining, pretrain
-from unmask.training.budget import fit
+from unmask.training.budget import fit_here
 from unmask.training.settings import TrainSettings
 
 
@@ -378,15 +378,15 @@ def net_of(**more):
 
 def test_layer_decay_falls_by_the_layer(seed):
     net = net_of()
-    groups = layer_groups(net, rate=1.0, decay=0.5, weight_decay=0.1)
-    rate = {id(p): g["lr"] for g in groups for p in g["params"]}
+    rates = groups(net, rate=1.0, layer_decay=0.5, weight_decay=0.1)
+    rate = {id(p): g["lr"] for g in rates for p in g["params"]}
     assert rate[id(net.head.weight)] == rate[id(net.norm.weight)] == 1.0
     layers = net.masked.encoder.layers
     assert [rate[id(layer.attention.qkv.weight)] for layer in layers] == [0.25, 0.5]
     assert rate[id(net.masked.codec.patch.weight)] == rate[id(net.masked.codec.cls)] == 0.125
     assert id(net.masked.codec.head.weight) not in rate
     assert id(net.masked.encoder.stem.positions.weight) not in rate  # fixed sines
-    assert all(g["weight_decay"] == (0.1 if g["params"][0].ndim > 1 else 0.0) for g in groups)
+    assert all(g["weight_decay"] == (0.1 if g["params"][0].ndim > 1 else 0.0) for g in rates)
 
 
 def test_drop_path_leaves_whole_rows_out_on_average_unbiased(seed):
@@ -403,11 +403,11 @@ def test_fine_tuning_in_parts_that_fit_is_that_of_the_whole_batch(tmp_path, monk
     found, asked = [], []
 
     def split(*given, **more):
-        fitted = fit(*given, **more)
+        fitted = fit_here(*given, **more)
         asked.append(fitted)
         return dataclasses.replace(fitted, parts=4, rows=5) if len(asked) == 2 else fitted
 
-    monkeypatch.setattr("unmask.modalities.images.classify.classifier_training.fit", split)
+    monkeypatch.setattr("unmask.modalities.images.classify.classifier_training.fit_here", split)
     for name in ("whole", "parts"):
         tune = ClassifierSettings(drop_path=0.5, mixup=0.8, batch=18, train=TrainSettings(steps=3, precision="fp32"))
         done = finetune_classify(tmp_path / "m", bars(40), tmp_path / name, settings=tune, console=False)

@@ -11,6 +11,7 @@ from unmask.errors import UserError
 from unmask.memory import Free
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.finetune import finetune
+from unmask.training import budget
 from unmask.training.budget import Need
 
 PLAIN = {"start": "plain", "epochs": 2, "batch": 8, "learning_rate": 1e-3, "precision": "fp32", "dropout": 0.0}
@@ -75,7 +76,7 @@ def test_less_goes_through_the_encoder_where_memory_is_short_and_the_weights_are
     need = Need(lasting=0.0, saving=0.0, any_batch=0.0, row=100e6)
     monkeypatch.setattr(loop, "measure_loss", lambda *_, **__: need)
     for name, free in (("whole", 20e9), ("parts", 600e6)):
-        monkeypatch.setattr(loop, "free_memory", lambda *_, free=free, **__: Free(free, "a test"))
+        monkeypatch.setattr(budget, "free_memory", lambda *_, free=free, **__: Free(free, "a test"))
         result = finetune("classify", model, sentiment(24), out=tmp_path / name, say=said.append, **PLAIN)
         found.append(load_file(tmp_path / name / "model.safetensors"))
         assert result["expected_memory_mb"] > 150

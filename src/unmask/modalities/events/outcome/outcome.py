@@ -20,7 +20,7 @@ from unmask.modalities.events.outcome.features import Features, blocks
 from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.targets import Sorted, Target
 from unmask.modalities.events.recipes import OutcomeSettings
-from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, Schedule, finetune_stage
+from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.optimiser import AdamW
 
@@ -284,10 +284,10 @@ def fit_head(
     stop = torch.stack([torch.from_numpy(fold == m % 5) for m in range(k)])
     work = HeadFinetuning(head, inputs, wanted, stop, target, settings.dropout, generator)
     optimiser = AdamW(head.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    schedule = Schedule(
-        steps=settings.epochs * work.per_epoch, evaluate_every=work.per_epoch, clip=None, patience=settings.patience
+    schedule = constant_rate(
+        steps=settings.epochs * work.per_epoch, validate_every=work.per_epoch, patience=settings.patience
     )
-    finetune_stage(work, optimiser, schedule, checkpointer=checkpointer, members=k)
+    finetune(work, optimiser, schedule, checkpointer=checkpointer, members=k)
     if settings.trees and isinstance(target, Sorted | Number):
         labels, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
         head.forest = Forest.grow(

@@ -24,15 +24,14 @@ from unmask.core.embed import pool_states
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.encoder.on_host import to_device
-from unmask.memory import free_memory, held_memory
 from unmask.modalities.events.network.codec import EventCodec
 from unmask.modalities.events.outcome.outcome import folds
 from unmask.modalities.events.outcome.targets import Target
 from unmask.modalities.events.recipes import TuneSettings
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
-from unmask.training.budget import MemoryPlan, fit, measure_loss
-from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, Schedule, finetune, finetune_stage
+from unmask.training.budget import MemoryPlan, fit_here, measure_loss
+from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.optimiser import AdamW, build_optimiser
 from unmask.training.settings import TrainSettings
@@ -134,9 +133,7 @@ class Tuner:
             first = Evaluation.of(-self._fit_output(net, numbers, y, some, watched))
         work = EncoderFinetuning(self, net, numbers, y, learnt, watched, generator)
         work.forecast()
-        finetune_stage(
-            work, build_optimiser(net, work.schedule), work.planned_schedule(), checkpointer=checkpointer, first=first
-        )
+        finetune(work, build_optimiser(net, work.schedule), work.schedule, checkpointer=checkpointer, first=first)
         return net
 
     def _fit_output(
@@ -153,7 +150,7 @@ class Tuner:
         out = nn.Linear(width, self.target.outputs)
         out.load_state_dict({k: v.cpu() for k, v in net.out.state_dict().items()})
         work = OutputFinetuning(out, z, y[learnt], held_z, y[watched], self.loss)
-        schedule = Schedule(steps=OUTPUT_STEPS, evaluate_every=1, clip=None, patience=OUTPUT_PATIENCE)
+        schedule = constant_rate(steps=OUTPUT_STEPS, validate_every=1, patience=OUTPUT_PATIENCE)
         found = finetune(work, AdamW(out.parameters(), lr=5e-3, weight_decay=0.1), schedule)
         net.out.load_state_dict(out.state_dict())
         return found.metrics["loss"]
@@ -248,7 +245,10 @@ class EncoderFinetuning(Finetunable):
 
     Attributes:
         most: points whose gradients are worked out together.
+        schedule: whole epochs, until the watched points have not improved for some looks.
     """
+
+    evaluate_last = False
 
     def __init__(
         self,
@@ -268,10 +268,12 @@ class EncoderFinetuning(Finetunable):
         self.most = settings.batch
         self.steps = max(settings.epochs * self.per_epoch, settings.least_steps)
         self.schedule = TrainSettings(
-            steps=self.steps,
+            steps=-(-self.steps // self.per_epoch) * self.per_epoch,
             learning_rate=settings.learning_rate,
             weight_decay=settings.weight_decay,
             warmup=0.1,
+            validate_every=max(self.per_epoch, LOOK),
+            patience=settings.patience,
         )
 
     @property
@@ -279,18 +281,8 @@ class EncoderFinetuning(Finetunable):
         """Steps per epoch."""
         return -(-len(self.learnt) // self.tuner.settings.batch)
 
-    def planned_schedule(self) -> Schedule:
-        """Whole epochs, until the watched points have not improved for some looks."""
-        return Schedule(
-            steps=-(-self.steps // self.per_epoch) * self.per_epoch,
-            evaluate_every=max(self.per_epoch, LOOK),
-            evaluate_last=False,
-            schedule=self.schedule,
-            place=lambda step: min(step / self.steps, 1.0),
-            clip=1.0,
-            patience=self.tuner.settings.patience,
-            nan_limit=self.schedule.nan_limit,
-        )
+    def place(self, step: int, steps: int) -> float:
+        return step / self.steps
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         return np.array_split(self.order.permutation(self.learnt, epoch), self.per_epoch)
@@ -327,8 +319,7 @@ class EncoderFinetuning(Finetunable):
             return torch.stack([found.sum() for found, _ in tuner.ask(self.net, rows_drawn)]).sum()
 
         need = measure_loss(self.net, loss, device=device)
-        held = held_memory() if device.type == "cpu" else 0.0
-        fitted = fit(need, rows=self.most, requested=1, free=free_memory(device=device), held=held, unit="points")
+        fitted = fit_here(need, rows=self.most, device=device, unit="points")
         self.most = fitted.rows
         return fitted
 

@@ -152,34 +152,6 @@ class ClassifierNet(nn.Module):
             self.masked.encoder.final_norm = nn.Identity()
 
 
-def layer_groups(net: ClassifierNet, *, rate: float, decay: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups with rates that fall from the head to the patches (Clark et al. 2020; Bao et al. 2022).
-
-    Embeddings are layer 0, block i is i + 1, norm and head come last; each layer has `decay` times the rate of the
-    next. Vectors do not decay. Frozen tables and what classification does not use (decoder, patch head) get no group.
-    """
-    last = len(net.masked.encoder.layers) + 1
-    used = [("encoder", net.masked.encoder), ("codec", net.masked.codec), ("norm", net.norm), ("head", net.head)]
-    groups: dict[tuple[int, bool], list[Tensor]] = {}
-    for part, module in used:
-        for name, parameter in module.named_parameters():
-            if not parameter.requires_grad or (part == "codec" and not name.startswith(("patch.", "edges.", "cls"))):
-                continue
-            depth = (
-                last if part in ("norm", "head") else int(name.split(".")[1]) + 1 if name.startswith("layers.") else 0
-            )
-            groups.setdefault((depth, parameter.ndim > 1), []).append(parameter)
-    return [
-        {
-            "params": parameters,
-            "lr": (peak := rate * decay ** (last - depth)),
-            "initial_lr": peak,
-            "weight_decay": weight_decay if matrix else 0.0,
-        }
-        for (depth, matrix), parameters in sorted(groups.items(), key=lambda item: item[0])
-    ]
-
-
 @dataclass(repr=False)
 class Classifier:
     """A fine-tuned model ready to use; `unmask.load` gives one for a folder that `finetune classify` wrote.

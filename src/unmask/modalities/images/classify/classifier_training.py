@@ -12,19 +12,28 @@ import torch
 from torch import Tensor
 
 from unmask.encoder.on_host import to_device
-from unmask.memory import free_memory, held_memory
-from unmask.modalities.images.classify.classifier import Classifier, layer_groups
+from unmask.modalities.images.classify.classifier import Classifier, ClassifierNet
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.network.augment import Augment, mix_batch
 from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.floats import model_floats
-from unmask.training.budget import MemoryPlan, fit, measure_loss
-from unmask.training.finetune import UNBOUNDED, Evaluation, Finetunable, Schedule, planned_steps, shuffled
-from unmask.training.optimiser import AdamW
+from unmask.training.budget import MemoryPlan, fit_here, measure_loss
+from unmask.training.finetune import Evaluation, Finetunable, planned_steps, shuffled
+from unmask.training.optimiser import AdamW, layer_groups
+from unmask.training.settings import TrainSettings
 
 MOST_EVALUATIONS = 25
 """Looks at the held-out pictures over a run, about, each at the end of an epoch."""
+
+USED = ("masked.encoder.", ("masked.codec.patch.", "masked.codec.edges.", "masked.codec.cls"), "norm.", "head.")
+"""Names of what classification uses: not the decoder, nor the head that predicts patches."""
+
+
+def groups(net: ClassifierNet, **rates: float) -> list[dict[str, Any]]:
+    """`layer_groups` of what classification uses."""
+    named = [(name, p) for part in USED for name, p in net.named_parameters() if name.startswith(part)]
+    return layer_groups(named, layers=len(net.masked.encoder.layers), embeddings=["masked."], **rates)
 
 
 class PictureFinetuning(Finetunable):
@@ -50,7 +59,7 @@ class PictureFinetuning(Finetunable):
         from_probe: bool = False,
     ) -> None:
         super().__init__(classifier.net)
-        self.from_probe = from_probe
+        self.from_probe, self.keep_best = from_probe, settings.keep_best
         self.classifier, self.train, self.targets, self.held = classifier, train, targets, held
         self.settings, self.seed = settings, settings.train.seed
         self.batch = min(settings.batch, len(train))
@@ -68,24 +77,16 @@ class PictureFinetuning(Finetunable):
         """AdamW with rates that fall from the head to the patches."""
         train, decay = self.settings.train, self.settings.layer_decay
         rate = train.learning_rate * (self.settings.probe_rate if self.from_probe else 1.0)
-        groups = layer_groups(self.classifier.net, rate=rate, decay=decay, weight_decay=train.weight_decay)
-        return AdamW(groups, betas=(train.beta1, train.beta2), eps=train.epsilon, fused=True)
+        rates = groups(self.classifier.net, rate=rate, layer_decay=decay, weight_decay=train.weight_decay)
+        return AdamW(rates, betas=(train.beta1, train.beta2), eps=train.epsilon, fused=True)
 
-    def planned_schedule(self) -> Schedule:
+    def schedule(self) -> TrainSettings:
         """How long and how fast the settings ask it to be trained."""
-        train, minutes = self.settings.train, self.settings.train.minutes
+        train = self.settings.train
         steps = planned_steps(steps=train.steps, epochs=train.epochs, per_epoch=self.per_epoch)
-        epochs_between = max(1, steps // self.per_epoch // MOST_EVALUATIONS)
-        return Schedule(
-            steps=steps if minutes is None else UNBOUNDED,
-            evaluate_every=None if self.held is None else self.per_epoch * epochs_between,
-            schedule=train,
-            minutes=minutes,
-            clip=train.clip,
-            keep_best=self.settings.keep_best,
-            log_every=train.log_every,
-            nan_limit=train.nan_limit,
-        )
+        between = self.per_epoch * max(1, steps // self.per_epoch // MOST_EVALUATIONS)
+        train = dataclasses.replace(train, validate_every=None if self.held is None else between, patience=None)
+        return train if train.minutes is not None else dataclasses.replace(train, steps=steps, epochs=None)
 
     def batches(self, epoch: int) -> list[np.ndarray]:
         return shuffled(len(self.train), self.batch, self.seed, epoch)
@@ -158,9 +159,7 @@ class PictureFinetuning(Finetunable):
         need = dataclasses.replace(
             need, lasting=need.lasting + weights, saving=weights, any_batch=need.any_batch + pixels
         )
-        free = free_memory(memory, device=device)
-        held = held_memory() if device.type == "cpu" else 0.0
-        fitted = fit(need, rows=self.batch, requested=1, free=free, held=held, unit="pictures")
+        fitted = fit_here(need, rows=self.batch, device=device, memory=memory, unit="pictures")
         self.rows = fitted.rows
         return fitted
 

@@ -253,18 +253,17 @@ def _train(
     work: PictureFinetuning, out: Path, checkpointer: Checkpointer | None, console: bool, begin: float
 ) -> dict[str, Any]:
     """Train, with what it takes said before; what came of it, in seconds from `begin`, when the head was chosen."""
-    started, settings, schedule = time.monotonic(), work.settings.train, work.planned_schedule()
+    started, schedule = time.monotonic(), work.schedule()
     fitted = work.forecast()
     for line in fitted.told():
         console_logger(console)(line)
     found = None if checkpointer is None else checkpointer.found
-    ending = f"{settings.minutes:g} minutes" if settings.minutes is not None else f"{schedule.steps} steps"
     resumed = None if found is None else found.step
     begun, first = (work.start() if work.averages else None), None
     if work.from_probe and work.held is not None and work.settings.keep_best and found is None:
         work.module.eval()
         first = work.evaluate()  # the probe may be kept
-    with Tracker(out, total=ending, console=console, config=vars(settings), resumed_step=resumed) as tracker:
+    with Tracker(out, total=schedule.ending, console=console, resumed_step=resumed) as tracker:
         result = finetune(work, work.optimiser(), schedule, tracker=tracker, checkpointer=checkpointer, first=first)
     averaged = begun is not None and result.stopped != "signal" and work.average(begun)
     seconds = time.monotonic() - started

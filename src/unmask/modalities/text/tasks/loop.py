@@ -21,25 +21,22 @@ from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.core.inference import inference_mode, packed_batches
-from unmask.memory import free_memory, held_memory
 from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TaskModel, TextTask
 from unmask.modalities.text.tasks.trained_part import Compact, Prefix, recompute, used_ids
-from unmask.training.budget import fit, gigabytes, measure_loss
+from unmask.training.budget import fit_here, gigabytes, measure_loss
 from unmask.training.finetune import (
-    UNBOUNDED,
     Evaluation,
     Finetunable,
     FinetuneResult,
-    Schedule,
     finetune,
     planned_steps,
     shuffled,
 )
 from unmask.training.finetune_checkpoints import Checkpointer
-from unmask.training.optimiser import AdamW
+from unmask.training.optimiser import AdamW, layer_groups
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
 
@@ -107,34 +104,21 @@ def micro_batches(
             yield part, count / total
 
 
+EMBEDDINGS = (".stem.", ".codec.word", ".codec.token_type")
+"""In the names of parameters below the first layer."""
+
+
 def groups(model: TaskModel, settings: TaskSettings) -> list[dict[str, Any]]:
-    """Parameter groups: matrices decay, vectors do not; each layer at `layer_decay` times the rate of the one above."""
-    layers = len(model.masked.encoder.layers)
-    found: dict[tuple[int, bool], list[Tensor]] = {}
-    seen: set[int] = set()
-    for name, p in model.named_parameters():
-        if not p.requires_grad or id(p) in seen:
-            continue
-        seen.add(id(p))
-        found.setdefault((depth(name, layers), p.ndim > 1), []).append(p)
-    out = []
-    for (level, decays), parameters in sorted(found.items(), key=lambda kv: kv[0]):
-        assert settings.learning_rate is not None
-        peak = settings.learning_rate * settings.layer_decay ** (layers + 1 - level)
-        decay = settings.weight_decay if decays else 0.0
-        out.append({"params": parameters, "lr": peak, "initial_lr": peak, "weight_decay": decay})
-    return out
-
-
-def depth(name: str, layers: int) -> int:
-    """0 for embeddings, 1.. for layers, layers + 1 for everything above them.
-
-    >>> [depth(n, 6) for n in ("masked.codec.word.weight", "masked.encoder.layers.2.attention.qkv.weight", "head.x")]
-    [0, 3, 7]
-    """
-    if ".encoder.layers." in name:
-        return int(name.split(".encoder.layers.")[1].split(".")[0]) + 1
-    return 0 if ".stem." in name or ".codec.word" in name or ".codec.token_type" in name else layers + 1
+    """Parameter groups: each layer at `layer_decay` times the rate of the one above."""
+    assert settings.learning_rate is not None
+    return layer_groups(
+        model.named_parameters(),
+        layers=len(model.masked.encoder.layers),
+        embeddings=EMBEDDINGS,
+        rate=settings.learning_rate,
+        layer_decay=settings.layer_decay,
+        weight_decay=settings.weight_decay,
+    )
 
 
 def outputs(
@@ -177,6 +161,8 @@ class TextFinetuning(Finetunable):
         context: makes the compute-precision context.
         settings: with a learning rate.
     """
+
+    evaluations_count = False
 
     def __init__(
         self,
@@ -223,6 +209,22 @@ class TextFinetuning(Finetunable):
             if self.compact is not None:
                 self.compact.restore(self.shrink)
 
+    def schedule(self) -> TrainSettings:
+        """How long and how fast the settings ask it to be trained."""
+        settings = self.settings
+        steps = planned_steps(steps=settings.steps, epochs=settings.epochs or 3.0, per_epoch=self.per_epoch)
+        return TrainSettings(
+            steps=steps if settings.minutes is None else None,
+            minutes=settings.minutes,
+            validate_every=None if self.validation is None else settings.evaluate_every or self.per_epoch,
+            patience=settings.patience,
+            clip=settings.clip,
+            schedule=settings.schedule,
+            warmup=settings.warmup,
+            decay=settings.decay,
+            minimum_rate=settings.minimum_rate,
+        )
+
     def batches(self, epoch: int) -> list[np.ndarray]:
         return shuffled(len(self.items), self.settings.batch, self.settings.seed, epoch)
 
@@ -256,6 +258,9 @@ class TextFinetuning(Finetunable):
         )
         metrics = self.task.score(self.task.decode(found, self.validation), self.validation.items)
         return look_at(self.task, metrics)
+
+    def place(self, step: int, steps: int) -> float:
+        return step / (steps + 1) if self.settings.warmup else super().place(step, steps)
 
     def stepped(self, factor: float, *, applied: bool) -> None:
         settings = self.settings
@@ -293,15 +298,8 @@ class TextFinetuning(Finetunable):
         tokens = self.tokens
         need = measure_loss(self.model, loss, device=self.device)
         self.tokens = tokens
-        on_cpu = self.device.type == "cpu"
-        fitted = fit(
-            need,
-            rows=max(1, -(-pass_slots // length)),
-            requested=1,
-            free=free_memory(self.settings.memory, device=self.device),
-            held=held_memory() if on_cpu else 0.0,
-            unit="texts",
-        )
+        rows = max(1, -(-pass_slots // length))
+        fitted = fit_here(need, rows=rows, device=self.device, memory=self.settings.memory, unit="texts")
         lines = fitted.told()[:1]
         if fitted.parts > 1 and not whole:
             self.micro_slots = fitted.rows * length
@@ -346,7 +344,6 @@ def train(
     )
     if initial is not None and work.compact is not None:
         initial = dict(initial) | work.compact.weights()
-    schedule = schedule_of(settings, len(work.items), until=until, looks=work.validation is not None)
     start = None if first is None else look_at(work.task, first)
     with work.ready():
         if say is not None:
@@ -355,40 +352,15 @@ def train(
                 say(line)
         torch.manual_seed(settings.seed)
         return finetune(
-            work, optimiser, schedule, tracker=tracker, checkpointer=checkpointer, first=start, initial=initial
+            work,
+            optimiser,
+            work.schedule(),
+            until=until,
+            tracker=tracker,
+            checkpointer=checkpointer,
+            first=start,
+            initial=initial,
         )
-
-
-def schedule_of(settings: TaskSettings, items: int, *, until: float = 1.0, looks: bool = True) -> Schedule:
-    """How long and how fast the settings ask a task to be trained.
-
-    Args:
-        looks: there is validation data.
-    """
-    assert settings.learning_rate is not None
-    per_epoch = -(-items // settings.batch)
-    steps = planned_steps(steps=settings.steps, epochs=settings.epochs or 3.0, per_epoch=per_epoch)
-    if settings.minutes is not None:
-        steps = UNBOUNDED
-    schedule = TrainSettings(
-        steps=steps,
-        learning_rate=settings.learning_rate,
-        schedule=settings.schedule,
-        warmup=settings.warmup,
-        decay=settings.decay,
-        minimum_rate=settings.minimum_rate,
-    )
-    return Schedule(
-        steps=steps,
-        evaluate_every=(settings.evaluate_every or per_epoch) if looks else None,
-        schedule=schedule,
-        place=None if settings.warmup == 0 else lambda step: step / (steps + 1),
-        minutes=settings.minutes,
-        evaluations_count=False,
-        until=until,
-        clip=settings.clip,
-        patience=settings.patience,
-    )
 
 
 SIMCSE_DROPOUT = 0.1
