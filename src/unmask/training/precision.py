@@ -1,9 +1,9 @@
 """Which device, and which number format to compute in; weights stay fp32 either way.
 
-bf16 pays on hardware that multiplies it and costs elsewhere. What the processor can do decides where that is known: AMX
-multiplies it (docs/design.md has the ratios), AVX2 alone does not. In between (AVX512-bf16 without AMX, oneDNN's bf16
-without either) it depends on the processor, so 'auto' measures once per machine and remembers what it found: the same
-command computes in the same format whatever else the machine is doing.
+bf16 is faster on hardware that multiplies it, and slower elsewhere. With AMX it is faster, with AVX2 alone it is slower
+(docs/explanation/decisions.md has the ratios). In between (AVX512-bf16 without AMX, oneDNN's bf16 without either) it
+depends on the processor, so 'auto' measures once per machine and stores the result: the same command computes in the
+same format, however busy the machine is.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 torch's `fully_shard` is called as it is, layer by layer: a layer's weights are together only while it computes. What no
 layer holds (embeddings, heads, norms) is together from the first use in a step to the end of its backward pass, so the
 vocabulary's projection reads an embedding that it is tied to as in one process. Why not through Accelerate:
-docs/design.md.
+docs/explanation/decisions.md.
 """
 
 from __future__ import annotations
