@@ -1,10 +1,10 @@
-"""Embeddings to begin with, counted instead of drawn: values that stand in like company get like vectors.
+"""Initial embeddings from counts instead of random numbers: values that occur in similar contexts get similar vectors.
 
-A new masked model spends its first minutes finding out which values go together, which counting says at once: the
-pointwise mutual information of values near each other, factored (Levy & Goldberg 2014, "Neural Word Embedding as
-Implicit Matrix Factorization"; with the smoothing of Levy et al. 2015, section 3.1, and both sides of the factors
-weighted alike, section 3.3). The factors are found by random projections (Halko et al. 2011, algorithm 4.4), so that
-counting and factoring take seconds.
+A new masked model spends its first minutes learning which values occur together. Counting gives that at once: the
+pointwise mutual information of values near each other is computed and factorised (Levy & Goldberg 2014, "Neural Word
+Embedding as Implicit Matrix Factorization"; with the smoothing of Levy et al. 2015, section 3.1, and their symmetric
+weighting of the two factors, section 3.3). The factors are found by random projections (Halko et al. 2011, algorithm
+4.4), so that counting and factorising take seconds.
 
 Shape letters: values (rows of the embedding table), width.
 """
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 WINDOW = 2
-"""Slots to either side that are company; a window of four gave no other loss."""
+"""Slots to either side that count as context; a window of four gave the same loss."""
 
 SMOOTHING = 0.75
-"""Power of the counts of the company, without which rare values have the largest information."""
+"""Power that counts of the context are raised to; without it rare values would have the largest information."""
 
 ROUNDS = 4
-"""Of random projection: the factors do not change visibly after."""
+"""Of random projection; more rounds change the factors hardly at all."""
 
 SPARE = 16
-"""Directions more than are asked for, which make the projections exact where it counts."""
+"""Extra directions of the random projection, which make the wanted ones accurate."""
 
 
 def co_occurrences(pieces: Iterable[tuple[np.ndarray, np.ndarray]], values: int, *, window: int = WINDOW) -> csr_matrix:

@@ -24,12 +24,15 @@ _STEPS = (np.uint64(0xC13FA9A902A6328F), np.uint64(0x91E10DA5C79E7B1D))
 
 
 def spread_evenly(seed: int, epoch: int | np.ndarray, identity: np.ndarray) -> np.ndarray:
-    """(examples,) numbers within (0, 1), uniform for each example, and evener than independent draws: those of
-    examples of consecutive identities, and those of one example over the epochs, fall into all parts of (0, 1) alike.
+    """(examples,) numbers within (0, 1): uniform for each example, and spread more evenly than independent draws.
 
-    A pure function of (seed, epoch, identity): the point of a lattice whose two directions are identity and epoch,
-    moved by a random number of the seed. The examples that share a step come in random order, so within one step the
-    draws are no evener than independent ones: that would need the company an example keeps.
+    Independent draws leave gaps and clusters. These are points of a low-discrepancy sequence instead: they start at a
+    random number of the seed; each next identity moves them by one fixed step and each next epoch by another, modulo 1.
+    So the numbers of consecutive examples in one epoch, and of one example over the epochs, cover (0, 1) evenly.
+
+    A pure function of (seed, epoch, identity). A training step takes its examples in random order, so within one step
+    the numbers are no more even than independent draws; they could be only if an example's number depended on the
+    other examples of its step, and then on packing.
     """
     with np.errstate(over="ignore"):
         point = hash_keys(seed, Salt.HIDDEN_DENSITY) + identity.astype(np.int64).view(np.uint64) * _STEPS[0]
@@ -70,8 +73,8 @@ class BellDensity:
     Args:
         median: half of the ratios lie below it: a number, or a schedule over training progress in [0, 1].
         deviation: standard deviation of the logit. From about 1.6 on there is more than one hump.
-        even: share of the draws that are uniform instead: without them an example is next to never hidden wholly, as
-            it is where generation begins, and the weights of `ByBound` have no limit; with them it is 1 / even.
+        even: share of the draws that are uniform instead. Without them an example is almost never hidden completely,
+            which is where generation begins, and the weights of `ByBound` have no limit; with them it is 1 / even.
     """
 
     median: float | Callable[[float], float] = 0.5
@@ -110,9 +113,9 @@ def by_ratio(hidden: np.ndarray, maskable: np.ndarray, progress: float) -> np.nd
 
 @dataclass(frozen=True, kw_only=True)
 class ByBound:
-    """As `by_ratio`, divided by how much more often than evenly the density draws that number of hidden slots: the
-    expected gradient is that of the bound on the likelihood, whatever the density (the loop divides by maskable slots,
-    not by the sum of the weights, whose chance would bias it)."""
+    """As `by_ratio`, corrected for the density: divided by how much more often than a uniform one it draws this number
+    of hidden slots. The expected gradient is then that of the bound on the likelihood, whatever the density. (The loop
+    divides by maskable slots, not by the sum of the weights: that sum is random and would bias the gradient.)"""
 
     density: Density
 

@@ -1,8 +1,9 @@
 """Fill slots with values: in one shot, or a few at a time so that they agree with each other; then Gibbs sweeps.
 
-One shot draws every slot from its own distribution, as if the slots were independent. Iterative filling commits some
-values, shows them to the model and goes on: each value is drawn given those before it, which is the chain rule along
-the order chosen (any-order sampling: Ghazvininejad et al. 2019 by confidence; Hoogeboom et al. 2022 at random).
+In one shot every slot is drawn from its own distribution, as if the slots were independent. Iterative filling writes
+some values, shows them to the model and predicts the remaining slots again, so each value is drawn given the earlier
+ones: the chain rule along the chosen order (any-order sampling: Ghazvininejad et al. 2019 by confidence; Hoogeboom et
+al. 2022 at random).
 
 Shape letters: rows, slots, filled (slots to fill), open (those still hidden).
 """
@@ -30,7 +31,7 @@ from unmask.progress import counted
 Order = Literal["confidence", "random", "left_to_right"]
 
 Watch = Callable[[Tensor, Prediction, Tensor], None]
-"""Told of every commit: (flat slots, the prediction they were drawn from, their places in it)."""
+"""Called after every commit with (flat slots, the prediction they were drawn from, their places in it)."""
 Draw = Callable[[Prediction, Tensor], Tensor]
 """(prediction, its flat slots) -> a value for each, in the codec's form."""
 
@@ -44,9 +45,8 @@ class Filled:
         flat: ascending slot numbers that were filled.
         new: their values, in the codec's form.
         log_prob: log-probability of each value when it was drawn, at temperature 1 (0 where not wanted); where values
-            are sampled, among those that may be. Their sum over
-            an example is the joint log-probability along the order; after Gibbs sweeps each is conditional on all
-            others but its share.
+            are sampled, among those that can be drawn. The sum over an example is its joint log-probability along the
+            order. After Gibbs sweeps each value's is conditional on all values outside its share.
     """
 
     values: dict[str, Tensor]
@@ -92,11 +92,11 @@ def fill(
 
     Args:
         flat: slot numbers in the flattened (rows x slots) grid.
-        steps: passes of the model. Each example commits ceil(open / steps left) slots per pass; `steps` at least the
-            number of slots means one at a time. 1: all at once, independent of each other.
-        order: which go first within an example: the surest, at random, or by place. The surest are those whose
-            *distribution* is sharpest, before any value is drawn, so sampling along this order is not biased. Or the
-            turn of each slot in `flat`: a pass fills all slots of one turn, the lowest first, and `steps` has no say.
+        steps: passes of the model. Each example commits ceil(open / remaining steps) slots per pass, so `steps` equal
+            to the number of slots, or more, fills one at a time. 1: all at once, independent of each other.
+        order: which slots of an example come first: 'confidence', 'random' or 'left_to_right'. Confidence is that of
+            the *distribution*, before any value is drawn, so sampling in this order is not biased. Or a tensor with the
+            turn of each slot in `flat`: a pass fills all slots of one turn, lowest turn first, and `steps` is ignored.
         temperature: 0 takes the likeliest value, 1 samples from the model.
         top_k: sample among the k likeliest only.
         sweeps: how often every filled slot is hidden once more and drawn again, given all others (Gibbs; at
@@ -104,15 +104,15 @@ def fill(
         shares: a sweep hides a random 1/shares of an example's filled slots at a time.
         generator: on the batch's device.
         watch: called with every commit.
-        draw: makes the values in place of `temperature` and `top_k`.
-        log_prob: whether that of the values is wanted; it costs a reading of every prediction.
-        hidden: other slots that are hidden all the time and not filled.
-        remask: share of an example's filled slots that is hidden again before each pass but the first and the last, and
-            drawn anew later: what was drawn early can be taken back (Wang et al. 2025, ReMDM). Each pass commits so
-            many more, and first fills are spread over all `steps`, which may be more than there are slots. The share
-            is one on average: of 4 slots a tenth is one in four passes of ten. Slots that are not filled are never
-            touched. Not for `order` by turns.
-        remask_by: which are hidden again: any ('random'), or those that were least likely when they were drawn.
+        draw: a function that makes the values; `temperature` and `top_k` are then ignored.
+        log_prob: whether the log-probabilities of the values are wanted; they cost time in every pass.
+        hidden: further slots that stay hidden throughout and are not filled.
+        remask: share of an example's filled slots that is hidden again before each pass except the first and the last,
+            and drawn again later, so that early values can be revised (Wang et al. 2025, ReMDM). Each pass then commits
+            that many more, and first fills are spread over all `steps`, which may exceed the number of slots. The share
+            is reached on average: a tenth of 4 slots is one slot in four of ten passes. Slots outside `flat` never
+            change. Not with an `order` by turns.
+        remask_by: which slots are hidden again: any ('random'), or those least likely when drawn ('confidence').
     """
     turns = order if isinstance(order, Tensor) else None
     if turns is None and order not in ("confidence", "random", "left_to_right"):

@@ -59,13 +59,13 @@ def _libraries(scipy: bool) -> Any:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[int]:
-    """Within, every product takes one thread; yields how many cores `on_cores` has for work side by side. Also a
+    """A context in which every matrix product uses one thread; yields how many cores `on_cores` may use. Also a
     decorator.
 
-    Threads that share a product wait for each other at its end, and they wait spinning. Products of a few milliseconds
-    gain little from a second thread, and beside other processes, which take one of the two from its core, the waiting
-    costs many times the work. Holds for torch in this thread and in threads begun within, and for the BLAS of numpy and
-    scipy (if no other thread has set that); the caller's settings are put back at the end.
+    Threads that share a product wait for each other at its end, in a busy loop. A product of a few milliseconds gains
+    little from a second thread, and when another process takes the core of one of the two, the waiting costs many times
+    the work. Applies to torch in this thread and in threads started within the context, and to the BLAS of numpy and
+    scipy (unless another thread has set that already). The caller's settings are restored at the end.
     """
     global _scopes, _threads
     depth = getattr(_own, "depth", 0)
@@ -92,9 +92,9 @@ def one_core() -> Iterator[int]:
 def on_cores(work: Callable[[Item], None], items: Sequence[Item]) -> None:
     """Call work(item) for every item: as many at a time as torch has threads, each on one of them, without gradients.
 
-    For passes of small products, in which a second thread gains next to nothing; the items must not depend on each
-    other. Called by such work itself, it works on one item after the other. After an error no further item is begun;
-    the first error reaches the caller.
+    For work made of small products, where a second thread per product gains almost nothing. The items must not depend
+    on each other. When `work` itself calls `on_cores`, the inner items are done one after the other. After an error no
+    further item is started; the first error reaches the caller.
     """
     failed = threading.Event()
 

@@ -1,13 +1,49 @@
-"""One vector per example from masked learning, without labels: what is seen of an example must tell the rest of it.
+"""Train one vector per example without labels: two losses, reconstruction and contrast, to be used together or alone.
 
-Two losses on one hidden share. *Reconstruction*: the encoder sees the visible slots alone, their states are pooled to
-one vector, and a shallow decoder, which is thrown away afterwards, predicts the hidden slots from that vector and the
-embeddings of the visible values (RetroMAE, Xiao et al. 2022, section 3.1, with hidden slots dropped before the encoder
-as in MAE, He et al. 2022, section 3). *Contrast*: the vector of the visible part must be nearer to the vector of the
-whole example, or of its rest alone, than to those of the other examples in the batch (the loss of SimCSE, Gao et al.
-2021, section 3, whose two views differ by dropout; here they differ by what is hidden as well). A part is in its whole,
-so that copying is enough to find that; between a part and the rest only what both are about is the same (the inverse
-cloze task, Lee et al. 2019).
+What `PooledReconstruction` does with a batch:
+
+1. Most slots of each example are hidden; `AllButCrop` leaves one contiguous part, the crop, visible.
+2. The encoder sees the visible slots alone. The mean of their states is the vector of the visible part.
+3. *Reconstruction*: a shallow decoder predicts the hidden slots from that vector and the embeddings of the visible
+   values. It is discarded after training.
+4. *Contrast*: by cosine similarity, the vector of each visible part must find the vector of its own example among those
+   of all examples in the batch, and the reverse. The other vector is that of the whole example (`against="whole"`) or
+   of its hidden slots (`against="rest"`).
+
+Inputs: a `PackedBatch` of examples and what is hidden in it; no labels, no pairs.
+
+Requirements:
+
+- Contrast needs many examples per batch, because the other examples are its negatives; a batch must not be split into
+  micro-batches. Copies of one example in a batch count as wrong answers for each other.
+- Reconstruction needs a decoder whose positions are `SinCos` or `Learned`, as nothing else tells it where a slot is.
+
+Which to choose:
+
+- For a small model of your own that was only pretrained: both, against the whole example (the defaults).
+- For a model that makes good vectors already: contrast alone, against the rest, at a low learning rate.
+- Where a batch holds only a few examples: reconstruction alone.
+- If you have labelled pairs, even a hundred, fine-tune on them instead (`unmask finetune similarity`).
+
+Relation to other losses: reconstruction is RetroMAE's (Xiao et al. 2022, section 3.1), but hidden slots are dropped
+before the encoder as in MAE (He et al. 2022, section 3). Contrast is SimCSE's loss (Gao et al. 2021, section 3), that
+is, InfoNCE with the batch's negatives in both directions; SimCSE's two views differ by dropout, these also by what is
+hidden. Against the whole, some copying is enough, as the part is contained in it. Against the rest, the two share only
+what they are about: the inverse cloze task (Lee et al. 2019).
+
+>>> from unmask.core.batch import Example, pack
+>>> from unmask.core.corruption import ALL_MASK, Corruption
+>>> from unmask.core.token_codec import TokenCodec, TokenCodecConfig
+>>> from unmask.encoder.config import SinCos
+>>> small = EncoderConfig(width=16, layers=1, heads=2, positions=SinCos())
+>>> codec = TokenCodec(TokenCodecConfig(vocabulary=30, width=16, encoder_width=16, mask_id=1, special_ids=(0, 1)))
+>>> model = PooledReconstruction(MaskedModel(codec, make_encoder(small)), decoder=small, against="rest")
+>>> batch = pack([Example(values={"token": np.arange(2, 14) + i}, identity=i) for i in range(4)], slots=24)
+>>> hidden = Corruption(select=AllButCrop(), replace=ALL_MASK).draw(batch, seed=0)
+>>> loss = model(batch, hidden).loss(codec.targets(batch.values, hidden.flat)) / hidden.total_weight
+>>> loss.backward()
+>>> model.whole(batch, 4).shape  # the vectors
+torch.Size([4, 16])
 
 Shape letters: rows, slots, hidden, examples, width.
 """
@@ -42,9 +78,9 @@ class PooledPrediction:
     All methods but `loss` are those of the reconstruction.
 
     Attributes:
-        reconstruction: of the hidden slots; None where it has no weight, and is not worked out.
-        contrast: mean over examples of the cross-entropy of finding an example's whole, or rest, by its visible part,
-            and its part by that.
+        reconstruction: the prediction of the hidden slots; None where its weight is 0, and it is not computed.
+        contrast: cross-entropy of finding each example's whole (or rest) by its visible part and the visible part by
+            its whole (or rest), mean over examples and both directions.
     """
 
     def __init__(
@@ -62,7 +98,7 @@ class PooledPrediction:
         return self.hidden
 
     def loss(self, target: Tensor, weight: Float[Tensor, " hidden"] | None = None) -> Tensor:
-        """Both losses by their weights, times what the loop divides by, which leaves means."""
+        """The weighted sum of both losses, as a sum over hidden slots: the loop divides it by their number."""
         reconstruct, contrast = self.weights
         total = contrast * self.contrast * self.total
         if self.reconstruction is None:
@@ -83,15 +119,15 @@ class PooledPrediction:
 
 
 class PooledReconstruction(nn.Module, Generic[CodecT]):
-    """A masked model that learns to make vectors; see the module.
+    """A masked model that learns to make vectors; see the module for what it does and which losses to choose.
 
     Args:
-        masked: its encoder and codec are trained; used in place afterwards.
-        decoder: of the codec's width, shallow (one layer is RetroMAE's), with positions that a bare embedding needs.
-        reconstruct: weight of the reconstruction, per hidden slot.
-        contrast: weight of the contrast, per example.
-        temperature: that cosines are divided by; .05 is SimCSE's.
-        against: what a part must find: the 'whole' example, or its 'rest', of which it has no slot.
+        masked: the model whose encoder and codec are trained, in place.
+        decoder: config of the decoder; shallow (RetroMAE has one layer), with positions `SinCos` or `Learned`.
+        reconstruct: weight of the reconstruction's loss, which is a mean over hidden slots; 0 for none.
+        contrast: weight of the contrast's loss, which is a mean over examples; 0 for none.
+        temperature: what cosines are divided by; SimCSE's is .05.
+        against: what a visible part must find: the 'whole' example, or its 'rest', which shares no slot with it.
 
     Raises:
         ValueError: neither loss has a weight.
@@ -121,7 +157,7 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
 
     @property
     def codec(self) -> CodecT:
-        """The masked model's: values go in and come out through it."""
+        """The masked model's codec."""
         return self.masked.codec
 
     def forward(
@@ -188,12 +224,12 @@ def between(part: Float[Tensor, "n width"], whole: Float[Tensor, "n width"], tem
 
 @dataclass(frozen=True, kw_only=True)
 class AllButCrop:
-    """One contiguous run of an example's maskable slots is seen, the rest is hidden (cropping as in Izacard et al.
-    2022, 'Unsupervised dense information retrieval with contrastive learning', section 3.2).
+    """Leaves one contiguous part of an example's maskable slots visible and hides the rest (cropping as in Izacard et
+    al. 2022, 'Unsupervised dense information retrieval with contrastive learning', section 3.2).
 
     Attributes:
-        seen: shortest and longest share of the slots that is seen; drawn evenly between them per example and epoch.
-        at_least: slots seen, where there are as many and one is left to hide.
+        seen: smallest and largest visible share of the slots; drawn uniformly between them per example and epoch.
+        at_least: visible slots at least, as far as the example has them and one is left to hide.
     """
 
     seen: tuple[float, float] = (0.1, 0.5)

@@ -1,8 +1,9 @@
 """Disentangled attention (DeBERTa v2 and v3: He et al. 2021a, sec. 3.1; 2021b).
 
 A score is content-content + content-position + position-content. The published code gathers, for every head, one number
-for each pair of slots, twice. Here the table of relative positions is spread out over the distances once, so that the
-products with it hold each diagonal side by side, and a view with another row length sets them upright: no gather.
+for each pair of slots, twice. Here the table of relative positions is expanded to one row per distance first. The
+product of queries with it then has a column per distance, and reading the same memory with another row length turns
+distances into pairs of slots, so that nothing is gathered.
 
 Shape letters: rows, heads, slots, depth; distances (2 slots - 1: from -(slots-1) to slots-1).
 """

@@ -1,9 +1,9 @@
 """Tensors of a batch on the device, with what the host knows of them.
 
-A batch is made on the host and moved. Whoever asks a device for a number, or for a tensor whose length depends on
-values (`nonzero`, a boolean index), makes the host wait until the device has done all it was given. Most such questions
-are about which slots a batch has, which the host knew before the batch was moved: `to_device` remembers that, and
-`on_host` gives it back.
+A batch is made on the host and copied to the device. Reading a number from the device, or a tensor whose length depends
+on values (`nonzero`, a boolean index), makes the host wait until the device has finished all work queued so far. Most
+such reads are about which slots a batch has, which the host knew before the copy: `to_device` keeps the host's tensor,
+and `on_host` returns it.
 """
 
 from __future__ import annotations

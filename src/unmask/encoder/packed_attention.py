@@ -1,9 +1,8 @@
-"""Attention by example, on a CPU: nothing is computed between examples that share a row, and next to nothing for
-padding.
+"""Attention computed example by example, on a CPU: no scores between different examples, almost none for padding.
 
-The examples of a batch stand side by side in one row, the packed row, each rounded up to one of a few lengths. Examples
-of one rounded length stand next to each other and form a group, and attention is dense products of a group's queries
-and keys, small enough to stay in the caches. All other work of the encoder is done on the packed row.
+The examples of a batch are copied end to end into one long row, the packed row, each padded to one of a few lengths.
+Examples of one padded length are next to each other and form a group. The attention of a group is one batched matrix
+product of its queries and keys, small enough for the CPU's caches. The rest of the encoder works on the packed row too.
 
 Forward and backward, 2 cores, 4096 slots in rows of 512, milliseconds of whole rows / by example (heads x depth):
 
@@ -31,14 +30,14 @@ from torch import Tensor
 from unmask.encoder.explicit import Weights
 
 SIZES = np.array([16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512])
-"""Lengths are rounded up to one of these, longer ones to a multiple of 128: oneDNN makes and keeps a kernel for every
-shape."""
+"""Lengths are padded to one of these, longer ones to a multiple of 128: few shapes, because oneDNN compiles and keeps a
+kernel for each."""
 ROUND = 256
 """The places of the packed row, and the queries, are rounded up to a multiple of this, for the same reason."""
 SCORES = 2**16
-"""Most scores of a head that a group has, unless one example alone has more."""
+"""A group has at most this many attention scores per head, unless a single example has more."""
 GROUP_COST = 4_000_000
-"""What one more group costs, in scores times the width of all heads."""
+"""Fixed cost of a further group, in units of scores times the width of all heads."""
 MASKED = -1e9
 
 
@@ -112,13 +111,13 @@ class BlockGather:
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Where the slots of a batch stand in the packed row, in which its examples are side by side.
+    """The map between the slots of a batch and the places of the packed row.
 
     Attributes:
-        source: for each place of the packed row its slot of the batch, counted over the batch's rows; of padding the
-            last slot of the example in front.
-        place: for each slot of the batch its place in the packed row; 0 for padding.
-        groups: in the order in which they stand; places behind the last group only round the number up.
+        source: for each place of the packed row, the flat number of its slot in the batch; for a padding place, the
+            last slot of the example it pads.
+        place: for each slot of the batch, its place in the packed row; 0 for padding.
+        groups: in the order of the packed row; places after the last group only round the total up.
     """
 
     source: Int[Tensor, " packed"]
@@ -154,13 +153,14 @@ class PackedLayout:
 
 @dataclass(frozen=True)
 class QuerySubset:
-    """Slots whose output is wanted.
+    """The queries of those slots whose output is wanted.
 
     Attributes:
-        places: in the packed row, ascending; then zeros that round the number up.
-        rank: for each wanted slot, in the order wanted, its number among `places`.
-        by_group: numbers among `places`, group by group and example by example; their count where there is none.
-        groups: with as many queries as are wanted.
+        places: their places in the packed row, ascending; then zeros that round the count up.
+        rank: for each wanted slot, in the caller's order, its index into `places`.
+        by_group: indices into `places`, group by group and example by example; the length of `places` where an example
+            has fewer wanted slots than its group's matrices have rows.
+        groups: as in `PackedLayout`, with `queries` reduced to what the wanted slots need.
     """
 
     places: Int[Tensor, " queries"]
@@ -213,8 +213,9 @@ def packed_layout(segment: Int[Tensor, "rows slots"]) -> PackedLayout:
 
 
 def costs_less(packed: PackedLayout, segment: Tensor, width: int, *, half: bool) -> bool:
-    """Whether the packed row costs less than whole rows in one product. Long rows leave the caches: 1.6 times the time
-    per score in bf16; in fp32 the library's own kernel for rows takes 0.8 times ours."""
+    """Whether attention by example costs less than attention over whole rows. Measured times per score, relative to
+    ours: 1.6 for bf16 rows of 256 slots and more, which do not fit into the caches; 0.8 for the library's fp32 kernel.
+    """
     rows, slots = segment.shape
     factor = 0.8 if not half else 1.6 if slots >= 256 else 1.0
     scores = sum(g.count * g.size**2 for g in packed.groups)

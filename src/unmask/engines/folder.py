@@ -1,4 +1,4 @@
-"""The folder of prepared data, whatever its kind: how it is begun, gone on with, finished and known again.
+"""The folder of prepared data of any kind: how it is started, continued after an interruption, finished and recognised.
 
 plan.json       until it is finished: the key of the preparation, made of data and settings
 prepared.json   from then on: "kind", "key", the "settings" that decided what was prepared, and size and CRC-32 of files

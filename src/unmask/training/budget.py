@@ -1,8 +1,8 @@
-"""What a run will need of memory, known before it starts, and micro-batches that fit what there is.
+"""How much memory a run will need, estimated before it starts, and micro-batches that fit into what is available.
 
-One and two rows are taken through the model, forward and backward, and the bytes of live tensors are counted at every
-operation: the peak is a line in the number of rows. Beside it stand what is there for any batch (gradients, optimiser
-states) and what a checkpoint takes while it is written.
+One row and then two rows go through the model, forward and backward, while the bytes of live tensors are counted at
+every operation; the peak is taken to grow linearly with the number of rows. Added to it are what every batch needs
+(gradients, optimiser states) and what a checkpoint takes while it is written.
 """
 
 from __future__ import annotations

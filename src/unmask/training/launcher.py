@@ -30,12 +30,12 @@ def process_count() -> int:
 
 
 def first_of_all() -> bool:
-    """Whether this process is the one that tells people and writes results."""
+    """Whether this process is the one that prints messages and writes results."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def check_launcher() -> None:
-    """Refuse what `accelerate launch` would put under the run unasked."""
+    """Refuse an engine that the configuration of `accelerate launch` would wrap around the model."""
     for variable, name in _ENGINES.items():
         if os.environ.get(variable, "").lower() in ("true", "1", "yes"):
             raise UserError(
@@ -46,7 +46,7 @@ def check_launcher() -> None:
 
 
 def check_one_process(what: str) -> None:
-    """Refuse to do in each of several processes what one does."""
+    """Refuse work for a single process when the launcher started several."""
     if process_count() > 1:
         raise UserError(
             f"{what} takes one process, the launcher started {process_count()}",
@@ -56,12 +56,12 @@ def check_one_process(what: str) -> None:
 
 @dataclass(frozen=True)
 class Round:
-    """One start of all processes by a torchrun that may start them again.
+    """One start of all processes by torchrun, which may restart them after a failure.
 
     Attributes:
-        kept: the store of torchrun's own, which outlives the processes.
-        own: the part of it that this round alone uses.
-        name: no other round has it.
+        kept: torchrun's key-value store, which survives restarts.
+        own: the part of that store (a key prefix) that only this start uses.
+        name: the prefix; unique to this start.
     """
 
     kept: Store
@@ -72,12 +72,12 @@ class Round:
 
 @functools.cache
 def join(cpu: bool) -> Round | None:
-    """Make the process group of this start, where torchrun or accelerate launch started the processes; else None.
+    """Create the process group of this start; None where neither torchrun nor accelerate launch started the processes.
 
-    torch 2.13 gives the processes of every start the same store, and those of the second read there the addresses of
-    the first: they cannot connect, and of three restarts every second one is lost (pytorch #135712, which counts
-    restarts, has come back; the counts of several machines differ). So the processes agree on a name that is new, and
-    use the part of the store that is named so.
+    torch 2.13 gives the processes of every start the same store. After a restart they find the addresses of the
+    previous start in it and cannot connect, so every second restart fails (pytorch #135712; its fix, which put the
+    count of restarts into the keys, is no longer there, and machines disagree about that count). So the processes
+    agree on a new name and use only the keys of the store with that prefix.
 
     Args:
         cpu: whether the run is on CPUs.
@@ -98,11 +98,13 @@ def join(cpu: bool) -> Round | None:
 
 
 def agree(store: Store, rank: int, processes: int, *, every: float = 0.05) -> str:
-    """A name that the processes of this start have in common, and those of earlier starts did not, whatever they left
-    in the store: each says a new name of its own, and the first answers it with its own until all have heard it.
+    """Agree on a name that all processes of this start share and no earlier start had, whatever is left in the store.
+
+    Each process writes a new random name under its rank. The first process answers every such name with its own, until
+    all others have confirmed that they read the answer. Its name is the one agreed on.
 
     Args:
-        every: seconds between looks.
+        every: seconds between polls of the store.
     """
     mine = uuid.uuid4().hex
     store.set(f"unmask/here/{rank}", mine)
@@ -124,8 +126,8 @@ def agree(store: Store, rank: int, processes: int, *, every: float = 0.05) -> st
 
 
 def goes_on(out: str | Path, *, cpu: bool) -> bool:
-    """Whether an earlier start by the same torchrun began the run in `out`: then it is resumed unasked. The same in all
-    processes, which all call it."""
+    """Whether an earlier start by the same torchrun began the run in `out`, which is then resumed without `--resume`.
+    All processes must call it, and all get the same answer."""
     found = join(cpu)
     if found is None:
         return False
@@ -138,7 +140,7 @@ def goes_on(out: str | Path, *, cpu: bool) -> bool:
 
 
 def note_start(out: str | Path, *, cpu: bool) -> None:
-    """Let later starts by the same torchrun know that this one began the run in `out`; called by the first process."""
+    """Record for later starts by the same torchrun that this one began the run in `out`. Only for the first process."""
     if (found := join(cpu)) is not None and not found.kept.check([_key(out)]):
         found.kept.set(_key(out), found.name)
 

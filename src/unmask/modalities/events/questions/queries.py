@@ -7,9 +7,10 @@ What is known of a point in time are the events up to it, inclusive; what answer
 question is answered yes by the first such event, and no at every horizon up to the end of what was observed of the
 patient; beyond that end it is not asked (`ends`).
 
-Points in time are drawn evenly between the first event and that end, or so that a time stamp is drawn by the length of
-the gap before it: nothing of what comes decides which moments are asked about. (A gap drawn whatever its length is a
-long one less often than time has it: a code that came within a day in .049 of all moments came in .153 of those.)
+Points in time are drawn evenly between the first event and that end, or as time stamps, each with a probability in
+proportion to the gap before it: nothing in the future decides which moments are asked about. (With the same probability
+for every gap, long gaps would be drawn too rarely: a code that followed within a day after .049 of all moments followed
+after .153 of the moments drawn so.)
 
 Shape letters: questions, items (codes of one question, padded), past (events known).
 """

@@ -220,7 +220,7 @@ KEPT = ("code", "side", "share", "first", "end", "weight")
 
 def start_questions(model: Any, histories: Histories, train: np.ndarray, settings: EventSettings) -> QueryDraws | None:
     """What draws a run's questions; None where it asks none. The model's answers begin at what the training
-    patients say (`query_start`)."""
+    patients say (`start`)."""
     if not settings.questions:
         return None
     if settings.until is None:

@@ -2,13 +2,14 @@
 
 A question is a query: its codes (a set of items, pooled), the side of a value that counts, and what the record says of
 each. It attends to the states of the history, and gets a rate for each bin of horizons: the probability that it comes
-true within dt is 1 - exp(-sum of rates up to dt), which cannot fall as dt grows. That a question comes true in a bin or
-not, given that it had not before, is what is trained: yes and no at every horizon that was observed, none beyond.
+true within dt is 1 - exp(-sum of rates up to dt), which cannot fall as dt grows. The loss asks for each bin whether the
+question comes true in it, given that it has not before: for all bins that were observed, for none beyond.
 
-A value to be passed enters as margins alone (`margins`): the share of the code's values beyond it, of those after a
-last value like the known one, and how far the known values lie beyond it. All of them fall as it moves outward, and
-none has a weight below 0, so that an answer cannot rise. A question begins at what a regression of its code alone, on
-the margins and on what is plain of the record, makes of the code's base rate (`query_start`).
+A threshold on a value enters through its margins alone (`margins`): which share of the code's values lies beyond it,
+which share of those that followed a last value like the known one, and how far the known values lie beyond it. All of
+them fall as the threshold moves outward and none has a negative weight, so the answer cannot rise. Before training a
+question is answered by a regression for its code, on the margins and on simple features of the record, added to the
+code's base rate (`query_fit.start`).
 
 Shape letters: rows, slots, asked (questions of a row), items, bins, width, margins.
 """

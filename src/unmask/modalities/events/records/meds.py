@@ -1,12 +1,15 @@
 """MEDS 0.4 folders: read and validate, with pyarrow and polars alone.
 
-    FOLDER/data/**/*.parquet              subject_id, time (null = static), code, numeric_value, an encounter
-    (`columns.VISITS`) FOLDER/metadata/codes.parquet         code, description (optional)
+    FOLDER/data/**/*.parquet                 subject_id, time (null = static), code, numeric_value, and optionally an
+                                             encounter (a column of `columns.VISITS`)
+    FOLDER/metadata/codes.parquet            code, description (optional)
     FOLDER/metadata/subject_splits.parquet   subject_id, split (optional; else by data/train, data/tuning and
-    data/held_out) TASK/**/*.parquet
-    subject_id, prediction_time (inclusive), boolean_value (optional to predict)
+                                             data/held_out)
+    TASK/**/*.parquet                        subject_id, prediction_time (inclusive), boolean_value (not needed to
+                                             predict)
 
-A subject stands in one shard, contiguous and in order of time. Anything else is an error that names file and row.
+The events of a subject are in one shard, contiguous and in order of time. Anything else is an error that names file and
+row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Who trained an outcome head: kept with the model, so that predictions about them are marked as such.
 
-Patients are known by their ids, and an id of another extract may be another person's: conversions number patients in
-the order they come. So each id has one bit beside it, of a hash of the id and the day of birth: for the same people
-nearly all bits agree, for others half of them do (`Met`). One bit says next to nothing of one patient's birth.
+Patients are recognised by their ids, but in another extract the same id may belong to another person, because
+conversions number patients in the order they come. So one bit is stored with each id, taken from a hash of the id and
+the day of birth: if the people are the same nearly all bits agree, else about half of them (`Met`). A single bit gives
+away almost nothing of a patient's birth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shares of categories by the linear part, and how far its discriminants are to be believed.
+"""Probabilities of categories by the linear part, and how much its discriminants are shrunk.
 
 A level's log-odds are those of linear discriminant analysis, written with the regression of its indicator `m`, its
 marginal share `p` (q = 1 - p) and the share of variance explained `r` (Fisher 1936):
@@ -6,10 +6,10 @@ marginal share `p` (q = 1 - p) and the share of variance explained `r` (Fisher 1
     logit(p) + (m - p) / (p q (1 - r)) - (1/2 - p) r / (p q (1 - r))
 
 The fraction of the third term, r / (p q (1 - r)), is D^2, the squared Mahalanobis distance of the level from the
-others; that term keeps the mean share at p. Of a rare level the distance is mostly chance: taken at its word it sinks
-the level (five levels of 1 % and less were drawn at 0.3 of their share). So a level is trusted as far as that helps on
-rows the linear part was not fitted to: with trust `a` its distance is a D, the second term is multiplied by a, the
-third by a squared.
+others; that term keeps the mean share at p. The estimated distance of a rare level is mostly noise, and makes the level
+too improbable (five levels of 1 % and less were drawn at 0.3 of their share). So the distance is shrunk, by the factor
+that predicts best on rows the linear part was not fitted to: with trust `a` it is a D, the second term is multiplied by
+a, the third by a squared.
 
 Shape letters: asked cells, levels, dims (of the linear part).
 """

@@ -1,8 +1,8 @@
 """Fitting a table model: codings, then the parts before the network, then the network.
 
-With several members every row is held out from exactly one of them (cross-validation for free): a member stops where
-the rows it never trained on say so, and the whole table calibrates intervals. For such rows the factor analysis, too,
-is one fitted without them. Members differ in weights and in data.
+With several members every row is held out from exactly one of them, which gives cross-validation for free: the rows
+held out from a member decide when its training stops, and taken together, which is the whole table, they calibrate the
+intervals. For these rows the factor analysis is a fit without them, too. Members differ in weights and in data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How well each column is imputed: cells that were hidden from a member in rows it never trained on, beside the mean or
-the mode.
+"""How well each column is imputed: the error on hidden cells of held-out rows, compared with the mean or the mode.
 
-The cells are those that calibrate the intervals (`CellTable.calibrate`): the linear and additive parts that judge them
-were fitted without their rows. Two things still saw them: the borders of a quantity's bins, and the choice of how long
-to train. Figures are of one member; all together are a little better. The mean, median or mode is that of all rows.
+The cells are those that calibrate the intervals (`CellTable.calibrate`). Each is predicted by the member of the
+ensemble that its row was held out from, whose network, linear part and additive part never saw the row. Two choices
+still did: the bins of quantities, and how long to train. The errors are those of single members; the whole ensemble is
+a little better. The mean, median or mode is that of all rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whole tables filled under rules: points and draws that meet them, and what to say of rows that cannot.
 
-Observed cells are never changed. A row that breaks a rule as recorded, or leaves a missing cell nothing, is said with
-its number; its missing cells are filled as if that rule were not there.
+Observed cells are never changed. If a row breaks a rule as recorded, or its rules leave no possible value for a missing
+cell, a note names the row, and its missing cells are filled as if that rule were not there.
 """
 
 from __future__ import annotations

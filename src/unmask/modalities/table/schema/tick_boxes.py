@@ -1,7 +1,7 @@
-"""Columns of one value and empty cells: what the empty cells mean is asked, for no cell of the table can say.
+"""Columns with a single value and empty cells: the user must say what an empty cell means, as the table cannot.
 
-In a tick box an empty cell means no; elsewhere nobody knows what would stand there. Filled in as missing, everybody
-would get the one value that there is.
+In a tick box an empty cell means no; elsewhere the true value is unknown. Treated as missing, every empty cell would be
+filled with the one value that the column has.
 """
 
 from __future__ import annotations

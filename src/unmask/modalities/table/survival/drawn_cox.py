@@ -35,7 +35,7 @@ class Hazard:
 
 
 class _RiskSets:
-    """Rows by falling time; of every death its risk set, and what Efron's method takes off it for ties.
+    """Rows by falling time; for every death its risk set, and the part of it that Efron's method takes off for ties.
 
     Args:
         entry: times from which rows are at risk, if not from the beginning: of a death those count that entered before.

@@ -63,7 +63,7 @@ def fit_cox(
     start: np.ndarray | None = None,
     iterations: int = 40,
 ) -> Cox:
-    """Cox regression by Newton's method, ties after Efron.
+    """Cox regression by Newton's method; tied events by Efron's method (see `PartialLikelihood`).
 
     Args:
         x: (rows, covariates) centred here.
@@ -105,11 +105,26 @@ def fit_cox(
 
 
 class PartialLikelihood:
-    """Cox's partial likelihood of some rows, ties after Efron, and its derivatives.
+    """Cox's partial likelihood of some rows and its derivatives; tied events by Efron's method.
 
-    Sums over the rows at risk are differences of running sums; no array is larger than (rows, covariates), for the
-    matrix of second derivatives is two products: over the rows, each weighted by the event times it was at risk at, and
-    over the means at those times.
+    Efron's method, on five rows at risk of which the first three have their event at the same time. Write r1 .. r5 for
+    their relative risks (exp of the linear predictor), S = r1 + .. + r5 and T = r1 + r2 + r3. The three events happened
+    one after the other, in an order that the data does not show. At the first, all five rows are at risk: S. At the
+    second, one of the three is no longer at risk; as we do not know which, a third of each is taken off: S - T/3. At
+    the last, two thirds are: S - 2T/3. So this event time adds to the log-likelihood
+
+        log(r1 r2 r3) - log(S) - log(S - T/3) - log(S - 2T/3)
+
+    (Breslow's method takes S three times.) With equal risks of 1 the three sums are 5, 4 and 3:
+
+    >>> time, event = np.array([1.0, 1.0, 1.0, 2.0, 3.0]), np.array([1, 1, 1, 0, 0])
+    >>> tied = PartialLikelihood(np.zeros((5, 1)), time, event)
+    >>> round(tied.value(np.zeros(1)), 6) == round(-float(np.log(5 * 4 * 3)), 6)
+    True
+
+    How it is computed: sums over the rows at risk are differences of running sums, and no array is larger than (rows,
+    covariates). The matrix of second derivatives is a difference of two matrix products: one over the rows, each
+    weighted by the event times that it was at risk at, and one over the mean covariates at those times.
     """
 
     def __init__(
@@ -136,7 +151,7 @@ class PartialLikelihood:
             """Number of event times that each row came too late for."""
             self.later = np.argsort(entry, kind="stable")
             self.first_later = np.searchsorted(entry[self.later], at, side="left")
-        # One line a tied event, for Efron's k-th of n shares.
+        # One line per event; the k-th of n tied events (k from 0) takes off k / n of their risks.
         ties = np.bincount(self.group, minlength=len(at))
         self.line = np.repeat(np.arange(len(at)), ties)
         rank = np.arange(len(self.line)) - np.repeat(np.cumsum(ties) - ties, ties)

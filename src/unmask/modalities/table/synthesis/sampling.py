@@ -1,9 +1,9 @@
 """Any-order sampling of new rows, block by block, under limits per cell that truncated distributions meet.
 
-A row drawn cell by cell within limits is drawn too often where the later limits are improbable: nothing weighed the
-earlier cells by them. So every such draw has a weight, the product of the shares of its cells' distributions that lie
-within their limits, and rows are accepted in proportion to it: what is accepted is what would be left of the model's
-own rows, were those that break a limit thrown away.
+Rows drawn cell by cell within limits are not distributed as they should be: an early cell is drawn without regard to
+how improbable it makes the limits of later cells. So every row has a weight, the product over its cells of the
+probability of lying within the limits, and is accepted in proportion to it. The accepted rows are distributed like the
+model's own rows after those that break a limit are discarded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A search among held-out texts, made of the texts alone: the opening of each must find how it goes on.
+"""A retrieval test made of held-out texts alone: given the opening of a text, find the rest of it among all rests.
 
-Whoever has texts and no labels can measure by it whether training has made vectors better or worse. The opening and
-what follows share no word that stands twice, so that copying does not help; near copies are left out. What it says of
-other searches (questions, titles) is a guide: docs/explanation/measured-text.md has both beside each other.
+With it, training on texts without labels can be judged: did the vectors become better or worse? The opening and the
+rest are different parts of the text, so that copying does not help; near copies are left out. For other searches
+(questions, titles) the result is only a guide: docs/explanation/measured-text.md compares them.
 """
 
 from __future__ import annotations

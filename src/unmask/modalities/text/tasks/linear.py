@@ -2,7 +2,7 @@
 
 Shape letters: n (rows), d (features), k (outputs). One convex problem for every task, solved by L-BFGS (Liu & Nocedal
 1989): the mean loss of the rows + |W|^2 / (2 C n), the intercepts free, which is scikit-learn's C. C is chosen by
-cross-validation along a path each solution the start of the next one.
+cross-validation along a path of values, each solution being the start of the next.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A word's first token carries its tag. Words are those of the data (CoNLL) or the tokenizer's own units, parted at
 apostrophes ("Germany", "'s"); a word's span is cut to what is not white space and ends behind its combining marks, so
 text[start:end] is exactly the entity. Texts longer than the model are read in
-overlapping windows, and each token is believed where it has most context.
+overlapping windows, and a token's prediction is taken from the window in which it has most context.
 """
 
 from __future__ import annotations

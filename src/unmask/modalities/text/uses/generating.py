@@ -1,11 +1,12 @@
 """New texts by unmasking: every token between a prefix and a suffix is hidden, and filled in a few at a time.
 
-How many tokens are drawn, where nobody says:
+How many tokens are drawn where `length` is not given:
 
-- with a suffix (infilling): each of `INFILLED` is tried, filled in with the likeliest tokens one by one, and the number
-  whose tokens are likeliest on average is taken. A guide: likelihoods of different numbers of tokens do not compare;
-- else the length of a training example, drawn from those that the run noted in unmask.json, less the prefix;
-- of a model that notes none, 32 tokens, or as many as fit.
+- with a suffix (infilling): each number of `INFILLED` is tried, filled with the most likely tokens one by one, and the
+  one with the highest mean log-probability per token is taken. This is a guess: likelihoods of different numbers of
+  tokens are not strictly comparable;
+- else the length of a training example, drawn from those that the run stored in unmask.json, minus the prefix;
+- for a model that stores none, 32 tokens, or as many as fit.
 """
 
 from __future__ import annotations
