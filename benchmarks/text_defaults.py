@@ -52,10 +52,10 @@ def read(name: str) -> tuple[list, list]:
     from unmask.modalities.text.tasks.conll import as_sentences
     from unmask.modalities.text.tasks.data import Item, as_items
     from unmask.modalities.text.tasks.glue import TASKS, find, read_glue
-    from unmask.modalities.text.tasks.lenient import Trouble
+    from unmask.modalities.text.tasks.lenient import Problems
     from unmask.modalities.text.tasks.squad import as_questions
 
-    lenient = Trouble(lenient=True, say=lambda line: print(line[:200], file=sys.stderr))
+    lenient = Problems(lenient=True, say=lambda line: print(line[:200], file=sys.stderr))
     if name.startswith("clinc"):
         rows = json.loads((SHARED / "classification" / "clinc150.json").read_text())
         kept = set(sorted({label for _, label in rows["train"]})[: int(name[5:])])
@@ -145,8 +145,6 @@ def ours(arguments, train, test, began):
 
 def baseline(arguments, train, test):
     """Predictions of one of the others, the task that scores them, and the processor time when they were fitted."""
-    import contextlib
-
     import torch
 
     from unmask.modalities.text.network.folder import load_folder
@@ -154,6 +152,7 @@ def baseline(arguments, train, test):
     from unmask.modalities.text.tasks.baselines import pair_vectors
     from unmask.modalities.text.tasks.classify import KINDS
     from unmask.modalities.text.tasks.encoding import ExampleMaker
+    from unmask.modalities.text.tasks.network import TaskModel
     from unmask.modalities.text.tasks.registry import task_class
     from unmask.modalities.text.tasks.settings import TaskSettings
 
@@ -168,9 +167,7 @@ def baseline(arguments, train, test):
     if task != "classify":
         if method != "often":
             raise SystemExit(f"{method} is for classify alone")
-        found = compare.rivals(
-            work, None, training, held, found=[], slots=slots, context=contextlib.nullcontext, seed=0
-        )
+        found = compare.rivals(work, None, training, held, found=[], seed=0)
         return found[0].predictions, work, time.process_time(), {}
     target, kind = simpler.targets(work, training), KINDS[work.problem]
     if method == "often":
@@ -182,25 +179,25 @@ def baseline(arguments, train, test):
 
         outputs = fit_words(train, target, kind, work.problem).outputs(test)
         return work.decode(list(outputs), held), work, time.process_time(), {}
-    where = {"slots": slots, "context": contextlib.nullcontext}
+    model = TaskModel(text.model, None)
     pair = train[0].text2 is not None
     if pair:
         from unmask.modalities.text.tasks.baselines import fit_pair_vectors
 
-        fitted = fit_pair_vectors(pair_vectors(text.model, encoder, train, **where), target, kind, work.problem)
+        fitted = fit_pair_vectors(pair_vectors(model, encoder, train), target, kind, work.problem)
         at = time.process_time()
-        outputs = fitted.outputs(test, pair_vectors(text.model, encoder, test, **where))
+        outputs = fitted.outputs(test, pair_vectors(model, encoder, test))
         return work.decode(list(outputs), held), work, at, {}
     from unmask.modalities.text.tasks import probe
 
     if method == "contrastive":
         contrast(text, training, arguments.seed, slots)
-    x = torch.nn.functional.normalize(probe.pooled(text, training, **where)[1], dim=-1).numpy()
+    x = torch.nn.functional.normalize(probe.pooled(model, training, slots)[1], dim=-1).numpy()
     _, strength, _ = linear.cross_validated([x], target, kind, strengths=(1.0, 10.0, 100.0, 1000.0))
-    model = linear.fit(x, target, kind, strength)
+    solved = linear.fit(x, target, kind, strength)
     at = time.process_time()
-    z = torch.nn.functional.normalize(probe.pooled(text, held, **where)[1], dim=-1).numpy()
-    return work.decode(list(model(z)), held), work, at, {}
+    z = torch.nn.functional.normalize(probe.pooled(model, held, slots)[1], dim=-1).numpy()
+    return work.decode(list(solved(z)), held), work, at, {}
 
 
 def contrast(text, training, seed: int, slots: int, pairs: int = 20, batch: int = 16, rate: float = 2e-5) -> None:

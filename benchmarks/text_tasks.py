@@ -375,7 +375,7 @@ def adapt(arguments: argparse.Namespace) -> dict:
     import tempfile
 
     from unmask.modalities.text.tasks.data import read_items
-    from unmask.modalities.text.tasks.recipe import adapt_then_finetune
+    from unmask.modalities.text.tasks.finetune import adapt_then_finetune
 
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as scratch:

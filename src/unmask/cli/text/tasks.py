@@ -110,7 +110,7 @@ def finetune(
         **settings,
     }
     if adapt:
-        from unmask.modalities.text.tasks.recipe import adapt_then_finetune
+        from unmask.modalities.text.tasks.finetune import adapt_then_finetune
 
         found = adapt_then_finetune(task, model, train, adapt, count=seeds, out=out, **chosen)
     elif seeds > 1:

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch.nn.functional as F
 import torch
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.encoding import Prepared
 from unmask.modalities.text.tasks.task import TextTask
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.modalities.text.tasks import compare, fit, loop
+from unmask.modalities.text.tasks import compare, loop
 from unmask.modalities.text.tasks.classify import Classify
 from unmask.modalities.text.tasks.finetune import finetune
 from unmask.modalities.text.tasks.similarity import Similarity
+from unmask.modalities.text.tasks.training import TaskTraining
 
 RUN = {
     "start": "plain",
@@ -120,7 +121,7 @@ def test_with_the_default_start_it_goes_on_from_every_phase(tmp_path, monkeypatc
     chosen, again = expected["steps"], len(calls) - expected["steps"]
     assert (expected["rows_trained_on"], again >= 2) == (48, True)
     with monkeypatch.context() as patched:
-        patched.setattr(fit, "start_head", no_start)
+        patched.setattr(TaskTraining, "start_head", no_start)
         with pytest.raises(Killed):
             finetune("classify", model, data, out=out, **given)
     assert not list(tmp_path.glob(".out*"))  # there was nothing to go on from

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from unmask.errors import UserError
 from unmask.export.folders import to_hf, to_sentence_transformers
 from unmask.export.onnx import to_onnx
 from unmask.modalities.text.network.folder import load_folder
-from unmask.modalities.text.tasks import compare, finetuning, linear, loop, probe
+from unmask.modalities.text.tasks import compare, linear, loop, network, probe, training
 from unmask.modalities.text.tasks.baselines import fit_tags, load_baseline
 from unmask.modalities.text.tasks.classify import Classify
 from unmask.modalities.text.tasks.data import Item
@@ -56,24 +55,23 @@ def test_the_model_starts_as_the_probe_and_transformers_reads_it(recipe, pooling
     work = Classify.from_items(encoder, items, TaskSettings())
     built, _ = build(text, work.head, work.outputs)
     training = work.prepare(items, labelled=True)
-    first, mean = probe.pooled(text, training, slots=64, context=nullcontext)
+    first, mean = probe.pooled(built, training, 64)
     found = probe.start_classifier(
         text,
-        built.head,
+        built,
         training,
         training.extra["target"],
         "softmax",
         slots=64,
-        context=nullcontext,
         chosen=probe.Probed(pooling, 100.0, False, 0),
     )
     assert found.added == (recipe == "bert" and pooling == "mean")
-    ours = np.stack(loop.outputs(built, work, training, slots=64, device=torch.device("cpu"), context=nullcontext))
+    ours = np.stack(loop.outputs(built, work, training))
     right = (ours.argmax(1) == training.extra["target"].numpy()).mean()
     assert right > 0.75  # a linear model of 32 numbers, where half would be chance
     if found.added:
-        states = probe.through_mean_layer(first, mean, text.model.encoder.config.norm.epsilon)
-        again, _ = probe.pooled(text, training, slots=64, context=nullcontext)
+        states = network.through_mean_layer(first, mean, text.model.encoder.config.norm.epsilon)
+        again, _ = probe.pooled(built, training, 64)
         assert torch.allclose(states, again, atol=1e-4)
     save(tmp_path / "out", text, built, kind=work.head, about=work.about, config=work.config())
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
@@ -369,8 +367,8 @@ def test_training_again_on_all_rows_is_no_more_work_than_the_usual_loop(tmp_path
 
 
 def test_the_usual_work_is_that_of_padded_steps():
-    assert finetuning.usual(np.array([5.0] * 16), 2.0, 0) == 3 * 2 * 16 * 5
-    assert finetuning.usual(np.array([1.0] * 7 + [9.0]), 1.0, 0) == 3 * 8 * 9
+    assert training.usual(np.array([5.0] * 16), 2.0, 0) == 3 * 2 * 16 * 5
+    assert training.usual(np.array([1.0] * 7 + [9.0]), 1.0, 0) == 3 * 8 * 9
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, opened, predict, seeds
-from unmask.modalities.text.tasks.trained_part import Prefix
+from unmask.modalities.text.tasks.network import Prefix
 from unmask.writing import note_weights
 
 FAST = {"start": "plain", "epochs": 6, "batch": 8, "learning_rate": 3e-3, "precision": "fp32", "dropout": 0.0}
@@ -79,9 +79,7 @@ def agrees_with_transformers(out, texts, second=None):
     opened_folder, task = opened(out, device="cpu", precision="fp32")
     items = [Item(text=a, text2=b) for a, b in zip(texts, second or [None] * len(texts), strict=True)]
     prepared = task.prepare(items, labelled=False)
-    ours = loop.outputs(
-        opened_folder.model, task, prepared, slots=64, device=torch.device("cpu"), context=opened_folder.context
-    )
+    ours = loop.outputs(opened_folder.model, task, prepared)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     theirs_tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     tokens = theirs_tokenizer(texts, second, return_tensors="pt", padding=True, truncation=True)
@@ -270,20 +268,17 @@ def test_seeds_freeze_checkpointing_and_early_stop(tmp_path):
 
 def test_kept_states_stand_for_the_frozen_layers(tmp_path):
     """Training on kept states gives the weights that training the upper layers alone gives."""
-    from contextlib import nullcontext
-
     from unmask.modalities.text.network.folder import load_folder
     from unmask.modalities.text.tasks.model import build
 
     built, _ = build(load_folder(folder(tmp_path / "model", layers=3)), "sequence", 2)
     _, task = opened_for(built, tmp_path)
     prepared = task.prepare([Item(text=t) for t, _ in sentiment(9)], labelled=False)
-    where = {"slots": 64, "device": torch.device("cpu"), "context": nullcontext}
-    whole = np.stack(loop.outputs(built, task, prepared, **where))
+    whole = np.stack(loop.outputs(built, task, prepared))
     prefix = Prefix(built, 2)
-    prepared.examples = prefix.compute(prepared.examples, 64, torch.device("cpu"), nullcontext)
+    prepared.examples = prefix.compute(prepared.examples, 64)
     with prefix.cut():
-        assert np.abs(np.stack(loop.outputs(built, task, prepared, **where)) - whole).max() < 1e-5
+        assert np.abs(np.stack(loop.outputs(built, task, prepared)) - whole).max() < 1e-5
 
 
 def opened_for(built, tmp_path):
@@ -500,7 +495,7 @@ def test_several_seeds_write_the_best_run_itself(tmp_path, monkeypatch):
 
 
 def test_adapt_then_finetune(tmp_path):
-    from unmask.modalities.text.tasks.recipe import adapt_then_finetune
+    from unmask.modalities.text.tasks.finetune import adapt_then_finetune
 
     model, data = folder(tmp_path / "model"), sentiment(16)
     texts = tmp_path / "domain.txt"

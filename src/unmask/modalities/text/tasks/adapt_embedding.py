@@ -236,8 +236,7 @@ class EmbeddingAdaptation(TextAdaptation):
 
     def save(self, out: Path, model: Any) -> None:
         from unmask.modalities.text.tasks import model as tasks
-        from unmask.modalities.text.tasks.pooling import leave_masked_head_out
-        from unmask.modalities.text.tasks.task import TaskModel
+        from unmask.modalities.text.tasks.network import TaskModel, leave_masked_head_out
 
         loaded, settings = self.loaded, self.settings
         if settings.guard:

@@ -22,11 +22,11 @@ from unmask.evaluation.report import Report, training_curves
 from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.compare import rule
 from unmask.modalities.text.tasks.data import Item
+from unmask.modalities.text.tasks.encoding import Prepared
 from unmask.modalities.text.tasks.held_out import groups_of
 from unmask.modalities.text.tasks.model import TaskFolder
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.network import embedding_as
 from unmask.modalities.text.tasks.task import TextTask
-from unmask.modalities.text.tasks.trained_part import embedding_as
 
 HARDEST, EXPLAINED, SHOWN_LABELS = 15, 6, 20
 

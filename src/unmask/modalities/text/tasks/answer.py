@@ -19,18 +19,18 @@ from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots
 from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of
-from unmask.families.heads import SPAN, TaskHead
+from unmask.families.heads import SPAN
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.encoding import ExampleMaker, Window
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.lenient import Problems
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.squad import SquadQuestion, as_questions
 from unmask.modalities.text.tasks.tag import by_example
-from unmask.modalities.text.tasks.task import TaskModel, TextTask
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.uses.filling import may_be_longer
 from unmask.training.settings import refuse_unread
 
@@ -101,8 +101,8 @@ class Answer(TextTask):
             extra["target"] = torch.tensor([_in_window(w, places[w.owner]) for w in windows]).reshape(-1, 2)
         return Prepared(items, examples, groups, extra)
 
-    def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
-        return probe.start_answerer(text, head, training, **given)
+    def start_head(self, text: TextFolder, model: TaskModel, training: Prepared, **given: Any) -> probe.Probed | None:
+        return probe.start_answerer(model, training, **given)
 
     def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         logits = padded(model(batch, len(numbers)).float(), batch, len(numbers))

@@ -17,10 +17,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from unmask.core.embed import embed
 from unmask.errors import UserError
 from unmask.modalities.text.network.held_out_search import pieces, with_pairs
 from unmask.modalities.text.tasks import linear
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.held_out import kept_together
+from unmask.modalities.text.tasks.network import TaskModel
 
 NAME = "baseline"
 KINDS: dict[str, tuple[str, ...]] = {
@@ -265,16 +268,12 @@ def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.concatenate([np.abs(u - v), u * v, (u * v).sum(1, keepdims=True)], 1).astype(np.float32)
 
 
-def pair_vectors(
-    model: Any, encoder: Any, items: Sequence[Any], *, slots: int, context: Any
-) -> tuple[np.ndarray, np.ndarray]:
+def pair_vectors(model: TaskModel, encoder: ExampleMaker, items: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Mean states of the first and of the second texts, each read alone."""
-    from unmask.core.embed import embed
-
     texts = list(dict.fromkeys(t for item in items for t in (item.text, item.text2)))
     place = {t: i for i, t in enumerate(texts)}
-    with context():
-        found = embed(model, encoder.whole(texts), slots=slots)
+    with model.context():
+        found = embed(model.masked, encoder.whole(texts), slots=encoder.slots)
     return found[[place[i.text] for i in items]], found[[place[i.text2] for i in items]]
 
 

@@ -15,17 +15,17 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, first_of, quoted, setting, suggest
-from unmask.families.heads import SEQUENCE, TaskHead
+from unmask.families.heads import SEQUENCE
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items, naming, place_names, spelling, vectors
-from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, refuse_joined, spelling_notes
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import TaskModel, TextTask
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.natural import natural
 from unmask.training.settings import refuse_unread
 
@@ -200,11 +200,11 @@ class Classify(TextTask):
             target[i, [self.number[n] for n in names_of(item)]] = 1.0
         return target
 
-    def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
+    def start_head(self, text: TextFolder, model: TaskModel, training: Prepared, **given: Any) -> probe.Probed | None:
         if self.weights is not None and self.problem == "multi":
             return None  # a probe weighs rows, and here every label weighs a row otherwise
         weights, kind = self.row_weights(training), KINDS[self.problem]
-        return probe.start_classifier(text, head, training, training.extra["target"], kind, weights=weights, **given)
+        return probe.start_classifier(text, model, training, training.extra["target"], kind, weights=weights, **given)
 
     def row_weights(self, prepared: Prepared) -> np.ndarray | None:
         """What `class_weights` make each row weigh, mean 1; None where all weigh the same."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,12 @@ from unmask.core.inference import one_core
 from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import simpler
 from unmask.modalities.text.tasks.baselines import KINDS, Baseline, Kind, fit_cosine, pair_vectors
+from unmask.modalities.text.tasks.encoding import Prepared
 from unmask.modalities.text.tasks.held_out import interval, judging_folds, resamples
+from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.overlap import overlaps
-from unmask.modalities.text.tasks.prepared import Prepared
 from unmask.modalities.text.tasks.scorers import merit
-from unmask.modalities.text.tasks.task import TaskModel, TextTask
+from unmask.modalities.text.tasks.task import TextTask
 
 DRAWS = 100
 SENTENCE = "sentence with the most words in common"
@@ -46,8 +46,6 @@ def rivals(
     held: Prepared,
     *,
     found: Sequence[np.ndarray],
-    slots: int,
-    context: Callable[[], Any],
     seed: int,
 ) -> list[Rival]:
     """The simpler models of a task, fitted to the training rows.
@@ -56,19 +54,18 @@ def rivals(
         model: the state that fine-tuning starts from; None where only `tag` and `answer` are asked for.
         found: its outputs on the held-out rows.
     """
-    where: dict[str, Any] = {"slots": slots, "context": context}
     with one_core():
         out = []
         if task.name == "answer":
             out.append(Rival(SENTENCE, [_sentence(q) for q in held.items]))
         if task.name == "classify":
             assert model is not None
-            out += _constants(task, model, training, held, where)
+            out += _constants(task, model, training, held)
         for kind in simpler.kinds_of(task, training):
-            baseline = simpler.fit(kind, task, model, training, seed=seed, **where)  # type: ignore[arg-type]
+            baseline = simpler.fit(kind, task, model, training, seed=seed)  # type: ignore[arg-type]
             if baseline is None:
                 continue
-            outputs = simpler.outputs(baseline, task, model, held, found, **where)  # type: ignore[arg-type]
+            outputs = simpler.outputs(baseline, task, model, held, found)  # type: ignore[arg-type]
             out.append(Rival(_name(kind, task), untempered(task).decode(outputs, held), baseline))
         return out
 
@@ -86,9 +83,7 @@ def _name(kind: Kind, task: TextTask) -> str:
     }[kind]
 
 
-def _constants(
-    task: TextTask, model: TaskModel, training: Prepared, held: Prepared, where: dict[str, Any]
-) -> list[Rival]:
+def _constants(task: TextTask, model: TaskModel, training: Prepared, held: Prepared) -> list[Rival]:
     """The most frequent class (label, the mean), and of numbers for pairs the cosine, which is fitted to nothing."""
     constant = simpler.targets(task, training).mean(0)
     if task.problem != "regression":
@@ -98,7 +93,7 @@ def _constants(
     plain = untempered(task)
     found = [Rival(often, plain.decode([constant] * len(held.items), held), constant=True)]
     if task.problem == "regression" and training.items[0].text2 is not None:
-        u, v = pair_vectors(model.masked, task.encoder, held.items, **where)
+        u, v = pair_vectors(model, task.encoder, held.items)
         cosine = (u * v).sum(1) / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-9)
         found.append(Rival("cosine of the frozen vectors", plain.decode([np.array([x]) for x in cosine], held)))
     return found
@@ -113,10 +108,9 @@ def rule(task: TextTask, items: Sequence[Any]) -> Rival | None:
     """
     if task.name == "tag":
         predicted: list[dict[str, Any]] = [{"entities": []}] * len(items)
-        where: dict[str, Any] = {"found": (), "slots": task.encoder.slots, "context": nullcontext, "seed": 0}
         for outside, here in judging_folds(items) if len(items) > 1 else ():
             parts = [task.prepare([items[i] for i in part], labelled=True) for part in (outside, here) if len(part)]
-            answers = rivals(task, None, *parts, **where)[0].predictions if len(parts) == 2 else []
+            answers = rivals(task, None, *parts, found=(), seed=0)[0].predictions if len(parts) == 2 else []
             for i, row in zip(here.tolist(), answers, strict=False):
                 predicted[i] = row
         return Rival(_name("tags", task), predicted)
@@ -174,6 +168,32 @@ class Verdict:
     reason: str | None = None
     no_better_than: str | None = None
     barely_better_than: str | None = None
+
+    def lines(self, metric: str, rows: int) -> list[str]:
+        """The table and what it says, for a terminal."""
+        found = [f"{metric} on {rows:,} held-out rows:"]
+        for row in self.table:
+            span = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
+            found.append(f"  {row['model']:52}{row['value']:.3f}{span}{'  kept' if row['kept'] else ''}")
+        if self.reason is not None:
+            found.append(f"{self.reason}: the simpler one is kept")
+        if self.baseline is not None:
+            found.append(f"saved: {self.kept}, in baseline.safetensors, without a head on the encoder")
+        if self.no_better_than is not None:
+            found.append(
+                f"warning: on these rows it is no better than always answering {self.no_better_than}: nothing was "
+                "learnt that shows; more rows or another model are needed"
+            )
+        elif self.barely_better_than is not None:
+            found.append(
+                f"warning: on these rows it is better than always answering {self.barely_better_than} by less than "
+                "one standard error, which may be chance; more rows, to learn from and to judge by, would tell"
+            )
+        if self.better is not None:
+            name, key = self.better
+            way = f"{setting('baseline', key)} saves it" if key else "more rows or another model are needed"
+            found.append(f"warning: {name} does better on these rows; {way}")
+        return found
 
 
 def rival_called(baseline: str, others: Sequence[Rival]) -> Rival:
@@ -275,12 +295,3 @@ def _interval(task: TextTask, predictions: list[dict[str, Any]], items: Sequence
     value = task.value(predictions, items)
     low, high = interval(values, task.metric, value, items)
     return {"value": value, "low": low, "high": high}
-
-
-def lines(verdict: Verdict, metric: str, rows: int) -> list[str]:
-    """The table in words, for a terminal."""
-    out = [f"{metric} on {rows:,} held-out rows:"]
-    for row in verdict.table:
-        span = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
-        out.append(f"  {row['model']:52}{row['value']:.3f}{span}{'  kept' if row['kept'] else ''}")
-    return out

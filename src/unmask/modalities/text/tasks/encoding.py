@@ -7,7 +7,7 @@ the tokenizer's template once. Offsets are characters of the original text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,23 @@ from unmask.core.batch import Example
 from unmask.errors import UserError
 from unmask.modalities.text.tokens.tokenizer import Encoded, Tokenizer
 from unmask.modalities.text.uses.filling import cut_notes, may_be_longer
+
+
+@dataclass
+class Prepared:
+    """Items made into examples.
+
+    Attributes:
+        items: as read.
+        examples: one or more per item, in the items' order.
+        groups: for each item the numbers of its examples; a step takes whole items.
+        extra: whatever the task remembers about them (targets, windows).
+    """
+
+    items: Sequence[Any]
+    examples: list[Example]
+    groups: list[list[int]]
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

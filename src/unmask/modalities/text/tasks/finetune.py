@@ -1,4 +1,4 @@
-"""Fine-tune, predict, evaluate: the same three verbs for every text task."""
+"""Fine-tune (with several seeds, or adapted first), predict, evaluate: the same verbs for every text task."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from unmask.errors import UserError, option
 from unmask.given import no_value
+from unmask.modalities.text.network.adapt import adapt, adapt_settings
 from unmask.modalities.text.tasks import loop, simpler
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import figures
 from unmask.modalities.text.tasks.data import PARTS, Columns
 from unmask.modalities.text.tasks.encoding import ExampleMaker
-from unmask.modalities.text.tasks.finetuning import TaskTraining
 from unmask.modalities.text.tasks.held_out import interval, resamples, several_labels
 from unmask.modalities.text.tasks.lenient import Problems, warned
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
@@ -29,8 +31,9 @@ from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collec
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.training import TaskTraining
 from unmask.training.settings import apply_overrides
-from unmask.writing import in_place_of, remove, temporary_name, writes_model, written_folder
+from unmask.writing import in_place_of, remove, temporary_folder, temporary_name, writes_model, written_folder
 
 DRAWS = 200
 """Resamples of an interval."""
@@ -208,13 +211,12 @@ def outputs_of(
     folder: TaskFolder, task: Any, prepared: Any, watch: Callable[[int, int], None] | None = None
 ) -> list[np.ndarray]:
     """What a folder says about every example: by its encoder and head, or by the baseline that was saved."""
-    where: dict[str, Any] = {"slots": folder.slots, "context": folder.context}
     found: list[np.ndarray] = []
     if folder.baseline is None or task.name == "similarity":
-        found = loop.outputs(folder.model, task, prepared, device=folder.device, watch=watch, **where)
+        found = loop.outputs(folder.model, task, prepared, watch=watch)
     if folder.baseline is None:
         return found
-    return simpler.outputs(folder.baseline, task, folder.model, prepared, found, **where)
+    return simpler.outputs(folder.baseline, task, folder.model, prepared, found)
 
 
 def evaluate(
@@ -280,19 +282,10 @@ def seeds(
     task: str, model: str | Path, train: Any, *, count: int, out: str | Path | None = None, **options: Any
 ) -> dict[str, Any]:
     """Fine-tune with seeds first..first+count-1; mean and 95 % t interval of the metric. `out` gets the best one."""
-    from scipy.stats import t
-
     runs, best = over_seeds(task, model, train, count=count, out=out, **options)
-    values = values_of(runs)
-    half = float(t.ppf(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
-    summary = {
-        "mean": float(values.mean()),
-        "low": float(values.mean() - half) if count > 1 else None,
-        "high": float(values.mean() + half) if count > 1 else None,
-        "values": values.tolist(),
-        "seeds": count,
-    }
-    return runs[best] | {"over_seeds": summary}
+    values = [run["value"] for run in runs]
+    mean, low, high = mean_interval(values)
+    return runs[best] | {"over_seeds": {"mean": mean, "low": low, "high": high, "values": values, "seeds": count}}
 
 
 @writes_model
@@ -328,9 +321,16 @@ def over_seeds(
     return runs, best
 
 
-def values_of(runs: Sequence[dict[str, Any]]) -> np.ndarray:
-    """The metric of each run."""
-    return np.array([r["value"] for r in runs], np.float64)
+def mean_interval(values: ArrayLike) -> tuple[float, float | None, float | None]:
+    """(mean, low, high): with the 95 % t interval of independent values, None of one."""
+    from scipy.stats import t
+
+    each = np.asarray(values, np.float64)
+    mean, n = float(each.mean()), len(each)
+    if n < 2:
+        return mean, None, None
+    half = float(t.ppf(0.975, n - 1) * each.std(ddof=1) / np.sqrt(n))
+    return mean, mean - half, mean + half
 
 
 def require_validation(options: Mapping[str, Any], what: str) -> None:
@@ -339,3 +339,73 @@ def require_validation(options: Mapping[str, Any], what: str) -> None:
         raise UserError(
             f"{what} without validation data", hint=f"Give {option('validation', 'DATA')}: they are compared on it."
         )
+
+
+@writes_model
+def adapt_then_finetune(
+    task: str,
+    model: str | Path,
+    train: Any,
+    texts: str | list[str],
+    *,
+    count: int = 1,
+    out: str | Path | None = None,
+    general: str | None = None,
+    adaptation: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Fine-tune the model as it is, and adapted to `texts` first, with the same seeds; the better one goes to `out`.
+
+    Args:
+        count: seeds of either side.
+        general: held-out general text, to measure what adapting makes the model forget.
+        adaptation: settings of `adapt`.
+
+    Returns:
+        The result of the kept model, with `adaptation`: masked-token loss before and after on the domain (and on
+        general text), the task's values per seed for either side, the mean gain (more is better, of an error too) with
+        a paired 95 % t interval, `pays`.
+    """
+    require_validation(options, "adapting")
+    with temporary_folder() as scratch:
+        settings = adapt_settings(adaptation or {}, model)
+        adapted = adapt(
+            model,
+            texts,
+            Path(scratch) / "adapted",
+            settings=settings,
+            general=general,
+            console=bool(options.get("console")),
+        )
+        sides: dict[str, list[float]] = {}
+        found: dict[str, dict[str, Any]] = {}
+        for name, source in (("plain", model), ("adapted", Path(scratch) / "adapted")):
+            place = None if out is None else Path(scratch) / f"best-{name}"
+            with contextlib.nullcontext() if place is None or out is None else in_place_of(place, out):
+                runs, best = over_seeds(task, source, train, count=count, out=place, **options)
+            sides[name], found[name] = [run["value"] for run in runs], runs[best]
+        metric = found["plain"]["metric"]
+        merits = {name: [merit(metric, value) for value in values] for name, values in sides.items()}
+        gain, low, high = mean_interval(np.subtract(merits["adapted"], merits["plain"]))
+        better = "adapted" if gain > 0 else "plain"
+        result = found[better]
+        if out is not None:
+            with written_folder(out) as place:
+                shutil.copytree(Path(scratch) / f"best-{better}", place, dirs_exist_ok=True)
+            result["out"] = str(out)
+    table = {
+        "before": adapted.before,
+        "after": adapted.after,
+        **sides,
+        "gain": gain,
+        "low": low,
+        "high": high,
+        "pays": low is not None and low > 0,
+        "kept": better,
+    }
+    lines = [f"masked-token {name}: {before} -> {after}" for name, before, after in adapted.table()]
+    lines.append(
+        f"{result['metric']}: plain {np.mean(sides['plain']):.4f}, adapted {np.mean(sides['adapted']):.4f} "
+        f"over {count} seeds; kept: {better}"
+    )
+    return result | {"adaptation": table, "lines": lines}

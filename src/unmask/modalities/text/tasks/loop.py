@@ -21,11 +21,11 @@ from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch, pack, place_best_fit
 from unmask.core.inference import inference_mode, packed_batches
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.encoding import Prepared
+from unmask.modalities.text.tasks.network import Compact, Prefix, TaskModel, recompute
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import TaskModel, TextTask
-from unmask.modalities.text.tasks.trained_part import Compact, Prefix, recompute, used_ids
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.budget import fit_here, gigabytes, measure_loss
 from unmask.training.finetune import (
     Evaluation,
@@ -126,9 +126,6 @@ def outputs(
     task: TextTask,
     prepared: Prepared,
     *,
-    slots: int,
-    device: torch.device,
-    context: Callable[[], Any],
     compact: Compact | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> list[np.ndarray]:
@@ -139,10 +136,10 @@ def outputs(
     """
     done = 0
     found: list[np.ndarray] = [np.zeros(0)] * len(prepared.examples)
-    with inference_mode(model), context():
-        for batch, numbers in packed_batches(prepared.examples, slots):
+    with inference_mode(model), model.context():
+        for batch, numbers in packed_batches(prepared.examples, task.encoder.slots):
             batch = compact.batch(batch) if compact else batch
-            batch = batch.to(device)
+            batch = batch.to(model.device)
             parts = task.collect(model(batch, len(numbers)).float(), batch, prepared, numbers)
             for number, part in zip(numbers.tolist(), parts, strict=True):
                 found[number] = part
@@ -157,8 +154,6 @@ class TextFinetuning(Finetunable):
 
     Args:
         validation: rows that the best state is chosen by; None where there are none.
-        slots: longest example.
-        context: makes the compute-precision context.
         settings: with a learning rate.
     """
 
@@ -171,16 +166,12 @@ class TextFinetuning(Finetunable):
         training: Prepared,
         validation: Prepared | None,
         settings: TaskSettings,
-        *,
-        slots: int,
-        device: torch.device,
-        context: Callable[[], Any],
     ) -> None:
         super().__init__(model)
         self.model, self.task, self.training, self.validation = model, task, training, validation
-        self.settings, self.slots, self.device, self.context = settings, slots, device, context
+        self.settings, self.slots, self.device = settings, task.encoder.slots, model.device
         self.items, self.width = training_items(task, training), model.masked.encoder.config.width
-        self.micro_slots = settings.micro_slots or MICRO_SLOTS[device.type == "cuda"]
+        self.micro_slots = settings.micro_slots or MICRO_SLOTS[self.device.type == "cuda"]
         self.tokens, self.expected = 0, math.nan
         self.shrink = 1.0
         """What weight decay leaves of embedding rows that never occur."""
@@ -195,9 +186,9 @@ class TextFinetuning(Finetunable):
         if self.prefix is not None:
             for part in (training, validation):
                 if part is not None:
-                    part.examples = self.prefix.compute(part.examples, slots, device, context)
+                    part.examples = self.prefix.compute(part.examples, self.slots)
         elif not task.uses_vocabulary:
-            self.compact = Compact(model, used_ids(training, *([validation] if validation else [])))
+            self.compact = Compact(model, [*training.examples, *(validation.examples if validation else ())])
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
@@ -242,20 +233,12 @@ class TextFinetuning(Finetunable):
         batch = batch_of(self.training.examples, numbers, self.slots, self.width)
         self.tokens += batch.real_slots
         batch = (self.compact.batch(batch) if self.compact else batch).to(self.device)
-        with self.context():
+        with self.model.context():
             return self.task.loss(self.model, batch, self.training, np.array(numbers))
 
     def evaluate(self) -> Evaluation:
         assert self.validation is not None
-        found = outputs(
-            self.model,
-            self.task,
-            self.validation,
-            slots=self.slots,
-            device=self.device,
-            context=self.context,
-            compact=self.compact,
-        )
+        found = outputs(self.model, self.task, self.validation, compact=self.compact)
         metrics = self.task.score(self.task.decode(found, self.validation), self.validation.items)
         return look_at(self.task, metrics)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from unmask.families.heads import CLASSES, new_head
 from unmask.modalities.text.network.card import NEW
 from unmask.modalities.text.network.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.baselines import Baseline, load_baseline
+from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.registry import task_class, task_of
-from unmask.modalities.text.tasks.task import TaskModel
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.training.precision import computing, precision_of, resolve_device
+from unmask.training.precision import precision_of, resolve_device
 
 
 @dataclass(repr=False)
@@ -30,16 +29,12 @@ class TaskFolder:
         text: the text folder it stands on.
         model: encoder and head.
         about: the task's own part of unmask.json: name, labels, temperature and so on.
-        random: names of head tensors that were not in the file.
         baseline: what predicts, where a baseline was saved in place of a head.
     """
 
     text: TextFolder
     model: TaskModel
     about: dict[str, Any]
-    device: torch.device
-    precision: str
-    random: list[str] = field(default_factory=list)
     baseline: Baseline | None = None
 
     def __repr__(self) -> str:
@@ -61,9 +56,15 @@ class TaskFolder:
         """Whether the encoder tells a pair's two texts apart by token types."""
         return bool(self.text.model.codec.config.types)
 
-    def context(self) -> contextlib.AbstractContextManager[Any]:
-        """A context in which the model computes in its precision."""
-        return computing(self.precision, self.device)
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.model.device
+
+    @property
+    def precision(self) -> str:
+        """What it computes in."""
+        return self.model.precision
 
 
 def build(
@@ -105,11 +106,9 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> 
             f"{path}: no trained tensor {random[0]}", hint="The folder holds no trained head for this task."
         )
     model.to(where).eval()
-    chosen = precision_of(model, precision, where)
-    baseline = None
-    if saved:
-        baseline = load_baseline(find_folder(path), *task.simpler_of({"labels": labels} | about))
-    return TaskFolder(text=text, model=model, about=about, device=where, precision=chosen, baseline=baseline)
+    model.precision = precision_of(model, precision, where)
+    baseline = load_baseline(find_folder(path), *task.simpler_of({"labels": labels} | about)) if saved else None
+    return TaskFolder(text=text, model=model, about=about, baseline=baseline)
 
 
 def save(

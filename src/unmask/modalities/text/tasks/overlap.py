@@ -10,7 +10,7 @@ import numpy as np
 from unmask.modalities.text.network.held_out_search import sentences, with_pairs, words
 from unmask.modalities.text.tasks import linear
 from unmask.modalities.text.tasks.baselines import Baseline
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.encoding import Prepared
 from unmask.modalities.text.tasks.squad import SquadQuestion
 
 GAINS = (0.5, 1.0, 2.0, 4.0, 8.0)

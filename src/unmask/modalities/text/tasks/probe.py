@@ -19,17 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.embed import embed_batches
-from unmask.core.inference import inference_mode, packed_batches
+from unmask.core.embed import embed_batches, pool_states
+from unmask.core.inference import first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
 from unmask.encoder.on_host import on_host, to_device
 from unmask.encoder.transformer import activation
 from unmask.families.heads import TaskHead
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear
+from unmask.modalities.text.tasks.encoding import Prepared
 from unmask.modalities.text.tasks.held_out import kept_together
-from unmask.modalities.text.tasks.pooling import add_mean_layer, can_add_mean_layer, pooled_both, through_mean_layer
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.network import TaskModel, add_mean_layer, can_add_mean_layer, through_mean_layer
 
 MOST_WORDS, MOST_WINDOWS = 40_000, 160
 """Words, and windows of contexts, that a probe of each slot is fitted to."""
@@ -64,13 +64,12 @@ class Probed:
 
 def start_classifier(
     text: TextFolder,
-    head: TaskHead,
+    model: TaskModel,
     training: Prepared,
     target: Tensor,
     kind: linear.Kind,
     *,
     slots: int,
-    context: Callable[[], Any],
     weights: np.ndarray | None = None,
     seed: int = 0,
     chosen: Probed | None = None,
@@ -79,17 +78,21 @@ def start_classifier(
 
     Args:
         target: class numbers, (n, labels) of 0 and 1, or numbers, by `kind`.
+        slots: of a row of the encoder's batches.
         weights: of the rows.
         chosen: use this pooling and C, and do not choose.
     """
-    first, mean = pooled(text, training, slots=slots, context=context)
-    y = _outputs(target, kind, head)
+    head = head_of(model)
+    first, mean = pooled(model, training, slots)
+    if kind == "softmax":
+        y = np.eye(last_layer(head).out_features, dtype=np.float32)[target.numpy()]
+    else:
+        y = target.numpy().reshape(len(target), -1).astype(np.float32)
     candidates = {"first": first}
-    adds = False
+    adds = head.head.pooling_key is None and head.pool == "first" and can_add_mean_layer(text)
     if head.head.pooling_key is not None:
         candidates["mean"] = mean
-    elif head.pool == "first" and can_add_mean_layer(text):
-        adds = True
+    elif adds:
         candidates["mean"] = through_mean_layer(first, mean, text.model.encoder.config.norm.epsilon)
     if chosen is not None:
         candidates = {chosen.pooling: candidates[chosen.pooling]}
@@ -123,18 +126,10 @@ def start_classifier(
 
 
 def start_tagger(
-    text: TextFolder,
-    head: TaskHead,
-    training: Prepared,
-    labels: int,
-    *,
-    slots: int,
-    context: Callable[[], Any],
-    seed: int = 0,
-    chosen: Probed | None = None,
+    model: TaskModel, training: Prepared, labels: int, *, slots: int, seed: int = 0, chosen: Probed | None = None
 ) -> Probed:
     """The same for a tag per word: a multinomial regression on the state of each word's first token."""
-    rng = np.random.default_rng([seed, 19])
+    head, rng = head_of(model), np.random.default_rng([seed, 19])
     order, taken, total = rng.permutation(len(training.examples)), [], 0
     for number in order:
         taken.append(int(number))
@@ -143,7 +138,7 @@ def start_tagger(
             break
     states, tags, owner = [], [], []
     group = _groups_of_windows(training)[np.sort(taken)]
-    for x, batch, numbers in _passes(text, [training.examples[i] for i in sorted(taken)], slots, context):
+    for x, batch, numbers in _passes(model, [training.examples[i] for i in sorted(taken)], slots):
         here = on_host(batch.values["target"]).flatten()
         where = here.nonzero().flatten()
         states.append(x.flatten(0, 1)[to_device(where, x.device)].float())
@@ -151,16 +146,12 @@ def start_tagger(
         owner.append(group[numbers[on_host(batch.index).flatten()[where].numpy()]])
     features, layers = _in_front(head, torch.cat(states))
     y = np.eye(labels, dtype=np.float32)[torch.cat(tags).numpy()]
-    strength, loss = (chosen.strength, chosen.loss) if chosen else (1.0, float("nan"))
     if chosen is None:
-        _, strength, loss = linear.cross_validated(
-            [_standard(features)[0]],
-            y,
-            "softmax",
-            seed=seed,
-            groups=np.concatenate(owner),
-            strengths=(0.01, 0.1, 1, 10),
-        )
+        x, groups = _standard(features)[0], np.concatenate(owner)
+        options: dict[str, Any] = {"seed": seed, "groups": groups, "strengths": (0.01, 0.1, 1, 10)}
+        _, strength, loss = linear.cross_validated([x], y, "softmax", **options)
+    else:
+        strength, loss = chosen.strength, chosen.loss
     _settle(
         head,
         features,
@@ -171,21 +162,14 @@ def start_tagger(
 
 
 def start_answerer(
-    text: TextFolder,
-    head: TaskHead,
-    training: Prepared,
-    *,
-    slots: int,
-    context: Callable[[], Any],
-    seed: int = 0,
-    chosen: Probed | None = None,
+    model: TaskModel, training: Prepared, *, slots: int, seed: int = 0, chosen: Probed | None = None
 ) -> Probed:
     """The same for start and end: a softmax over the slots of each window; C by one context in four held out."""
-    rng = np.random.default_rng([seed, 20])
+    head, rng = head_of(model), np.random.default_rng([seed, 20])
     taken = np.sort(rng.permutation(len(training.examples))[:MOST_WINDOWS])
     target = training.extra["target"].numpy()
     rows: dict[int, Tensor] = {}
-    for x, batch, numbers in _passes(text, [training.examples[i] for i in taken], slots, context):
+    for x, batch, numbers in _passes(model, [training.examples[i] for i in taken], slots):
         flat, index = x.flatten(0, 1).float(), batch.index.flatten()
         for i, number in enumerate(numbers.tolist()):
             rows[number] = flat[index == i]
@@ -219,33 +203,34 @@ def _groups_of_windows(training: Prepared) -> np.ndarray:
     return kept_together(training.items)[[window.owner for window in training.extra["windows"]]]
 
 
-def pooled(text: TextFolder, prepared: Prepared, *, slots: int, context: Callable[[], Any]) -> tuple[Tensor, Tensor]:
+def pooled(model: TaskModel, prepared: Prepared, slots: int) -> tuple[Tensor, Tensor]:
     """(first, mean) states of each example, each (n, width) fp32 on the CPU."""
-    width = text.model.encoder.config.width
+    width = model.masked.encoder.config.width
 
-    def both(model: MaskedModel, batch: PackedBatch, count: int) -> Tensor:
-        return torch.cat(pooled_both(model.states(batch), batch, count), 1)
+    def both(masked: MaskedModel, batch: PackedBatch, count: int) -> Tensor:
+        states = masked.states(batch)
+        first = to_device(torch.from_numpy(first_slots(batch, count)), states.device)
+        return torch.cat([states.flatten(0, 1)[first].float(), pool_states(states, batch, count, "mean", True)], 1)
 
-    with context():
+    with model.context():
         batches = packed_batches(prepared.examples, slots)
-        found = embed_batches(text.model, batches, both, count=len(prepared.examples), width=2 * width)
+        found = embed_batches(model.masked, batches, both, count=len(prepared.examples), width=2 * width)
     first, mean = torch.from_numpy(found).split(width, 1)
     return first, mean
 
 
-def _passes(text: TextFolder, examples: Any, slots: int, context: Callable[[], Any]) -> Any:
+def _passes(model: TaskModel, examples: Any, slots: int) -> Any:
     """(states, batch, numbers) of the frozen encoder, batch by batch."""
-    device = next(text.model.parameters()).device
-    with inference_mode(text.model), context():
+    with inference_mode(model.masked), model.context():
         for batch, numbers in packed_batches(examples, slots):
-            batch = batch.to(device)
-            yield text.model.states(batch), batch, numbers
+            batch = batch.to(model.device)
+            yield model.masked.states(batch), batch, numbers
 
 
-def _outputs(target: Tensor, kind: linear.Kind, head: TaskHead) -> np.ndarray:
-    if kind == "softmax":
-        return np.eye(last_layer(head).out_features, dtype=np.float32)[target.numpy()]
-    return target.numpy().reshape(len(target), -1).astype(np.float32)
+def head_of(model: TaskModel) -> TaskHead:
+    """Its head, which it must have."""
+    assert model.head is not None
+    return model.head
 
 
 def last_layer(head: TaskHead) -> nn.Linear:

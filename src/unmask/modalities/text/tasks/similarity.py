@@ -21,11 +21,11 @@ from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
-from unmask.modalities.text.tasks.encoding import ExampleMaker, cut_line
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.lenient import Problems
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import TaskModel, TextTask
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.settings import refuse_unread
 
 

@@ -3,7 +3,7 @@ model gives them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ from unmask.modalities.text.tasks.baselines import (
     pair_vectors,
 )
 from unmask.modalities.text.tasks.classify import KINDS, Classify
+from unmask.modalities.text.tasks.encoding import Prepared
+from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.overlap import fit_overlap, sentence_scores
-from unmask.modalities.text.tasks.prepared import Prepared
-from unmask.modalities.text.tasks.task import TaskModel, TextTask
+from unmask.modalities.text.tasks.task import TextTask
 
 MOST_PAIRS = 20_000
 """Pairs that a linear model of frozen vectors is fitted to, drawn by the seed: a pair of 768 wide vectors takes 12 kB.
@@ -46,8 +47,6 @@ def fit(
     model: TaskModel,
     training: Prepared,
     *,
-    slots: int,
-    context: Callable[[], Any],
     seed: int = 0,
     strength: float | None = None,
 ) -> Baseline | None:
@@ -77,13 +76,11 @@ def fit(
     if len(chosen) > MOST_PAIRS:
         chosen = np.sort(np.random.default_rng([seed, 31]).permutation(len(chosen))[:MOST_PAIRS])
     items = [training.items[i] for i in chosen.tolist()]
-    where: dict[str, Any] = {"slots": slots, "context": context}
     if task.name == "similarity":
         prepared = task.prepare(items, labelled=False)
-        found = loop.outputs(model, task, prepared, device=_device(model), **where)
-        vectors = _both(found, prepared.groups)
+        vectors = _both(loop.outputs(model, task, prepared), prepared.groups)
     else:
-        vectors = pair_vectors(model.masked, task.encoder, items, **where)
+        vectors = pair_vectors(model, task.encoder, items)
     weights = None if weights is None else weights[chosen]
     return fit_pair_vectors(vectors, items, target[chosen], loss, problem, weights=weights, **options)
 
@@ -94,9 +91,6 @@ def outputs(
     model: TaskModel,
     prepared: Prepared,
     found: Sequence[np.ndarray],
-    *,
-    slots: int,
-    context: Callable[[], Any],
 ) -> list[np.ndarray]:
     """What a simpler model says about every example, in the form of the model's own outputs.
 
@@ -113,7 +107,7 @@ def outputs(
     if task.name != "similarity":
         vectors = None
         if baseline.kind == "apart":
-            vectors = pair_vectors(model.masked, task.encoder, prepared.items, slots=slots, context=context)
+            vectors = pair_vectors(model, task.encoder, prepared.items)
         return list(baseline.outputs(prepared.items, vectors))
     pairs = [i for i, group in enumerate(prepared.groups) if len(group) > 1]
     out = list(found)
@@ -131,10 +125,6 @@ def targets(task: TextTask, prepared: Prepared) -> np.ndarray:
     if task.name == "classify" and task.problem == "single":
         return np.eye(task.outputs, dtype=np.float32)[target]
     return target.reshape(len(target), -1).astype(np.float32)
-
-
-def _device(model: TaskModel) -> Any:
-    return next(model.parameters()).device
 
 
 def _both(found: Sequence[np.ndarray], groups: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -22,16 +22,16 @@ from unmask.core.batch import Example, PackedBatch
 from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of, quoted
 from unmask.evaluation.classes import label_notes
-from unmask.families.heads import TOKEN, TaskHead
+from unmask.families.heads import TOKEN
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
 from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.encoding import ExampleMaker, best_window
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, best_window
 from unmask.modalities.text.tasks.lenient import Problems
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
-from unmask.modalities.text.tasks.task import SHOWN, TaskModel, TextTask
+from unmask.modalities.text.tasks.task import SHOWN, TextTask
 from unmask.modalities.text.tokens.tokenizer import Encoded
 
 _APOSTROPHES = "'\u2019"
@@ -146,8 +146,8 @@ class Tag(TextTask):
                 out[token] = self.number.get(tag, self.number[OUTSIDE]) + 1
         return out
 
-    def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> probe.Probed | None:
-        return probe.start_tagger(text, head, training, self.outputs, **given)
+    def start_head(self, text: TextFolder, model: TaskModel, training: Prepared, **given: Any) -> probe.Probed | None:
+        return probe.start_tagger(model, training, self.outputs, **given)
 
     def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         target = batch.values["target"].flatten()

@@ -7,18 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.core.embed import Pooling, pool
-from unmask.core.model import MaskedModel
-from unmask.core.token_codec import TokenCodec
-from unmask.families.heads import TaskHead
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.encoding import ExampleMaker
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared
 from unmask.modalities.text.tasks.lenient import Problems
-from unmask.modalities.text.tasks.prepared import Prepared
+from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.probe import Probed
 from unmask.modalities.text.tasks.settings import TaskSettings
 
@@ -110,11 +106,11 @@ class TextTask(ABC):
     def prepare(self, items: Sequence[Any], *, labelled: bool) -> Prepared:
         """Items to examples; with targets where `labelled`."""
 
-    def start_head(self, text: TextFolder, head: TaskHead, training: Prepared, **given: Any) -> Probed | None:
+    def start_head(self, text: TextFolder, model: TaskModel, training: Prepared, **given: Any) -> Probed | None:
         """Make the head a linear probe of the frozen encoder; None where it starts at random.
 
         Args:
-            given: what `probe` takes besides: slots, context, seed, chosen.
+            given: what `probe` takes besides: slots, seed, chosen.
         """
         return None
 
@@ -159,23 +155,3 @@ class TextTask(ABC):
         """Calibrate, and the predictions of these very rows by which the model is judged."""
         self.calibrate(found, prepared)
         return self.decode(found, prepared)
-
-
-class TaskModel(nn.Module):
-    """Codec and encoder of a masked model with a head on top.
-
-    Args:
-        masked: the masked model, in place; its decoder, if it has one, is not used.
-        head: None for a task that works on pooled states alone (similarity).
-        pooling: of the states where there is no head.
-    """
-
-    def __init__(self, masked: MaskedModel[TokenCodec], head: TaskHead | None, pooling: Pooling = "mean") -> None:
-        super().__init__()
-        self.masked, self.head, self.pooling = masked, head, pooling
-
-    def forward(self, batch: PackedBatch, count: int) -> Tensor:
-        """(count, outputs), or for a head on each slot (rows * slots, outputs)."""
-        if self.head is None:
-            return pool(self.masked, batch, count, self.pooling, True)
-        return self.head.logits(self.masked, batch, count)

@@ -1,0 +1,542 @@
+"""Fine-tuning for a text task from data to folder: rows, the head's start, the steps, the state that is kept, the
+baselines it is compared with, and writing."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import shutil
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.core.inference import one_core
+from unmask.errors import UserError, option, setting
+from unmask.evaluation.card import model_name, source_name
+from unmask.modalities.text.network.folder import TextFolder, load_folder
+from unmask.modalities.text.tasks import compare, loop, simpler
+from unmask.modalities.text.tasks import model as models
+from unmask.modalities.text.tasks.analysis import write_report
+from unmask.modalities.text.tasks.data import Columns
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared
+from unmask.modalities.text.tasks.held_out import hold_out, several_labels
+from unmask.modalities.text.tasks.lenient import Problems
+from unmask.modalities.text.tasks.missing import unread_notes
+from unmask.modalities.text.tasks.model import TaskFolder
+from unmask.modalities.text.tasks.probe import Probed
+from unmask.modalities.text.tasks.registry import task_class
+from unmask.modalities.text.tasks.scorers import merit
+from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_tasks, settled
+from unmask.modalities.text.tasks.task import TextTask
+from unmask.training.finetune import FinetuneResult
+from unmask.training.finetune_checkpoints import Checkpointer
+from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.settings import refuse_unread, to_dict
+from unmask.training.tracking import Tracker
+from unmask.writing import final_place, temporary_name, training_folder, written_folder
+
+JUDGED_BY = ("refit", "evaluate_every", "patience", "examples")
+"""Settings of how held-out rows are looked at."""
+TUNED = "fine-tuned"
+BEFORE = {True: "linear probe of the frozen encoder", False: "the model before fine-tuning"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRows:
+    """The rows of a run.
+
+    Attributes:
+        items: all training rows; classes are learnt from them.
+        training: those that are trained on before the recipe is settled.
+        held_out: what stops, keeps and calibrates; None without any.
+        chosen: the held-out rows were taken from the training rows.
+        shared: rows that are in both.
+        columns: names of the columns they were read from, by their parts.
+        source: how their file is called; "" for rows in memory.
+    """
+
+    items: Sequence[Any]
+    training: Sequence[Any]
+    held_out: Sequence[Any] | None
+    chosen: bool
+    shared: int
+    columns: dict[str, str]
+    source: str = ""
+
+
+@dataclass(kw_only=True)
+class FittedTask:
+    """A model after one run.
+
+    Attributes:
+        checked: the held-out rows, None without any.
+        tokens: that were trained on; expected_memory: bytes that were foretold.
+        predictions: of the kept state on the held-out rows.
+        probed: how the head started; None where it was the folder's own, random, or there is none.
+        verdict: the comparison, None where nothing was compared.
+        compared_vectors: a linear model of the two texts' frozen vectors was fitted.
+        refitted: trained on the held-out rows too, after they were scored.
+    """
+
+    folder: TaskFolder
+    task: TextTask
+    training: Prepared
+    checked: Prepared | None
+    outcome: FinetuneResult
+    tokens: int = 0
+    expected_memory: float = math.nan
+    predictions: list[dict[str, Any]] | None = None
+    probed: Probed | None = None
+    verdict: compare.Verdict | None = None
+    compared_vectors: bool = False
+    refitted: bool = False
+
+    @property
+    def trained_on(self) -> int:
+        """On how many rows."""
+        return len(self.training.items)
+
+    def lines(self, rows: int) -> list[str]:
+        """What was compared, what is kept, and on which of `rows` rows it was trained, for a terminal."""
+        if self.verdict is None or self.checked is None:
+            return []
+        items = self.checked.items
+        found = self.verdict.lines(self.task.metric, len(items))
+        if self.task.problem == "regression" and self.predictions is not None:
+            mean = float(self.training.extra["target"].mean())
+            of_mean = self.task.score([{"value": mean}] * len(items), items)["rmse"]
+            own = self.task.score(self.predictions, items)["rmse"]
+            line = f"its rmse is {own:.4g}, that of the mean of the training rows {of_mean:.4g}"
+            found.append(line if own < of_mean else f"warning: {line}: as numbers its answers are no better than it")
+        whole = "all" if self.trained_on == rows else f"{self.trained_on:,} of"
+        seen = "; the scores are of the model before it saw the held-out ones" if self.refitted else ""
+        return [*found, f"trained on {whole} {rows:,} rows{seen}"]
+
+
+class TaskTraining:
+    """One call of `finetune`: see there for the arguments."""
+
+    def __init__(
+        self,
+        task: str,
+        model: str | Path,
+        settings: TaskSettings,
+        *,
+        out: Path | None,
+        metric: str | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self.task, self.kind = task, task_class(task)
+        self.model, self.settings, self.out, self.metric, self.say = model, settings, out, metric, say
+        if metric is not None and "metric" not in self.kind.options:
+            raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
+        refuse_of_other_tasks(task, settings, windowed=self.kind.windowed)
+        self.work_ratio: float | None = None
+        self.micro_slots: int | None = None
+        """Slots of a forward pass, as the first run found them to fit."""
+
+    def read(self, train: Any, validation: Any, columns: Columns | None, *, lenient: bool) -> TaskRows:
+        """The rows to train on and those held out."""
+        problems = Problems(lenient=lenient, say=self.say)
+        columns = dataclasses.replace(columns or Columns(), group=self.settings.group)
+        items, read_from = self.kind.read(train, columns, labelled=True, problems=problems)
+        named = read_from.named if read_from else {}
+        held = None
+        if validation is not None:
+            refuse_unread(self.settings, ["held", "refit"], "with validation data")
+            learnt = named | ({"group": columns.group} if columns.group else {})
+            wanted = dataclasses.replace(columns, group=None).trained_on(learnt)
+            held, held_from = self.kind.read(validation, wanted, labelled=True, problems=problems)
+            if held_from and (warning := held_from.not_there()):
+                self.say(f"validation data: {warning}")
+        if read_from:
+            self.say(f"columns: {read_from.said()}")
+        self.text = self._open()
+        self.slots = min(self.settings.slots or 10**9, self.text.model.encoder.config.longest or 512)
+        self.settings = settled(self.settings, self.text.model.encoder.config.width)
+        shared, taken = hold_out(items, held, self.settings, self.say)
+        rest, held = taken or (items, held)
+        if held is None:
+            refuse_unread(self.settings, JUDGED_BY, "without validation data, and no rows are held out")
+        return TaskRows(
+            items=items,
+            training=rest,
+            held_out=held,
+            chosen=taken is not None,
+            shared=shared,
+            columns=named,
+            source=source_name(train),
+        )
+
+    def _open(self) -> TextFolder:
+        text = load_folder(self.model)
+        if text.model.visible_only:
+            self.say("the decoder of the visible-only model is left out: tasks stand on its encoder")
+        if self.task == "similarity":
+            text.sentences.refuse_unless_plain("finetune similarity")
+            if self.settings.pooling == "auto":
+                pooling = cast(Any, text.sentences.pooling)
+                self.settings = dataclasses.replace(self.settings, pooling=pooling)
+        return text
+
+    def checkpointer(self, rows: TaskRows, *, resume: bool) -> Checkpointer:
+        """Of checkpoints beside the folder to come."""
+        assert self.out is not None
+        chosen = {k: v for k, v in to_dict(self.settings).items() if k not in ("memory", "examples")}
+        return Checkpointer(
+            training_folder(self.out),
+            seconds=self.settings.checkpoint_seconds,
+            resume=resume,
+            fingerprint={
+                "settings": {"task": self.task, "metric": self.metric, **chosen},
+                "the training data": zlib.crc32(json.dumps(rows.items, default=str).encode()),
+                "the validation data": zlib.crc32(json.dumps(rows.held_out, default=str).encode()),
+            },
+        )
+
+    def train(self, rows: TaskRows, *, checkpoints: bool, resume: bool, console: bool) -> dict[str, Any]:
+        """Train, and write the folder; what `finetune` returns."""
+        settings, out = self.settings, self.out
+        checkpointer = self.checkpointer(rows, resume=resume) if out is not None and (checkpoints or resume) else None
+        if checkpointer is None:
+            refuse_unread(settings, ["checkpoint_seconds"], "without checkpoints")
+        if resume and settings.minutes is not None:
+            raise UserError(
+                f"{option('resume', True)} with {option('minutes')}",
+                hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
+            )
+        resumed = checkpointer.found if checkpointer else None
+        self.device = resolve_device(settings.device)
+        self.precision = resolve_precision(resumed.extra["precision"] if resumed else settings.precision, self.device)
+        self._say_notes(rows)
+        again = rows.chosen and settings.refit is not False and settings.minutes is None and out is not None
+        scratch = None if out is None else temporary_name(training_folder(final_place(out)))
+        if checkpointer is not None:
+            scratch, checkpointer.more = checkpointer.folder, again
+            checkpointer.about["precision"] = self.precision.name
+        done = False
+        try:
+            with Tracker(
+                scratch, total="fine-tuning", console=console, resumed_step=resumed.step if resumed else None
+            ) as tracker:
+                if not resumed:
+                    about = {"precision": self.precision.name, "reason": self.precision.reason}
+                    tracker.event("start", **about, device=str(self.device), task=self.task)
+                watched = tracker if out is not None or console else None
+                fitted = self.fit(rows, tracker=watched, checkpointer=checkpointer)
+                if fitted.outcome.stopped != "signal" and again and self._worth_it(fitted, rows):
+                    fitted = self.refit(rows, fitted)
+            result = self._result(rows, fitted)
+            if out is not None and scratch is not None and fitted.outcome.stopped != "signal":
+                self._write(out, scratch, rows, fitted, result)
+            done = fitted.outcome.stopped != "signal"
+        finally:
+            if scratch is not None and (checkpointer is None or done or not checkpointer.kept()):
+                shutil.rmtree(scratch, ignore_errors=True)
+        return result
+
+    def _say_notes(self, rows: TaskRows) -> None:
+        reader = self._encoder(self.text)
+        for what, part in (("", rows.items), ("validation data: ", None if rows.chosen else rows.held_out)):
+            given = part or []
+            notes = [*self.kind.remarks(reader, given, labelled=True), *unread_notes(self.text.tokenizer, given)]
+            for line in [*notes, *several_labels(given)]:
+                self.say(f"{what}{line}")
+
+    def _encoder(self, text: TextFolder) -> ExampleMaker:
+        return ExampleMaker(text.tokenizer, slots=self.slots, types=bool(text.model.codec.config.types))
+
+    def _begin(self, text: TextFolder, rows: TaskRows, items: Sequence[Any]) -> tuple[FittedTask, list[str]]:
+        """The task on some of the rows, its model with the head as the folder has it, and what of it is random."""
+        options = {"metric": self.metric} if "metric" in self.kind.options else {}
+        begin: Callable[..., TextTask] = self.kind.from_items
+        task = begin(self._encoder(text), rows.items, self.settings, **options)
+        torch.manual_seed(self.settings.seed)
+        built, random = models.build(text, task.head, task.outputs, pooling=task.about.get("pooling"))
+        built.to(self.device)
+        built.precision = self.precision.name
+        folder = TaskFolder(text=text, model=built, about=task.about)
+        training, nothing = task.prepare(items, labelled=True), cast(Any, None)
+        return FittedTask(folder=folder, task=task, training=training, checked=None, outcome=nothing), random
+
+    def start_head(self, fitted: FittedTask, chosen: Probed | None = None) -> Probed | None:
+        """Make the task's head a linear probe of the frozen encoder; None for a task without a head, or that does not
+        start so."""
+        built, seed = fitted.folder.model, self.settings.seed
+        if built.head is None:
+            return None
+        with one_core():
+            found = fitted.task.start_head(
+                fitted.folder.text, built, fitted.training, slots=self.slots, seed=seed, chosen=chosen
+            )
+        torch.manual_seed(seed)
+        built.to(self.device)
+        return found
+
+    def fit(
+        self, rows: TaskRows, *, tracker: Tracker | None = None, checkpointer: Checkpointer | None = None
+    ) -> FittedTask:
+        """Start, train, keep the best state by the held-out rows, calibrate, and compare it with its baselines."""
+        settings, text = self.settings, self.text
+        fitted, random = self._begin(text, rows, rows.training)
+        task, built, training = fitted.task, fitted.folder.model, fitted.training
+        if rows.held_out is not None:
+            fitted.checked = task.prepare(task.named(list(rows.held_out)), labelled=True)
+        checked = fitted.checked
+        for guess in ("problem", "loss"):
+            if guess in task.about and getattr(settings, guess) == "auto":
+                self.say(f"{guess}: {task.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
+        if task.terms(training, np.arange(1)) is None:
+            refuse_unread(settings, ["micro_slots"], "with a loss that compares all texts of a step")
+        compares = settings.start == "probe" and checked is not None
+        if settings.baseline != "none" and not compares:
+            raise UserError(
+                f"{setting('baseline', settings.baseline)} without held-out rows to judge it by",
+                hint=f"Give {option('validation', 'DATA')}, or more rows.",
+            )
+        if settings.start == "probe" and not _keeps_its_head(text, task, random):
+            fitted.probed = self.start_head(fitted)
+        first, before, initial, others = None, None, None, list[compare.Rival]()
+        if compares and checked is not None:
+            found = loop.outputs(built, task, checked)
+            before = task.decode(found, checked)
+            first = task.score(before, checked.items)
+            others = compare.rivals(task, built, training, checked, found=found, seed=settings.seed)
+            fitted.compared_vectors = any(o.baseline is not None and o.baseline.kind == "apart" for o in others)
+            if settings.baseline != "none":
+                compare.rival_called(settings.baseline, others)  # refused before it is trained
+            initial = copy.deepcopy(built.state_dict())
+        tuning = loop.TextFinetuning(built, task, training, checked, settings)
+        fitted.outcome = loop.train(
+            tuning, tracker=tracker, checkpointer=checkpointer, first=first, initial=initial, say=self.say
+        )
+        fitted.tokens, fitted.expected_memory = tuning.tokens, tuning.expected
+        self.micro_slots = tuning.micro_slots
+        if fitted.outcome.stopped == "signal" or checked is None:
+            return fitted
+        if settings.freeze:  # stored states stand for the frozen layers only while training
+            fitted.checked = task.prepare(checked.items, labelled=True)
+        if before is None or initial is None:
+            self._predict(fitted)
+        else:
+            self._judge(fitted, before, initial, others)
+        return fitted
+
+    def _predict(self, fitted: FittedTask) -> list[dict[str, Any]]:
+        """Calibrate the state as it is; its predictions of the held-out rows."""
+        task, checked = fitted.task, fitted.checked
+        assert checked is not None
+        fitted.predictions = task.judged(loop.outputs(fitted.folder.model, task, checked), checked)
+        return fitted.predictions
+
+    def _judge(
+        self,
+        fitted: FittedTask,
+        before: list[dict[str, Any]],
+        initial: dict[str, Tensor],
+        others: Sequence[compare.Rival],
+    ) -> None:
+        """Which of the states before and after training is kept, and how it compares with the baselines."""
+        task, checked, outcome, settings = fitted.task, fitted.checked, fitted.outcome, self.settings
+        assert checked is not None
+        untouched = dict(task.about)
+        kept = self._predict(fitted)
+        tuned, reason = kept if outcome.kept_step else None, None
+        if tuned is not None:
+            gain, error = compare.gain(task, tuned, before, checked.items, seed=settings.seed)
+            # The simpler of two that the rows cannot tell apart (Breiman et al. 1984, sec. 3.4.3).
+            if gain <= error or settings.baseline != "none":
+                if gain <= error:
+                    reason = (
+                        f"fine-tuned is better by {gain:.3f}, no more than the standard error of that ({error:.3f})"
+                    )
+                fitted.folder.model.load_state_dict(initial)
+                outcome.kept_step = 0
+                kept = self._predict(fitted)
+        name = BEFORE[fitted.probed is not None]
+        own = [(name, before if outcome.kept_step else kept), *([(TUNED, tuned)] if tuned is not None else [])]
+        verdict = compare.judge(
+            task,
+            own,
+            TUNED if outcome.kept_step else name,
+            others,
+            checked,
+            seed=settings.seed,
+            baseline=settings.baseline,
+        )
+        verdict.reason = reason if verdict.baseline is None else None
+        if tuned is None and outcome.history[1:]:
+            best = max((row[task.metric] for row in outcome.history[1:]), key=lambda v: merit(task.metric, v))
+            verdict.table.append({"model": TUNED, "value": best, "low": None, "high": None, "kept": False})
+        fitted.verdict = verdict
+        if verdict.baseline is not None:
+            task.about.update(untouched)
+            fitted.predictions = next(o.predictions for o in others if o.baseline is verdict.baseline)
+
+    def _worth_it(self, fitted: FittedTask, rows: TaskRows) -> bool:
+        """Whether to train anew on the held-out rows too; where it is, or is too much work, it is said."""
+        if fitted.outcome.kept_step:
+            self.work_ratio = beyond(fitted, self.settings)
+            if not self.settings.refit and self.work_ratio > 1:
+                self.say(
+                    f"not trained again on all {len(rows.items):,} rows: with choosing that would be "
+                    f"{self.work_ratio:.1f} times the work of as many epochs in padded steps of 8 rows "
+                    f"({setting('refit', True)} does it)"
+                )
+                return False
+        held = rows.held_out or []
+        self.say(f"chosen on {len(held):,} rows held out; training on all {len(rows.items):,} by the same recipe")
+        return True
+
+    def refit(self, rows: TaskRows, fitted: FittedTask) -> FittedTask:
+        """The recipe that `fitted` came to, on all rows: pooling and C, as many epochs, the baseline that is saved.
+
+        Temperature and thresholds stay as fitted on the rows that were held out.
+        """
+        new, _ = self._begin(load_folder(self.model), rows, rows.items)
+        task, built, old = new.task, new.folder.model, fitted.outcome
+        if fitted.probed is not None:
+            self.start_head(new, fitted.probed)
+        verdict = fitted.verdict
+        if verdict is not None and (baseline := verdict.baseline) is not None:
+            verdict.baseline = simpler.fit(
+                baseline.kind, task, built, new.training, seed=self.settings.seed, strength=baseline.model.strength
+            )
+            assert verdict.baseline is not None  # the training rows held words
+        new.outcome, new.tokens, new.expected_memory = old, fitted.tokens, fitted.expected_memory
+        if old.kept_step:
+            settings = dataclasses.replace(self.settings, patience=None, micro_slots=self.micro_slots)
+            tuning = loop.TextFinetuning(built, task, new.training, None, settings)
+            more = loop.train(tuning, until=old.kept_step / old.total)
+            new.tokens += tuning.tokens
+            new.outcome = dataclasses.replace(
+                old,
+                seconds=old.seconds + more.seconds,
+                cpu_seconds=old.cpu_seconds + more.cpu_seconds,
+                peak_memory_mb=max(old.peak_memory_mb, more.peak_memory_mb),
+            )
+        built.eval()
+        task.about.update(fitted.task.about)
+        new.checked, new.predictions = fitted.checked, fitted.predictions
+        new.probed, new.verdict, new.refitted = fitted.probed, verdict, True
+        return new
+
+    def _result(self, rows: TaskRows, fitted: FittedTask) -> dict[str, Any]:
+        task, outcome, verdict = fitted.task, fitted.outcome, fitted.verdict
+        metrics = outcome.metrics
+        if outcome.stopped == "signal":
+            metrics = {}
+        elif fitted.checked is not None and fitted.predictions is not None:
+            metrics = task.score(fitted.predictions, fitted.checked.items)
+        return {
+            "task": self.task,
+            "metric": task.metric,
+            "value": metrics.get(task.metric),
+            "metrics": metrics,
+            "steps": outcome.steps,
+            "kept_step": outcome.kept_step,
+            "train_seconds": round(outcome.seconds, 3),
+            "cpu_seconds": round(outcome.cpu_seconds, 3),
+            "validation_seconds": round(outcome.validation_seconds, 3),
+            "stopped": outcome.stopped,
+            "tokens_per_second": fitted.tokens / max(outcome.seconds, 1e-9),
+            "rows": len(rows.items),
+            "rows_held_out": len(rows.held_out or []) if rows.chosen else 0,
+            "rows_trained_on": fitted.trained_on,
+            "rows_in_both": rows.shared,
+            "work_ratio": self.work_ratio,
+            "expected_memory_mb": round(fitted.expected_memory / 1e6),
+            "peak_memory_mb": outcome.peak_memory_mb,
+            "seed": self.settings.seed,
+            "device": str(self.device),
+            "precision": self.precision.name,
+            "history": outcome.history,
+            "probe": None if fitted.probed is None else fitted.probed.to_dict(),
+            "comparison": None if verdict is None else verdict.table,
+            "kept": None if verdict is None else verdict.kept,
+        }
+
+    def _write(self, out: Path, scratch: Path, rows: TaskRows, fitted: FittedTask, result: dict[str, Any]) -> None:
+        """The folder and its report; `result` gets where it is and what is to be said."""
+        result["lines"], task = fitted.lines(len(rows.items)), fitted.task
+        if rows.columns:
+            task.about["columns"] = rows.columns
+        recorded = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
+        task.about |= {"settings": to_dict(self.settings), "base": model_name(self.model)}
+        task.about |= {"source": rows.source} if rows.source else {}
+        task.about |= {name: result[name] for name in recorded}
+        baseline = None if fitted.verdict is None else fitted.verdict.baseline
+        task.about |= {} if baseline is None else {"baseline": baseline.kind}
+        with written_folder(out) as new:
+            models.save(
+                new,
+                fitted.folder.text,
+                fitted.folder.model,
+                kind=task.head if baseline is None else None,
+                about=task.about,
+                config=task.config() if baseline is None else {},
+                baseline=baseline,
+            )
+            shutil.copyfile(scratch / "metrics.jsonl", new / "metrics.jsonl")
+            write_report(
+                new, fitted.folder, task, fitted.checked, fitted.predictions, result, examples=self.settings.examples
+            )
+        result["out"] = str(out)
+
+
+def _keeps_its_head(text: TextFolder, task: TextTask, random: list[str]) -> bool:
+    """Whether the folder's own head was made for these very outputs."""
+    if random or task.head is None:
+        return not random
+    names = text.hf_config.get("id2label") or {}
+    labels = task.about.get("labels")
+    return not labels or [names.get(str(i)) for i in range(len(labels))] == [str(n) for n in labels]
+
+
+USUAL = 8
+"""Rows per step of the usual loop, padded to the longest of them: the defaults of transformers' Trainer."""
+TRAINING = 3.0
+"""Forward passes that a forward and a backward pass take as long as."""
+PADDING = 1.07
+"""Slots of packed steps for each slot of their texts (1.04 to 1.10 on five sets, steps of 32)."""
+
+
+def beyond(fitted: FittedTask, settings: TaskSettings) -> float:
+    """What choosing took and training again would take, for each unit that the usual loop takes over all rows, for as
+    many epochs.
+
+    Args:
+        fitted: with rows held out, a state after some training kept.
+    """
+    checked, outcome = fitted.checked, fitted.outcome
+    assert checked is not None
+    width = fitted.folder.text.model.encoder.config.width
+    rest, held = (cost(np.array([len(e) for e in part.examples]), width) for part in (fitted.training, checked))
+    everything = np.concatenate([rest, held])
+    items = len(loop.training_items(fitted.task, fitted.training))
+    epochs = outcome.steps / -(-items // settings.batch)
+    passes = int(fitted.probed is not None) + int(fitted.compared_vectors)
+    spent = rest.sum() * (passes + TRAINING * PADDING * epochs) + held.sum() * (passes + 2 + len(outcome.history))
+    share = outcome.kept_step / outcome.total
+    again = everything.sum() * (passes + TRAINING * PADDING * epochs * share)
+    return float((spent + again) / usual(everything, epochs, settings.seed))
+
+
+def usual(costs: np.ndarray, epochs: float, seed: int) -> float:
+    """Work of the usual loop over examples of these costs: every one costs as much as the longest of its step."""
+    order = np.random.default_rng([seed, 37]).permutation(len(costs))
+    steps = np.split(costs[order], range(USUAL, len(costs), USUAL))
+    return float(TRAINING * epochs * sum(len(step) * step.max() for step in steps))
+
+
+def cost(lengths: np.ndarray, width: int) -> np.ndarray:
+    """Work of a forward pass over examples, in slots of a very short one."""
+    return lengths * (1 + lengths / (1.85 * width))
