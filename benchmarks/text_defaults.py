@@ -50,9 +50,8 @@ TEST_ROWS = 1000
 def read(name: str) -> tuple[list, list]:
     """(training rows, test rows) of a set, all of them."""
     from unmask.modalities.text.tasks.conll import as_sentences
-    from unmask.modalities.text.tasks.data import Item, as_items
+    from unmask.modalities.text.tasks.data import Item, Problems, as_items
     from unmask.modalities.text.tasks.glue import TASKS, find, read_glue
-    from unmask.modalities.text.tasks.lenient import Problems
     from unmask.modalities.text.tasks.squad import as_questions
 
     lenient = Problems(lenient=True, say=lambda line: print(line[:200], file=sys.stderr))
@@ -131,7 +130,7 @@ def cell(arguments: argparse.Namespace) -> dict:
 def ours(arguments, train, test, began):
     import tempfile
 
-    from unmask.modalities.text.tasks.finetune import _predict, finetune, opened
+    from unmask.modalities.text.tasks.finetune import finetune, opened, predicted
 
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "m"
@@ -139,7 +138,7 @@ def ours(arguments, train, test, began):
         found = finetune(task, arguments.model, train, out=out, seed=arguments.seed, say=print)
         spent = time.process_time() - began
         folder, work = opened(out, device="auto", precision="auto")
-        predictions, _ = _predict(folder, work, test)
+        predictions = predicted(folder, work, test)
     return predictions, work, spent, {"kept": found["kept"], "comparison": found["comparison"]}
 
 
@@ -148,8 +147,8 @@ def baseline(arguments, train, test):
     import torch
 
     from unmask.modalities.text.network.folder import load_folder
-    from unmask.modalities.text.tasks import compare, linear, simpler
-    from unmask.modalities.text.tasks.baselines import pair_vectors
+    from unmask.modalities.text.tasks import compare, linear
+    from unmask.modalities.text.tasks.baselines import pair_vectors, targets
     from unmask.modalities.text.tasks.classify import KINDS
     from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.network import TaskModel
@@ -169,7 +168,7 @@ def baseline(arguments, train, test):
             raise SystemExit(f"{method} is for classify alone")
         found = compare.rivals(work, None, training, held, found=[], seed=0)
         return found[0].predictions, work, time.process_time(), {}
-    target, kind = simpler.targets(work, training), KINDS[work.problem]
+    target, kind = targets(work, training), KINDS[work.problem]
     if method == "often":
         share = target.mean(0)
         constant = np.log(share.clip(1e-6)) if work.problem == "single" else share
@@ -177,16 +176,16 @@ def baseline(arguments, train, test):
     if method == "tfidf":
         from unmask.modalities.text.tasks.baselines import fit_words
 
-        outputs = fit_words(train, target, kind, work.problem).outputs(test)
+        outputs = fit_words(train, target, work.problem).of_texts(test)
         return work.decode(list(outputs), held), work, time.process_time(), {}
     model = TaskModel(text.model, None)
     pair = train[0].text2 is not None
     if pair:
         from unmask.modalities.text.tasks.baselines import fit_pair_vectors
 
-        fitted = fit_pair_vectors(pair_vectors(model, encoder, train), target, kind, work.problem)
+        fitted = fit_pair_vectors(pair_vectors(model, encoder, train), train, target, work.problem)
         at = time.process_time()
-        outputs = fitted.outputs(test, pair_vectors(model, encoder, test))
+        outputs = fitted.of_vectors(pair_vectors(model, encoder, test))
         return work.decode(list(outputs), held), work, at, {}
     from unmask.modalities.text.tasks import probe
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from unmask.modalities.text.network.held_out_search import sentences, with_pairs, words
-from unmask.modalities.text.tasks.baselines import fit_cosine, fit_words
-from unmask.modalities.text.tasks.overlap import overlaps
+from unmask.modalities.text.tasks.baselines import fit_cosine, fit_words, overlaps
 from unmask.modalities.text.tasks.scorers import squad_exact, squad_f1
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
@@ -89,9 +88,9 @@ def test_the_rule_beside_a_classifier_reads_the_script(script):
     items = [SimpleNamespace(text=text, text2=None) for text, _ in rows]
     target = np.array([topic for _, topic in rows])
     one_hot = np.eye(2, dtype=np.float32)[target[:80]]
-    model = fit_words(items[:80], one_hot, "softmax", "single", strength=10.0)
+    model = fit_words(items[:80], one_hot, "single", strength=10.0)
     assert model is not None
-    right = (np.asarray(model.outputs(items[80:])).argmax(1) == target[80:]).mean()
+    right = (np.asarray(model.of_texts(items[80:])).argmax(1) == target[80:]).mean()
     assert right >= 0.95
 
 
@@ -102,7 +101,7 @@ def test_the_cosine_of_chinese_texts_knows_pairs():
     ]
     model = fit_cosine(items)
     assert model is not None
-    alike, mixed = model.outputs(items)[:, 0]
+    alike, mixed = model.of_texts(items)[:, 0]
     assert alike > mixed + 0.2
 
 

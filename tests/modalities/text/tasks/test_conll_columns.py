@@ -8,8 +8,7 @@ from commands import run
 from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences
-from unmask.modalities.text.tasks.data import Columns
-from unmask.modalities.text.tasks.lenient import Problems
+from unmask.modalities.text.tasks.data import Columns, Problems
 
 SENTENCES = [
     [("Merkel", "B-PER", "O"), ("visited", "O", "O"), ("Berlin", "B-LOC", "O")],

@@ -12,9 +12,9 @@ from text_corpus import tokenizer
 from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
+from unmask.modalities.text.tasks.data import Problems
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.finetune import evaluate, finetune
-from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.tag import Tag
 

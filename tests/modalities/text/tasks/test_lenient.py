@@ -12,8 +12,8 @@ from commands import run
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences
+from unmask.modalities.text.tasks.data import Problems
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
-from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.squad import as_questions
 
 PLAIN = {"start": "plain", "steps": 1, "precision": "fp32"}

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from tiny_folders import folder
+from unmask.modalities.text.network.held_out_search import sentences
 from unmask.modalities.text.tasks.answer import LONGEST, longest_answer
+from unmask.modalities.text.tasks.baselines import EDGE, OUTSIDE, fit_overlap, overlaps
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.model import load
-from unmask.modalities.text.tasks.overlap import EDGE, OUTSIDE, fit_overlap, overlaps, sentence_scores, sentences
 from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.squad import as_questions
@@ -57,7 +58,7 @@ def test_scores_of_a_window_are_those_of_its_sentences(tmp_path):
     prepared = task.prepare(items, labelled=True)
     assert len(prepared.extra["windows"]) > len(items)  # several windows per text
     baseline = fit_overlap(items)
-    for number, scores in enumerate(sentence_scores(baseline, prepared)):
+    for number, scores in enumerate(baseline.sentence_scores(prepared)):
         window = prepared.extra["windows"][number]
         inside = np.arange(len(scores)) - window.shift
         context = (inside >= 0) & (inside < window.last - window.first)

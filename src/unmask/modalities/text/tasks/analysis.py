@@ -15,8 +15,8 @@ from torch import Tensor
 
 from unmask.core.batch import pack
 from unmask.evaluation.charts import table
-from unmask.evaluation.classes import class_figures, share
-from unmask.evaluation.labels import label_figures
+from unmask.evaluation.classes import SHOWN, class_figures, class_lines, class_table, confusion_table, share
+from unmask.evaluation.labels import label_figures, label_lines, label_table
 from unmask.evaluation.meanings import good
 from unmask.evaluation.report import Report, training_curves
 from unmask.modalities.text.tasks.classify import Classify, names_of
@@ -28,7 +28,7 @@ from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.network import embedding_as
 from unmask.modalities.text.tasks.task import TextTask
 
-HARDEST, EXPLAINED, SHOWN_LABELS = 15, 6, 20
+HARDEST, EXPLAINED = 15, 6
 
 
 def write_report(
@@ -96,31 +96,21 @@ def _lengths(report: Report, task: Any, checked: Prepared, predictions: Sequence
 
 
 def _classes(report: Report, task: Classify, predictions: Sequence[dict[str, Any]], items: Sequence[Item]) -> None:
-    """Per label: F1, precision, recall; and which label is taken for which."""
+    """Scores of each label, of classes the worst first, and which class is taken for which."""
     if task.problem == "regression":
         return
-    truth = [names_of(i) for i in items]
-    guess = [p.get("labels", [p["label"]]) for p in predictions]
-    rows = []
-    for label in task.labels:
-        right = sum(label in t and label in g for t, g in zip(truth, guess, strict=True))
-        there, guessed = sum(label in t for t in truth), sum(label in g for g in guess)
-        value = 2 * right / (there + guessed) if there + guessed else 0.0
-        rows.append(
-            (label, there, guessed, right / guessed if guessed else 0.0, right / there if there else 0.0, value)
-        )
-    rows.sort(key=lambda r: r[5])
-    report.section("By label", table(("label", "rows", "predicted", "precision", "recall", "F1"), rows[:100]))
-    if task.problem != "single":
+    found = figures(task, predictions, items)["figures"]
+    if task.problem == "multi":
+        report.section("By label", label_table(found))
         return
-    pairs = Counter((t[0], p["label"]) for t, p in zip(truth, predictions, strict=True))
-    if len(task.labels) <= SHOWN_LABELS:
-        matrix = [(t, *(pairs[t, g] for g in task.labels)) for t in task.labels]
-        body = table(("true \\ predicted", *task.labels), matrix)
-    else:
+    confusion = confusion_table(found, task.labels)
+    found["by_class"].sort(key=lambda row: row["f1"]["value"] if row["f1"] else 0.0)
+    report.section("By label", class_table(found | {"by_class": found["by_class"][:100]}))
+    if len(task.labels) > SHOWN:
+        pairs = Counter((names_of(i)[0], p["label"]) for i, p in zip(items, predictions, strict=True))
         mixed = [(t, g, n) for (t, g), n in pairs.most_common() if t != g][:30]
-        body = table(("true", "predicted", "rows"), mixed)
-    report.section("Confusion", body)
+        confusion = table(("true", "predicted", "rows"), mixed)
+    report.section("Confusion", confusion)
 
 
 def _hardest(
@@ -260,9 +250,6 @@ def rules(found: dict[str, Any]) -> dict[str, str]:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The figures in words, for a terminal."""
-    from unmask.evaluation.classes import class_lines
-    from unmask.evaluation.labels import label_lines
-
     held = found.get("figures")
     if held is None or "name" in held.get("rule", {}):  # that stands beside each figure
         return []

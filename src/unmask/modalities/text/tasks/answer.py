@@ -22,10 +22,9 @@ from unmask.errors import UserError, first_of
 from unmask.families.heads import SPAN
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
-from unmask.modalities.text.tasks.data import Columns
+from unmask.modalities.text.tasks.data import Columns, Problems
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window
 from unmask.modalities.text.tasks.held_out import judging_folds
-from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.squad import SquadQuestion, as_questions

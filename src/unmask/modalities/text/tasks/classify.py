@@ -18,10 +18,9 @@ from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.families.heads import SEQUENCE
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
-from unmask.modalities.text.tasks.data import Columns, Item, as_items, naming, place_names, spelling, vectors
+from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items, naming, place_names, spelling, vectors
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.held_out import judging_folds
-from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, refuse_joined, spelling_notes
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings

@@ -11,12 +11,20 @@ import numpy as np
 
 from unmask.core.inference import one_core
 from unmask.errors import UserError, setting
-from unmask.modalities.text.tasks import simpler
-from unmask.modalities.text.tasks.baselines import KINDS, Baseline, Kind, fit_cosine, pair_vectors
+from unmask.modalities.text.tasks.baselines import (
+    KINDS,
+    Baseline,
+    Kind,
+    fit_baseline,
+    fit_cosine,
+    kinds_of,
+    overlaps,
+    pair_vectors,
+    targets,
+)
 from unmask.modalities.text.tasks.encoding import Prepared
 from unmask.modalities.text.tasks.held_out import interval, judging_folds, resamples
 from unmask.modalities.text.tasks.network import TaskModel
-from unmask.modalities.text.tasks.overlap import overlaps
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.task import TextTask
 
@@ -61,12 +69,11 @@ def rivals(
         if task.name == "classify":
             assert model is not None
             out += _constants(task, model, training, held)
-        for kind in simpler.kinds_of(task, training):
-            baseline = simpler.fit(kind, task, model, training, seed=seed)  # type: ignore[arg-type]
-            if baseline is None:
-                continue
-            outputs = simpler.outputs(baseline, task, model, held, found)  # type: ignore[arg-type]
-            out.append(Rival(_name(kind, task), untempered(task).decode(outputs, held), baseline))
+        for kind in kinds_of(task, training):
+            baseline = fit_baseline(kind, task, model, training, seed=seed)
+            if baseline is not None:
+                outputs = baseline.outputs(task, model, held, found)
+                out.append(Rival(_name(kind, task), untempered(task).decode(outputs, held), baseline))
         return out
 
 
@@ -85,7 +92,7 @@ def _name(kind: Kind, task: TextTask) -> str:
 
 def _constants(task: TextTask, model: TaskModel, training: Prepared, held: Prepared) -> list[Rival]:
     """The most frequent class (label, the mean), and of numbers for pairs the cosine, which is fitted to nothing."""
-    constant = simpler.targets(task, training).mean(0)
+    constant = targets(task, training).mean(0)
     if task.problem != "regression":
         share = constant.clip(1e-6, 1 - 1e-6)
         constant = np.log(share) - (np.log(1 - share) if task.problem == "multi" else 0)
@@ -120,7 +127,7 @@ def rule(task: TextTask, items: Sequence[Any]) -> Rival | None:
         return max(found, key=lambda rival: task.value(rival.predictions, items))
     if task.name == "similarity":
         cosine = fit_cosine(items)
-        answers = [] if cosine is None else [{"score": float(x)} for x in cosine.outputs(items)[:, 0]]
+        answers = [] if cosine is None else [{"score": float(x)} for x in cosine.of_texts(items)[:, 0]]
         return Rival(_name("cosine", task), answers) if answers else None
     if task.problem == "regression":
         mean = float(np.mean([float(str(item.label)) for item in items]))
@@ -237,10 +244,11 @@ def judge(
     if first is not None and worth(first.predictions) > best:
         kind = None if first.baseline is None else first.baseline.kind
         better = first.name, next((name for name, kinds in KINDS.items() if kind in kinds), "")
-    table = [
-        {"model": name, **_interval(task, predicted, held.items, seed), "kept": name == kept}
-        for name, predicted in rows
-    ]
+    table = []
+    for name, predicted in rows:
+        low, high = metric_interval(task, predicted, held.items, draws=DRAWS, seed=seed)
+        value = task.value(predicted, held.items)
+        table.append({"model": name, "value": value, "low": low, "high": high, "kept": name == kept})
     constants = [r for r in others if r.constant]
     equal = [r for r in constants if worth(r.predictions) >= best]
     close = [
@@ -287,11 +295,12 @@ def gain(
     return difference(range(len(items))), float(np.std(drawn)) if drawn else 0.0
 
 
-def _interval(task: TextTask, predictions: list[dict[str, Any]], items: Sequence[Any], seed: int) -> dict[str, Any]:
+def metric_interval(
+    task: TextTask, predictions: Sequence[dict[str, Any]], items: Sequence[Any], *, draws: int, seed: int
+) -> tuple[float | None, ...]:
+    """(low, high): the 95 % interval of a task's own metric over its rows, or their groups."""
     values = [
         task.value([predictions[i] for i in drawn], [items[i] for i in drawn])
-        for drawn in resamples(items, np.random.default_rng(seed), DRAWS)
+        for drawn in resamples(items, np.random.default_rng(seed), draws)
     ]
-    value = task.value(predictions, items)
-    low, high = interval(values, task.metric, value, items)
-    return {"value": value, "low": low, "high": high}
+    return interval(values, task.metric, task.value(list(predictions), items), items)

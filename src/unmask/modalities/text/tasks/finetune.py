@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike
 from unmask.errors import UserError, option
 from unmask.given import no_value
 from unmask.modalities.text.network.adapt import adapt, adapt_settings
-from unmask.modalities.text.tasks import loop, simpler
+from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import figures
-from unmask.modalities.text.tasks.data import PARTS, Columns
+from unmask.modalities.text.tasks.compare import metric_interval
+from unmask.modalities.text.tasks.data import PARTS, Columns, Problems, warned
 from unmask.modalities.text.tasks.encoding import ExampleMaker
-from unmask.modalities.text.tasks.held_out import interval, resamples, several_labels
-from unmask.modalities.text.tasks.lenient import Problems, warned
+from unmask.modalities.text.tasks.held_out import several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.registry import task_class
@@ -176,7 +176,7 @@ def predictions(
     folder: TaskFolder, task: TextTask, items: Sequence[Any], watch: Callable[[int, int], None] | None = None
 ) -> list[dict[str, Any]]:
     """The second half of `predict`, of all items or some."""
-    found = _predict(folder, task, items, watch=watch)[0]
+    found = predicted(folder, task, items, watch=watch)
     return [
         _carried(item) | (dict.fromkeys(row) if has_no_text(item) else row)
         for item, row in zip(items, found, strict=True)
@@ -195,28 +195,22 @@ def _carried(item: Any) -> dict[str, Any]:
     )  # JSON has no NaN
 
 
-def _predict(
+def predicted(
     folder: TaskFolder,
-    task: Any,
+    task: TextTask,
     items: Sequence[Any],
     *,
     labelled: bool = False,
     watch: Callable[[int, int], None] | None = None,
-) -> tuple[list[dict[str, Any]], Any]:
+) -> list[dict[str, Any]]:
+    """What a folder says about items: by its encoder and head, or by the baseline that was saved."""
     prepared = task.prepare(items, labelled=labelled)
-    return task.decode(outputs_of(folder, task, prepared, watch), prepared), prepared
-
-
-def outputs_of(
-    folder: TaskFolder, task: Any, prepared: Any, watch: Callable[[int, int], None] | None = None
-) -> list[np.ndarray]:
-    """What a folder says about every example: by its encoder and head, or by the baseline that was saved."""
     found: list[np.ndarray] = []
     if folder.baseline is None or task.name == "similarity":
         found = loop.outputs(folder.model, task, prepared, watch=watch)
-    if folder.baseline is None:
-        return found
-    return simpler.outputs(folder.baseline, task, folder.model, prepared, found)
+    if folder.baseline is not None:
+        found = folder.baseline.outputs(task, folder.model, prepared, found)
+    return task.decode(found, prepared)
 
 
 def evaluate(
@@ -257,12 +251,9 @@ def evaluate(
     items = _read_for(task, data, columns, say, labelled=True, problems=problems)
     items = problems.each(((getattr(item, "where", ""), item) for item in items), lambda _, item: task.known(item))
     problems.settle("rows")
-    predictions, _ = _predict(folder, task, items, labelled=True, watch=watch)
+    predictions = predicted(folder, task, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
-    values = []
-    for drawn in resamples(items, np.random.default_rng(seed), draws):
-        values.append(task.score([predictions[i] for i in drawn], [items[i] for i in drawn])[task.metric])
-    low, high = interval(values, task.metric, metrics[task.metric], items)
+    low, high = metric_interval(task, predictions, items, draws=draws, seed=seed)
     return {
         "task": task.name,
         "metric": task.metric,

@@ -17,8 +17,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.data import Item, read_rows
-from unmask.modalities.text.tasks.model import TaskFolder
-from unmask.modalities.text.tasks.task import TextTask
+from unmask.modalities.text.tasks.finetune import finetune, opened, predicted
 from unmask.writing import temporary_folder, written
 
 
@@ -86,29 +85,17 @@ def read_glue(path: Path, task: Glue, *, labelled: bool, say: Callable[[str], No
     if broken:
         say(f"{len(broken)} broken lines left out, the first {broken[0]}")
     names = [str(name) for name in rows[0][1]]
-
-    def column(spellings: tuple[str, ...]) -> str | None:
-        return next((n for n in spellings if n in names), None)
-
-    text, text2, label = column(task.text), column(task.text2), column(task.label)
-    if text is None and "text" in names:
-        text = "text"
-    if text2 is None and task.text2 and "text2" in names:
-        text2 = "text2"
-    if text is None or (task.text2 and text2 is None) or (labelled and label is None):
-        raise UserError(
-            f"{path}: columns {', '.join(names)[:80]}",
-            hint=f"Expected {', '.join((*task.text, *task.text2, *task.label))}.",
-        )
-    return [
-        Item(
-            text=row[text],
-            text2=row[text2] if text2 else None,
-            label=row[label] if labelled and label else None,
-            where=where,
-        )
-        for where, row in rows
-    ]
+    found: dict[str, str] = {}
+    for part, known in (("text", task.text), ("text2", task.text2), ("label", task.label if labelled else ())):
+        there = [name for name in (*known, part) if name in names]
+        if known and not there:
+            raise UserError(
+                f"{path}: columns {', '.join(names)[:80]}",
+                hint=f"Expected {', '.join((*task.text, *task.text2, *task.label))}.",
+            )
+        if known:
+            found[part] = there[0]
+    return [Item(where=where, **{part: row[name] for part, name in found.items()}) for where, row in rows]
 
 
 def find(folder: Path, task: Glue, name: str) -> tuple[Path, Path] | None:
@@ -157,9 +144,6 @@ def evaluate_glue(
 
     The dev data takes no part in training: the last state is scored, not the best one on the data it is scored on.
     """
-
-    from unmask.modalities.text.tasks.finetune import finetune, opened
-
     root = Path(folder)
     places = {n: find(root, t, n) for n, t in TASKS.items()}
     present = {n: p for n, p in places.items() if p is not None}
@@ -180,8 +164,8 @@ def evaluate_glue(
                 **({"problem": glue.problem} | settings),
             )
             device, precision = run["device"], run["precision"]
-            opened_folder, task = opened(place, device=device, precision=precision)
-            metrics = score(glue, _labels(opened_folder, task, held), held)
+            tuned = opened(place, device=device, precision=precision)
+            metrics = score(glue, predicted(*tuned, held), held)
             results[name] = {"metric": "+".join(metrics), "value": float(np.mean(list(metrics.values()))), **metrics}
             results[name]["seconds"] = run["train_seconds"]
             say(f"{name}: " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
@@ -190,17 +174,9 @@ def evaluate_glue(
                 test = root / name / read
                 if out is not None and test.exists():
                     items = read_glue(test, glue, labelled=False)
-                    write_test(Path(out) / written, _labels(opened_folder, task, items), glue)
+                    write_test(Path(out) / written, predicted(*tuned, items), glue)
     mean = float(np.mean([row["value"] for row in results.values()]))
     return {"tasks": results, "mean": mean, "device": device, "precision": precision}
-
-
-def _labels(folder: TaskFolder, task: TextTask, items: list[Item]) -> list[dict[str, Any]]:
-    from unmask.modalities.text.tasks.finetune import outputs_of
-
-    prepared = task.prepare(items, labelled=False)
-    found = outputs_of(folder, task, prepared)
-    return task.decode(found, prepared)
 
 
 def write_test(path: Path, predictions: list[dict[str, Any]], task: Glue) -> None:

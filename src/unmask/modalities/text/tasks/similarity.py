@@ -20,9 +20,8 @@ from unmask.core.batch import PackedBatch
 from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import scorers
-from unmask.modalities.text.tasks.data import Columns, Item, as_items
+from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
-from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask

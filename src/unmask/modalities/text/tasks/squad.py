@@ -13,8 +13,7 @@ from unmask.errors import UserError
 from unmask.files import read_text
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
-from unmask.modalities.text.tasks.data import Columns, read_rows
-from unmask.modalities.text.tasks.lenient import Problems
+from unmask.modalities.text.tasks.data import Columns, Problems, read_rows
 
 
 @dataclass(frozen=True, kw_only=True)

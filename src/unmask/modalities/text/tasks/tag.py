@@ -26,9 +26,8 @@ from unmask.families.heads import TOKEN
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
-from unmask.modalities.text.tasks.data import Columns
+from unmask.modalities.text.tasks.data import Columns, Problems
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, best_window
-from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import SHOWN, TextTask

@@ -22,13 +22,13 @@ from unmask.core.inference import one_core
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import model_name, source_name
 from unmask.modalities.text.network.folder import TextFolder, load_folder
-from unmask.modalities.text.tasks import compare, loop, simpler
+from unmask.modalities.text.tasks import compare, loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import write_report
-from unmask.modalities.text.tasks.data import Columns
+from unmask.modalities.text.tasks.baselines import fit_baseline
+from unmask.modalities.text.tasks.data import Columns, Problems
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared
 from unmask.modalities.text.tasks.held_out import hold_out, several_labels
-from unmask.modalities.text.tasks.lenient import Problems
 from unmask.modalities.text.tasks.missing import unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.probe import Probed
@@ -407,7 +407,7 @@ class TaskTraining:
             self.start_head(new, fitted.probed)
         verdict = fitted.verdict
         if verdict is not None and (baseline := verdict.baseline) is not None:
-            verdict.baseline = simpler.fit(
+            verdict.baseline = fit_baseline(
                 baseline.kind, task, built, new.training, seed=self.settings.seed, strength=baseline.model.strength
             )
             assert verdict.baseline is not None  # the training rows held words
