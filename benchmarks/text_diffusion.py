@@ -32,8 +32,7 @@ from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.prepare import prepare
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.evaluate import windows
-from unmask.modalities.text.uses.likelihood import likelihood
+from unmask.modalities.text.uses.evaluate import likelihood, windows
 from unmask.modalities.text.uses.model import TextModel, load
 from unmask.training.precision import resolve_precision
 

@@ -83,7 +83,7 @@ def signature(name: Name) -> str:
     except (TypeError, ValueError):
         return short
     parameters = list(found.parameters.values())
-    if name.kind in ("method", "property") and parameters and parameters[0].name in ("self", "cls"):
+    if name.kind in ("method", "property") and parameters and parameters[0].name in ("self", "cls", "model"):
         parameters = parameters[1:]
     result = f" -> {_hint(found.return_annotation)}" if found.return_annotation is not found.empty else ""
     if name.kind == "property":

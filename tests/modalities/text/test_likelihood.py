@@ -10,7 +10,7 @@ import torch
 
 from text_corpus import SENTENCES
 from text_corpus import made_model as make
-from unmask.modalities.text.uses.likelihood import likelihood, training_frequencies
+from unmask.modalities.text.uses.evaluate import likelihood, training_frequencies
 
 
 def test_a_model_that_knows_nothing_gives_every_token_alike():

@@ -41,7 +41,24 @@ def fill(
     candidates: Sequence[str] | None = None,
     longest: int = 1,
 ) -> list[dict[str, Any]]:
-    """Fill the blanks of texts; see `TextModel.fill`."""
+    """Fill the blanks of texts.
+
+    Args:
+        top: candidates shown per blank: the likeliest when its turn came.
+        steps: above 1, blanks are filled one share at a time and see each other's answers.
+        order, temperature: see `unmask.core.fill.fill`.
+        candidates: answers to compare instead, for the one blank of each text; any number of tokens each. Their
+            joint probability is exact along the model's left-to-right chain, hidden slots behind being unknown.
+        longest: above 1, answers of up to this many tokens for the one blank of each text, `top` of each length;
+            see `answers`.
+
+    Returns:
+        One dict a text: text, filled (likeliest values written in), log_probability (joint, of `filled`), slots:
+        a list with the candidates (value, probability) of each blank.
+
+    Raises:
+        UserError: a text without a blank, or longer than the model takes.
+    """
     model.require_head()
     check_choice("order", order, ("confidence", "random", "left_to_right"))
     for name, value in (("top", top), ("steps", steps), ("longest", longest)):
@@ -96,7 +113,18 @@ def fill(
 def answers(
     model: LoadedText, text: str, *, lengths: Sequence[int] = (1, 2, 3), top: int = 5, beam: int | None = None
 ) -> list[dict[str, Any]]:
-    """Answers of several tokens for the one blank of a text, by a left-to-right beam; see `TextModel.answers`."""
+    """Answers of several tokens for the one blank of a text, by a left-to-right beam.
+
+    Args:
+        lengths: of the answers, in tokens: the blank becomes that many blanks.
+        top: answers kept of each length.
+        beam: beginnings kept while searching; default twice `top`.
+
+    Returns:
+        Dicts value, filled, tokens, probability, log_probability, likeliest first. A probability is joint over the
+        answer's tokens, given their number: compare answers of one length; across lengths the order is only a
+        guide.
+    """
     model.require_head()
     width, own = max(top, beam or 2 * top), model.tokenizer.mask_token
     masked = _with_blanks(model, [text], one_for="answers")
@@ -225,7 +253,12 @@ def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def label(model: LoadedText, texts: str | Sequence[str]) -> list[dict[str, Any]]:
-    """What the head says of each text; see `TextModel.label`."""
+    """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one per token) and
+    logits. A detector of replaced tokens gives `replaced`, a probability a token.
+
+    Raises:
+        UserError: the checkpoint has no task head.
+    """
     head = model.folder.head()
     if head is None:
         raise UserError(
@@ -255,7 +288,7 @@ def label(model: LoadedText, texts: str | Sequence[str]) -> list[dict[str, Any]]
 
 
 def nearest_words(model: LoadedText, words: Sequence[str], k: int = 8) -> list[dict[str, Any]]:
-    """Nearest vocabulary entries of each word; see `TextModel.nearest_words`."""
+    """Nearest vocabulary entries by cosine of the word embeddings; words that are not entries are left out."""
     table = model.model.codec.word.weight.detach().float().cpu().numpy()
     table = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
     names = [model.tokenizer.token(i).lstrip("Ġ▁") for i in range(model.tokenizer.vocab_size)]

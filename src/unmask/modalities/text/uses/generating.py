@@ -52,7 +52,22 @@ def generate(
     remask_by: Literal["random", "confidence"] = "random",
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """Draw texts; see `TextModel.generate`."""
+    """Draw texts: all tokens are hidden but those of `prefix` and `suffix`, and filled in a few at a time.
+
+    Args:
+        length: tokens that are drawn; default see `unmask.modalities.text.uses.generating`.
+        number: how many texts.
+        temperature, top_k, order, remask, remask_by: see `unmask.core.fill.fill`.
+        steps: passes of the model; default one for each token, with `remask` two. 1: all at once, independent of
+            each other.
+
+    Returns:
+        One dict per text: text, generated (the part that was drawn), tokens (drawn), log_probability (joint, along
+        the order, in nats; None with `remask`, where tokens were drawn anew among others).
+
+    Raises:
+        UserError: no masked-LM head, more tokens than the model takes, settings out of range.
+    """
     model.require_head()
     check_choice("order", order, ("confidence", "random", "left_to_right"))
     for name, value in (("number", number), ("length", length), ("steps", steps), ("top_k", top_k)):

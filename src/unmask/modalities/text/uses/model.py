@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from unmask.core.batch import Example
 from unmask.core.embed import embed
-from unmask.core.fill import Order
 from unmask.core.score import Score, score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError, check_choice
@@ -23,7 +22,7 @@ from unmask.modalities.text.network.sentence_files import prompted, write_senten
 from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses import filling, generating
-from unmask.modalities.text.uses.filling import count_longer, cut_notes, nearest_words, says_something, special_notes
+from unmask.modalities.text.uses.filling import count_longer, cut_notes, says_something, special_notes
 from unmask.training.precision import precision_of, resolve_device
 
 if TYPE_CHECKING:
@@ -56,110 +55,9 @@ class TextModel(LoadedText):
         """Quantise anew, with texts like those to come (some hundred; by default docstrings of installed packages)."""
         self.__dict__["padding_free"] = self._new_padding_free(texts)
 
-    def fill(
-        self,
-        texts: str | Sequence[str],
-        *,
-        top: int = 5,
-        steps: int = 1,
-        order: Order = "confidence",
-        temperature: float = 0.0,
-        seed: int = 0,
-        candidates: Sequence[str] | None = None,
-        longest: int = 1,
-    ) -> list[dict[str, Any]]:
-        """Fill the blanks of texts.
-
-        Args:
-            top: candidates shown per blank: the likeliest when its turn came.
-            steps: above 1, blanks are filled one share at a time and see each other's answers.
-            order, temperature: see `unmask.core.fill.fill`.
-            candidates: answers to compare instead, for the one blank of each text; any number of tokens each. Their
-                joint probability is exact along the model's left-to-right chain, hidden slots behind being unknown.
-            longest: above 1, answers of up to this many tokens for the one blank of each text, `top` of each length;
-                see `answers`.
-
-        Returns:
-            One dict a text: text, filled (likeliest values written in), log_probability (joint, of `filled`), slots:
-            a list with the candidates (value, probability) of each blank.
-
-        Raises:
-            UserError: a text without a blank, or longer than the model takes.
-        """
-        return filling.fill(
-            self,
-            texts,
-            top=top,
-            steps=steps,
-            order=order,
-            temperature=temperature,
-            seed=seed,
-            candidates=candidates,
-            longest=longest,
-        )
-
-    def generate(
-        self,
-        *,
-        prefix: str = "",
-        suffix: str = "",
-        length: int | None = None,
-        number: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        steps: int | None = None,
-        order: Order = "random",
-        remask: float = 0.0,
-        remask_by: Literal["random", "confidence"] = "random",
-        seed: int = 0,
-    ) -> list[dict[str, Any]]:
-        """Draw texts: all tokens are hidden but those of `prefix` and `suffix`, and filled in a few at a time.
-
-        Args:
-            length: tokens that are drawn; default see `unmask.modalities.text.uses.generating`.
-            number: how many texts.
-            temperature, top_k, order, remask, remask_by: see `unmask.core.fill.fill`.
-            steps: passes of the model; default one for each token, with `remask` two. 1: all at once, independent of
-                each other.
-
-        Returns:
-            One dict per text: text, generated (the part that was drawn), tokens (drawn), log_probability (joint, along
-            the order, in nats; None with `remask`, where tokens were drawn anew among others).
-
-        Raises:
-            UserError: no masked-LM head, more tokens than the model takes, settings out of range.
-        """
-        return generating.generate(
-            self,
-            prefix=prefix,
-            suffix=suffix,
-            length=length,
-            number=number,
-            temperature=temperature,
-            top_k=top_k,
-            steps=steps,
-            order=order,
-            remask=remask,
-            remask_by=remask_by,
-            seed=seed,
-        )
-
-    def answers(
-        self, text: str, *, lengths: Sequence[int] = (1, 2, 3), top: int = 5, beam: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Answers of several tokens for the one blank of a text, by a left-to-right beam.
-
-        Args:
-            lengths: of the answers, in tokens: the blank becomes that many blanks.
-            top: answers kept of each length.
-            beam: beginnings kept while searching; default twice `top`.
-
-        Returns:
-            Dicts value, filled, tokens, probability, log_probability, likeliest first. A probability is joint over the
-            answer's tokens, given their number: compare answers of one length; across lengths the order is only a
-            guide.
-        """
-        return filling.answers(self, text, lengths=lengths, top=top, beam=beam)
+    fill = filling.fill
+    generate = generating.generate
+    answers = filling.answers
 
     def score(self, texts: str | Sequence[str], *, mode: str = "unit") -> list[dict[str, Any]]:
         """Pseudo-log-likelihood of texts: text, score (nats, summed), slots (tokens scored), unscored (tokens that are
@@ -254,14 +152,7 @@ class TextModel(LoadedText):
                 )
         return self.folder.sentences.finish(found, normalise)
 
-    def label(self, texts: str | Sequence[str]) -> list[dict[str, Any]]:
-        """What the checkpoint's own task head says, one dict a text: labels (of sequences: one; else one per token) and
-        logits. A detector of replaced tokens gives `replaced`, a probability a token.
-
-        Raises:
-            UserError: the checkpoint has no task head.
-        """
-        return filling.label(self, texts)
+    label = filling.label
 
     def evaluate(
         self,
@@ -274,8 +165,8 @@ class TextModel(LoadedText):
         nelbo_tokens: int | None = 16_384,
         say: Callable[[str], None] = lambda line: None,
     ) -> dict[str, Any]:
-        """Loss, perplexity and accuracy on hidden tokens (see `unmask.modalities.text.uses.evaluate`), and a bound
-        on the likelihood of the texts (see `unmask.modalities.text.uses.likelihood`; `nelbo_draws=0` leaves it out).
+        """Loss, perplexity and accuracy on hidden tokens and a bound on the likelihood of the texts (see
+        `unmask.modalities.text.uses.evaluate`; `nelbo_draws=0` leaves it out).
 
         Args:
             frequencies: how often each token occurred in training, by id; default as the run's folder still knows, else
@@ -283,8 +174,7 @@ class TextModel(LoadedText):
             say: called with how many tokens the tokenizer does not know, where it is more than one in a thousand, and
                 how many texts hold special tokens.
         """
-        from unmask.modalities.text.uses.evaluate import evaluate
-        from unmask.modalities.text.uses.likelihood import likelihood, training_frequencies
+        from unmask.modalities.text.uses.evaluate import evaluate, likelihood, training_frequencies
 
         texts = listed(texts)
         for line in special_notes(self.tokenizer, texts, then=", and they are not predicted"):
@@ -327,9 +217,7 @@ class TextModel(LoadedText):
             **({"vectors": self.folder.sentences.to_dict()} if self.folder.sentences.given else {}),
         }
 
-    def nearest_words(self, words: Sequence[str], k: int = 8) -> list[dict[str, Any]]:
-        """Nearest vocabulary entries by cosine of the word embeddings; words that are not entries are left out."""
-        return nearest_words(self, words, k)
+    nearest_words = filling.nearest_words
 
     def save(self, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
         """Save as a Hugging Face folder: what was loaded, under its names and in its number format, or in `dtype`; with
