@@ -13,7 +13,8 @@ from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
 from unmask.modalities.text.tokens import cache
 from unmask.modalities.text.tokens import tokenising as module
-from unmask.modalities.text.tokens.cache import TokenCache, content_key, cut
+from unmask.modalities.text.tokens.cache import TokenCache, content_key
+from unmask.modalities.text.tokens.tokenising import cut
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
 

@@ -21,8 +21,9 @@ from unmask.errors import UserError
 from unmask.modalities.text.network.adapt import adapt, adapt_settings, start_of
 from unmask.modalities.text.network.pretrain import CO_OCCURRENCES, TextPretraining, build_model, pretrain
 from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
-from unmask.modalities.text.tokens.cache import TokenCache, is_held_out
+from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_tokenizer
+from unmask.modalities.text.tokens.tokenising import is_held_out
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.model import load
 from unmask.writing import note_weights

@@ -382,50 +382,34 @@ def save_folder(
 
     settings = remembered(settings or {}, Path(folder))
     with written_folder(folder) as new:
-        _write_files(new, model, tokenizer, family, hf_config, passengers, aliases, settings, like, dtype, without)
+        encoder, codec = model.encoder.config, model.codec.config
+        special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
+        config = dict(family.write(encoder, codec, special)) | dict(hf_config or {})
+        if hf_config is None:
+            config |= {"mask_token_id": special["mask"]}
+        # What the file now holds, whatever it held before.
+        config.pop("torch_dtype", None)
+        config |= {"vocab_size": codec.vocabulary, "tie_word_embeddings": codec.tied}
+        config |= family.forced
+        state = published_state(family, model, passengers, aliases)
+        if like is not None:
+            state = like.as_loaded(state)
+        state = {k: v for k, v in state.items() if k not in without}
+        if dtype is not None:
+            state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
+        config["dtype"] = _most_common_type(state)
+        save_file(state, new / "model.safetensors", metadata={"format": "pt"})
+        about = {k: v for k, v in settings.items() if k != "decoder"} | {"family": family.name}
+        if model.visible_only:
+            about["decoder"] = model.decoder.config.to_dict()
+            save_file({_DECODER_PREFIX + k: v for k, v in _decoder_state(model).items()}, new / DECODER)
+        (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+        (new / "unmask.json").write_text(json.dumps(about, indent=2, default=_plain), encoding="utf-8")
+        longest = (settings.get("task") or {}).get("slots") or encoder.longest
+        tokenizer.save(new, types=bool(codec.types), longest=longest)
         add_card(new, folder)
     if not model.visible_only:
         (Path(folder) / DECODER).unlink(missing_ok=True)
-
-
-def _write_files(
-    new: Path,
-    model: MaskedModel[TokenCodec],
-    tokenizer: Tokenizer,
-    family: Family,
-    hf_config: Mapping[str, Any] | None,
-    passengers: Mapping[str, Tensor] | None,
-    aliases: Collection[str],
-    settings: Mapping[str, Any] | None,
-    like: Loaded | None,
-    dtype: torch.dtype | None,
-    without: Collection[str],
-) -> None:
-    encoder, codec = model.encoder.config, model.codec.config
-    special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
-    config = dict(family.write(encoder, codec, special)) | dict(hf_config or {})
-    if hf_config is None:
-        config |= {"mask_token_id": special["mask"]}
-    # What the file now holds, whatever it held before.
-    config.pop("torch_dtype", None)
-    config |= {"vocab_size": codec.vocabulary, "tie_word_embeddings": codec.tied}
-    config |= family.forced
-    state = published_state(family, model, passengers, aliases)
-    if like is not None:
-        state = like.as_loaded(state)
-    state = {k: v for k, v in state.items() if k not in without}
-    if dtype is not None:
-        state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
-    config["dtype"] = _most_common_type(state)
-    save_file(state, new / "model.safetensors", metadata={"format": "pt"})
-    about = {k: v for k, v in (settings or {}).items() if k != "decoder"} | {"family": family.name}
-    if model.visible_only:
-        about["decoder"] = model.decoder.config.to_dict()
-        save_file({_DECODER_PREFIX + k: v for k, v in _decoder_state(model).items()}, new / DECODER)
-    (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    (new / "unmask.json").write_text(json.dumps(about, indent=2, default=_plain), encoding="utf-8")
-    longest = ((settings or {}).get("task") or {}).get("slots") or encoder.longest
-    tokenizer.save(new, types=bool(codec.types), longest=longest)
 
 
 def _most_common_type(state: Mapping[str, Tensor]) -> str:

@@ -24,7 +24,7 @@ from unmask.files import fingerprint
 from unmask.modalities.text.reading.documents import first_undecodable
 from unmask.modalities.text.reading.sources import check_read
 from unmask.modalities.text.tokens.scanning import Portion, Reading, Scanned, gathered, left, portions
-from unmask.modalities.text.tokens.shards import BINS, Shaping, ShardTask, done, write_index
+from unmask.modalities.text.tokens.shards import BINS, ShardTask, done, write_index
 from unmask.modalities.text.tokens.tokenising import Recipe
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.plugins import resolve
@@ -122,7 +122,7 @@ class Building:
                 f"{rate:,.0f} tokens/s with {self.work.workers} worker{'s' * (self.work.workers != 1)}"
             )
 
-        for i, about in self._done(_SHARD, Shaping(reading=self.reading, recipe=recipe), tasks):
+        for i, about in self._done(_SHARD, (self.reading, recipe), tasks):
             found[tasks[i].number] = about
             read += about["read"]
             if time.monotonic() - reported >= TELL_SECONDS:

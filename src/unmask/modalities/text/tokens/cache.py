@@ -31,7 +31,7 @@ from unmask.modalities.text.reading.sources import expand, on_hub, resolve
 from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, corpus_notes, processes, recipe_of
 from unmask.modalities.text.tokens.scanning import Reading
 from unmask.modalities.text.tokens.shards import Joined
-from unmask.modalities.text.tokens.tokenising import cut, is_held_out
+from unmask.modalities.text.tokens.tokenising import Recipe
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.remote import Remote
 from unmask.training.settings import same_run_hint
@@ -176,27 +176,38 @@ class TokenCache:
             "entities": entities,
             "document": document,
         }
-        key = _key(names, tokenizer, settings)
-        folder = Path(folder)
+        key, folder, say = _key(names, tokenizer, settings), Path(folder), say or (lambda text: None)
+        check_choice("document", document, get_args(Parting))
+        recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
+        reading = Reading(
+            folder=str(folder.with_name(folder.name + ".part").absolute()),
+            key=key,
+            column=column,
+            entities=entities,
+            document=document,
+            holdout=holdout,
+            seed=seed,
+            threshold=0,
+        )
         with locked(
             folder.with_name(f".{folder.name}.lock"),
             wait=lambda text: print(text, file=sys.stderr, flush=True),
             busy=f"is tokenising into {folder.name}",
         ):
-            made = cls._built(folder, key, names, tokenizer, settings, say, resumed=resumed, expected=expected)
-        for line in corpus_notes(made.meta) if say is not None else ():
-            say(line)  # type: ignore[misc]
+            made = cls._built(folder, names, recipe, reading, settings, say, resumed=resumed, expected=expected)
+        for line in corpus_notes(made.meta):
+            say(line)
         return made
 
     @classmethod
     def _built(
         cls,
         folder: Path,
-        key: str,
         names: list[str],
-        tokenizer: Tokenizer,
+        recipe: Recipe,
+        reading: Reading,
         settings: dict[str, Any],
-        say: Callable[[str], None] | None,
+        say: Callable[[str], None],
         *,
         resumed: bool,
         expected: int | None,
@@ -206,18 +217,24 @@ class TokenCache:
         if (folder / "meta.json").exists():
             with contextlib.suppress(UserError):
                 there = cls.open(folder)
-        if there is not None and there.meta["key"] == key:
+        if there is not None and there.meta["key"] == reading.key:
             return there
         if resumed and expected is None and there is not None:
             expected = there.digest()
-        temporary = folder.with_name(folder.name + ".part")
+        temporary = Path(reading.folder)
         for place in (folder, temporary):
             _refuse_foreign(place)
         if any(map(on_hub, names)):  # nothing says that they are what they were
             shutil.rmtree(temporary, ignore_errors=True)
         try:
             temporary.mkdir(parents=True, exist_ok=True)
-            meta = _files(temporary, key, names, tokenizer, say or (lambda text: None), **settings)
+            with LocalEngine(processes(), fewer="RAYON_NUM_THREADS=1 for one process") as work:
+                building = Building(temporary, reading.key, names, resolve(names, say=say), reading, work, say)
+                plan = building.planned()
+                building.scan(plan)
+                scanned = building.scanned(plan)
+                meta = building.indexed(scanned, recipe, building.sharded(plan, scanned, recipe)[1])
+                building.clear()
             meta |= {"version": VERSION, "settings": settings}
             (temporary / "meta.json").write_text(json.dumps(sealed(meta), indent=1))
             if resumed:
@@ -245,45 +262,6 @@ class TokenCache:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         return cls.open(folder)
-
-
-def _files(
-    folder: Path,
-    key: str,
-    inputs: list[str],
-    tokenizer: Tokenizer,
-    say: Callable[[str], None],
-    *,
-    max_slots: int,
-    column: str | None,
-    holdout: float,
-    min_tokens: int,
-    seed: int,
-    entities: bool,
-    document: Parting,
-) -> dict[str, Any]:
-    """Write the files of a cache into `folder`, going on with those that a build of the same `key` left there; what
-    meta.json says of them."""
-    recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
-    check_choice("document", document, get_args(Parting))
-    reading = Reading(
-        folder=str(folder.absolute()),
-        key=key,
-        column=column,
-        entities=entities,
-        document=document,
-        holdout=holdout,
-        seed=seed,
-        threshold=0,
-    )
-    with LocalEngine(processes(), fewer="RAYON_NUM_THREADS=1 for one process") as work:
-        made = Building(folder, key, inputs, resolve(inputs, say=say), reading, work, say)
-        plan = made.planned()
-        made.scan(plan)
-        scanned = made.scanned(plan)
-        meta = made.indexed(scanned, recipe, made.sharded(plan, scanned, recipe)[1])
-        made.clear()
-    return meta
 
 
 def _map(path: Path, dtype: str) -> np.ndarray:
@@ -352,6 +330,3 @@ def _refuse_foreign(folder: Path) -> None:
             f"{folder}: not a token cache, it holds {', '.join(other[:3])}",
             hint="Choose a folder that is empty or does not exist yet.",
         )
-
-
-__all__ = ["TokenCache", "content_key", "cut", "is_held_out"]

@@ -12,7 +12,8 @@ from unmask.errors import UserError, setting
 from unmask.modalities.text.reading.documents import ReadReport
 from unmask.modalities.text.reading.sources import iter_documents, on_hub, sampled
 from unmask.modalities.text.recipes import TextSettings, changed
-from unmask.modalities.text.tokens.cache import TokenCache, content_key, is_held_out
+from unmask.modalities.text.tokens.cache import TokenCache, content_key
+from unmask.modalities.text.tokens.tokenising import is_held_out
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.version import __version__
 from unmask.writing import written

@@ -60,19 +60,6 @@ class Joined:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shaping:
-    """How portions become shards.
-
-    Attributes:
-        reading: as in the scan.
-        recipe: how documents become examples.
-    """
-
-    reading: Reading
-    recipe: Recipe
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShardTask:
     """A portion to be tokenised.
 
@@ -88,9 +75,10 @@ class ShardTask:
     mark: int
 
 
-def shard(shaping: Shaping, task: ShardTask) -> dict[str, Any]:
+def shard(common: tuple[Reading, Recipe], task: ShardTask) -> dict[str, Any]:
     """Tokenise a portion into its shard; counts and checksums of it, which are written last."""
-    reading, folder = shaping.reading, Path(shaping.reading.folder)
+    reading, recipe = common
+    folder = Path(reading.folder)
     check_seen(reading.folder, reading.key)
     counts = dict.fromkeys(COUNTED, 0)
     sums = dict.fromkeys(BINS, 0)
@@ -100,7 +88,7 @@ def shard(shaping: Shaping, task: ShardTask) -> dict[str, Any]:
         names = {n: stack.enter_context(replacing(folder / "shards" / f"{task.number:06}.{n}.bin")) for n in BINS}
         files = {n: stack.enter_context(open(name, "wb")) for n, name in names.items()}
         for group in groups(_chosen(reading, task)):
-            part = tokenise(group, shaping.recipe)
+            part = tokenise(group, recipe)
             for name in BINS:
                 content = getattr(part, name).tobytes()
                 files[name].write(content)

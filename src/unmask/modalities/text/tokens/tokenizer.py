@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -24,22 +26,18 @@ from unmask.modalities.text.tokens.tokenizer_files import (
     cutting,
     from_file,
 )
-from unmask.modalities.text.tokens.units import with_marks, word_units
+from unmask.modalities.text.tokens.units import goes_on, with_marks, word_units
 from unmask.writing import written
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Backend
-import unicodedata
-from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
-
-from unmask.modalities.text.tokens.units import goes_on
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
 _BATCH_CHARACTERS = 1_000_000
+Kind = Literal["wordpiece", "bpe", "unigram"]
+
+ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+"""Unicode's blocks of combining marks that belong to no script, as of é, ö, й. Marks that a script spells with (vowel
+signs of Devanagari, Thai and Arabic, points of Hebrew, the voicing of kana) have places in its own block, and stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,17 +193,57 @@ class Tokenizer:
             lowercase: read texts in small letters.
             strip_accents: read é as e and ö as o; marks that a script spells with (Hindi, Thai, Arabic) stay.
         """
-        return cls(
-            trained(
-                texts,
-                kind=kind,
-                vocab_size=vocab_size,
-                lowercase=lowercase,
-                strip_accents=strip_accents,
-                min_frequency=min_frequency,
-                show_progress=show_progress,
+        from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+        from tokenizers import Tokenizer as Backend
+
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        folding: list[Any] = [normalizers.Lowercase()] if lowercase else []
+        if strip_accents:
+            folding = [normalizers.NFD(), normalizers.Replace(Regex(ACCENTS), ""), normalizers.NFC(), *folding]
+        common: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
+        trainer: Any
+        if kind == "wordpiece":
+            backend = Backend(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+            cleaned = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+            # One spelling of é and of が, which some programs write as two characters.
+            backend.normalizer = normalizers.Sequence(
+                [cleaned, *(folding if strip_accents else [normalizers.NFC(), *folding])]
             )
+            backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            backend.decoder = decoders.WordPiece(prefix="##")
+            texts = [sound(text) for text in texts]
+            common["special_tokens"] = special + continuations(texts, backend.normalizer.normalize_str)
+            trainer = trainers.WordPieceTrainer(min_frequency=min_frequency, **common)
+        elif kind == "bpe":
+            backend = Backend(models.BPE())
+            backend.normalizer = normalizers.Sequence(folding) if folding else None
+            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            backend.decoder = decoders.ByteLevel()
+            alphabet = pre_tokenizers.ByteLevel.alphabet()
+            trainer = trainers.BpeTrainer(min_frequency=min_frequency, initial_alphabet=alphabet, **common)
+        elif kind == "unigram":
+            backend = Backend(models.Unigram())
+            backend.normalizer = normalizers.Sequence([normalizers.NFKC(), *folding])
+            backend.pre_tokenizer = pre_tokenizers.Metaspace()
+            backend.decoder = decoders.Metaspace()
+            trainer = trainers.UnigramTrainer(unk_token="[UNK]", **common)
+        else:
+            raise UserError(f"tokenizer kind {kind!r}", hint="Expected wordpiece, bpe or unigram.")
+        count = 0
+
+        def counted() -> Iterator[str]:
+            nonlocal count
+            for text in texts:
+                count += bool(text.strip())
+                yield sound(text)
+
+        backend.train_from_iterator(counted(), trainer=trainer)
+        if not count:
+            raise UserError("no text to train a tokenizer on", hint="Give at least some sentences.")
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
+        return cls(_canonical(backend, len(special)))
 
     def save(self, folder: str | Path, *, types: bool = False, longest: int | None = None) -> None:
         """Write tokenizer.json, tokenizer_config.json and special_tokens_map.json, as transformers reads them.
@@ -370,70 +408,6 @@ def _select(e: Encoded, keep: np.ndarray) -> Encoded:
     )
 
 
-Kind = Literal["wordpiece", "bpe", "unigram"]
-
-ACCENTS = "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
-"""Unicode's blocks of combining marks that belong to no script, as of é, ö, й. Marks that a script spells with (vowel
-signs of Devanagari, Thai and Arabic, points of Hebrew, the voicing of kana) have places in its own block, and stay."""
-
-
-def trained(
-    texts: Iterable[str],
-    *,
-    kind: Kind,
-    vocab_size: int,
-    lowercase: bool,
-    strip_accents: bool,
-    min_frequency: int,
-    show_progress: bool,
-) -> Backend:
-    """The `tokenizers.Tokenizer` that `Tokenizer.train` makes, with its arguments."""
-    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
-    from tokenizers import Tokenizer as Backend
-
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    folding: list[Any] = [normalizers.Lowercase()] if lowercase else []
-    if strip_accents:
-        folding = [normalizers.NFD(), normalizers.Replace(Regex(ACCENTS), ""), normalizers.NFC(), *folding]
-    common: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special, "show_progress": show_progress}
-    trainer: Any
-    if kind == "wordpiece":
-        backend = Backend(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
-        cleaned = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-        # One spelling of é and of が, which some programs write as two characters.
-        backend.normalizer = normalizers.Sequence(
-            [cleaned, *(folding if strip_accents else [normalizers.NFC(), *folding])]
-        )
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece(prefix="##")
-        texts = [sound(text) for text in texts]
-        common["special_tokens"] = special + continuations(texts, backend.normalizer.normalize_str)
-        trainer = trainers.WordPieceTrainer(min_frequency=min_frequency, **common)
-    elif kind == "bpe":
-        backend = Backend(models.BPE())
-        backend.normalizer = normalizers.Sequence(folding) if folding else None
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        backend.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(min_frequency=min_frequency, initial_alphabet=alphabet, **common)
-    elif kind == "unigram":
-        backend = Backend(models.Unigram())
-        backend.normalizer = normalizers.Sequence([normalizers.NFKC(), *folding])
-        backend.pre_tokenizer = pre_tokenizers.Metaspace()
-        backend.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(unk_token="[UNK]", **common)
-    else:
-        raise UserError(f"tokenizer kind {kind!r}", hint="Expected wordpiece, bpe or unigram.")
-    counted = _Counted(texts)
-    backend.train_from_iterator(counted, trainer=trainer)
-    if not counted.texts:
-        raise UserError("no text to train a tokenizer on", hint="Give at least some sentences.")
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return _canonical(backend, len(special))
-
-
 def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: int = 1000) -> list[str]:
     """'##x' for the commonest characters that can stand inside a word, in code-point order.
 
@@ -471,19 +445,6 @@ def _canonical(backend: Backend, fixed: int) -> Backend:
         rest = sorted(([p, round(s, 4)] for p, s in model["vocab"][fixed:]), key=lambda e: (-e[1], e[0]))
         model["vocab"] = [*model["vocab"][:fixed], *rest]
     return Backend.from_str(json.dumps(data))
-
-
-class _Counted:
-    """Texts, sound for the Rust side, counted as they pass."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.source, self.texts = texts, 0
-
-    def __iter__(self) -> Iterator[str]:
-        self.texts = 0
-        for text in self.source:
-            self.texts += bool(text.strip())
-            yield sound(text)
 
 
 def sound(text: str) -> str:
