@@ -373,38 +373,19 @@ def adapt(
     if replay and general is None:
         raise UserError(f"replay={replay} without general text", hint=f"Give {option('general')} FILE too.")
     settings = settings or adapt_settings({}, model)
-    return adapted(
-        TextAdaptation,
-        model,
-        data,
-        out,
-        settings=settings,
-        general=general,
-        most_forgetting=most_forgetting,
-        replay=replay,
-        resume=resume,
-        console=console,
-    )
+    out = checked_folder(model, out, settings, resume=resume)
+    kind = TextAdaptation(model, data, settings, general=general, most_forgetting=most_forgetting, replay=replay)
+    return pretrained(kind, out, resume=resume, console=console)
 
 
-def adapted(
-    kind: type[TextAdaptation],
-    model: str | Path,
-    data: str | Sequence[str],
-    out: str | Path,
-    *,
-    settings: TextSettings,
-    resume: bool,
-    console: bool,
-    **more: Any,
-) -> Adapted:
-    """Adapt in the way of `kind`; the folder is looked at before the model is loaded."""
+def checked_folder(model: str | Path, out: str | Path, settings: TextSettings, *, resume: bool) -> Path:
+    """The folder of a run that adapts, refused before the model is loaded where it is of something else."""
     out = Path(out)
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UserError(f"{out} is the model to adapt", hint=f"Choose another {option('out')}; the original is kept.")
     again = goes_on(out, cpu=resolve_device(settings.train.device).type == "cpu")
     check_run_folder(out, resume=again or resume)
-    return pretrained(kind(model, data, settings, **more), out, resume=resume, console=console)
+    return out
 
 
 def sources_of(

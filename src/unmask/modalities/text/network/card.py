@@ -242,9 +242,6 @@ def most_frequent_share(cache: TokenCache, special_ids: Sequence[int] | np.ndarr
 def most_likely_after(cache: TokenCache, special_ids: Sequence[int] | np.ndarray, most: int = MOST_TOKENS) -> float:
     """Accuracy on the held-out tokens of guessing, for each, what followed the token before it most often in training,
     and the most frequent token where nothing did; NaN without any.
-
-    Args:
-        most: training tokens that are counted, the first ones.
     """
     special = np.asarray(special_ids, np.int64)
     size = int(cache.meta["vocabulary"])

@@ -139,11 +139,7 @@ def find_folder(name: str | Path) -> Path:
 
 
 def load_folder(name: str | Path, *, tokenizer: Tokenizer | None = None) -> TextFolder:
-    """Load a masked language model from a folder or hub name.
-
-    Args:
-        tokenizer: to use instead of the folder's.
-    """
+    """Load a masked language model from a folder or hub name."""
     folder = find_folder(name)
     with damaged(folder):
         return _loaded(encoder_folder(folder), tokenizer, folder)

@@ -193,11 +193,7 @@ def counts(cache: TokenCache) -> dict[str, int]:
 
 
 def special_note(tokenizer: Tokenizer, frequencies: np.ndarray) -> str | None:
-    """A warning of special tokens written in the texts; None where there are none.
-
-    Args:
-        frequencies: (vocabulary,) count of each token.
-    """
+    """A warning of special tokens written in the texts; None where there are none."""
     written = [i for i in tokenizer.special_ids.tolist() if i != tokenizer.unk_id and frequencies[i]]
     if not written:
         return None
@@ -244,11 +240,7 @@ def make_job(
 
 
 def write_report(finished: TextRun, *, notes: Sequence[str] = ()) -> Path:
-    """report.html of a run: the figures, the curves, and what the model makes of held-out text.
-
-    Args:
-        notes: sentences that say whether it was worth it.
-    """
+    """report.html of a run: the figures, the curves, and what the model makes of held-out text."""
     from unmask.evaluation.report import Report, training_curves
 
     r = finished.result
@@ -319,13 +311,7 @@ def attends_to_neighbours(settings: TextSettings, model: Any) -> bool:
 
 
 def start_from_counts(model: Any, settings: TextSettings, frequencies: np.ndarray, factored: Factors | None) -> None:
-    """Let a new model begin as a rule that counting gives, before it learns more than that.
-
-    Args:
-        model: of `build_model`.
-        frequencies: (vocabulary,) count of each token.
-        factored: which tokens stand near which; None leaves the embeddings random.
-    """
+    """Let a new model begin as a rule that counting gives, before it learns more than that."""
     model.codec.start_from(frequencies, factored)
     if factored is not None and attends_to_neighbours(settings, model):
         pass_on(torch.from_numpy(factored.axes), [layer.attention for layer in model.encoder.layers[:LAYERS]])

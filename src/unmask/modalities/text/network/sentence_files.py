@@ -302,12 +302,7 @@ _READERS = {"Dense": _dense, "LayerNorm": _layer_norm, "Normalize": _normalize}
 
 
 def write_sentences(new: Path, sentences: Sentences, width: int, longest: int) -> None:
-    """Write the files by which sentence-transformers (and `embed` here) knows how vectors are made.
-
-    Args:
-        width: of a state.
-        longest: text in tokens.
-    """
+    """Write the files by which sentence-transformers (and `embed` here) knows how vectors are made."""
     names = ["Pooling", *(type(module).__name__ for module in sentences.after)]
     listed = [("", "Transformer")] + [(f"{i}_{name}", name) for i, name in enumerate(names, start=1)]
     _write(
@@ -368,13 +363,7 @@ class Normalize(nn.Module):
 
 
 class Dense(nn.Module):
-    """activation(W x + b), with `residual` the input (or its projection) on top; sentence-transformers' Dense.
-
-    Args:
-        width: of the vectors that come in.
-        out: of those that leave.
-        activation: class name in `torch.nn`.
-    """
+    """activation(W x + b), with `residual` the input (or its projection) on top; sentence-transformers' Dense."""
 
     def __init__(self, width: int, out: int, *, bias: bool, activation: nn.Module, residual: bool = False) -> None:
         super().__init__()

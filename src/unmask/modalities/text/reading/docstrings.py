@@ -18,11 +18,7 @@ from pathlib import Path
 def docstrings(
     most_characters: int = 20_000_000, *, packages: Collection[str] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """(where, text) of every docstring of at least 8 words in the installed packages, in a fixed order.
-
-    Args:
-        packages: folders of packages to read; default all.
-    """
+    """(where, text) of every docstring of at least 8 words in the installed packages, in a fixed order."""
     root = Path(sysconfig.get_paths()["purelib"])
     total = 0
     for path in sorted(root.rglob("*.py")):

@@ -104,11 +104,7 @@ def cut(documents: Iterator[Document], report: ReadReport, longest: int) -> Iter
 
 
 class _Part(io.RawIOBase):
-    """The bytes of a file from `begin` to `end`.
-
-    Args:
-        url: of the file, where it is not on a disk.
-    """
+    """The bytes of a file from `begin` to `end`."""
 
     def __init__(self, file: IO[bytes], span: Span, url: str | None) -> None:
         self._file, self._url = file, url
@@ -232,11 +228,7 @@ def parting_of(path: Place) -> Parting:
 def plain_documents(
     path: Place, report: ReadReport, longest: int, parting: Parting, span: Span = WHOLE
 ) -> Iterator[Document]:
-    """The documents of a plain text file, parted as said; one with bytes that are not UTF-8 is left out and counted.
-
-    Args:
-        span: where documents begin and end; lines are counted from there.
-    """
+    """The documents of a plain text file, parted as said; one with bytes that are not UTF-8 is left out and counted."""
     if parting == "line":
         yield from (
             Document(line, str(path), n) for n, line in _lines(path, report, longest, span) if line and line.strip()

@@ -68,11 +68,7 @@ def _undecodable(text: str, where: str, report: ReadReport) -> bool:
 def jsonl_documents(
     path: Place, column: str | None, report: ReadReport, entities: bool, span: Span = WHOLE
 ) -> Iterator[Document]:
-    """The documents of a .jsonl file: one per line.
-
-    Args:
-        span: where lines begin and end; they are counted from there.
-    """
+    """The documents of a .jsonl file: one per line."""
     with opened(path, span) as file:
         for number, line in enumerate(_rows(file, path, first=not span.begin), start=1):
             where = f"{path}:{number}"
@@ -199,11 +195,7 @@ def encloses(lines: Iterable[str]) -> bool:
 def separated(
     lines: Iterable[str], path: Place, separator: str, *, quoted: bool
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """The rows of a .csv or .tsv: numbers of the first and the last line of each, and its cells; empty lines have none.
-
-    Args:
-        quoted: quotes enclose cells.
-    """
+    """Rows of a .csv or .tsv: numbers of the first and the last line of each, and its cells; empty lines have none."""
     csv.field_size_limit(1 << 28)
     quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)

@@ -129,7 +129,6 @@ def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> 
     """The files that one of the inputs names.
 
     Args:
-        without: see `expand`.
         unread: what a folder, glob or URL holds beside them is put here, with the reason.
     """
     path, other = Path(item), dict[Place, str]()
@@ -489,9 +488,6 @@ def table_rows(data: Any) -> list[dict[str, Any]] | None:
 
 def listed(texts: Any, name: str = "texts") -> list[str]:
     """A text, or several, as a list: of a table those in its one column, or in its column `text`.
-
-    Args:
-        name: of the argument, for the message.
 
     >>> listed("one"), listed(("one", "two"))
     (['one'], ['one', 'two'])

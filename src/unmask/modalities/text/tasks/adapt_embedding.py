@@ -31,7 +31,7 @@ from unmask.modalities.text.network.adapt import (
     Adapted,
     Guard,
     TextAdaptation,
-    adapted,
+    checked_folder,
     embedded_slots,
     in_words,
     rate_for,
@@ -46,6 +46,7 @@ from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
 from unmask.modalities.text.tokens.tokenising import is_held_out
 from unmask.training.job import Job, RunResult
 from unmask.training.precision import computing, resolve_device, resolve_precision
+from unmask.training.pretraining import pretrained
 from unmask.training.settings import require
 
 
@@ -308,9 +309,9 @@ def adapt_embedding(
         UserError: as `adapt`; too few held-out texts to judge by.
     """
     settings = settings or embedding_settings({})
-    return adapted(
-        EmbeddingAdaptation, model, data, out, settings=settings, general=general, resume=resume, console=console
-    )
+    out = checked_folder(model, out, settings, resume=resume)
+    kind = EmbeddingAdaptation(model, data, settings, general=general)
+    return pretrained(kind, out, resume=resume, console=console)
 
 
 def decoder_config(encoder: EncoderConfig) -> EncoderConfig:

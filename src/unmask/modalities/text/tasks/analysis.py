@@ -41,11 +41,7 @@ def write_report(
     *,
     examples: bool = False,
 ) -> Path:
-    """Write report.html beside the model; without validation data it holds the training curves alone.
-
-    Args:
-        examples: show the rows that it is most wrong about.
-    """
+    """Write report.html beside the model; without validation data it holds the training curves alone."""
     report = Report(f"Fine-tuned: {task.name}", f"{result['rows']:,} training rows, seed {result['seed']}")
     shown = {k: v for k, v in result["metrics"].items() if isinstance(v, float)}
     report.facts(dict(list(shown.items())[:6]))

@@ -23,7 +23,7 @@ from unmask.families.heads import SPAN
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.data import Columns, Problems
-from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window, by_owner, trimmed
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -91,14 +91,11 @@ class Answer(TextTask):
         questions = self.encoder.texts([q.question for q in items])
         stride = int(self.about.get("stride") or 0)
         examples, windows = self.encoder.windows(encoded, stride=stride, before=questions)
-        groups: list[list[int]] = [[] for _ in items]
-        for i, window in enumerate(windows):
-            groups[window.owner].append(i)
         extra: dict[str, Any] = {"windows": windows, "offsets": [e.offsets for e in encoded]}
         if labelled:
             places = [token_span(q, e.offsets) for q, e in zip(items, encoded, strict=True)]
             extra["target"] = torch.tensor([_in_window(w, places[w.owner]) for w in windows]).reshape(-1, 2)
-        return Prepared(items, examples, groups, extra)
+        return Prepared(items, examples, by_owner(windows, len(items)), extra)
 
     def start_head(self, text: TextFolder, model: TaskModel, training: Prepared, **given: Any) -> probe.Probed | None:
         return probe.start_answerer(model, training, **given)
@@ -265,11 +262,7 @@ def _distinct(
     seen: set[tuple[int, int]] = set()
     out: list[tuple[float, int, int]] = []
     for score, first, last in spans:
-        a, b = int(offsets[first, 0]), int(offsets[last, 1])
-        while a < b and q.context[a].isspace():
-            a += 1
-        while b > a and q.context[b - 1].isspace():
-            b -= 1
+        a, b = trimmed(q.context, int(offsets[first, 0]), int(offsets[last, 1]))
         if a < b and (a, b) not in seen and len(out) < KEPT:
             seen.add((a, b))
             out.append((score, a, b))

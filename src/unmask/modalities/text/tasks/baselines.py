@@ -187,11 +187,7 @@ class Baseline:
 
 
 def load_baseline(folder: Path, problem: str, outputs: int) -> Baseline:
-    """What `save` wrote.
-
-    Args:
-        problem, outputs: of the folder's task: what the model must be for, and how many numbers it gives.
-    """
+    """What `save` wrote."""
     from safetensors.numpy import load_file
 
     hint = f"Copy {NAME}.json and {NAME}.safetensors again: predictions of this folder need both."

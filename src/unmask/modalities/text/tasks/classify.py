@@ -18,7 +18,17 @@ from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.families.heads import SEQUENCE
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
-from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items, naming, place_names, spelling, vectors
+from unmask.modalities.text.tasks.data import (
+    Columns,
+    Item,
+    Problems,
+    as_items,
+    naming,
+    number_of,
+    place_names,
+    spelling,
+    vectors,
+)
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, refuse_joined, spelling_notes
@@ -38,8 +48,6 @@ class Classify(TextTask):
     """One label (or several, or a number) per text or pair.
 
     Args:
-        encoder: makes examples for the model.
-        about: labels, problem, temperature: what unmask.json keeps.
         weights: one weight per class for the loss, None for all alike.
         metric: what early stopping goes by; default accuracy, micro F1 or Pearson's correlation.
     """
@@ -127,13 +135,8 @@ class Classify(TextTask):
         return str(about["problem"]), cls.outputs_of(about)
 
     def config(self) -> dict[str, Any]:
-        labels = self.labels or ["LABEL_0"]
-        return {
-            "problem_type": _PROBLEMS[self.problem],
-            "num_labels": len(labels),
-            "id2label": {str(i): n for i, n in enumerate(labels)},
-            "label2id": {n: i for i, n in enumerate(labels)},
-        }
+        one = {"num_labels": 1, "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        return {"problem_type": _PROBLEMS[self.problem], **(super().config() or one)}
 
     def _metrics(self) -> list[str]:
         """Names of what `score` measures, by scoring one made-up prediction."""
@@ -381,10 +384,4 @@ def guess_problem(items: Sequence[Item]) -> str:
 
 
 def _number(item: Item) -> float:
-    try:
-        value = float(item.label)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        value = float("nan")
-    if not np.isfinite(value):
-        raise UserError(f"{item.where}: label {item.label!r} is not a number", hint="Regression needs numbers.")
-    return value
+    return number_of(item, "label", "Regression needs numbers.")

@@ -24,6 +24,7 @@ from unmask.files import read_text, split_lines
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks.data import Columns, Problems, naming, read_rows, refuse_group
+from unmask.modalities.text.tasks.encoding import trimmed
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 
 GIVE = "Give a CoNLL file: a word and its tag per line, a blank line between sentences."
@@ -192,15 +193,6 @@ def joined(words: Sequence[str], tags: Sequence[str] | None, *, where: str = "")
     if tags is not None:
         spans = tuple((places[a][0], places[b - 1][1], label) for a, b, label in spans_of(tags))
     return Sentence(text=" ".join(words), spans=spans, words=tuple(places), where=where)
-
-
-def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """A span of a text without the white space at its ends."""
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end
 
 
 def _check_text(where: str, text: str, start: int, end: int, said: Any) -> None:
@@ -374,12 +366,7 @@ def width_of(sentences: Sequence[Sequence[Line]]) -> int:
 
 
 def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns, *, labelled: bool) -> Layout:
-    """Which columns to read.
-
-    Args:
-        columns: `text` and `label` as numbers from 1, where a person said them.
-        labelled: with tags.
-    """
+    """Which columns to read."""
     width = width_of(sentences)
     rows = [[line.cells for line in sentence if len(line.cells) == width] for sentence in sentences]
     rows = [sentence for sentence in rows if sentence]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import numbers
 import re
 import warnings
@@ -657,6 +658,17 @@ def refuse_group(columns: Columns | None, what: str) -> None:
         raise UserError(f"{setting('group', columns.group)} of {what} without columns", hint="Give a table, or dicts.")
 
 
+def number_of(item: Item, what: str, hint: str) -> float:
+    """The label of an item, a `what`, as a number."""
+    try:
+        value = float(item.label)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise UserError(f"{item.where}: {what} {item.label!r} is not a number", hint=hint)
+    return value
+
+
 def vectors(items: Sequence[Item]) -> int | None:
     """How many places the labels have, where they are vectors of 0 and 1 as transformers has them for several labels
     per text; None where they are anything else.
@@ -726,11 +738,6 @@ def has_header(lines: Sequence[Line], *, known: Collection[str], requested: Coll
 
     It does where it holds a name a person asked for, or a usual one (whatever the case). It is a row where one of its
     cells comes back further down in the same column, as labels do, or is a number above numbers: names do neither.
-
-    Args:
-        lines: (number in the file, cells), the first of the file first.
-        known: usual names of columns, in lower case.
-        requested: names of columns a person gave.
     """
     first = [cell.strip() for cell in lines[0][1]]
     if any(name in first for name in requested):
@@ -759,13 +766,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 def refuse_other_separator(
     first: Sequence[str], separator: str, *, known: Collection[str], requested: Collection[str], path: Path
 ) -> None:
-    """A first line that names columns with another separator between them is not taken for one name.
-
-    Args:
-        first: its cells.
-        separator: what was read as one.
-        known, asked: as in `has_header`.
-    """
+    """A first line that names columns with another separator between them is not taken for one name."""
 
     def named(cells: Sequence[str]) -> bool:
         return any(cell.strip() in requested or cell.strip().lower() in known for cell in cells)

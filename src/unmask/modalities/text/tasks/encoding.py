@@ -81,12 +81,7 @@ class Window:
 
 
 class ExampleMaker:
-    """Makes examples for one model.
-
-    Args:
-        slots: longest example.
-        types: whether the model has token types.
-    """
+    """Makes examples for one model."""
 
     def __init__(self, tokenizer: Tokenizer, *, slots: int, types: bool) -> None:
         self.tokenizer, self.slots, self.types = tokenizer, slots, types
@@ -205,6 +200,23 @@ def share(first: int, second: int, room: int) -> tuple[int, int]:
     if first <= room - half:
         return first, room - first
     return room - half, half
+
+
+def by_owner(windows: Sequence[Window], texts: int) -> list[list[int]]:
+    """For each text the numbers of its windows."""
+    found: list[list[int]] = [[] for _ in range(texts)]
+    for number, window in enumerate(windows):
+        found[window.owner].append(number)
+    return found
+
+
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """A span of a text without the white space at its ends."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end
 
 
 def best_window(windows: Sequence[Window], lengths: Sequence[int]) -> list[np.ndarray]:

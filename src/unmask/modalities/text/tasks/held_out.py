@@ -158,10 +158,6 @@ def hold_out(
 ) -> tuple[int, tuple[list[Any], list[Any]] | None]:
     """Rows to choose by, where they are not given; and how many of those that are given are training rows too.
 
-    Args:
-        held: validation data, None without any.
-        say: called with what is held out, or why nothing is.
-
     Returns:
         Validation rows that are training rows too, and (rows to train on, rows held out) where some are.
     """

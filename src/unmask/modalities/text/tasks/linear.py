@@ -22,13 +22,7 @@ FOLDS, ENOUGH = 3, 4000
 
 @dataclass
 class Linear:
-    """Outputs = features @ weight + bias.
-
-    Attributes:
-        weight: (d, k).
-        bias: (k,).
-        strength: C.
-    """
+    """Outputs = features @ weight (d, k) + bias (k,); `strength` is C."""
 
     weight: np.ndarray
     bias: np.ndarray

@@ -26,8 +26,6 @@ class TaskFolder:
     """A loaded task model.
 
     Attributes:
-        text: the text folder it stands on.
-        model: encoder and head.
         about: the task's own part of unmask.json: name, labels, temperature and so on.
         baseline: what predicts, where a baseline was saved in place of a head.
     """

@@ -126,12 +126,7 @@ def through_mean_layer(first: Tensor, mean: Tensor, epsilon: float) -> Tensor:
 
 
 class Compact:
-    """Trains the rows of the embedding table that occur, and puts the whole table back afterwards.
-
-    Args:
-        model: whose `masked.codec.word` is replaced while this is active.
-        examples: of training and validation data.
-    """
+    """Trains the rows of the embedding table that occur, and puts the whole table back afterwards."""
 
     def __init__(self, model: TaskModel, examples: Sequence[Example]) -> None:
         self.codec = model.masked.codec

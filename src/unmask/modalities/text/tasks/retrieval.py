@@ -34,8 +34,6 @@ class Collection:
     """Documents, and the queries that have some relevant among them.
 
     Attributes:
-        documents: title and text of each.
-        queries: their texts.
         relevant: for each query document number -> relevance above 0.
         itself: for each query the number of the document with the same name, None where there is none.
     """

@@ -239,10 +239,6 @@ def retrieval_scores(
 ) -> dict[str, float]:
     """nDCG@k (gain = relevance, Järvelin & Kekäläinen 2002), MRR@k and recall@k, averaged over queries with something
     relevant.
-
-    Args:
-        ranked: for each query the documents, best first.
-        relevant: for each query document -> relevance above 0.
     """
     ndcg, mrr, recall = [], [], []
     for found, truth in zip(ranked, relevant, strict=True):

@@ -176,10 +176,7 @@ READ_BY = {
 
 
 def refuse_of_other_tasks(task: str, settings: TaskSettings, *, windowed: bool) -> None:
-    """
-    Args:
-        windowed: the task reads long texts in windows.
-    """
+    """Refuse what this task does not read; `windowed`: it reads long texts in windows."""
     if not windowed:
         refuse_unread(settings, ["stride"], f"of {task}, which cuts long texts")
     default = TaskSettings()

@@ -20,7 +20,7 @@ from unmask.core.batch import PackedBatch
 from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
 from unmask.modalities.text.tasks import scorers
-from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items
+from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items, number_of
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -125,13 +125,13 @@ class Similarity(TextTask):
     def loss(self, model: TaskModel, batch: PackedBatch, prepared: Prepared, numbers: np.ndarray) -> Tensor:
         vectors = F.normalize(model(batch, len(numbers)), dim=-1)
         kind, t = self.about["loss"], float(self.about["temperature"])
+        owner = prepared.extra["owner"][numbers]
         if kind == "simcse":
             other = F.normalize(model(batch, len(numbers)), dim=-1)
-            found = in_batch(vectors, other, t, _alike([prepared.items[n].text for n in _owners(prepared, numbers)]))
+            found = in_batch(vectors, other, t, _alike([prepared.items[n].text for n in owner]))
             if self.uses_vocabulary:
                 found = found + float(self.about["mlm_weight"]) * self._masked(model, batch)
             return found
-        owner = prepared.extra["owner"][numbers]
         _, place, size = np.unique(owner, return_index=True, return_counts=True)
         place, size = place[np.argsort(place)], size[np.argsort(place)]
 
@@ -187,18 +187,7 @@ class Similarity(TextTask):
 
 
 def _score(item: Item) -> float:
-    """The grade of a pair."""
-    try:
-        value = float(item.label)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        value = float("nan")
-    if not np.isfinite(value):
-        raise UserError(f"{item.where}: score {item.label!r} is not a number", hint="Pairs are graded by numbers.")
-    return value
-
-
-def _owners(prepared: Prepared, numbers: np.ndarray) -> np.ndarray:
-    return prepared.extra["owner"][numbers]
+    return number_of(item, "score", "Pairs are graded by numbers.")
 
 
 def _alike(texts: Sequence[str | None]) -> Tensor:

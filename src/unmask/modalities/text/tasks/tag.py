@@ -27,7 +27,7 @@ from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
 from unmask.modalities.text.tasks.data import Columns, Problems
-from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, best_window
+from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, best_window, by_owner, trimmed
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import SHOWN, TextTask
@@ -89,13 +89,6 @@ class Tag(TextTask):
         labels = ["O", *(f"{mark}-{kind}" for kind in types for mark in marks)]
         return cls(encoder, {"name": "tag", "labels": labels, "slots": encoder.slots, "stride": settings.stride})
 
-    def config(self) -> dict[str, Any]:
-        return {
-            "num_labels": len(self.labels),
-            "id2label": {str(i): n for i, n in enumerate(self.labels)},
-            "label2id": {n: i for i, n in enumerate(self.labels)},
-        }
-
     def prepare(self, items: Sequence[Sentence], *, labelled: bool) -> Prepared:
         encoded = self.encoder.texts([item.text for item in items])
         examples, windows = self.encoder.windows(encoded, stride=int(self.about.get("stride") or 0))
@@ -109,11 +102,10 @@ class Tag(TextTask):
                 ]
                 values = {**examples[i].values, "target": here}
                 examples[i] = Example(values=values, identity=i, special=examples[i].special)
-        groups: list[list[int]] = [[] for _ in items]
-        for i, window in enumerate(windows):
-            groups[window.owner].append(i)
         lengths = [len(e) for e in encoded]
-        return Prepared(items, examples, groups, {"windows": windows, "words": words, "lengths": lengths})
+        return Prepared(
+            items, examples, by_owner(windows, len(items)), {"windows": windows, "words": words, "lengths": lengths}
+        )
 
     def known(self, item: Any) -> Any:
         known = {tag[2:] for tag in self.tags if tag != OUTSIDE}
@@ -245,10 +237,7 @@ def _trimmed(text: str, e: Encoded) -> list[tuple[int, int]]:
     """Tokens' character spans without the white space that some tokenizers count in; starts never go back."""
     out, low = [], 0
     for start, end in e.offsets.tolist():
-        while start < end and text[start].isspace():
-            start += 1
-        while end > start and text[end - 1].isspace():
-            end -= 1
+        start, end = trimmed(text, start, end)
         low = max(low, start)
         out.append((low, max(end, low)))
     return out
@@ -268,9 +257,6 @@ def as_tags(labels: Sequence[str], where: str) -> list[str]:
 
     M ("middle") is I. Where no label has a mark, each but O is a type by itself (IO): neighbours of one type are one
     entity.
-
-    Args:
-        where: what has these labels, for the message.
 
     >>> as_tags(["O", "PER", "LOC"], "model")
     ['O', 'I-PER', 'I-LOC']

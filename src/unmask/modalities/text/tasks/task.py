@@ -27,7 +27,6 @@ class TextTask(ABC):
     `name`, `metric` and the abstract methods are a task's own; the others have defaults.
 
     Args:
-        encoder: makes examples for the model.
         about: everything that prediction needs, as JSON: what unmask.json keeps.
     """
 
@@ -98,19 +97,22 @@ class TextTask(ABC):
         return self.outputs_of(self.about)
 
     def config(self) -> dict[str, Any]:
-        """Entries of config.json for transformers."""
-        return {}
+        """Entries of config.json for transformers: the names of the labels, where there are any."""
+        labels = self.about.get("labels")
+        if not labels:
+            return {}
+        return {
+            "num_labels": len(labels),
+            "id2label": {str(i): name for i, name in enumerate(labels)},
+            "label2id": {name: i for i, name in enumerate(labels)},
+        }
 
     @abstractmethod
     def prepare(self, items: Sequence[Any], *, labelled: bool) -> Prepared:
         """Items to examples; with targets where `labelled`."""
 
     def start_head(self, text: TextFolder, model: TaskModel, training: Prepared, **given: Any) -> Probed | None:
-        """Make the head a linear probe of the frozen encoder; None where it starts at random.
-
-        Args:
-            given: what `probe` takes besides: slots, seed, chosen.
-        """
+        """Make the head a linear probe of the frozen encoder; None where it starts at random."""
         return None
 
     @abstractmethod

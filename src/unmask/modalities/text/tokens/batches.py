@@ -78,9 +78,6 @@ def validation_batches(
 def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Corruption:
     """The training corruption the settings ask for.
 
-    Args:
-        cache: the corpus, whose counts `rarity` goes by.
-
     Raises:
         ValueError: `rarity` without a corpus.
     """

@@ -47,11 +47,7 @@ class Building:
     """A corpus on its way into a folder.
 
     Args:
-        folder: where the tokens go; one process at a time builds in it.
         key: of the build, made of data and settings: what one of another key left there is removed.
-        inputs: what was asked for, for people.
-        files: that `inputs` name, as `sources.resolve` gives them.
-        work: does the work of the portions.
         say: is given a line now and then: how far it is, and how fast.
     """
 
@@ -206,11 +202,7 @@ def recipe_of(
 
 
 def refuse_no_examples(examples: int, marked: int, recipe: Recipe, inputs: list[str], *, entities: bool) -> None:
-    """Refuse a corpus without examples, or without entities where these are units.
-
-    Args:
-        marked: entities that were found.
-    """
+    """Refuse a corpus without examples, or without entities where these are units."""
     if not examples:
         raise UserError(
             f"no example of at least {recipe.least} tokens in {first_of(inputs, 3)}",

@@ -46,7 +46,6 @@ class TokenCache:
     """A tokenised corpus.
 
     Attributes:
-        folder: where it lies.
         meta: counts, settings and the reading report.
         train, validation: example numbers of each split.
         lengths: slots of each example, [CLS] and [SEP] included.
@@ -76,11 +75,7 @@ class TokenCache:
         return ids, units
 
     def frequencies(self, most: int | None = None) -> np.ndarray:
-        """Count of each token in the training split.
-
-        Args:
-            most: of `pieces`.
-        """
+        """Count of each token in the training split."""
         counts = np.zeros(self.meta["vocabulary"], np.int64)
         for tokens, _ in self.pieces(most):
             counts += np.bincount(tokens, minlength=len(counts))

@@ -30,8 +30,6 @@ def check_unknown(share: float, say: Callable[[str], None], *, name: str = "the 
     """Tell how much of some texts the tokenizer does not know.
 
     Args:
-        share: of their tokens.
-        name: of the texts, for people.
         given: the tokenizer is that of a model which is there already.
     """
     if share > MOST_UNKNOWN:
@@ -134,12 +132,7 @@ def build_cache(
     resumed: bool = False,
     expected: int | None = None,
 ) -> TokenCache:
-    """The cache of the tokens of some data, built in `folder` or found there.
-
-    Args:
-        data: as `sources.resolve` gives it.
-        resumed, expected: see `TokenCache.build`.
-    """
+    """The cache of the tokens of some data, built in `folder` or found there."""
     return TokenCache.build(
         data,
         tokenizer,

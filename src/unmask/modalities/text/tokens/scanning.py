@@ -56,7 +56,6 @@ class Reading:
     Attributes:
         folder: where results go; every worker sees it.
         key: of the preparation; stands in `folder/plan.json`.
-        column, entities, document: see `TokenCache.build`.
         holdout, seed: of the documents that are held out, and not sampled.
         threshold: pieces whose hash is below are written down for the tokenizer.
     """
@@ -213,7 +212,6 @@ class Piece(NamedTuple):
     """A file, or a part of it.
 
     Attributes:
-        file: path or URL, or `hf:NAME`.
         span: bytes, or row groups of a parquet file.
         way: where documents end in a plain text file that is cut.
     """
@@ -227,12 +225,7 @@ Portion = tuple[Piece, ...]
 
 
 def portions(files: Sequence[str], parting: Parting) -> list[Portion]:
-    """The portions of a corpus, in its order.
-
-    Args:
-        files: as `sources.resolve` gives them.
-        parting: where documents of plain text end.
-    """
+    """The portions of a corpus, in its order."""
     sizes = [(file, None if on_hub(file) else size_of(place(file))) for file in dict.fromkeys(files)]
     grain = min(MOST, max(LEAST, sum(size or 0 for _, size in sizes) // PORTIONS))
     made: list[Portion] = []

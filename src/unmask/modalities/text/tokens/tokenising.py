@@ -48,9 +48,7 @@ class Tokenised:
     Attributes:
         tokens, starts: ids, and 1 where a unit starts.
         lengths, held: tokens of each example, and whether it is held out.
-        documents, entities: how many there were.
         read, unknown: tokens of all pieces, and those that the tokenizer does not know.
-        short: pieces left out.
     """
 
     tokens: np.ndarray

@@ -71,9 +71,6 @@ def _settings(folder: Path) -> dict[str, Any]:
 def configured(backend: Backend, folder: Path, *, lowercase: bool) -> Backend:
     """The tokenizer as tokenizer_config.json changes it: BERT's case, accents and Chinese characters, and tokens that
     it adds to those of tokenizer.json.
-
-    Args:
-        lowercase: lower-case texts before anything else.
     """
     from tokenizers import AddedToken, normalizers
 

@@ -175,7 +175,6 @@ def compare(model: LoadedText, text: str, shown: str, candidates: Sequence[str])
     probability; what `fill` gives per text.
 
     Args:
-        shown: the text as it was given.
         candidates: those that are the same in tokens count once.
     """
     before, after = text.split(model.tokenizer.mask_token)

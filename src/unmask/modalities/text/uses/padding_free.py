@@ -49,7 +49,6 @@ class PaddingFreeEmbedder:
         """None where the encoder is of another kind.
 
         Args:
-            precision: fp32, bf16 or int8.
             calibration: token ids of some texts, for int8: they show how large the activations get.
         """
         flat = not model.visible_only and has_inference_form(model.encoder)
