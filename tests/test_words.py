@@ -17,7 +17,7 @@ MOST = {
     "asked": 20,
     "asking": 4,
     "gone": 1,
-    "beside": 16,
+    "beside": 15,
     "look": 11,
     "looks": 2,
     "looked": 5,

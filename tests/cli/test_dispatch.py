@@ -108,11 +108,12 @@ def test_words_are_told_from_the_values_of_options():
 
     def second(model: str, top: bool = False) -> None: ...
 
-    one = {"one": command_of(first, "fill")}
-    assert read_words(["--top", "5", "M", "--gaps", "t"], one) == (["M", "t"], {"--top": "5"})
+    commands = {"one": command_of(first, "fill")}
+    one = flags(commands)
+    assert read_words(["--top", "5", "M", "--gaps", "t"], one) == (["M", "t"], {"--top": "5", "--gaps": ""})
     assert read_words(["--top=5", "M", "--", "--gaps"], one) == (["M", "--gaps"], {"--top": "5"})
-    both = one | {"two": command_of(second, "fill")}
-    assert flags(both)["--top"] is None
+    both = flags(commands | {"two": command_of(second, "fill")})
+    assert both["--top"] is None
     assert read_words(["M", "--top", "5"], both, 1)[0] == ["M"]
     with pytest.raises(UserError, match="--top before the model"):
         read_words(["--top", "5", "M"], both, 1)

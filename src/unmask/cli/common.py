@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, NamedTuple, TextIO, TypeVar
 
 from unmask.errors import UserError, suggest
 from unmask.files import json_text
@@ -27,6 +27,21 @@ def printable(text: str, file: TextIO) -> str:
     if not file.isatty():
         return text
     return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}" if m[0] < "\xff" else f"\\u{ord(m[0]):04x}", text)
+
+
+class Result(NamedTuple):
+    """What a command found; one that returns this has --json (`dispatch.command_of`).
+
+    Attributes:
+        lines: that tell it to people.
+        by: the model or run whose device and precision it has.
+        code: with which the command exits.
+    """
+
+    found: dict[str, Any]
+    lines: Iterable[str] = ()
+    by: Any = None
+    code: int = 0
 
 
 class Output:
@@ -127,15 +142,6 @@ def overrides(config: str | None, pairs: Sequence[str], **flags: Any) -> dict[st
     return found
 
 
-RUN_FLAGS = ("steps", "epochs", "minutes", "seed", "precision", "device")
-
-
-def run_overrides(context: Any, **more: Any) -> dict[str, Any]:
-    """`overrides` from a command that trains: its --config and --set, its flags of `RUN_FLAGS`, and `more`."""
-    given = context.params
-    return overrides(given["config"], given["set_"], **{name: given.get(name) for name in RUN_FLAGS}, **more)
-
-
 def with_recipe(recipe: str | None, recipes: Mapping[str, Any], settings: Any, change: Any, given: Any) -> Any:
     """Settings of a kind: its defaults, then a recipe, then what was given; `change` is the kind's `with_overrides`."""
     if recipe is not None and recipe not in recipes:
@@ -143,12 +149,10 @@ def with_recipe(recipe: str | None, recipes: Mapping[str, Any], settings: Any, c
     return change(change(settings, recipes[recipe] if recipe else {}), given)
 
 
-def write_scores(
-    output: Output, loaded: Any, results: Sequence[Mapping[str, Any]], lines: Sequence[str], **more: Any
-) -> None:
+def scores(loaded: Any, results: Sequence[Mapping[str, Any]], lines: Sequence[str], **more: Any) -> Result:
     """What `score` prints: a line per result, or all results as JSON with the keys that all kinds have."""
     found = {"rows": len(results), "slots": sum(r["slots"] for r in results), "results": results, **more}
-    output.write(found, list(lines), device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)
 
 
 def run_lines(result: Any, out: str, *, rate: str, held: str, notes: Sequence[str] = ()) -> list[str]:

@@ -6,14 +6,18 @@ Each modality brings a function per command (`Modality.commands`); its signature
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import mimetypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+from unmask.cli import options
+from unmask.cli.common import Output, Result
 from unmask.errors import UserError
 from unmask.modality import Case, Command, Modality
 from unmask.plugins import resolve
@@ -26,13 +30,49 @@ Readers = Mapping[str, TyperCommand]
 def command_of(function: Callable[..., Any], name: str, without: Iterable[str] = ()) -> TyperCommand:
     """A command from a function with typer's parameters, less those in `without`, which keep their defaults."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name)(function)
+    app.command(name)(_for_typer(function))
     command: Any = typer.main.get_command(app)
     missing = set(without) - {parameter.name for parameter in command.params}
     if missing:
         raise ValueError(f"{name}: without {', '.join(sorted(missing))}, which {function.__name__} does not have")
     command.params = [parameter for parameter in command.params if parameter.name not in without]
     return command
+
+
+def _for_typer(function: Callable[..., Any]) -> Callable[..., None]:
+    """A command as typer reads it: groups of options are taken apart, behind its own, and a `Result` is printed, for
+    which there is --json."""
+    signature = inspect.signature(function, eval_str=True)
+    groups: dict[str, Any] = {
+        name: p.annotation for name, p in signature.parameters.items() if dataclasses.is_dataclass(p.annotation)
+    }
+    shared = {name: hint for g in groups.values() for name, hint in get_type_hints(g, include_extras=True).items()}
+    defaults = {option.name: option.default for g in groups.values() for option in dataclasses.fields(g)}
+    if signature.return_annotation is Result and "json_" not in signature.parameters:
+        shared["json_"], defaults["json_"] = options.Json, False
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [p.replace(kind=kind) for name, p in signature.parameters.items() if name not in groups]
+    for name, hint in shared.items():
+        default = [] if defaults[name] is dataclasses.MISSING else defaults[name]
+        parameters.append(inspect.Parameter(name, kind, annotation=hint, default=default))
+
+    def run(**given: Any) -> None:
+        output = Output(given.get("json_", False), given.get("seed") or 0)
+        if "json_" in shared:
+            del given["json_"]
+        for name, group in groups.items():
+            own = [option.name for option in dataclasses.fields(group) if option.name in given]
+            given[name] = group(**{option: given.pop(option) for option in own})
+        result = function(**given)
+        if result is not None:
+            about = {} if result.by is None else {"device": str(result.by.device), "precision": result.by.precision}
+            output.write(result.found, result.lines, **about)
+            if result.code:
+                raise typer.Exit(result.code)
+
+    run.__doc__, run.__annotations__ = function.__doc__, {}
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run
 
 
 def readers_of(one: Modality, name: str) -> dict[str, TyperCommand]:
@@ -102,7 +142,7 @@ class Dispatch(TyperCommand):
         """The modality that runs, None where the words do not say yet; and the words."""
         if len(having) == 1:
             return next(iter(having)), []  # says itself what is wrong with a model that is not its own
-        words, _ = read_words(args, every, self.at + 1)
+        words, _ = read_words(args, flags(every), self.at + 1)
         if len(words) <= self.at:
             return None, words
         kind = self.kind(words[self.at])
@@ -118,14 +158,15 @@ class Dispatch(TyperCommand):
         command = one.commands[name_of(self)]
         if not isinstance(command, Command):
             return one.name
-        return resolve(command.choose)(*read_words(args, readers))
+        return resolve(command.choose)(*read_words(args, flags(readers)))
 
     def _refuse(self, args: Sequence[str], case: str, chosen: TyperCommand, every: Readers) -> None:
         """Refuse options that another case reads and this one does not: nothing a person says is passed over."""
-        known = flags({case: chosen})
-        for flag in _given(args, every):
+        own = flags({case: chosen})
+        _, given = read_words(args, {name: bool(valued) for name, valued in flags(every).items()} | own)
+        for flag in given:
             others = [label for label, command in every.items() if flag in flags({label: command})]
-            if flag not in known and others:
+            if flag not in own and others:
                 raise UserError(f"{flag}: not read for {case}", hint=f"It is for {', '.join(others)} alone.")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -174,15 +215,19 @@ def flags(readers: Readers) -> dict[str, bool | None]:
     return found
 
 
-def read_words(args: Sequence[str], readers: Readers, most: int | None = None) -> tuple[list[str], dict[str, str]]:
-    """The words (arguments) of a command line and its options with a value, before a command has been chosen.
+def read_words(
+    args: Sequence[str], known: Mapping[str, bool | None], most: int | None = None
+) -> tuple[list[str], dict[str, str]]:
+    """The words (arguments) of a command line and its options, "" for one without a value, before a command has been
+    chosen.
 
     Args:
+        known: the `flags` of all that may be.
         most: stop after this many words.
     """
     words: list[str] = []
     options: dict[str, str] = {}
-    known, rest = flags(readers), iter(args)
+    rest = iter(args)
     for part in rest:
         if most is not None and len(words) >= most:
             break
@@ -197,20 +242,5 @@ def read_words(args: Sequence[str], readers: Readers, most: int | None = None) -
                 raise UserError(
                     f"{option} before the model: what it means depends on that", hint="Write it at the end."
                 )
-            if valued or equals:
-                options[option] = value if equals else next(rest, "")
+            options[option] = next(rest, "") if valued and not equals else value
     return words, options
-
-
-def _given(args: Sequence[str], readers: Readers) -> list[str]:
-    """The options on a command line, in order."""
-    known, found, rest = flags(readers), [], iter(args)
-    for part in rest:
-        if part == "--":
-            break
-        if part.startswith("-") and part != "-":
-            option, equals, _ = part.partition("=")
-            found.append(option)
-            if known.get(option) and not equals:
-                next(rest, None)
-    return found

@@ -1,10 +1,16 @@
-"""Options that several commands take, with their help, said once."""
+"""Options that several commands take, with their help, written once; and groups of them.
+
+A group is a dataclass of options. A command has it as one parameter, which `dispatch.command_of` takes apart.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import typer
+
+from unmask.cli.common import overrides
 
 
 def _seed(seed: int | None) -> int | None:
@@ -85,3 +91,37 @@ TableReadSettings = Annotated[
         "column.",
     ),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """How a model is loaded."""
+
+    precision: Precision = "auto"
+    device: Device = "auto"
+
+    def load(self, model: str) -> Any:
+        """The model in a folder, or under a hub name."""
+        from unmask.registry import load
+
+        return load(model, device=self.device, precision=self.precision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """How a run is set: by a file, by --set, and by flags of its own."""
+
+    config: Config = None
+    set_: Set = field(default_factory=list)
+    steps: Steps = None
+    epochs: Epochs = None
+    minutes: Minutes = None
+    seed: RunSeed = None
+    resume: Resume = False
+    precision: RunPrecision = None
+    device: RunDevice = None
+
+    def overrides(self, **more: Any) -> dict[str, Any]:
+        """The settings that are given, and `more`."""
+        flags = {name: value for name, value in vars(self).items() if name not in ("config", "set_", "resume")}
+        return overrides(self.config, self.set_, **flags, **more)

@@ -7,7 +7,10 @@ from pathlib import Path
 import typer
 
 from unmask.cli import options
-from unmask.errors import UserError
+from unmask.cli.common import Output, Result
+from unmask.errors import UserError, suggest
+from unmask.plugins import resolve
+from unmask.registry import load, modality, names
 
 
 def serve(
@@ -68,19 +71,12 @@ def demo(
     json_: options.Json = False,
 ) -> None:
     """Train a small masked model on embedded data in minutes, use it, and write report.html."""
-    from unmask.cli.common import Output
-    from unmask.errors import UserError, suggest
-    from unmask.plugins import resolve
-    from unmask.registry import modality, names
-
     run_demo = modality(kind).demo if kind in names() else None
     if run_demo is None:
         raise UserError(f"no demo {kind!r}", hint=suggest(kind, names()))
-    output = Output(json_, seed)
-    given = {"minutes": minutes} if minutes is not None else {}
+    output, given = Output(json_, seed), {"minutes": minutes} if minutes is not None else {}
     found = resolve(run_demo)(out or f"demo-{kind}", seed=seed, **given)
-    lines = [*found.pop("lines"), f"report: {found['report']}"]
-    output.write(found, lines, device=found["device"], precision=found["precision"])
+    output.write(found, [*found.pop("lines"), f"report: {found['report']}"])
     if serve:
         start(models_below(out or f"demo-{kind}"))
 
@@ -91,12 +87,8 @@ def models_below(folder: str) -> list[str]:
     return [str(p) for p in places if (p / "unmask.json").is_file() and (p / "model.safetensors").is_file()]
 
 
-def inspect(model: options.Model, json_: options.Json = False) -> None:
+def inspect(model: options.Model) -> Result:
     """Parameters, context, FLOPs per token, memory by precision."""
-    from unmask.cli.common import Output
-    from unmask.registry import load
-
-    output = Output(json_)
     loaded = load(model, precision="fp32")
     found = loaded.inspect()
     lines = []
@@ -108,4 +100,4 @@ def inspect(model: options.Model, json_: options.Json = False) -> None:
             value = ", ".join(f"{key}: {entry}" for key, entry in value.items()) or "none"
         shown = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if isinstance(value, float) else value
         lines.append(f"{name:28}{shown}")
-    output.write(found, lines)
+    return Result(found, lines)

@@ -8,8 +8,10 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.events.uses import interval_text, legend_line, odd_points, outside_line, ready
+from unmask.cli.common import Result, overrides
+from unmask.cli.events.uses import Loading, interval_text, legend_line, odd_points, outside_line
 from unmask.errors import UserError, suggest
+from unmask.files import check_results
 
 
 def finetuned(words: Sequence[str], given: Mapping[str, str]) -> str | None:
@@ -23,7 +25,6 @@ def finetuned(words: Sequence[str], given: Mapping[str, str]) -> str | None:
 
 
 def finetune(
-    context: typer.Context,
     task: str = typer.Argument(..., help="outcome or next-visit."),
     model: str = typer.Argument(..., help="Model folder."),
     data: str = typer.Argument(..., help="MEDS folder."),
@@ -37,18 +38,17 @@ def finetune(
     examples: options.Examples = False,
     precision: options.RunPrecision = None,
     device: options.RunDevice = None,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """`finetune outcome` on a MEDS task folder, `finetune next-visit` on the events alone."""
-    from unmask.cli.common import Output, run_overrides
     from unmask.modalities.events.recipes import OutcomeSettings
     from unmask.training.settings import apply_overrides
 
-    settings = apply_overrides(OutcomeSettings(), run_overrides(context, examples=examples or None))
-    output = Output(json_, settings.seed)
+    given = overrides(
+        config, set_, epochs=epochs, seed=seed, examples=examples or None, precision=precision, device=device
+    )
+    settings = apply_overrides(OutcomeSettings(), given)
     if task == "next-visit":
-        _next_visit(model, data, out, settings, resume, output)
-        return
+        return _next_visit(model, data, out, settings, resume)
     if labels is None:
         raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
     from unmask.modalities.events.records.histories import unknown_line
@@ -56,9 +56,9 @@ def finetune(
     from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text, worth_rows
 
     found = finetune_outcome(model, data, labels, out, settings=settings, checkpoints=True, resume=resume).figures
+    about = {"seed": settings.seed, "folder": out}
     if found["stopped"] == "signal":
-        output.write({"folder": out} | found, [], device=found["device"], precision=found["precision"])
-        return
+        return Result(about | found)
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
     lines += [*outside_line(found["outside"]), *odd_points(found), unknown_line(found)]
     for name, count in found.get("unseen_classes", {}).items():
@@ -73,17 +73,16 @@ def finetune(
         headers, rows = worth_rows(found["worth"])
         lines += [f"worth ({', '.join(headers[1:-1])}):", *("  " + "  ".join(map(str, row)) for row in rows)]
     lines += [f"model:  {out}", f"report: {out}/report.html"]
-    found = {"folder": out, "report": f"{out}/report.html"} | found
-    output.write(found, lines, device=found["device"], precision=found["precision"])
+    return Result(about | {"report": f"{out}/report.html"} | found, lines)
 
 
-def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool, output: Any) -> None:
+def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool) -> Result:
     from unmask.modalities.events.uses.next_visit import PARTS, finetune_next_visit
 
     found = finetune_next_visit(model, data, out, settings=settings, checkpoints=True, resume=resume).figures
+    about = {"seed": settings.seed, "folder": out}
     if found["stopped"] == "signal":
-        output.write({"folder": out} | found, [], device=found["device"], precision=found["precision"])
-        return
+        return Result(about | found)
     lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
     lines.append(f"a visit is {found['visit']}; asked about a moment before it begins")
     for name, result in found["results"].items():
@@ -95,26 +94,20 @@ def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool, ou
         lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
     lines.append("higher is better: AUROC; 0.5 is chance")
     lines += [f"model:  {out}", f"report: {out}/report.html"]
-    found = {"folder": out, "report": f"{out}/report.html"} | found
-    output.write(found, lines, device=found["device"], precision=found["precision"])
+    return Result(about | {"report": f"{out}/report.html"} | found, lines)
 
 
 def predict(
+    use: Loading,
     model: options.Tuned,
     data: str = typer.Argument(..., help="MEDS folder."),
     out: str = typer.Option(..., help="Where the predictions go, .parquet."),
     labels: str = typer.Option(None, help="MEDS task folder of prediction times."),
-    most_unknown: options.MostUnknown = 0.5,
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Probabilities at every prediction point, as MEDS-shaped parquet."""
     from collections import Counter
 
-    from unmask.cli.common import Output
-    from unmask.files import check_results
     from unmask.modalities.events.records.cuts import after_death, without_events
     from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import BY_SPLITS, read_meds
@@ -123,8 +116,7 @@ def predict(
     if labels is None:
         raise UserError("predict without --labels", hint="Give the MEDS task folder with the prediction times.")
     check_results([out], [data, labels])
-    output = Output(json_, seed)
-    loaded = ready(model, device, precision, most_unknown)
+    loaded = use.load(model)
     events = read_meds(data)
     frame, points = loaded.predict(events, labels)
     write_predictions(frame, out)
@@ -152,4 +144,4 @@ def predict(
     if loaded.met.warning() is not None:
         warned.append(f"split is empty: {loaded.met.warning()}")
     found["warnings"], lines = warned, [*lines, *(f"warning: {text}" for text in warned)]
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)

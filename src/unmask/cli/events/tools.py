@@ -5,6 +5,8 @@ from __future__ import annotations
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result
+from unmask.files import check_results
 
 SHOWN_CODES = 10
 """Codes of facts without a time that are printed."""
@@ -36,23 +38,13 @@ def convert(
         help="Tables: text of an empty cell, repeatable; in place of the usual ones (NA, n/a, nan, null, ?, .; of "
         "OMOP and MIMIC-IV none).",
     ),
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Make a MEDS folder; every row that is left out is counted by reason and sampled into rejected.jsonl, and
     every file is read or named."""
-    from unmask.cli.common import Output
     from unmask.modalities.events.sources.convert import convert as run
 
-    output = Output(json_)
-    columns = {
-        "subject": subject,
-        "time": time,
-        "code": code,
-        "value": value,
-        "visit": visit,
-        "text": text,
-        "unit": unit,
-    }
+    columns = {"subject": subject, "time": time, "code": code, "value": value}
+    columns |= {"visit": visit, "text": text, "unit": unit}
     found = run(
         source, out, columns=columns, dates=dates, onset=onset, static=static, decimal=decimal, missing=missing or None
     )
@@ -77,7 +69,7 @@ def convert(
     lines += [f"  {reason}: {count:,}" for reason, count in found["notes"].items()]
     lines += ["not read:"] if found["unused"] else []
     lines += [f"  {name}: {reason}" for name, reason in found["unused"].items()]
-    output.write(found, lines)
+    return Result(found, lines)
 
 
 def audit(
@@ -85,23 +77,19 @@ def audit(
     labels: str = typer.Option(None, help="MEDS task folder: looks at its prediction times too."),
     out: str = typer.Option(None, help="Where to write the HTML report."),
     examples: options.Examples = False,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Look for the future in the past: codes that tell the outcome, dates taken for times, deaths before their time,
     copies, orders of rows. Ends with 0 where there is no warning, 1 where there is one."""
-    from unmask.cli.common import Output
-    from unmask.files import check_results
     from unmask.modalities.events.audit import audit_points
     from unmask.modalities.events.audit.audit_points import audit as run
 
     check_results([out], [data, labels])
-    output = Output(json_)
     found, about = run(data, labels)
     lines = audit_points.lines(found, about)
     if out is not None:
         audit_points.page(found, about, data, out, examples=examples)
         lines.append(f"report: {out}")
     warnings = sum(f.level == "warning" for f in found)
-    output.write(about | {"warnings": warnings, "findings": [f.to_dict() for f in found]}, lines)
-    if warnings:
-        raise typer.Exit(1)
+    return Result(
+        about | {"warnings": warnings, "findings": [f.to_dict() for f in found]}, lines, code=int(warnings > 0)
+    )

@@ -3,40 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result, write_array
 from unmask.errors import UserError
+from unmask.evaluation.meanings import legend
+from unmask.files import check_results
 
 SHOWN_ROWS = 10
 """Of the least natural records, on the screen."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Loading(options.Loading):
+    """How a model of patient events is loaded: one that refuses data with more unknown codes."""
+
+    most_unknown: options.MostUnknown = 0.5
+
+    def load(self, model: str) -> Any:
+        """The model in a folder."""
+        from unmask.modalities.events.uses.model import load
+
+        if not 0 <= self.most_unknown <= 1:
+            raise UserError(f"--most-unknown {self.most_unknown}", hint="Expected a share between 0 and 1.")
+        loaded = load(model, device=self.device, precision=self.precision)
+        loaded.most_unknown = self.most_unknown
+        return loaded
+
+
 def fill(
+    use: Loading,
     model: options.Model,
     data: str = typer.Argument(..., help="MEDS folder."),
     out: str = typer.Option(None, help="Parquet to write."),
     top: int = typer.Option(5, help="Next events per patient."),
     level: float = typer.Option(0.9, help="Share of the interval around a filled value."),
-    most_unknown: options.MostUnknown = 0.5,
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Missing values with an interval, and the likeliest next events, as parquet."""
-    from unmask.cli.common import Output
-    from unmask.files import check_results
     from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
 
     if out is None:
         raise UserError("fill of events without --out", hint="Say which parquet to write.")
     check_results([out], [data])
-    output = Output(json_, seed)
-    loaded = ready(model, device, precision, most_unknown)
+    loaded = use.load(model)
     frame = loaded.fill(data, top=top, level=level)
     write_predictions(frame, out)
     counts = {"value": 0, "next": 0} | dict(frame["kind"].value_counts().iter_rows())
@@ -44,33 +59,25 @@ def fill(
     found = {"out": out, "rows": len(frame), "filled_slots": counts["value"], "next_events": counts["next"]}
     found |= {"dead": loaded.dead, **loaded.unknown}
     notes = [f"{loaded.dead:,} patients who died have no next events"] if loaded.dead else []
-    output.write(
-        found, [line, *notes, unknown_line(loaded.unknown)], device=str(loaded.device), precision=loaded.precision
-    )
+    return Result(found, [line, *notes, unknown_line(loaded.unknown)], loaded)
 
 
 def score(
+    use: Loading,
     model: options.Model,
     data: str = typer.Argument(..., help="MEDS folder."),
     by: str = typer.Option("patient", help="One row per patient, visit or event."),
     mode: str = typer.Option("unit", help="unit: later events of a visit are hidden too; slot: each alone."),
     out: str = typer.Option(None, help="Parquet to write the rows to."),
-    most_unknown: options.MostUnknown = 0.5,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Pseudo-log-likelihood by patient, visit or event: a table, or the rows themselves."""
     from typing import cast
 
-    from unmask.cli.common import Output
-    from unmask.files import check_results
     from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
 
     check_results([out], [data])
-    output = Output(json_)
-    loaded = ready(model, device, precision, most_unknown)
+    loaded = use.load(model)
     frame = loaded.score(data, by=cast(Any, by), mode=cast(Any, mode))
     if out is not None:
         write_predictions(frame, out)
@@ -83,33 +90,27 @@ def score(
     count = int(frame["slots"].sum())
     found: dict[str, Any] = {"by": by, "rows": len(frame), "slots": count, "events": count, **loaded.unknown}
     found |= {"out": out} if out is not None else {"results": frame.to_dicts()}
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)
 
 
 def embed(
+    use: Loading,
     model: options.Model,
     data: str = typer.Argument(..., help="MEDS folder."),
     out: str = typer.Option(..., help=".parquet with the ids, or .npy, with the ids beside it."),
     labels: str = typer.Option(None, help="MEDS task folder; one row per prediction time instead of per patient."),
-    most_unknown: options.MostUnknown = 0.5,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """One vector per patient or prediction point: parquet with ids, or .npy with the ids beside it."""
     import numpy as np
     import polars as pl
 
-    from unmask.cli.common import Output, write_array
-    from unmask.files import check_results
     from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import read_labels, read_meds
     from unmask.modalities.events.uses.model import write_predictions
 
     beside = out if out.endswith(".parquet") else f"{out.removesuffix('.npy')}.ids.parquet"
     check_results(sorted({out, beside}), [data, labels])
-    output = Output(json_)
-    loaded = ready(model, device, precision, most_unknown)
+    loaded = use.load(model)
     events = read_meds(data)
     points = None if labels is None else read_labels(labels, events, need_value=False)
     array = loaded.embed(events, points)
@@ -127,21 +128,17 @@ def embed(
     lines += [*outside_line(0 if points is None else points.outside), unknown_line(loaded.unknown)]
     found = {"out": out, "rows": len(array), "shape": list(array.shape), "ids": beside}
     found["outside"] = 0 if points is None else points.outside
-    output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found | loaded.unknown, lines, loaded)
 
 
 def evaluate(
+    use: Loading,
     model: options.Model,
     data: list[str] = typer.Argument(..., help="MEDS folder."),
     labels: str = typer.Option(None, help="MEDS task folder."),
-    most_unknown: options.MostUnknown = 0.5,
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
-    from unmask.cli.common import Output
     from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text
 
@@ -150,8 +147,7 @@ def evaluate(
             f"{model}: a model of patient events, and {len(data)} folders, {'with' if labels else 'without'} --labels",
             hint="Give one MEDS folder and --labels, the MEDS task folder.",
         )
-    output = Output(json_, seed)
-    loaded = ready(model, device, precision, most_unknown)
+    loaded = use.load(model)
     found = loaded.evaluate(data[0], labels, seed=seed)
     by = " (held out by the folder's splits)" if found["split"] != "all" else ""
     lines = [f"{found['points']:,} points of {found['patients']:,} patients{by}"]
@@ -165,10 +161,11 @@ def evaluate(
         shown = [f"{k} {figure_text(k, result[k])}{interval_text(result, k)}" for k in SHOWN if k in result]
         lines.append(f"{name:24} {'  '.join(shown)}")
     lines += legend_line(found["results"])
-    output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found | loaded.unknown, lines, loaded)
 
 
 def ask(
+    use: Loading,
     model: options.Model,
     data: str = typer.Argument(..., help="MEDS folder."),
     questions: list[str] = typer.Argument(
@@ -184,14 +181,10 @@ def ask(
     report: str = typer.Option(None, help="HTML page to write: how the answers are spread."),
     patient: list[int] = typer.Option(None, help="--report: subject_id of a patient to draw, repeatable."),
     examples: options.Examples = False,
-    most_unknown: options.MostUnknown = 0.5,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """How probable is what is to come, without a label: of every patient, or at every prediction time."""
-    from unmask.cli.common import Output
-    from unmask.files import check_results
+    import polars as pl
+
     from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import read_labels, read_meds
     from unmask.modalities.events.uses.model import write_predictions
@@ -207,8 +200,7 @@ def ask(
     if patient and examples:
         raise UserError("--examples with --patient: nothing reads this", hint="Leave it out: who is named is drawn.")
     check_results([name for name in (out, report) if name is not None], [data, at])
-    output = Output(json_)
-    loaded = ready(model, device, precision, most_unknown)
+    loaded = use.load(model)
     events = read_meds(data)
     points = None if at is None else read_labels(at, events, need_value=False)
     frame = loaded.ask(events, questions, points, until=until)
@@ -224,16 +216,10 @@ def ask(
     lines += [f"report: {report}"] if report is not None else []
     found = {"out": out, "rows": len(frame), "questions": len(questions), "unanswered": reasons}
     found |= {"outside": 0 if points is None else points.outside, "warnings": loaded.uncalibrated()}
-    found |= {"means": dict(frame.group_by("question", maintain_order=True).agg(frame_mean()).iter_rows())}
+    means = frame.group_by("question", maintain_order=True).agg(pl.col("probability").mean())
+    found |= {"means": dict(means.iter_rows())}
     found |= {"report": report} if report is not None else {}
-    output.write(found | loaded.unknown, lines, device=str(loaded.device), precision=loaded.precision)
-
-
-def frame_mean() -> object:
-    """The mean probability of a group of answers."""
-    import polars as pl
-
-    return pl.col("probability").mean()
+    return Result(found | loaded.unknown, lines, loaded)
 
 
 def outside_line(count: int) -> list[str]:
@@ -258,17 +244,6 @@ def trained_line(count: int | None, warnings: list[str]) -> list[str]:
     return [f"{count:,} points left out: their patients trained the head"] if count else []
 
 
-def ready(model: str, device: str, precision: str, most_unknown: float) -> Any:
-    """The model, which refuses data with more unknown codes."""
-    from unmask.modalities.events.uses.model import load
-
-    if not 0 <= most_unknown <= 1:
-        raise UserError(f"--most-unknown {most_unknown}", hint="Expected a share between 0 and 1.")
-    loaded = load(model, device=device, precision=precision)
-    loaded.most_unknown = most_unknown
-    return loaded
-
-
 def interval_text(result: dict[str, Any], name: str) -> str:
     """The interval of a figure, in brackets; "" where it has none."""
     low_high = result.get("intervals", {}).get(name)
@@ -279,7 +254,6 @@ def interval_text(result: dict[str, Any], name: str) -> str:
 
 def legend_line(results: dict[str, dict[str, Any]]) -> list[str]:
     """Which direction of the figures shown is good, and what stands beside the model."""
-    from unmask.evaluation.meanings import legend
     from unmask.modalities.events.uses.outcome_report import SHOWN
 
     words = legend(k for k in SHOWN if any(k in r for r in results.values()))

@@ -5,39 +5,28 @@ from __future__ import annotations
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result, run_lines, with_recipe
 
 
 def pretrain(
-    context: typer.Context,
+    flags: options.Run,
     data: list[str] = typer.Argument(
         ..., help="A folder of pictures (class folders or flat), files, .npy, .npz, .idx.gz, .parquet or hf:NAME."
     ),
     out: str = typer.Option(..., help="Run folder."),
-    config: options.Config = None,
-    set_: options.Set = [],
     recipe: str = typer.Option(None, help="small (default), pixels, mae, simmim, lejepa, simclr or ijepa."),
     strict: bool = typer.Option(False, "--strict", help="A picture that cannot be read is an error, not skipped."),
-    steps: options.Steps = None,
-    epochs: options.Epochs = None,
-    minutes: options.Minutes = None,
-    seed: options.RunSeed = None,
-    resume: options.Resume = False,
     examples: options.Examples = False,
-    precision: options.RunPrecision = None,
-    device: options.RunDevice = None,
     tracker: options.Trackers = [],
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Pretrain a masked image model on pictures."""
-    from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
     from unmask.modalities.images.recipes import DEFAULT, RECIPES, ImageSettings, with_overrides
 
-    given = run_overrides(context, strict=strict or None, examples=examples or None)
+    given = flags.overrides(strict=strict or None, examples=examples or None)
     settings = with_recipe(recipe or DEFAULT, RECIPES, ImageSettings(), with_overrides, given)
     from unmask.modalities.images.uses.pretrain import pretrain as run
 
-    output = Output(json_, settings.train.seed)
-    finished = run(data, out, settings=settings, resume=resume, trackers=tracker)
+    finished = run(data, out, settings=settings, resume=flags.resume, trackers=tracker)
     r = finished.result
     skipped = finished.data["skipped"]
     notes = [f"skipped {skipped} pictures that cannot be read"] if skipped else []
@@ -51,4 +40,4 @@ def pretrain(
         held="held out: loss {loss:.4f}" + (" per hidden patch" if settings.target == "pixels" else "") + rules,
         notes=notes,
     )
-    output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)
+    return Result(finished.to_dict(), lines)

@@ -7,7 +7,8 @@ from typing import Any
 
 import typer
 
-from unmask.cli import options
+from unmask.cli.common import Result
+from unmask.errors import UserError, suggest
 
 READING = ("planes", "alpha", "nodata", "slice", "view", "overlap", "rescale")
 TABLE = ("pictures", "column", "label_column")
@@ -18,7 +19,6 @@ def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False
     """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE` (the labels where
     they are read); `group` where pictures are split or counted; `image_size` where there is no model that says it.
     """
-    from unmask.errors import UserError, suggest
     from unmask.modalities.images.recipes import ImageSettings
     from unmask.training.settings import apply_overrides, parse_set
 
@@ -60,17 +60,14 @@ def describe(
     set_: list[str] = typer.Option(
         [], "--set", help="How files are read: image_size, planes, alpha, nodata, slice, view, overlap, group."
     ),
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Look at pictures before a run: classes, parts, sizes and what is cut of them, groups, copies, values."""
-    from unmask.cli.common import Output
     from unmask.modalities.images.network.features import PASSING
     from unmask.modalities.images.reading.account import contents, told
     from unmask.modalities.images.reading.account import describe as look
     from unmask.modalities.images.reading.arrays import MixedSizes
     from unmask.modalities.images.reading.sources import read_images
 
-    output = Output(json_)
     how = {"store": PASSING, **reading(set_, size=True)}
     source = data[0] if len(data) == 1 else data
     first = []
@@ -82,4 +79,4 @@ def describe(
     found = look(images)
     found["notes"] += contents(images)
     found["classes"], found["sizes"] = images.classes, first
-    output.write(found, [*first, *told(found)])
+    return Result(found, [*first, *told(found)])

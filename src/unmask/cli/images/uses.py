@@ -8,8 +8,11 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result, check_most, scores, write_array
 from unmask.cli.images.reading import account, reading, skipped
 from unmask.errors import UserError
+from unmask.evaluation.meanings import figure_lines
+from unmask.files import check_results
 
 DRAWN = 64
 """Pictures side by side in a .png of `fill`."""
@@ -26,6 +29,7 @@ def _numbers(text: str, count: int, name: str) -> tuple[int, ...]:
 
 
 def fill(
+    use: options.Loading,
     model: options.Model,
     data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
     out: str = typer.Option(None, help="A .png (original | masked | filled) or .npy."),
@@ -40,15 +44,9 @@ def fill(
     order: options.FillOrder = "confidence",
     temperature: options.FillTemperature = 0.0,
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Hide a part of pictures, predict it, and write original | masked | filled as a PNG (or the pictures as .npy)."""
-    from unmask.cli.common import Output, write_array
-    from unmask.files import check_results
     from unmask.modalities.images.reading.sources import read_images
-    from unmask.modalities.images.uses.model import load
     from unmask.modalities.images.uses.pictures import sheet, triptych, write_png
     from unmask.modalities.images.uses.reconstruct import figures_of
     from unmask.modalities.images.uses.scenes import fill_scenes
@@ -59,8 +57,7 @@ def fill(
         )
     check_results([out], [data, mask])
     target = Path(out)
-    output = Output(json_, seed)
-    loaded = load(model, device=device, precision=precision)
+    loaded = use.load(model)
     _refuse_classifier(model, loaded)
     images = loaded.read(data, **reading(set_))
     tiled = images.tiles is not None
@@ -102,7 +99,7 @@ def fill(
         f"{out}: {some}{pictures} pictures, {figures['hidden_share']:.0%} hidden, rmse of hidden pixels "
         f"{figures['rmse']:.4g}" + ("" if mean is None else f" (the mean of the visible ones: {mean:.4g})")
     )
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)
 
 
 def _refuse_classifier(model: str, loaded: Any) -> None:
@@ -113,20 +110,15 @@ def _refuse_classifier(model: str, loaded: Any) -> None:
 
 
 def score(
+    use: options.Loading,
     model: options.Model,
     data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
     set_: options.ReadSettings = [],
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Pseudo-log-likelihood of pictures: the higher, the more natural."""
-    from unmask.cli.common import Output, write_scores
     from unmask.modalities.images.network.features import PASSING
-    from unmask.modalities.images.uses.model import load
 
-    output = Output(json_)
-    loaded = load(model, device=device, precision=precision)
+    loaded = use.load(model)
     _refuse_classifier(model, loaded)
     images = loaded.read(data, store=PASSING, **reading(set_))
     results = loaded.score(images)
@@ -134,31 +126,25 @@ def score(
     of = {"pixels": "of their pixels", "patterns": "of patches at mean 0 and deviation 1, all that it predicts"}
     lines.append(f"log-densities {of[loaded.scored]}, in nats")
     lines += [f"{r['score']:12.2f}  {r['slots']:4d} patches  {r['name']}" for r in results]
-    write_scores(output, loaded, results, lines, scored=loaded.scored, data=described, **skipped(images))
+    return scores(loaded, results, lines, scored=loaded.scored, data=described, **skipped(images))
 
 
 def embed(
+    use: options.Loading,
     model: options.Model,
     data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
     out: str = typer.Option(..., help="Where: .parquet with the name of each picture, or .npy, (pictures, width)."),
     pooling: str = typer.Option("mean", help="mean, first, max or grid (4 x 4 means side by side)."),
     set_: options.ReadSettings = [],
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Embed pictures, one row per picture: sorted paths, slices of a series by their place. The .parquet, and `names`
     of --json, say which picture a row is of."""
     from typing import cast
 
-    from unmask.cli.common import Output, write_array
-    from unmask.files import check_results
     from unmask.modalities.images.network.features import PASSING, row_names, write_named
-    from unmask.modalities.images.uses.model import load
 
     check_results([out], [data])
-    output = Output(json_)
-    loaded = load(model, device=device, precision=precision)
+    loaded = use.load(model)
     reader = loaded.model if hasattr(loaded, "classes") else loaded
     images = reader.read(data, store=PASSING, problem="none", **reading(set_, table=True))
     array = loaded.embed(images, pooling=cast(Any, pooling))
@@ -171,10 +157,11 @@ def embed(
     found = {"out": out, "rows": len(array), "shape": list(array.shape), "data": described, **skipped(images)}
     found["names"] = names
     lines = [*lines, f"{out}: {array.shape[0]} x {array.shape[1]}"]
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)
 
 
 def evaluate(
+    use: options.Loading,
     model: options.Model,
     data: list[str] = typer.Argument(..., help="Pictures in class folders; for a fine-tuned model labelled pictures."),
     most: int = typer.Option(None, help="At most this many training pictures (default all)."),
@@ -182,22 +169,14 @@ def evaluate(
     pooling: str = typer.Option(None, help="Of frozen features: mean (default), first, max or grid."),
     report: str = typer.Option(None, help="Fine-tuned models: where to write the HTML report."),
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its figures."""
-    from unmask.cli.common import Output, check_most
-    from unmask.evaluation.meanings import figure_lines
-    from unmask.files import check_results
     from unmask.modalities.images.classify.scored_report import evaluation_report, scored_lines
     from unmask.modalities.images.network.features import PASSING
-    from unmask.modalities.images.uses.model import load
 
     check_most(most)
     check_results([report], data)
-    output = Output(json_, seed)
-    loaded = load(model, device=device, precision=precision)
+    loaded = use.load(model)
     tuned = hasattr(loaded, "classes")
     if report is not None and not tuned:
         raise UserError(
@@ -229,4 +208,4 @@ def evaluate(
         lines += ["neighbours and probe are for one class per picture: fine-tune on these labels and evaluate that"]
     elif not any(name in found for name in shown):
         lines += ["no classes: give one folder a class for nearest-neighbour and probe accuracy"]
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)

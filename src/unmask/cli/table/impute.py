@@ -2,164 +2,148 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from unmask.cli import options
-from unmask.cli.table.reading import Result, note_lines, numbered, read_for, schema_lines, table_model, warned_of
-from unmask.errors import UserError
+from unmask.cli.common import Result, on_stderr
+from unmask.cli.table.reading import Reading, note_lines, numbered, table_model, warned_of
+from unmask.errors import UserError, option
 from unmask.files import check_results
 
 
+@dataclass(frozen=True, kw_only=True)
+class Filling:
+    """How a model fills the cells of a table."""
+
+    draws: Annotated[
+        int,
+        typer.Option(
+            help="0: one table of best values; M: as many drawn from the one fitted model. For Rubin's rules use "
+            "--proper."
+        ),
+    ] = 0
+    intervals: Annotated[
+        str | None,
+        typer.Option(
+            help="Also write a CSV with a line per filled cell here: its interval, or the probability of every level."
+        ),
+    ] = None
+    coverage: Annotated[float | None, typer.Option(help="With --intervals: their coverage, 0.9 by default.")] = None
+    unseen: Annotated[str, typer.Option(help="A category the model does not know: error or missing.")] = "error"
+    constraint: Annotated[
+        list[str],
+        typer.Option(
+            help='Rule that filled cells meet, e.g. "admission <= surgery <= discharge", "bmi := weight / height**2".'
+        ),
+    ] = field(default_factory=list)
+    absent: options.Absent = ""
+    add_absent: Annotated[bool, typer.Option("--add-absent", help="Write the lacking columns too, imputed.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proper:
+    """How multiple imputation is fitted to a table."""
+
+    formula: Annotated[
+        str | None, typer.Option(help="With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'.")
+    ] = None
+    method: Annotated[
+        list[str], typer.Option(help="With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample.")
+    ] = field(default_factory=list)
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            help="With --proper: of the chains, 10 by default; those that have not mixed by then go on up to 40."
+        ),
+    ] = None
+    duration: Annotated[str | None, typer.Option(help="With --proper and no model: column of follow-up time.")] = None
+    event: Annotated[
+        str | None,
+        typer.Option(
+            help="With --proper and no model: column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes."
+        ),
+    ] = None
+    event_level: Annotated[
+        list[str],
+        typer.Option(help="With --proper and no model: level at which the event happened; once per cause."),
+    ] = field(default_factory=list)
+    entry: Annotated[
+        str | None,
+        typer.Option(help="With --proper and no model: column of the times from which rows are at risk (late entry)."),
+    ] = None
+    schema: Annotated[str | None, typer.Option(help="With --proper and no model: TOML file with kinds of columns.")] = (
+        None
+    )
+    report: Annotated[
+        str | None,
+        typer.Option(help="With --proper: an HTML page with convergence and imputed beside observed."),
+    ] = None
+
+
 def impute(
+    filling: Filling,
+    fitting: Proper,
+    reading: Reading,
     model: str = typer.Argument(..., help="A model folder; with --proper the table itself, if there is no model."),
     table: str = typer.Argument(None, help="A .csv, .tsv or .parquet file; unknown columns pass through."),
     out: str = typer.Option(..., help="Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
-    draws: int = typer.Option(
-        0,
-        help="0: one table of best values; M: as many drawn from the one fitted model. For Rubin's rules use --proper.",
-    ),
     proper: int = typer.Option(
         0, help="M completed tables for Rubin's rules: multiple imputation, fitted to this table."
     ),
-    formula: str = typer.Option(None, help="With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'."),
-    method: list[str] = typer.Option([], help="With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample."),
-    rounds: int = typer.Option(
-        None, help="With --proper: of the chains, 10 by default; those that have not mixed by then go on up to 40."
-    ),
-    duration: str = typer.Option(None, help="With --proper and no model: column of follow-up time."),
-    event: str = typer.Option(
-        None,
-        help="With --proper and no model: column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes.",
-    ),
-    event_level: list[str] = typer.Option(
-        [], help="With --proper and no model: level at which the event happened; once per cause."
-    ),
-    entry: str = typer.Option(
-        None, help="With --proper and no model: column of the times from which rows are at risk (late entry)."
-    ),
-    schema: str = typer.Option(None, help="With --proper and no model: TOML file with kinds of columns."),
-    report: str = typer.Option(None, help="With --proper: an HTML page with convergence and imputed beside observed."),
-    intervals: str = typer.Option(
-        None,
-        help="Also write a CSV with a line per filled cell here: its interval, or the probability of every level.",
-    ),
-    coverage: float = typer.Option(None, help="With --intervals: their coverage, 0.9 by default."),
     shift: list[str] = typer.Option(
         [],
         help="COLUMN=DELTA added to drawn values (not missing at random), or 'COLUMN[arm == 1]=DELTA' for a group; "
         "a category's log-odds with --proper.",
     ),
-    unseen: str = typer.Option("error", help="A category the model does not know: error or missing."),
-    constraint: list[str] = typer.Option(
-        [],
-        help='Rule that filled cells meet, e.g. "admission <= surgery <= discharge", "bmi := weight / height**2".',
-    ),
-    absent: options.Absent = "",
-    add_absent: bool = typer.Option(False, "--add-absent", help="Write the lacking columns too, imputed."),
     escape_formulas: options.EscapeFormulas = False,
-    missing: options.Missing = [],
-    decimal: options.Decimal = None,
-    encoding: options.Encoding = None,
-    sheet: options.Sheet = None,
     seed: options.Seed = 0,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Fill the missing cells of a table; everything else is written as it was read."""
-    from unmask.cli.common import Output
-
-    output = Output(json_, seed)
-    given: dict[str, Any] = {
-        "formula": formula,
-        "method": method,
-        "rounds": rounds,
-        "duration": duration,
-        "event": event,
-        "event_level": event_level,
-        "entry": entry,
-        "schema": schema,
-        "report": report,
-    }
-    if proper or table is None:
-        beside: dict[str, Any] = {
-            "draws": draws,
-            "intervals": intervals,
-            "coverage": coverage,
-            "absent": absent,
-            "add_absent": add_absent,
-            "unseen": unseen != "error",
-        }
-        beside["constraint"] = constraint  # rules come with the schema there
-        read: dict[str, Any] = {"missing": missing, "decimal": decimal, "encoding": encoding, "sheet": sheet}
-        read["escape_formulas"] = escape_formulas
-        output.write(
-            *impute_properly(model, table, out, proper, shift=shift, seed=seed, unused=beside, **given, **read)
-        )
-        return
-    for name in [k for k, v in given.items() if v]:
+    how: dict[str, Any] = {"shift": shift, "escape_formulas": escape_formulas, "seed": seed}
+    if not proper and table is None:
         raise UserError(
-            f"--{name.replace('_', '-')} without --proper",
-            hint="It belongs to multiple imputation: add --proper 20.",
+            "no TABLE", hint="unmask impute MODEL TABLE --out F, or unmask impute TABLE --proper 20 --out F."
         )
-    output.write(
-        *impute_table(
-            model,
-            table,
-            out,
-            draws,
-            intervals=intervals,
-            coverage=coverage,
-            shift=shift,
-            unseen=unseen,
-            seed=seed,
-            absent=absent,
-            add_absent=add_absent,
-            constraint=constraint,
-            missing=missing,
-            decimal=decimal,
-            encoding=encoding,
-            sheet=sheet,
-            escape_formulas=escape_formulas,
-        )
-    )
+    for name in _given(filling if proper else fitting):
+        if proper:
+            raise UserError(f"{option(name)} with --proper", hint="Multiple imputation is fitted to the table itself.")
+        raise UserError(f"{option(name)} without --proper", hint="It belongs to multiple imputation: add --proper 20.")
+    if proper:
+        return impute_properly(fitting, reading, model, table, out, proper, **how)
+    return impute_table(filling, reading, model, table, out, **how)
+
+
+def _given(group: Any) -> list[str]:
+    """The options of a group that are given."""
+    return [name for name, value in vars(group).items() if value != getattr(type(group)(), name)]
 
 
 def impute_table(
+    filling: Filling,
+    reading: Reading,
     model: str,
     table: str,
     out: str,
-    draws: int = 0,
     *,
-    intervals: str | None = None,
-    coverage: float | None = None,
     shift: Sequence[str] = (),
-    unseen: str = "error",
     seed: int = 0,
-    absent: str = "",
-    add_absent: bool = False,
-    constraint: Sequence[str] = (),
-    missing: Sequence[str] = (),
-    decimal: str | None = None,
-    encoding: str | None = None,
-    sheet: str | None = None,
     escape_formulas: bool = False,
 ) -> Result:
-    """Fill the missing cells of a table and write it (with `draws`, as many tables, numbered).
-
-    The options are those of `unmask impute`.
-    """
-    from unmask.cli.common import on_stderr
+    """Fill the missing cells of a table by a model, and write it (with draws, as many tables, numbered)."""
     from unmask.modalities.table.imputation.complete import complete
+    from unmask.modalities.table.imputation.shift import read_shifts
     from unmask.modalities.table.imputation.uncertainty import write_intervals
     from unmask.modalities.table.writing.writers import write_table
 
-    if coverage is not None and not intervals:
+    draws, intervals, unseen = filling.draws, filling.intervals, filling.unseen
+    if filling.coverage is not None and not intervals:
         raise UserError("--coverage without --intervals", hint="It is theirs: add --intervals CELLS.csv.")
-    coverage = 0.9 if coverage is None else coverage
+    coverage = 0.9 if filling.coverage is None else filling.coverage
     if draws < 0 or not 0 < coverage < 1 or unseen not in ("error", "missing"):
         raise UserError(
             f"--draws {draws} --coverage {coverage} --unseen {unseen}",
@@ -170,12 +154,10 @@ def impute_table(
     written = numbered(out, draws) if draws else [out]
     check_results([*written, intervals], [table])
     loaded = table_model(model)
-    from unmask.modalities.table.imputation.shift import read_shifts
-
     moved = read_shifts(shift)
     if moved and not draws:
         raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
-    frame = read_for(loaded, table, missing, decimal, encoding, sheet)
+    frame = reading.read_for(loaded, table)
     done = complete(
         loaded,
         frame,
@@ -184,12 +166,12 @@ def impute_table(
         interval=coverage if intervals else None,
         unseen=unseen,
         shift=moved,
-        absent=absent,
-        add_absent=add_absent,
-        constraints=constraint,
+        absent=filling.absent,
+        add_absent=filling.add_absent,
+        constraints=filling.constraint,
     )
-    for path_, one in zip(written, done.tables, strict=True):
-        write_table(one, path_, escape_formulas=escape_formulas)
+    for path, one in zip(written, done.tables, strict=True):
+        write_table(one, path, escape_formulas=escape_formulas)
     if intervals:
         write_intervals(done.records, loaded.schema, intervals)
     found = {
@@ -206,10 +188,12 @@ def impute_table(
     for text in done.warnings:
         on_stderr(f"warning: {text}")
     lines = [f"{done.cells} cells filled", *note_lines(done.notes), *written]
-    return found, [*lines, *([intervals] if intervals else [])]
+    return Result(found, [*lines, *([intervals] if intervals else [])])
 
 
 def impute_properly(
+    fitting: Proper,
+    reading: Reading,
     model: str,
     table: str | None,
     out: str,
@@ -217,81 +201,50 @@ def impute_properly(
     *,
     shift: Sequence[str],
     seed: int,
-    unused: Mapping[str, Any],
-    formula: str | None,
-    method: Sequence[str],
-    rounds: int | None,
-    duration: str | None,
-    event: str | None,
-    schema: str | None,
-    report: str | None,
-    event_level: Sequence[str] = (),
-    entry: str | None = None,
-    missing: Sequence[str] = (),
-    decimal: str | None = None,
-    encoding: str | None = None,
-    sheet: str | None = None,
-    escape_formulas: bool = False,
+    escape_formulas: bool,
 ) -> Result:
     """Complete a table `proper` times, fitted to the table itself under the schema of a model, of a file, or inferred.
 
     Args:
         model: a model folder, whose schema is taken; or the table, where `table` is None.
-        unused: other options of `unmask impute`, which have no meaning here.
-        missing: further spellings of a missing value.
-        decimal, encoding, sheet: how the table's file is read; see `read_frame`.
-        escape_formulas: of `write_table`.
     """
     from unmask.modalities.table.imputation.multiple import MultipleImputation
     from unmask.modalities.table.imputation.shift import read_shifts
-    from unmask.modalities.table.reading.readers import read_frame
     from unmask.modalities.table.writing.writers import write_table
 
-    if not proper:
-        raise UserError(
-            "no TABLE", hint="unmask impute MODEL TABLE --out F, or unmask impute TABLE --proper 20 --out F."
-        )
-    for name in [k for k, v in unused.items() if v]:
-        raise UserError(
-            f"--{name.replace('_', '-')} with --proper", hint="Multiple imputation is fitted to the table itself."
-        )
+    pair = {name: getattr(fitting, name) for name in ("duration", "event", "entry", "event_level")}
     written = numbered(out, proper)
-    check_results([*written, report], [model if table is None else table, schema])
+    check_results([*written, fitting.report], [model if table is None else table, fitting.schema])
     if table is None:
         if Path(model).is_dir():
             raise UserError(
                 f"{model} is a folder, and there is no TABLE", hint="unmask impute MODEL TABLE --proper 20 --out F"
             )
-        table = model
-        known: Any = schema_lines(schema, missing)
-    elif schema or duration or event or entry or event_level:
+        table, known = model, reading.known(fitting.schema)
+    elif fitting.schema or any(pair.values()):
         raise UserError(
             "--schema, --duration, --event, --event-level or --entry with a model",
             hint="The model has them: leave them out.",
         )
     else:
-        known = table_model(model).schema
-        known = dataclasses.replace(known, missing=(*known.missing, *missing))
-    frame = read_frame(table, decimal=decimal, encoding=encoding, sheet=sheet)
+        known = reading.with_missing(table_model(model).schema)
+    frame = reading.read(table)
     done = MultipleImputation(
         proper,
         schema=known,
-        duration=duration,
-        event=event,
-        entry=entry,
-        event_level=event_level,
-        formula=formula,
-        method=_methods(method),
-        rounds=10 if rounds is None else rounds,
+        formula=fitting.formula,
+        method=_methods(fitting.method),
+        rounds=10 if fitting.rounds is None else fitting.rounds,
         shift=read_shifts(shift),
         seed=seed,
+        **pair,
     )
     with warned_of() as warned:
         done.fit(frame)
     for path, one in zip(written, done.tables(), strict=True):
         write_table(one, path, escape_formulas=escape_formulas)
-    if report:
-        done.report(report)
+    if fitting.report:
+        done.report(fitting.report)
     cells, notes = done.cells_, [note for note in done.notes_ if note.removeprefix("warning: ") not in warned]
     found = {
         "out": written,
@@ -304,12 +257,12 @@ def impute_properly(
         "formula": done.formula_.text if done.formula_ else None,
         "notes": notes,
         "warnings": warned,
-        "report": report,
+        "report": fitting.report,
     }
     how = ", ".join(f"{name}: {m}" for name, m in done.methods_.items()) or "nothing was missing"
     agrees = [f"agrees with {done.formula_.text}"] if done.formula_ else []
-    lines = [f"{cells} cells filled in each of {proper} tables, for Rubin's rules", how, *agrees]
-    return found, [*lines, *note_lines(notes), *written, *([report] if report else [])]
+    lines = [f"{cells} cells filled in each of {proper} tables, for Rubin's rules", how, *agrees, *note_lines(notes)]
+    return Result(found, [*lines, *written, *([fitting.report] if fitting.report else [])])
 
 
 def _methods(texts: Sequence[str]) -> dict[str, str] | str | None:

@@ -7,10 +7,13 @@ import warnings
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result, overrides
+from unmask.cli.table.reading import Reading
+from unmask.errors import UserError
 
 
 def pretrain(
-    context: typer.Context,
+    reading: Reading,
     data: str = typer.Argument(..., help="A .csv, .tsv or .parquet file, missing cells empty."),
     out: str = typer.Option(..., help="Run folder."),
     duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
@@ -21,10 +24,6 @@ def pretrain(
     constraint: list[str] = typer.Option(
         [], help='Rule that imputed and synthetic rows will meet, e.g. "dbp < sbp", "bmi := weight / height**2".'
     ),
-    missing: options.Missing = [],
-    decimal: options.Decimal = None,
-    encoding: options.Encoding = None,
-    sheet: options.Sheet = None,
     config: options.Config = None,
     set_: options.Set = [],
     recipe: str = typer.Option("masked", help="masked (ours), mcm or remasker (published settings)."),
@@ -37,28 +36,22 @@ def pretrain(
     ),
     precision: str = typer.Option(None, hidden=True),
     device: str = typer.Option(None, hidden=True),
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Fit a masked model to a table, complete or not: for impute, synthesize, augment."""
-    from unmask.cli.common import Output, run_overrides
-    from unmask.cli.table.reading import schema_lines
-    from unmask.errors import UserError
     from unmask.modalities.table.fitting.imputation_quality import text_table
     from unmask.modalities.table.pretrain import pretrain as run
-    from unmask.modalities.table.reading.readers import read_frame
     from unmask.modalities.table.recipes import settings_of
 
     if minutes is not None:
         raise UserError("--minutes", hint="A table's fit takes seconds; bound it by --steps or --epochs.")
-    given = run_overrides(context)
+    given = overrides(config, set_, steps=steps, epochs=epochs, seed=seed, precision=precision, device=device)
     settings = settings_of(given.pop("recipe", recipe), **given)
-    output = Output(json_, settings.train.seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are among the notes
         finished = run(
-            read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet),
+            reading.read(data),
             out,
-            schema=schema_lines(schema, missing),
+            schema=reading.known(schema),
             duration=duration,
             event=event,
             entry=entry,
@@ -67,7 +60,7 @@ def pretrain(
             settings=settings,
             resume=resume,
         )
-    found = finished.to_dict()
+    found = {"seed": settings.train.seed} | finished.to_dict()
     lines = [
         f"{found['rows']} rows x {found['columns']} columns, {found['steps']} steps, {found['fit_seconds']:.1f} s",
         *(note if note.startswith("warning: ") else f"note:   {note}" for note in found["notes"]),
@@ -75,4 +68,4 @@ def pretrain(
         f"model:  {out}",
         f"report: {finished.folder / 'report.html'}",
     ]
-    output.write(found, lines)
+    return Result(found, lines)

@@ -5,17 +5,57 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result, on_stderr
 from unmask.errors import UserError
+from unmask.files import check_results
 
-Result = tuple[dict[str, Any], list[str]]
-"""What a command found, and the lines that say it to people."""
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How the file of a table is read."""
+
+    missing: options.Missing = field(default_factory=list)
+    decimal: options.Decimal = None
+    encoding: options.Encoding = None
+    sheet: options.Sheet = None
+
+    @property
+    def file(self) -> dict[str, str | None]:
+        """What `read_frame` is given."""
+        return {"decimal": self.decimal, "encoding": self.encoding, "sheet": self.sheet}
+
+    def read(self, table: str) -> Any:
+        """The table as it is written."""
+        from unmask.modalities.table.reading.readers import read_frame
+
+        return read_frame(table, **self.file)
+
+    def read_for(self, model: Any, table: str) -> Any:
+        """The table for a model, whose spellings of a missing value these are too from here on."""
+        model.schema = self.with_missing(model.schema)
+        return self.read(table)
+
+    def with_missing(self, schema: Any) -> Any:
+        """A schema with these spellings of a missing value too."""
+        return dataclasses.replace(schema, missing=(*schema.missing, *self.missing)) if self.missing else schema
+
+    def known(self, schema: str | None) -> dict[str, Any]:
+        """What is known of the table: a schema file, and further spellings of a missing value."""
+        from unmask.modalities.table.schema.raw_column import spellings
+        from unmask.training.settings import load_toml
+
+        found: dict[str, Any] = dict(load_toml(Path(schema))) if schema else {}
+        if self.missing:
+            found["missing"] = [*spellings(found.get("missing", ())), *self.missing]
+        return found
 
 
 def table_model(model: str) -> Any:
@@ -34,36 +74,6 @@ def table_model(model: str) -> Any:
     if kind_of(model) != "table":
         raise UserError(f"{model}: a model of {kind_of(model)}", hint="Fit one with `unmask pretrain table`.")
     return load(model)
-
-
-def schema_lines(schema: str | None, missing: Sequence[str]) -> dict[str, Any]:
-    """What a person says of a table: a schema file, and further spellings of a missing value."""
-    from unmask.modalities.table.schema.raw_column import spellings
-    from unmask.training.settings import load_toml
-
-    found: dict[str, Any] = dict(load_toml(Path(schema))) if schema else {}
-    if missing:
-        found["missing"] = [*spellings(found.get("missing", ())), *missing]
-    return found
-
-
-def read_for(
-    model: Any,
-    table: str,
-    missing: Sequence[str] = (),
-    decimal: str | None = None,
-    encoding: str | None = None,
-    sheet: str | None = None,
-) -> Any:
-    """A table for a model, read as a person says that it is written.
-
-    Further spellings of a missing value are those of the model from here on.
-    """
-    from unmask.modalities.table.reading.readers import read_frame
-
-    if missing:
-        model.schema = dataclasses.replace(model.schema, missing=(*model.schema.missing, *missing))
-    return read_frame(table, decimal=decimal, encoding=encoding, sheet=sheet)
 
 
 def numbered(out: str, count: int) -> list[str]:
@@ -89,13 +99,12 @@ def warned_of() -> Iterator[list[str]]:
         warnings.simplefilter("always", UserWarning)
         yield messages
     messages += [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-    from unmask.cli.common import on_stderr
-
     for text in messages:
         on_stderr(f"warning: {text}")
 
 
 def describe(
+    reading: Reading,
     table: str = typer.Argument(..., help="A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat."),
     out: str = typer.Option(None, help="Also write the dictionary as an HTML page here."),
     schema_out: str = typer.Option(None, help="Also write a schema to edit here (TOML), for pretrain table --schema."),
@@ -104,34 +113,23 @@ def describe(
     event: str = typer.Option(None, help="Column of events."),
     event_level: list[str] = typer.Option([], help="Level at which the event happened; once per cause."),
     entry: str = typer.Option(None, help="Column of the times from which rows are at risk (late entry)."),
-    missing: options.Missing = [],
-    decimal: options.Decimal = None,
-    encoding: options.Encoding = None,
-    sheet: options.Sheet = None,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Look at a table before a fit: what each column is and why, and what wants a decision."""
-    from unmask.cli.common import Output
-    from unmask.files import check_results
     from unmask.modalities.table.schema.describe import describe as look
 
     check_results([out, schema_out], [table, schema])
-    output = Output(json_)
     found = look(
         table,
-        schema=schema_lines(schema, missing),
+        schema=reading.known(schema),
         duration=duration,
         event=event,
         entry=entry,
         event_level=event_level or None,
-        decimal=decimal,
-        encoding=encoding,
-        sheet=sheet,
+        **reading.file,
     )
     places = {}
     if out:
         places["out"] = str(found.write_report(out))
     if schema_out:
         places["schema_out"] = str(found.write_toml(schema_out))
-    shown = [*found.lines(), *(f"written: {place}" for place in places.values())]
-    output.write(found.to_dict() | places, shown)
+    return Result(found.to_dict() | places, [*found.lines(), *(f"written: {place}" for place in places.values())])

@@ -9,7 +9,9 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.table.reading import read_for, table_model, warned_of
+from unmask.cli.common import Result, write_array
+from unmask.cli.table.impute import Filling, impute_table
+from unmask.cli.table.reading import Reading, table_model, warned_of
 from unmask.errors import UserError
 from unmask.files import check_results
 
@@ -23,39 +25,27 @@ def fill(
     out: str = typer.Option(None, help="The filled table."),
     draws: int = typer.Option(0, help="Completed tables to draw; 0: one of best values."),
     seed: options.Seed = 0,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Fill the missing cells of a table; `unmask impute` has all the options for it."""
-    from unmask.cli.common import Output
-    from unmask.cli.table.impute import impute_table
-
-    output = Output(json_, seed)
     if out is None:
         raise UserError("fill of a table without --out", hint="Say where to write it.")
-    output.write(*impute_table(model, table, out, draws, seed=seed))
+    return impute_table(Filling(draws=draws), Reading(), model, table, out, seed=seed)
 
 
 def score(
+    reading: Reading,
     model: options.Model,
     table: str = typer.Argument(..., help="A table."),
     absent: options.Absent = "",
-    missing: options.Missing = [],
-    decimal: options.Decimal = None,
-    encoding: options.Encoding = None,
-    sheet: options.Sheet = None,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Pseudo-log-likelihood of rows: the higher, the more natural."""
-    from unmask.cli.common import Output
-
-    output = Output(json_)
     loaded = table_model(model)
-    frame = read_for(loaded, table, missing, decimal, encoding, sheet)
+    frame = reading.read_for(loaded, table)
     with warned_of() as messages:
         results = loaded.score(frame, absent=absent)
     count = sum(r["slots"] for r in results)
     found = {"rows": len(results), "slots": count, "results": results, "warnings": messages}
-    output.write(found, score_lines(results))
+    return Result(found, score_lines(results))
 
 
 def score_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -76,56 +66,42 @@ def embed(
     table: str = typer.Argument(..., help="A table."),
     out: str = typer.Option(..., help="Where to write the (rows, width) array, .npy."),
     absent: options.Absent = "",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Embed the rows of a table, order kept."""
-    from unmask.cli.common import Output, write_array
-
-    output = Output(json_)
     check_results([out], [table])
     loaded = table_model(model)
     with warned_of() as messages:
         array = loaded.embed(table, absent=absent)
     write_array([array], len(array), out)
     found = {"out": out, "rows": len(array), "shape": list(array.shape), "warnings": messages}
-    output.write(found, [f"{out}: {array.shape[0]} x {array.shape[1]}"])
+    return Result(found, [f"{out}: {array.shape[0]} x {array.shape[1]}"])
 
 
 def evaluate(
+    reading: Reading,
     model: options.Model,
     data: list[str] = typer.Argument(..., help="Real rows to compare with, then the training rows if you have them."),
     rows: int = typer.Option(None, help="Synthetic rows to compare, default as many as real ones."),
     report: str = typer.Option(None, help="Where to write the HTML report."),
-    missing: options.Missing = [],
-    decimal: options.Decimal = None,
-    encoding: options.Encoding = None,
-    sheet: options.Sheet = None,
     seed: options.Seed = 0,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Synthetic rows of the model beside real ones that it may or may not have seen."""
-    from unmask.cli.common import Output
     from unmask.modalities.table.evaluate import evaluate_model
     from unmask.modalities.table.evaluation.figures import readings, text_lines
 
-    output = Output(json_, seed)
     if len(data) not in (1, 2):
         raise UserError(
             f"{len(data)} tables", hint="Give real rows to compare with, then the training rows if you have them."
         )
     check_results([report], data)
     loaded = table_model(model)
-    real, *train = (
-        read_for(loaded, table, () if i else missing, decimal, encoding, sheet) for i, table in enumerate(data)
-    )
-    found = evaluate_model(
-        loaded, real, train=train[0] if train else None, rows=rows, seed=seed, report=report, folder=model
-    )
+    real, train = reading.read_for(loaded, data[0]), reading.read(data[1]) if len(data) == 2 else None
+    found = evaluate_model(loaded, real, train=train, rows=rows, seed=seed, report=report, folder=model)
     lines = text_lines(readings(found))
     lines += [
         f"{k.replace('_', ' ')}: {found[k]}" for k in ("overlap", "compared_rows", "note", "report") if k in found
     ]
-    output.write(found, lines)
+    return Result(found, lines)
 
 
 def synthesize(
@@ -141,34 +117,10 @@ def synthesize(
     ids: str = typer.Option("none", help="new: identifier columns with fresh values S1, S2, ..."),
     escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Draw new rows: every cell given those drawn before it, none copied from a real row."""
-    from unmask.cli.common import Output
-    from unmask.modalities.table.synthesis.synthesize import synthesize as run
-    from unmask.modalities.table.writing.writers import write_table
-
-    output = Output(json_, seed)
-    check_results([out], [])
-    loaded = table_model(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are in the result
-        made = run(
-            loaded,
-            rows,
-            where=where,
-            constraints=constraint,
-            seed=seed,
-            temperature=temperature,
-            missing=missing,
-            rare=rare,
-            extremes=extremes,
-            ids=ids,
-        )
-    write_table(made.table, out, escape_formulas=escape_formulas)
-    found = {"out": out, "rows": rows, "where": where, "warnings": made.warnings, "notes": list(made.notes)}
-    lines = [f"{rows} rows: {out}", *(f"warning: {w}" for w in made.warnings), *(f"note: {n}" for n in made.notes)]
-    output.write(found, lines)
+    chosen = {"constraints": constraint, "missing": missing, "rare": rare, "extremes": extremes, "ids": ids}
+    return _drawn(model, rows, out, escape_formulas, where=where, temperature=temperature, seed=seed, **chosen)
 
 
 def generate(
@@ -178,17 +130,29 @@ def generate(
     temperature: float = typer.Option(1.0, help="Below 1 keeps to the common."),
     escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Draw new rows of a table: `unmask synthesize`, which has more options, by the name that texts are drawn by."""
-    synthesize(
-        model, number, out, [], [], temperature, missing=False, rare="drop", extremes="pool", ids="none",
-        escape_formulas=escape_formulas, seed=seed,
-        json_=json_,
-    )  # fmt: skip
+    return _drawn(model, number, out, escape_formulas, temperature=temperature, seed=seed)
+
+
+def _drawn(model: str, rows: int, out: str, escape_formulas: bool, **chosen: Any) -> Result:
+    from unmask.modalities.table.synthesis.synthesize import synthesize as run
+    from unmask.modalities.table.writing.writers import write_table
+
+    check_results([out], [])
+    loaded = table_model(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are in the result
+        made = run(loaded, rows, **chosen)
+    write_table(made.table, out, escape_formulas=escape_formulas)
+    notes, where = list(made.notes), chosen.get("where", [])
+    found = {"out": out, "rows": rows, "where": where, "warnings": made.warnings, "notes": notes}
+    lines = [f"{rows} rows: {out}", *(f"warning: {w}" for w in made.warnings), *(f"note: {n}" for n in notes)]
+    return Result(found, lines)
 
 
 def augment(
+    reading: Reading,
     model: options.Model,
     table: str = typer.Argument(..., help="The training part, which the model was fitted on."),
     where: list[str] = typer.Option(..., help='The stratum, e.g. "sex == 0".'),
@@ -196,23 +160,16 @@ def augment(
     out: str = typer.Option(..., help="Where to write the table with them below, marked in `synthetic`."),
     constraint: list[str] = typer.Option([], help="Rule every new row meets."),
     escape_formulas: options.EscapeFormulas = False,
-    missing: options.Missing = [],
-    decimal: options.Decimal = None,
-    encoding: options.Encoding = None,
-    sheet: options.Sheet = None,
     seed: options.Seed = 0,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Add synthetic patients to a stratum of the training data."""
-    from unmask.cli.common import Output
     from unmask.modalities.table.synthesis.synthesize import augmented
     from unmask.modalities.table.writing.writers import write_table
 
-    output = Output(json_, seed)
     check_results([out], [table])
     loaded = table_model(model)
-    frame = read_for(loaded, table, missing, decimal, encoding, sheet)
+    frame = reading.read_for(loaded, table)
     whole, new = augmented(loaded, frame, where, rows, seed, constraint)
     write_table(whole, out, escape_formulas=escape_formulas)
     found = {"out": out, "rows": len(whole), "added": len(new), "where": where}
-    output.write(found, [f"{len(new)} synthetic rows added to {len(whole) - len(new)}: {out}"])
+    return Result(found, [f"{len(new)} synthetic rows added to {len(whole) - len(new)}: {out}"])

@@ -8,7 +8,9 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result
 from unmask.errors import UserError, suggest
+from unmask.registry import kind_of, load
 
 FORMATS = ("hf", "sentence-transformers", "onnx", "share")
 
@@ -34,21 +36,15 @@ def export(
     ),
     dtype: str | None = typer.Option(None, help="fp32, bf16 or fp16 (onnx: fp32); default as loaded."),
     pooling: str | None = typer.Option(None, help="mean, first or max; default as the folder says, else mean."),
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Write a model for transformers, sentence-transformers or onnxruntime, with the head that it is for."""
-    from unmask.cli.common import Output
 
-    output = Output(json_)
     if to == "share":
         from unmask.export.folders import share
 
-        found = share(model, out)
-        output.write(found, [f"{name:24}{_shown(value)}" for name, value in found.items()])
-        return
+        return _shown(share(model, out))
     from unmask.cli.text.uses import file_lines
     from unmask.export.folders import DTYPES, to_hf, to_sentence_transformers
-    from unmask.registry import kind_of, load
 
     if dtype is not None and dtype not in DTYPES:
         raise UserError(f"--dtype {dtype}", hint=f"Expected {', '.join(DTYPES)}; int8: --to onnx --quantize int8.")
@@ -73,11 +69,14 @@ def export(
         found = to_hf(loaded, out, dtype=dtype)
     else:
         found = to_sentence_transformers(loaded, out, pooling=pooling, dtype=dtype)
-    output.write(found, [f"{name:24}{_shown(value)}" for name, value in found.items()])
+    return _shown(found)
 
 
-def _shown(value: Any) -> Any:
-    return ", ".join(value) if isinstance(value, list) else f"{value:.4g}" if isinstance(value, float) else value
+def _shown(found: dict[str, Any]) -> Result:
+    shown = {
+        k: ", ".join(v) if isinstance(v, list) else f"{v:.4g}" if isinstance(v, float) else v for k, v in found.items()
+    }
+    return Result(found, [f"{name:24}{value}" for name, value in shown.items()])
 
 
 def surgery(
@@ -86,22 +85,17 @@ def surgery(
     positions: int | None = typer.Option(None, help="Take texts of this many tokens."),
     prune: str | None = typer.Option(None, help="Text file: keep the tokens it needs."),
     pad_vocabulary: int | None = typer.Option(None, help="Round the tables up to a multiple of this (64)."),
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Longer positions, a smaller vocabulary, round tables; what the model says stays the same."""
-    from unmask.cli.common import Output
     from unmask.cli.text.uses import file_lines
-    from unmask.errors import UserError
     from unmask.export import surgery
     from unmask.export.folders import to_hf
-    from unmask.registry import kind_of, load
 
     if kind_of(model) != "text":
         raise UserError(f"{model}: not a text model", hint="Surgery is for text models.")
     if positions is None and prune is None and pad_vocabulary is None:
         raise UserError("nothing to do", hint="Give --positions, --prune or --pad-vocabulary.")
     corpus = None if prune is None else file_lines(prune)
-    output = Output(json_)
     loaded = load(model, device="cpu", precision="fp32")
     found: dict[str, Any] = {}
     if positions is not None:
@@ -112,4 +106,4 @@ def surgery(
     if pad_vocabulary is not None:
         found["rows_added"] = surgery.pad_vocabulary(loaded, pad_vocabulary)
     found |= to_hf(loaded, out)
-    output.write(found, [f"{name:24}{value}" for name, value in found.items()])
+    return Result(found, [f"{name:24}{value}" for name, value in found.items()])

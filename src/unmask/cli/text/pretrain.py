@@ -5,40 +5,29 @@ from __future__ import annotations
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result, on_stderr, overrides, run_lines, with_recipe
+from unmask.errors import UserError, check_choice, option
 
 
 def pretrain(
-    context: typer.Context,
+    flags: options.Run,
     data: list[str] = typer.Argument(
         ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz), URLs, hf:NAME; or what prepare made."
     ),
     out: str = typer.Option(..., help="Run folder."),
-    config: options.Config = None,
-    set_: options.Set = [],
     recipe: str = typer.Option(None, help="bert, roberta, electra, modern or diffusion (published settings)."),
-    steps: options.Steps = None,
-    epochs: options.Epochs = None,
-    minutes: options.Minutes = None,
-    seed: options.RunSeed = None,
-    resume: options.Resume = False,
-    precision: options.RunPrecision = None,
-    device: options.RunDevice = None,
     tracker: options.Trackers = [],
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Pretrain a masked language model on raw text."""
-    from unmask.cli.common import Output, run_lines, run_overrides, with_recipe
     from unmask.modalities.text.network.card import RULE
     from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
     from unmask.modalities.text.tokens.prepare import prepared_settings
 
-    given = run_overrides(context)
     known = with_overrides(TextSettings(), prepared_settings(data))
-    settings = with_recipe(recipe, RECIPES, known, with_overrides, given)
+    settings = with_recipe(recipe, RECIPES, known, with_overrides, flags.overrides())
     from unmask.modalities.text.network.pretrain import pretrain as run
 
-    output = Output(json_, settings.train.seed)
-    finished = run(data, out, settings=settings, resume=resume, trackers=tracker)
+    finished = run(data, out, settings=settings, resume=flags.resume, trackers=tracker)
     r, share = finished.result, finished.corpus.get("most_frequent")
     rule = "" if share is None else f"; {RULE} {share:.1%}"
     lines = run_lines(
@@ -47,11 +36,11 @@ def pretrain(
         rate=f"{r.slots_per_second:,.0f} real tokens/s",
         held="held out: loss {loss:.4f} nats per hidden token, accuracy {accuracy:.1%}" + rule,
     )
-    output.write(finished.to_dict(), lines, device=r.device, precision=r.precision)
+    return Result(finished.to_dict(), lines)
 
 
 def adapt(
-    context: typer.Context,
+    flags: options.Run,
     model: options.Model,
     data: list[str] = typer.Argument(..., help="Domain text: files, folders, globs."),
     out: str = typer.Option(..., help="Folder of the adapted model."),
@@ -60,30 +49,18 @@ def adapt(
     ),
     general: list[str] = typer.Option([], help="General text to guard against forgetting; may be repeated."),
     replay: float = typer.Option(0.0, help="Share of what is learnt from that is general text (half of --general)."),
-    config: options.Config = None,
-    set_: options.Set = [],
-    steps: options.Steps = None,
-    epochs: options.Epochs = None,
-    minutes: options.Minutes = None,
-    seed: options.RunSeed = None,
-    resume: options.Resume = False,
-    precision: options.RunPrecision = None,
-    device: options.RunDevice = None,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Continue pretraining on your own text; says what speaks against it, stops early, watches for forgetting.
 
     The weights with the lowest held-out loss are kept. With --for embedding a search among held-out texts judges, and
     the model stays as it was where that did not get better.
     """
-    from unmask.cli.common import Output, run_overrides
-    from unmask.errors import UserError, check_choice, option
     from unmask.modalities.text.network.adapt import adapt as run
     from unmask.modalities.text.network.adapt import adapt_settings
     from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding, embedding_settings
 
     check_choice("for", for_, ("filling", "embedding"))
-    given, held = run_overrides(context), general or None
+    given, held = flags.overrides(), general or None
     if for_ == "embedding":
         if replay:
             raise UserError(
@@ -91,21 +68,17 @@ def adapt(
                 hint="Leave it out: vectors are learnt from the texts alone.",
             )
         chosen = embedding_settings(given)
-        output = Output(json_, chosen.train.seed)
-        found = adapt_embedding(model, data, out, settings=chosen, general=held, resume=resume)
+        found = adapt_embedding(model, data, out, settings=chosen, general=held, resume=flags.resume)
     else:
         settings = adapt_settings(given, model)
-        output = Output(json_, settings.train.seed)
-        found = run(model, data, out, settings=settings, general=held, replay=replay, resume=resume)
+        found = run(model, data, out, settings=settings, general=held, replay=replay, resume=flags.resume)
     lines = [f"{'':24}{'before':>10}{'after':>10}"]
     lines += [f"{name:24}{before:>10}{after:>10}" for name, before, after in found.table()]
     lines += [*found.notes(), f"model:  {out}", f"report: {out}/report.html"]
-    r = found.run.result
-    output.write(found.to_dict(), lines, device=r.device, precision=r.precision)
+    return Result(found.to_dict(), lines)
 
 
 def prepare(
-    context: typer.Context,
     data: list[str] = typer.Argument(
         ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz), or URLs of these (s3:// gs:// hf://)."
     ),
@@ -116,15 +89,12 @@ def prepare(
     set_: options.Set = [],
     recipe: str = typer.Option(None, help="bert, roberta, electra, modern or diffusion: which tokenizer is trained."),
     seed: options.RunSeed = None,
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Tokenise a corpus of any size for pretraining, on all cores or on a Ray cluster. Run again, it goes on."""
-    from unmask.cli.common import Output, on_stderr, run_overrides, with_recipe
     from unmask.modalities.text.recipes import RECIPES, TextSettings, with_overrides
     from unmask.modalities.text.tokens.prepare import prepare as run
 
-    settings = with_recipe(recipe, RECIPES, TextSettings(), with_overrides, run_overrides(context))
-    output = Output(json_, settings.train.seed)
+    settings = with_recipe(recipe, RECIPES, TextSettings(), with_overrides, overrides(config, set_, seed=seed))
     made = run(data, out, settings=settings, workers=workers, engine=engine, say=on_stderr)
     c = made.counts
     lines = [
@@ -133,4 +103,4 @@ def prepare(
         f"{c['shards']:,} shard{'s' * (c['shards'] != 1)}, {c['bytes'] / 1e6:,.1f} MB",
         f"prepared: {out} (unmask pretrain text {out} --out RUN)",
     ]
-    output.write(made.to_dict() | {"engine": engine}, lines)
+    return Result({"seed": settings.train.seed} | made.to_dict() | {"engine": engine}, lines)

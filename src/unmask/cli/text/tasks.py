@@ -9,7 +9,11 @@ from typing import Any
 import typer
 
 from unmask.cli import options
+from unmask.cli.common import Result, in_parts, on_stderr, overrides
 from unmask.errors import UserError, suggest
+from unmask.evaluation.meanings import figure_lines
+from unmask.files import check_results
+from unmask.writing import write_json_lines
 
 WINDOWED = ("tag", "answer")
 """Tasks whose data has no named columns of texts and labels: long texts are read in windows."""
@@ -61,7 +65,7 @@ def _is_collection(data: str) -> bool:
 
 
 def finetune(
-    context: typer.Context,
+    flags: options.Run,
     task: str = typer.Argument(..., help="classify, tag, answer or similarity."),
     model: str = typer.Argument(..., help="Model folder or hub name."),
     train: str = typer.Argument(..., help="Labelled texts: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),
@@ -75,32 +79,20 @@ def finetune(
     seeds: int = typer.Option(1, help="Runs with as many seeds: mean and interval; the best is kept."),
     lenient: options.Lenient = False,
     adapt: list[str] = typer.Option([], help="Texts of the domain: adapt the model to them first, and compare."),
-    config: options.Config = None,
-    set_: options.Set = [],
-    steps: options.Steps = None,
-    epochs: options.Epochs = None,
-    minutes: options.Minutes = None,
-    seed: options.RunSeed = None,
-    resume: options.Resume = False,
     examples: options.Examples = False,
     baseline: str = typer.Option(
         None, "--baseline", "--model", help="Save tfidf, frozen or lookup of the comparison in place of the encoder."
     ),
-    precision: options.RunPrecision = None,
-    device: options.RunDevice = None,
     json_: options.Json = False,
-) -> None:
+) -> Result:
     """Fine-tune a model of text for a task; the folder loads in transformers too."""
-    from unmask.cli.common import Output, on_stderr, run_overrides
-    from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
 
-    settings = run_overrides(context, examples=examples or None, baseline=baseline)
-    if resume and (adapt or seeds > 1):
+    settings = flags.overrides(examples=examples or None, baseline=baseline)
+    if flags.resume and (adapt or seeds > 1):
         raise UserError("--resume", hint="One fine-tuning run can be resumed: no --seeds, no --adapt.")
-    output = Output(json_, int(settings.get("seed") or 0))
-    chosen = {
+    chosen: dict[str, Any] = {
         "validation": validation,
         "columns": Columns(text=text, text2=text2, label=_one_or_several(label), header=header),
         "metric": metric,
@@ -116,10 +108,11 @@ def finetune(
     elif seeds > 1:
         found = tuning.seeds(task, model, train, count=seeds, out=out, **chosen)
     else:
-        found = tuning.finetune(task, model, train, out=out, checkpoints=True, resume=resume, **chosen)
+        found = tuning.finetune(task, model, train, out=out, checkpoints=True, resume=flags.resume, **chosen)
+    about: dict[str, Any] = {"seed": int(settings.get("seed") or 0), "folder": out}
+    found = about | found
     if found["stopped"] == "signal":
-        output.write({"folder": out} | found, [], device=found["device"], precision=found["precision"])
-        return
+        return Result(found)
     lines = figure_lines(found["metrics"], [n for n, v in found["metrics"].items() if isinstance(v, float)])
     if "over_seeds" in found:
         o = found["over_seeds"]
@@ -128,11 +121,11 @@ def finetune(
     lines.append(
         f"{out}: {found['steps']} steps in {found['train_seconds']:.1f} s, {found['precision']}, report.html inside"
     )
-    found |= {"folder": out, "report": f"{out}/report.html"}
-    output.write(found, lines, device=found["device"], precision=found["precision"])
+    return Result(found | {"report": f"{out}/report.html"}, lines)
 
 
 def predict(
+    use: options.Loading,
     model: options.Tuned,
     data: str = typer.Argument(..., help="Texts: .txt one per line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json."),
     out: str = typer.Option(..., help="Where the predictions go, .jsonl."),
@@ -140,32 +133,24 @@ def predict(
     text2: options.Text2 = None,
     header: options.Header = None,
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Predict with a fine-tuned model of text: one JSON object per input, in order."""
     from itertools import chain
 
-    from unmask.cli.common import Output, in_parts, on_stderr
-    from unmask.files import check_results
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
-    from unmask.writing import write_json_lines
 
     check_results([out], [data])
-    output = Output(json_, seed)
     columns = Columns(text=text, text2=text2, header=header)
-    folder, task, items = tuning.to_predict(
-        model, data, columns=columns, device=device, precision=precision, say=on_stderr
-    )
+    folder, task, items = tuning.to_predict(model, data, columns=columns, say=on_stderr, **vars(use))
     rows = in_parts(items, lambda some: tuning.predictions(folder, task, some))
     write_json_lines(chain.from_iterable(rows), out)
     found = {"out": out, "rows": len(items), "task": folder.about["name"]}
-    output.write(found, [f"{out}: {len(items)} predictions"], device=str(folder.device), precision=folder.precision)
+    return Result(found, [f"{out}: {len(items)} predictions"], folder)
 
 
 def evaluate(
+    use: options.Loading,
     model: options.Tuned,
     data: list[str] = typer.Argument(..., help="Labelled data, or a BEIR folder of queries and documents."),
     text: options.Text = None,
@@ -175,13 +160,8 @@ def evaluate(
     lenient: options.Lenient = False,
     set_: options.Set = [],
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """The metrics of a fine-tuned model of text on labelled data; of any model on queries and documents: retrieval."""
-    from unmask.cli.common import Output, on_stderr
-    from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.tasks import analysis
     from unmask.modalities.text.tasks import finetune as tuning
     from unmask.modalities.text.tasks.data import Columns
@@ -189,7 +169,6 @@ def evaluate(
 
     if len(data) != 1:
         raise UserError(f"{len(data)} files", hint="Give one labelled file.")
-    output = Output(json_, seed)
     given = parse_set(set_)
     for name in given:
         if name != "group":
@@ -199,43 +178,38 @@ def evaluate(
         data[0],
         columns=Columns(text=text, text2=text2, label=_one_or_several(label), header=header, group=given.get("group")),
         seed=seed,
-        device=device,
-        precision=precision,
         lenient=lenient,
         say=on_stderr,
+        **vars(use),
     )
     shown = found | found.get("metrics", {})
     ends = {found["metric"]: [found.get("low"), found.get("high")]}
     names = [n for n, v in shown.items() if isinstance(v, float) and n not in ("value", "low", "high")]
     lines = figure_lines(shown | {"intervals": ends}, names, rules=analysis.rules(found))
     lines += analysis.lines(found)
-    output.write(found, lines, device=found["device"], precision=found["precision"])
+    return Result(found, lines)
 
 
 def glue(
+    use: options.Loading,
     model: str = typer.Argument(..., help="The word glue."),
     data: list[str] = typer.Argument(..., help="The folder that holds the folders of the tasks."),
     glue_model: str = typer.Option(None, "--model", help="The model to fine-tune on each task."),
     out: str = typer.Option(None, help="Where test predictions go, in the leaderboard's format."),
     set_: options.Set = [],
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Fine-tune a model on the nine tasks of GLUE, and evaluate it on each."""
-    from unmask.cli.common import Output, on_stderr, overrides
     from unmask.modalities.text.tasks.glue import evaluate_glue
 
     if glue_model is None:
         raise UserError("evaluate glue needs a model", hint="unmask evaluate glue DIR --model M [--out PREDICTIONS]")
     if len(data) != 1:
         raise UserError(f"{len(data)} folders", hint="Give the one folder that holds the tasks' folders.")
-    output = Output(json_, seed)
-    chosen = overrides(None, set_, seed=seed, precision=precision, device=device)
+    chosen = overrides(None, set_, seed=seed, **vars(use))
     found = evaluate_glue(glue_model, data[0], out=out, say=on_stderr, **chosen)
     lines = [f"{name:8}{row['metric']:12}{row['value']:.4f}" for name, row in found["tasks"].items()]
-    output.write(found, [*lines, f"mean {found['mean']:.4f}"], device=found["device"], precision=found["precision"])
+    return Result(found, [*lines, f"mean {found['mean']:.4f}"])
 
 
 def recommend(
@@ -248,9 +222,8 @@ def recommend(
     head: bool = typer.Option(True, help="fill and score must work without training."),
     ask: bool = typer.Option(False, "--ask", help="Ask for what is not given."),
     json_: options.Json = False,
-) -> None:
+) -> Result:
     """Which family and checkpoint to start from, with the reasons and the memory."""
-    from unmask.cli.common import Output
     from unmask.families import catalogue
 
     def answer(given: Any, question: str, default: Any) -> Any:
@@ -273,4 +246,4 @@ def recommend(
         lines += [f"{c['name']}  ({c['family']}, {c['parameters'] / 1e6:.0f} M parameters: {memory})"]
         lines += [f"    {reason}" for reason in c["reasons"]]
         lines += [f"    source: {c['source']}"]
-    Output(json_).write({"results": found, "unmet": notes}, lines)
+    return Result({"results": found, "unmet": notes}, lines)

@@ -11,13 +11,18 @@ from typing import Any, cast
 
 import typer
 
-from unmask.cli import options
+from unmask.cli import common, options
+from unmask.cli.common import Result, check_most, in_parts, on_stderr, scores, write_array
 from unmask.errors import UserError, first_of, option, quoted
-from unmask.files import decoded, read_text, split_lines
+from unmask.evaluation.meanings import figure_lines
+from unmask.files import check_results, decoded, read_text, split_lines
 from unmask.modalities.text.tasks.data import Columns, read_rows
+from unmask.registry import load
+from unmask.writing import write_json_lines
 
 
 def fill(
+    use: options.Loading,
     model: options.Model,
     text: str = typer.Argument(
         ..., help="Text with [MASK], or a file with one per line (tables: column text; -: stdin)."
@@ -30,21 +35,13 @@ def fill(
     longest: int = typer.Option(1, min=1, help="Answers of up to this many tokens for the one blank of a text."),
     out: str = typer.Option(None, help="JSON lines to write."),
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Fill the blanks of texts."""
-    from unmask.cli.common import Output, on_stderr
-    from unmask.files import check_results
     from unmask.modalities.text.uses.filling import BLANK, bare_notes, special_notes, unknown_notes
-    from unmask.registry import load
-    from unmask.writing import write_json_lines
 
-    output = Output(json_, seed)
     check_results([out], [text])
     texts = read_lines(text)
-    loaded = load(model, device=device, precision=precision)
+    loaded = use.load(model)
     bare = [place for place, one in enumerate(texts) if not one.strip()]
     some = len(bare) < len(texts)  # else refused, as a text without a blank is
     results = loaded.fill(
@@ -74,26 +71,21 @@ def fill(
             lines.append(f"  blank {number}: {shown}")
     count = sum(len(result["slots"]) for result in results)
     found = {"out": out, "rows": len(results), "filled_slots": count, "results": results}
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)
 
 
 def score(
+    use: options.Loading,
     model: options.Model,
     text: str = typer.Argument(..., help="A text, or a file with one text per line (tables: column text; -: stdin)."),
     mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
-    from unmask.cli.common import PART, Output, in_parts, on_stderr, write_scores
     from unmask.modalities.text.uses.filling import special_notes, unknown_notes
-    from unmask.registry import load
 
-    output = Output(json_)
     texts = read_lines(text)
-    loaded = load(model, device=device, precision=precision)
-    if len(texts) > PART:
+    loaded = use.load(model)
+    if len(texts) > common.PART:
         loaded.check(texts)  # a text that is too long is named by its place among all
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
@@ -105,7 +97,7 @@ def score(
     for row in results:
         shown = f"{'-':>10}" if row["score"] is None else f"{row['score']:10.3f}"
         lines.append(f"{shown}  {row['slots']:4d} tokens  {row['text']}")
-    write_scores(output, loaded, results, lines)
+    return scores(loaded, results, lines)
 
 
 def _unscored_notes(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -132,15 +124,10 @@ def embed(
     prompt_name: str | None = typer.Option(None, help="The folder's name of a prompt: query, passage."),
     precision: str = typer.Option("auto", help="auto, fp32, bf16 or int8."),
     device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Embed texts, one row per line, order kept."""
-    from unmask.cli.common import Output, in_parts, on_stderr, write_array
-    from unmask.files import check_results
     from unmask.modalities.text.uses.filling import bare_notes, cut_notes, nothing_to_read, special_notes, unknown_notes
-    from unmask.registry import load
 
-    output = Output(json_)
     check_results([out], [text])
     loaded = load(model, device=device, precision=precision)
     texts = read_lines(text)
@@ -155,10 +142,11 @@ def embed(
     shape = write_array(parts, len(texts), out)
     found = {"out": out, "rows": shape[0], "shape": list(shape), "cut": cut}
     lines = [f"{out}: {shape[0]} x {shape[1]}"]
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)
 
 
 def evaluate(
+    use: options.Loading,
     model: options.Model,
     data: list[str] = typer.Argument(
         ..., help="Held-out text: files, folders, globs. Or minimal pairs (BLiMP): .jsonl, folders, .zip."
@@ -175,21 +163,14 @@ def evaluate(
         help="Where documents of .txt end: blank (lines), line or file; default blank, or line without blank lines.",
     ),
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Loss, perplexity and accuracy on the hidden tokens of held-out text; accuracy on minimal pairs."""
-    from unmask.cli.common import Output, check_most, on_stderr
-    from unmask.evaluation.meanings import figure_lines
     from unmask.modalities.text.reading.documents import ReadReport
     from unmask.modalities.text.reading.sources import drawn, iter_documents
     from unmask.modalities.text.tokens.building import corpus_notes
     from unmask.modalities.text.uses.minimal_pairs import is_minimal_pairs, matching
-    from unmask.registry import load
 
     check_most(most)
-    output = Output(json_, seed)
     named = matching(data)
     paired = [source for source in named if is_minimal_pairs(source)]
     if paired:
@@ -202,8 +183,7 @@ def evaluate(
         of_texts |= {"nelbo_draws": nelbo_draws != 4, "nelbo_tokens": nelbo_tokens != 16384}
         if given := [option(name) for name, value in of_texts.items() if value]:
             raise UserError(f"{', '.join(given)}: for texts, and these are minimal pairs", hint="Leave it out.")
-        _evaluate_pairs(load(model, device=device, precision=precision), paired, most, output)
-        return
+        return _evaluate_pairs(use.load(model), paired, most, seed)
     read = ReadReport()
     way = cast(Any, document or "auto")
     documents = iter_documents(data, column=column, report=read, document=way, say=on_stderr)
@@ -212,7 +192,7 @@ def evaluate(
         on_stderr(line)
     if some:
         on_stderr(f"evaluated: {some} ({option('most', 'N')} takes more)")
-    loaded = load(model, device=device, precision=precision)
+    loaded = use.load(model)
     found = loaded.evaluate(
         texts, ratio=ratio, seed=seed, nelbo_draws=nelbo_draws, nelbo_tokens=nelbo_tokens, say=on_stderr
     )
@@ -225,28 +205,28 @@ def evaluate(
         rules["nelbo"] = f"{counted}: {found['unigram_nats']:.4f}"
         rules["nelbo_perplexity"] = f"{counted}: {found['unigram_perplexity']:,.1f}"
     lines = figure_lines(found, shown, rules=rules)
-    output.write(found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result(found, lines, loaded)
 
 
-def _evaluate_pairs(loaded: Any, data: Sequence[str], most: int | None, output: Any) -> None:
+def _evaluate_pairs(loaded: Any, data: Sequence[str], most: int | None, seed: int) -> Result:
     """What `evaluate` says of minimal pairs."""
-    from unmask.cli.common import on_stderr
     from unmask.modalities.text.uses.minimal_pairs import evaluate_minimal_pairs, read_minimal_pairs, some_of_each
 
     pairs = read_minimal_pairs(*data)
     if most is not None:
-        pairs = some_of_each(pairs, most, seed=output.seed)
-    found = evaluate_minimal_pairs(loaded, pairs, seed=output.seed, say=on_stderr)
+        pairs = some_of_each(pairs, most, seed=seed)
+    found = evaluate_minimal_pairs(loaded, pairs, seed=seed, say=on_stderr)
     interval = "" if found["low"] is None else f" ({found['low']:.1%} to {found['high']:.1%})"
     lines = [
         f"right pairs: {found['accuracy']:.1%}{interval}, {found['pairs']:,} pairs, {found['ties']} of them ties",
         f"chance: 50.0%; always the shorter sentence: {found['shorter']:.1%}",
     ]
     lines += [f"  {name:28}{share:7.1%}" for name, share in found["by_field"].items()]
-    output.write({"rows": found["pairs"]} | found, lines, device=str(loaded.device), precision=loaded.precision)
+    return Result({"rows": found["pairs"]} | found, lines, loaded)
 
 
 def generate(
+    use: options.Loading,
     model: options.Model,
     prefix: str = typer.Option("", help="What the texts begin with; kept as it is."),
     suffix: str = typer.Option("", help="What they end with; with a prefix what lies between is filled in."),
@@ -264,20 +244,12 @@ def generate(
     remask_by: str = typer.Option("random", help="Which are taken back: random, or the least likely (confidence)."),
     out: str = typer.Option(None, help="JSON lines to write."),
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Draw new texts: all tokens are hidden, and filled in a few at a time."""
-    from unmask.cli.common import Output, on_stderr
-    from unmask.files import check_results
     from unmask.modalities.text.uses.generating import shown_little, unknown_given
-    from unmask.registry import load
-    from unmask.writing import write_json_lines
 
-    output = Output(json_, seed)
     check_results([out], [])
-    loaded = load(model, device=device, precision=precision)
+    loaded = use.load(model)
     warnings = [
         warning for warning in (shown_little(loaded), unknown_given(loaded, prefix, suffix)) if warning is not None
     ]
@@ -299,7 +271,7 @@ def generate(
     if out is not None:
         write_json_lines(results, out)
     found = {"out": out, "rows": len(results), "results": results, "warnings": warnings}
-    output.write(found, [r["text"] for r in results], device=str(loaded.device), precision=loaded.precision)
+    return Result(found, [r["text"] for r in results], loaded)
 
 
 def read_lines(source: str) -> list[str]:
@@ -353,6 +325,7 @@ def _some(lines: list[str], source: str | Path) -> list[str]:
 
 
 def zeroshot(
+    use: options.Loading,
     model: options.Model,
     data: str = typer.Argument(..., help="A file with one text per line (tables: column text; -: stdin), or a text."),
     label: list[str] = typer.Option(..., help="A label; give two or more."),
@@ -366,18 +339,11 @@ def zeroshot(
     ),
     out: str = typer.Option(None, help="Where the predictions go, .jsonl."),
     seed: options.Seed = 0,
-    precision: options.Precision = "auto",
-    device: options.Device = "auto",
-    json_: options.Json = False,
-) -> None:
+) -> Result:
     """Classify texts without training: by an NLI head where the model has one, else by masked prompts."""
-    from unmask.cli.common import Output, on_stderr
-    from unmask.files import check_results
     from unmask.modalities.text.tasks.zeroshot import zero_shot
-    from unmask.writing import write_json_lines
 
     check_results([out], [data])
-    output = Output(json_, seed)
     verbalisers: dict[str, list[str]] = {}
     for pair in words:
         name, equals, listed = pair.partition("=")
@@ -393,14 +359,13 @@ def zeroshot(
         template=template,
         verbalisers=verbalisers or None,
         calibrate=calibrate,
-        device=device,
-        precision=precision,
         say=on_stderr,
+        **vars(use),
     )
     if out is not None:
         write_json_lines(rows, out)
     lines = list(map(_line, rows)) if out is None else [out]
-    output.write({"results": rows, **about}, lines, device=about["device"], precision=about["precision"])
+    return Result({"results": rows, **about}, lines)
 
 
 def _line(row: Mapping[str, Any]) -> str:
