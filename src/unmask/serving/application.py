@@ -52,29 +52,36 @@ class Request:
         self.path: Mapping[str, str] = scope.get("path_params", {})
 
 
-class Endpoint:
-    """An address: checks who asks, has a handler answer, and says what is wrong in one form.
+class Address:
+    """An address: checks who asks, has the handler of a method answer, and says what is wrong in one form.
 
     Args:
-        key: whether it needs one, where the server has keys.
+        by_method: the handlers, and whether each needs a key, where the server has keys.
         tei: whether it speaks as text-embeddings-inference does.
     """
 
-    def __init__(self, gateway: Gateway, handler: Handler, *, key: bool = True, tei: bool = False) -> None:
-        self.gateway, self.handler, self.key, self.tei = gateway, handler, key, tei
+    def __init__(self, gateway: Gateway, by_method: Mapping[str, tuple[Handler, bool]], *, tei: bool = False) -> None:
+        self.gateway, self.by_method, self.tei = gateway, by_method, tei
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            check_head(scope, self.gateway.limits)
-            self.gateway.check(request.headers, key=self.key)
-            reply = await self.handler(request)
-        except ClientGone:
-            return
-        except Exception as error:
-            reply = failure(error)
-        if self.tei and reply.status >= 400:
-            reply = replace(reply, body=json_body(in_words_of_tei(orjson.loads(reply.body)["error"])))
+        request, method = Request(scope, receive), scope["method"]
+        if method in self.by_method:
+            handler, key = self.by_method[method]
+            try:
+                check_head(scope, self.gateway.limits)
+                self.gateway.check(request.headers, key=key)
+                reply = await handler(request)
+            except ClientGone:
+                return
+            except Exception as error:
+                reply = failure(error)
+            if self.tei and reply.status >= 400:
+                reply = replace(reply, body=json_body(in_words_of_tei(orjson.loads(reply.body)["error"])))
+        elif method == "OPTIONS" and cors_headers(self.gateway, request):
+            reply = Reply(204, b"")
+        else:
+            allowed = ", ".join(sorted(self.by_method))
+            reply = Reply.of(Refused(405, f"{method[:20]} is not read here", hint=f"Expected {allowed}."))
         await respond(self.gateway, reply, request, send)
 
 
@@ -139,10 +146,10 @@ def application(gateway: Gateway) -> Starlette:
         "/page/{file}": (ask.page, False),
     }
     posts: dict[str, Handler] = {
-        "/": ask.bare,
-        "/models/{model}": ask.bare,
-        "/models/{model}/pipeline/{task}": ask.task,
-        "/models/{model}/tei/{tei}": ask.tei,
+        "/": ask.of_model("huggingface/"),
+        "/models/{model}": ask.of_model("huggingface/"),
+        "/models/{model}/pipeline/{task}": ask.of_model("huggingface/{task}"),
+        "/models/{model}/tei/{tei}": ask.of_model("tei/{tei}"),
         "/models/{model}/{verb}": ask.verb,
         "/embed": ask.dialect("tei/embed"),
         "/predict": ask.dialect("tei/predict"),
@@ -150,13 +157,10 @@ def application(gateway: Gateway) -> Starlette:
     }
     routes = []
     for path in dict.fromkeys([*looks, *posts]):
-        by_method = {}
-        if path in looks:
-            handler, key = looks[path]
-            by_method["GET"] = by_method["HEAD"] = Endpoint(gateway, handler, key=key)
+        by_method = dict.fromkeys(("GET", "HEAD"), looks[path]) if path in looks else {}
         if path in posts:
-            by_method["POST"] = Endpoint(gateway, posts[path], tei=path in TEI)
-        routes.append(Route(path, Methods(gateway, by_method), methods=None))
+            by_method["POST"] = posts[path], True
+        routes.append(Route(path, Address(gateway, by_method, tei=path in TEI), methods=None))
 
     async def wrong(request: Any, error: Exception) -> Any:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -169,25 +173,6 @@ def application(gateway: Gateway) -> Starlette:
         return send_it
 
     return Starlette(routes=routes, exception_handlers={HTTPException: wrong})
-
-
-class Methods:
-    """An address with an endpoint per method."""
-
-    def __init__(self, gateway: Gateway, by_method: Mapping[str, Endpoint]) -> None:
-        self.gateway, self.by_method = gateway, by_method
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = self.by_method.get(scope["method"])
-        if endpoint is not None:
-            await endpoint(scope, receive, send)
-            return
-        request, allowed = Request(scope, receive), ", ".join(sorted(self.by_method))
-        if scope["method"] == "OPTIONS" and cors_headers(self.gateway, request):
-            reply = Reply(204, b"")
-        else:
-            reply = Reply.of(Refused(405, f"{scope['method'][:20]} is not read here", hint=f"Expected {allowed}."))
-        await respond(self.gateway, reply, request, send)
 
 
 def _ok(value: Any) -> Reply:
@@ -232,7 +217,7 @@ class _Asking:
 
     async def info(self, request: Request) -> Reply:
         """What text-embeddings-inference and `InferenceClient.get_endpoint_info` ask for."""
-        name = request.path.get("model") or self._only("a model")
+        name = request.path.get("model") or self._only()
         model = self._known(name)
         about, limits = model["about"], self.gateway.limits
         return _ok(
@@ -282,18 +267,20 @@ class _Asking:
             raise Refused(404, "no such page", hint="The page is at /.")
         return Reply(200, found, _page_headers(name))
 
-    async def bare(self, request: Request) -> Reply:
-        """What `InferenceClient(model=address)` sends."""
-        name = request.path.get("model") or self._only("a model")
-        return await self._dialect(name, "huggingface/", request)
+    def of_model(self, action: str) -> Handler:
+        """A dialect of the model that the address names, or of the only one; the address may hold the task."""
 
-    async def task(self, request: Request) -> Reply:
-        """A task of the hub by its name."""
-        return await self._dialect(request.path["model"], f"huggingface/{request.path['task']}", request)
+        async def handler(request: Request) -> Reply:
+            name = request.path.get("model") or self._only()
+            family, _, task = action.format_map(request.path).partition("/")
+            known = self._known(name)["dialects"]
+            if f"{family}/{task}" not in known:
+                alike = [a.partition("/")[2] for a in known if a.startswith(f"{family}/") and not a.endswith("/")]
+                what = f"{name} does not answer {task[:60] or family}"
+                raise Refused(404, what, hint=suggest(task[:60], alike or known))
+            return await self._ask(name, f"{family}/{task}", request)
 
-    async def tei(self, request: Request) -> Reply:
-        """What text-embeddings-inference reads, of one model."""
-        return await self._dialect(request.path["model"], f"tei/{request.path['tei']}", request)
+        return handler
 
     async def verb(self, request: Request) -> Reply:
         """A verb by its name."""
@@ -325,20 +312,11 @@ class _Asking:
             raise Refused(404, f"no model {name[:60]!r}", hint=suggest(name[:60], self.gateway.models))
         return self.gateway.models[name]
 
-    def _only(self, what: str) -> str:
+    def _only(self) -> str:
         names = list(self.gateway.models)
         if len(names) > 1:
             raise Refused(400, f"{len(names)} models are served", hint=f"Name one: /models/{names[0]}, ...")
         return names[0]
-
-    async def _dialect(self, name: str, action: str, request: Request) -> Reply:
-        known = self._known(name)["dialects"]
-        if action not in known:
-            family = action.partition("/")[0]
-            alike = [a.partition("/")[2] for a in known if a.startswith(f"{family}/") and not a.endswith("/")]
-            task = action.partition("/")[2]
-            raise Refused(404, f"{name} does not answer {task[:60] or family}", hint=suggest(task[:60], alike or known))
-        return await self._ask(name, action, request)
 
     async def _ask(self, name: str, action: str, request: Request) -> Reply:
         return await self.gateway.answer(name, action, request.receive, request.headers)

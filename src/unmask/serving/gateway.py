@@ -58,10 +58,6 @@ class Gateway:
     _probes: asyncio.Task[None] | None = None
     _probed: float = 0.0
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Answers are handed over to this loop."""
-        self.loop = loop
-
     def deliver(self, done: list[tuple[Ask, Reply]]) -> None:
         """Answers, from a thread of the backend, to those who wait for them."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -131,7 +127,7 @@ class Gateway:
                 reply = await self._reply(ask, receive)
             finally:
                 self.metrics.waiting -= 1
-                held.let_go()
+                self.held_bytes -= held.size
             status = reply.status
             return reply
         except Refused as refused:
@@ -214,9 +210,6 @@ class Held:
             raise self.gateway._too_many()
         self.gateway.held_bytes += more
         self.size += more
-
-    def let_go(self) -> None:
-        self.gateway.held_bytes -= self.size
 
 
 class ClientGone(Exception):

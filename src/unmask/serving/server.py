@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
 
     async def _until_stopped(self) -> None:
         loop = asyncio.get_running_loop()
-        self.gateway.begin(loop)
+        self.gateway.loop = loop
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)

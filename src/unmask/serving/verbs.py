@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.serving.shapes import Anything, Shape, checked
+from unmask.serving.shapes import REQUIRED, Anything, Field, ListOf, Open, Record, Shape, checked
 
 BATCH_SLOTS = 4096
 """Slots (tokens, cells, patches, events) that are worked on at a time."""
@@ -38,6 +38,11 @@ class Work:
     run: Callable[[Sequence[Any]], Sequence[Any]]
     finish: Callable[[Sequence[Any]], Any]
     together: Hashable = None
+
+
+def alone(run: Callable[[], Any], slots: int) -> Work:
+    """Work of one piece, which shares no batch: what is drawn depends on all that is asked for together."""
+    return Work(items=[None], slots=[slots], run=lambda _: [run()], finish=lambda answers: answers[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +114,7 @@ class Served:
 
     def described(self) -> dict[str, Any]:
         """As JSON: everything but the work."""
-        fields = [
+        verbs, dialects = (
             {
                 name: {
                     "about": verb.about,
@@ -118,17 +123,17 @@ class Served:
                     "example": verb.example,
                     "raw": verb.raw is not None,
                 }
-                for name, verb in verbs.items()
+                for name, verb in some.items()
             }
-            for verbs in (self.verbs, self.dialects)
-        ]
-        return {
-            "kind": self.kind,
-            "about": dict(self.about),
-            "task": self.task,
-            "verbs": fields[0],
-            "dialects": fields[1],
-        }
+            for some in (self.verbs, self.dialects)
+        )
+        about = dict(self.about)
+        return {"kind": self.kind, "about": about, "task": self.task, "verbs": verbs, "dialects": dialects}
+
+
+def records(about: str = "", default: Any = REQUIRED, /, **fields: Field) -> Field:
+    """A list of open records with these fields, as answers have them."""
+    return Field(ListOf(Open(Record(**fields))), about, default)
 
 
 def adapted(
@@ -164,24 +169,17 @@ def adapted(
     return Verb(about=about, request=request, answer=shape or Anything(), prepare=prepare, **more)
 
 
-def chosen_by_shape(verbs: Mapping[str, Verb], default: str, *, about: str, elsewhere: str) -> Verb:
-    """What a body at an address without a verb is: the one whose `telling` says so, else the default one.
-
-    Args:
-        elsewhere: where each is asked by name, with {name} in it.
-    """
-
-    def pick(body: Any) -> Verb:
-        sure = [verb for verb in verbs.values() if verb.telling is not None and verb.telling(body)]
-        return sure[0] if len(sure) == 1 else verbs[default]
+def chosen_by_shape(verbs: Mapping[str, Verb], default: str, *, about: str) -> Verb:
+    """What a body at an address without a task of the hub is: the one whose `telling` says so, else the default one."""
 
     def prepare(body: Any) -> Work:
-        verb = pick(body)
+        sure = [verb for verb in verbs.values() if verb.telling is not None and verb.telling(body)]
+        verb = sure[0] if len(sure) == 1 else verbs[default]
         try:
             return verb.prepare(checked(verb.request, body))
         except UserError as error:
             if verb is verbs[default] and len(verbs) > 1:
-                others = ", ".join(elsewhere.format(name=name) for name in verbs if name != default)
+                others = ", ".join(f"pipeline/{name} below this address" for name in verbs if name != default)
                 error.hint = f"{error.hint} This was read as {default}; others: {others}.".strip()
             raise
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -63,24 +61,13 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
     return Served(kind="events", about=about, verbs=verbs)
 
 
-def _alone(model: EventModel, events: Events, run: Callable[[Events], Any], times: int = 1) -> Work:
-    """Work of one piece."""
-    unknown = unknown_of(model.histories(events))
-    return Work(
-        items=[events],
-        slots=[sum(_slots(model, events)) * times],
-        run=lambda some: [run(one) for one in some],
-        finish=lambda answers: {**answers[0], "unknown": unknown},
-    )
-
-
-def _together(
+def _work(
     model: EventModel,
     events: Events,
     run: Callable[[Events, Sequence[Any]], Sequence[Any]],
-    finish: Callable[[list[Any]], dict[str, Any]],
     *,
     how: Hashable,
+    finish: Callable[[list[Any]], dict[str, Any]] = lambda rows: {"results": rows},
     beside: Sequence[Any] | None = None,
     times: int = 1,
 ) -> Work:
@@ -88,19 +75,19 @@ def _together(
 
     Args:
         run: (patients, what stands beside each) -> an answer to each.
+        how: patients with the same are worked on together.
         finish: the answers to a request's -> JSON; codes that the model does not know are said with them.
-        how: patients with the same are worked on together; None: with nobody's.
         beside: what else belongs to each patient.
         times: how often the model reads them, about.
     """
     unknown = unknown_of(model.histories(events))
     own = [None] * len(events) if beside is None else beside
 
-    def each(some: Sequence[tuple[Events, Any]]) -> Sequence[Any]:
+    def each(some: Sequence[tuple[tuple[Events, int], Any]]) -> Sequence[Any]:
         return run(joined([one for one, _ in some]), [b for _, b in some])
 
     return Work(
-        items=list(zip(each_patient(events), own, strict=True)),
+        items=[((events, n), one) for n, one in enumerate(own)],
         slots=[length * times for length in _slots(model, events)],
         run=each,
         finish=lambda answers: {**finish(list(answers)), "unknown": unknown},
@@ -123,94 +110,90 @@ def _rows(frame: pl.DataFrame, events: Events) -> list[list[dict[str, Any]]]:
     return out
 
 
+def _verb(
+    model: EventModel,
+    limits: Limits,
+    about: str,
+    work: Callable[[Events, Any], Work],
+    fields: Mapping[str, Field] = MappingProxyType({}),
+    *,
+    time: str | None = None,
+    example: Mapping[str, Any] = MappingProxyType({}),
+) -> Verb:
+    """A verb about patients.
+
+    Args:
+        work: (the patients, the body) -> the work.
+        fields: of the request, behind the patients.
+        time: what is done at the `prediction_time` of each patient; None: they have none.
+        example: the rest of one, behind its patient.
+    """
+    when = f"{time}: later events are not looked at; default the last event."
+    more = {} if time is None else {"prediction_time": Field(TIME, when, None)}
+    codes = model.folder.vocabulary.codes
+    event = {"time": "2020-03-01", "code": codes[0] if codes else "GLUCOSE", "numeric_value": None}
+    return Verb(
+        about=about,
+        request=Record(patients=patients_field(limits, **more), **fields),
+        prepare=lambda body: work(events_of(body["patients"]), body),
+        example={"patients": [{"events": [event]}], **example},
+    )
+
+
 def _fill(model: EventModel, limits: Limits) -> Verb:
-    def prepare(body: Any) -> Work:
+    def work(events: Events, body: Any) -> Work:
         top, level = body["top"], body["level"]
 
         def run(found: Events, _: Sequence[Any]) -> list[Any]:
             return _rows(model.fill(found, top=top, level=level), found)
 
-        events = events_of(body["patients"])
-        return _together(model, events, run, lambda rows: {"results": rows}, how=("fill", top, level))
+        return _work(model, events, run, how=("fill", top, level))
 
-    return Verb(
-        about="Missing values with an interval, and the likeliest next events, of each patient.",
-        request=Record(
-            patients=patients_field(limits),
-            top=Field(Number(0, 1000, whole=True), "Next events per patient; 0 leaves them out.", 5),
-            level=Field(Number(0.01, 0.99), "Of the intervals.", 0.9),
-        ),
-        prepare=prepare,
-        example={"patients": [_example(model)]},
-    )
+    fields = {
+        "top": Field(Number(0, 1000, whole=True), "Next events per patient; 0 leaves them out.", 5),
+        "level": Field(Number(0.01, 0.99), "Of the intervals.", 0.9),
+    }
+    about = "Missing values with an interval, and the likeliest next events, of each patient."
+    return _verb(model, limits, about, work, fields)
 
 
 def _expect(model: EventModel, limits: Limits) -> Verb:
-    def prepare(body: Any) -> Work:
-        events = events_of(body["patients"])
+    def run(found: Events, _: Sequence[Any]) -> list[Any]:
+        histories = model.histories(found)
+        model.folder.model.to(model.device)
+        rows = [timeline(model.folder, histories, n, None) for n in range(len(found))]
+        for one in rows:
+            for row in one:
+                row["time"] = None if row["time"] == STATIC else np.datetime64(row["time"], "us").astype(object)
+        return rows
 
-        def run(found: Events) -> dict[str, Any]:
-            histories = model.histories(found)
-            model.folder.model.to(model.device)
-            rows = [timeline(model.folder, histories, n, None) for n in range(len(found))]
-            for one in rows:
-                for row in one:
-                    row["time"] = None if row["time"] == STATIC else np.datetime64(row["time"], "us").astype(object)
-            return {"results": rows}
-
-        return _alone(model, events, run, times=8)
-
-    return Verb(
-        about="What was expected at each event of a patient, every visit hidden alone; intervals hold 80 %.",
-        request=Record(patients=patients_field(limits)),
-        prepare=prepare,
-        example={"patients": [_example(model)]},
-    )
+    about = "What was expected at each event of a patient, every visit hidden alone; intervals hold 80 %."
+    return _verb(model, limits, about, lambda events, _: _work(model, events, run, how="expect", times=8))
 
 
 def _score(model: EventModel, limits: Limits) -> Verb:
-    def prepare(body: Any) -> Work:
+    def work(events: Events, body: Any) -> Work:
         by = body["by"]
+        return _work(
+            model, events, lambda found, _: _rows(model.score(found, by=by), found), how=("score", by), times=8
+        )
 
-        def run(found: Events, _: Sequence[Any]) -> list[Any]:
-            return _rows(model.score(found, by=by), found)
-
-        events = events_of(body["patients"])
-        return _together(model, events, run, lambda rows: {"results": rows}, how=("score", by), times=8)
-
-    return Verb(
-        about="How natural each patient, visit or event is to the model, in nats; the lower, the more surprising.",
-        request=Record(
-            patients=patients_field(limits),
-            by=Field(Text(known=("patient", "visit", "event")), "One row per.", "patient"),
-        ),
-        prepare=prepare,
-        example={"patients": [_example(model)]},
-    )
+    about = "How natural each patient, visit or event is to the model, in nats; the lower, the more surprising."
+    by = Field(Text(known=("patient", "visit", "event")), "One row per.", "patient")
+    return _verb(model, limits, about, work, {"by": by})
 
 
 def _embed(model: EventModel, limits: Limits) -> Verb:
-    def prepare(body: Any) -> Work:
-        return _together(
+    def work(events: Events, _: Any) -> Work:
+        return _work(
             model,
-            events_of(body["patients"]),
+            events,
             lambda found, _: list(model.embed(found)),
-            lambda vectors: {"embeddings": np.stack(vectors)},
             how="embed",
+            finish=lambda vectors: {"embeddings": np.stack(vectors)},
         )
 
-    return Verb(
-        about="One vector per patient.",
-        request=Record(patients=patients_field(limits)),
-        prepare=prepare,
-        example={"patients": [_example(model)]},
-    )
-
-
-def _example(model: EventModel) -> dict[str, Any]:
-    """A patient with one event."""
-    codes = model.folder.vocabulary.codes
-    return {"events": [{"time": "2020-03-01", "code": codes[0] if codes else "GLUCOSE", "numeric_value": None}]}
+    return _verb(model, limits, "One vector per patient.", work)
 
 
 def _times(body: Any, events: Events) -> list[int]:
@@ -227,31 +210,24 @@ def _points(events: Events, times: Sequence[int]) -> Labels:
 
 
 def _outcome(model: EventModel, limits: Limits) -> Verb:
-    def prepare(body: Any) -> Work:
-        events = events_of(body["patients"])
+    def run(found: Events, times: Sequence[int]) -> list[Any]:
+        points, target, p = model.probabilities(found, _points(found, times))
+        return pl.DataFrame(target.columns(p, points)).to_dicts()
 
-        def run(found: Events, times: Sequence[int]) -> list[Any]:
-            points, target, p = model.probabilities(found, _points(found, times))
-            return pl.DataFrame(target.columns(p, points)).to_dicts()
+    def finish(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+        return {"results": [{name: row[name] for name in known} for row in rows]}
 
-        def finish(rows: list[dict[str, Any]]) -> dict[str, Any]:
-            known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-            return {"results": [{name: row[name] for name in known} for row in rows]}
+    def work(events: Events, body: Any) -> Work:
+        return _work(model, events, run, how="outcome", finish=finish, beside=_times(body, events), times=2)
 
-        return _together(model, events, run, finish, how="outcome", beside=_times(body, events), times=2)
-
-    at = Field(TIME, "When the outcome is asked for: later events are not looked at; default the last event.", None)
-    return Verb(
-        about="The outcome that the head was fine-tuned for, at a prediction time of each patient.",
-        request=Record(patients=patients_field(limits, prediction_time=at)),
-        prepare=prepare,
-        example={"patients": [_example(model)]},
-    )
+    about = "The outcome that the head was fine-tuned for, at a prediction time of each patient."
+    return _verb(model, limits, about, work, time="When the outcome is asked for")
 
 
 def _ask(model: EventModel, limits: Limits, example: str) -> Verb:
-    def prepare(body: Any) -> Work:
-        events, questions = events_of(body["patients"]), tuple(body["questions"])
+    def work(events: Events, body: Any) -> Work:
+        questions = tuple(body["questions"])
         check_questions(model, events, questions)
 
         def run(found: Events, times: Sequence[int]) -> list[Any]:
@@ -259,22 +235,18 @@ def _ask(model: EventModel, limits: Limits, example: str) -> Verb:
             rows = frame.select("question", "probability", "unanswered").to_dicts()
             return [rows[n : n + len(questions)] for n in range(0, len(rows), len(questions))]
 
-        work = functools.partial(_together, model, events, run, lambda rows: {"results": rows}, how=("ask", questions))
-        return work(beside=_times(body, events), times=2)
+        return _work(model, events, run, how=("ask", questions), beside=_times(body, events), times=2)
 
-    at = Field(TIME, "When it is asked: later events are not looked at; default the last event.", None)
-    asked = ListOf(Text(longest=1000), most=MOST_QUESTIONS, least=1)
-    return Verb(
-        about="How probable is what is to come of each patient, without a label.",
-        request=Record(
-            patients=patients_field(limits, prediction_time=at),
-            questions=Field(asked, f"Such as {example!r}."),
-        ),
-        prepare=prepare,
-        example={
-            "patients": [_example(model)],
-            "questions": [example],
-        },
+    asked = Field(ListOf(Text(longest=1000), most=MOST_QUESTIONS, least=1), f"Such as {example!r}.")
+    about = "How probable is what is to come of each patient, without a label."
+    return _verb(
+        model,
+        limits,
+        about,
+        work,
+        {"questions": asked},
+        time="When it is asked",
+        example={"questions": [example]},
     )
 
 
@@ -331,33 +303,20 @@ def events_of(patients: Sequence[Mapping[str, Any]]) -> Events:
     )
 
 
-def each_patient(events: Events) -> list[Events]:
-    """The patients one by one."""
-    return [
-        replace(
-            events,
-            subjects=events.subjects[n : n + 1],
-            offsets=np.array([0, end - start]),
-            time=events.time[start:end],
-            code=events.code[start:end],
-            value=events.value[start:end],
-        )
-        for n, (start, end) in enumerate(pairwise(events.offsets.tolist()))
-    ]
-
-
-def joined(some: Sequence[Events]) -> Events:
-    """Patients of several requests, who are numbered anew: ids of one request mean nothing in another."""
-    codes = sorted({code for one in some for code in one.codes})
-    place_of = {code: n for n, code in enumerate(codes)}
-    numbers = [np.array([place_of[code] for code in one.codes], np.int32) for one in some]
+def joined(some: Sequence[tuple[Events, int]]) -> Events:
+    """Patients of several requests by their places there, numbered anew: ids of one mean nothing in another."""
+    rows = [slice(*events.offsets[n : n + 2]) for events, n in some]
+    parts = [(events, events.code[own], own) for (events, _), own in zip(some, rows, strict=True)]
+    known = sorted({events.codes[code] for events, codes, _ in parts for code in set(codes.tolist())})
+    place_of = {name: n for n, name in enumerate(known)}
+    code = [place_of[events.codes[code]] for events, codes, _ in parts for code in codes.tolist()]
     return Events(
-        subjects=np.arange(sum(map(len, some))),
-        offsets=np.r_[0, np.cumsum(np.concatenate([np.diff(one.offsets) for one in some]))],
-        time=np.concatenate([one.time for one in some]),
-        code=np.concatenate([own[one.code] for own, one in zip(numbers, some, strict=True)]),
-        value=np.concatenate([one.value for one in some]),
-        codes=codes,
+        subjects=np.arange(len(some)),
+        offsets=np.r_[0, np.cumsum([len(codes) for _, codes, _ in parts])],
+        time=np.concatenate([events.time[own] for events, _, own in parts]),
+        code=np.array(code, np.int32),
+        value=np.concatenate([events.value[own] for events, _, own in parts]),
+        codes=known,
     )
 
 

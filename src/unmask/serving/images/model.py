@@ -25,7 +25,7 @@ from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.reconstruct import chosen_pixels
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Field, Flag, ListOf, Number, Open, Record, Text
-from unmask.serving.verbs import Served, Verb, Work, adapted
+from unmask.serving.verbs import Served, Verb, Work, adapted, alone, records
 
 
 def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: str = "auto") -> Served:
@@ -63,16 +63,6 @@ def _images(limits: Limits) -> Field:
     return Field(ListOf(Text(), most=limits.items, least=1), "Pictures: files in base64 (PNG, JPEG, TIFF, ...).")
 
 
-def _alone(images: ImageSet, model: ImageModel, run: Callable[[ImageSet], Any]) -> Work:
-    """Work of one piece: what is drawn of a picture depends on its place among all."""
-    return Work(
-        items=[images],
-        slots=[len(images) * model.config.slots],
-        run=lambda some: [run(one) for one in some],
-        finish=lambda answers: answers[0],
-    )
-
-
 def _together(
     images: ImageSet,
     model: ImageModel,
@@ -92,7 +82,7 @@ def _together(
     """
     beside = np.zeros(len(images)) if beside is None else beside
     if images.missing is not None or images.tiles is not None:
-        return _alone(images, model, lambda found: finish(list(run(found, beside))))
+        return alone(lambda: finish(list(run(images, beside))), len(images) * model.config.slots)
 
     def each(some: Sequence[tuple[np.ndarray, np.ndarray]]) -> Sequence[Any]:
         pixels, own = (np.stack(parts) for parts in zip(*some, strict=True))
@@ -185,7 +175,8 @@ def _image_classification(verb: Verb) -> Verb:
 
 
 def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
-    height, width = model.config.image
+    config = model.config
+    height, width = config.image
 
     def prepare(body: Any) -> Work:
         images = _uploaded(model, body, limits)
@@ -193,19 +184,18 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
         box = tuple(body["box"]) if body["box"] is not None else None
         seed, steps, temperature = body["seed"], body["steps"], body["temperature"]
         ratio = model.hidden_ratio if body["ratio"] is None and mask is None and box is None else body["ratio"]
-        hidden = chosen_pixels(model.config, images, ratio=ratio, box=box, mask=mask, gaps=False, seed=seed)
+        hidden = chosen_pixels(config, images, ratio=ratio, box=box, mask=mask, gaps=False, seed=seed)
 
         def run(found: ImageSet, hidden: np.ndarray) -> list[dict[str, Any]]:
             made = model.reconstruct(found, mask=hidden, steps=steps, temperature=temperature, seed=seed)
-            return [
-                _shown(*one, pixels=body["pixels"]) for one in zip(made.original, made.hidden, made.filled, strict=True)
-            ]
+            parts = zip(made.original, made.hidden, made.filled, strict=True)
+            return [_shown(*one, pixels=body["pixels"]) for one in parts]
 
         def finish(rows: list[Any]) -> dict[str, Any]:
             return {"results": rows, "height": height, "width": width}
 
         if steps > 1 or temperature > 0:
-            return _alone(images, model, lambda found: finish(run(found, hidden)))
+            return alone(lambda: finish(run(images, hidden)), len(images) * config.slots)
         return _together(images, model, run, finish, how=("reconstruct", body["pixels"]), beside=hidden)
 
     return Verb(
@@ -214,7 +204,7 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
             images=_images(limits),
             mask=Field(
                 ListOf(ListOf(Number(0, 1))),
-                f"Rows of 0 and 1 over the patches ({model.config.grid[0]} x {model.config.grid[1]}) or pixels "
+                f"Rows of 0 and 1 over the patches ({config.grid[0]} x {config.grid[1]}) or pixels "
                 f"({height} x {width}) of the model's size: 1 is hidden.",
                 None,
             ),
@@ -231,18 +221,12 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
         ),
         answer=Open(
             Record(
-                results=Field(
-                    ListOf(
-                        Open(
-                            Record(
-                                original=Field(Text(), "PNG in base64."),
-                                hidden=Field(Text(), "With what is hidden in grey."),
-                                filled=Field(Text(), "With what is hidden predicted."),
-                                share_hidden=Field(Number(0, 1), "Of the pixels."),
-                                pixels=Field(Anything(), "shape, dtype, and data: little-endian numbers.", None),
-                            )
-                        )
-                    )
+                results=records(
+                    original=Field(Text(), "PNG in base64."),
+                    hidden=Field(Text(), "With what is hidden in grey."),
+                    filled=Field(Text(), "With what is hidden predicted."),
+                    share_hidden=Field(Number(0, 1), "Of the pixels."),
+                    pixels=Field(Anything(), "shape, dtype, and data: little-endian numbers.", None),
                 )
             )
         ),

@@ -24,7 +24,7 @@ from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import as_polars
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, MapOf, Nothing, Number, Open, Record, Text
-from unmask.serving.verbs import Served, Verb, Work, adapted
+from unmask.serving.verbs import Served, Verb, Work, adapted, alone, records
 
 
 def serve(path: str | Path, *, limits: Limits) -> Served:
@@ -32,32 +32,35 @@ def serve(path: str | Path, *, limits: Limits) -> Served:
     model = load(path)
     verbs = {
         "impute": _impute(model, limits),
-        "score": _score(model, limits),
-        "embed": _embed(model, limits),
+        "score": _of_rows(
+            model,
+            limits,
+            "Pseudo-log-likelihood of rows, and the least likely cell of each.",
+            model.table.log_prob,
+            lambda found, frame: {"results": model.scored(found, frame)},
+            how="score",
+            times=len(model.schema.modelled),
+        ),
+        "embed": _of_rows(
+            model,
+            limits,
+            "One vector per row.",
+            model.table.embed,
+            lambda found, _: {"embeddings": np.ascontiguousarray(found)},
+            how="embed",
+        ),
     }
     if isinstance(model.table.network, RowModel):
         verbs["synthesize"] = _synthesize(model, limits)
     if stored_outcome(model) is not None:
         verbs["survival"] = _survival(model, limits)
-    kinds = {
-        "numeric": "quantity",
-        "integer": "quantity",
-        "datetime": "date",
-        "ordinal": "category",
-        "nominal": "category",
-        "binary": "category",
-    }
     schema = model.schema
     columns = [
         {
             "name": c.name,
-            "kind": kinds[c.kind],
+            "kind": "date" if c.kind == "datetime" else "quantity" if c.is_quantity else "category",
             "categories": list(c.categories),
-            "low": c.low,
-            "high": c.high,
-            "unit": c.unit,
-            "decimals": c.decimals,
-            "format": c.format,
+            **{name: getattr(c, name) for name in ("low", "high", "unit", "decimals", "format")},
         }
         for c in (schema.columns[i] for i in schema.modelled)
     ]
@@ -78,14 +81,8 @@ def serve(path: str | Path, *, limits: Limits) -> Served:
     return Served(kind="table", about=about, verbs=verbs, dialects=dialects)
 
 
-def _alone(rows: int, columns: int, run: Callable[[], Any], times: int = 1) -> Work:
-    """Work of one piece: what is drawn of a table depends on all its rows."""
-    return Work(
-        items=[None],
-        slots=[rows * columns * max(times, 1)],
-        run=lambda _: [run()],
-        finish=lambda answers: answers[0],
-    )
+def _slots(model: TableModel, rows: int, times: int = 1) -> int:
+    return rows * len(model.schema.modelled) * times
 
 
 def _together(
@@ -131,7 +128,7 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
                 done = complete(model, frame, draws=draws, seed=body["seed"], **how)
                 return {"draws": [rows_of(table) for table in done.tables], **told(done)}
 
-            return _alone(len(frame), len(model.schema.modelled), drawn, draws)
+            return alone(drawn, _slots(model, len(frame), draws))
         read = read_incomplete(model, frame, interval=coverage, **how)
 
         def finish(found: Imputed) -> dict[str, Any]:
@@ -163,22 +160,16 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
         answer=Open(
             Record(
                 rows=Field(ListOf(MapOf(CELL)), "The rows, completed.", None),
-                intervals=Field(
-                    ListOf(
-                        Open(
-                            Record(
-                                row=Field(Number(whole=True), "Its place."),
-                                column=Field(Text()),
-                                value=Field(CELL),
-                                low=Field(Anything(), "End of the interval, of a quantity.", None),
-                                high=Field(Anything(), "", None),
-                                probability=Field(Anything(), "Of the value, of a category.", None),
-                                probabilities=Field(Anything(), "Of every level, of a category.", None),
-                            )
-                        )
-                    ),
+                intervals=records(
                     "One per filled cell.",
                     None,
+                    row=Field(Number(whole=True), "Its place."),
+                    column=Field(Text()),
+                    value=Field(CELL),
+                    low=Field(Anything(), "End of the interval, of a quantity.", None),
+                    high=Field(Anything(), "", None),
+                    probability=Field(Anything(), "Of the value, of a category.", None),
+                    probabilities=Field(Anything(), "Of every level, of a category.", None),
                 ),
                 draws=Field(ListOf(ListOf(MapOf(CELL))), "With `draws`: that many completed tables.", None),
                 cells=Field(Number(whole=True), "How many were filled."),
@@ -198,47 +189,35 @@ def _example(model: TableModel) -> dict[str, Any]:
     return found | {columns[0].name: None}
 
 
-def _score(model: TableModel, limits: Limits) -> Verb:
+def _of_rows(
+    model: TableModel,
+    limits: Limits,
+    about: str,
+    run: Callable[[list[np.ndarray]], np.ndarray],
+    answer: Callable[[np.ndarray, Frame], dict[str, Any]],
+    *,
+    how: str,
+    times: int = 1,
+) -> Verb:
+    """A verb about each row alone; see `_together`."""
+
     def prepare(body: Any) -> Work:
         frame, columns, notes = model.coded(frame_of(body["rows"]), body["absent"])
         return _together(
             columns,
-            model.table.log_prob,
-            _rows_between,
-            lambda found: {"warnings": notes, "results": model.scored(found, frame)},
-            how="score",
-            times=len(columns),
+            run,
+            lambda found, start, end: found[start:end],
+            lambda found: {"warnings": notes, **answer(found, frame)},
+            how=how,
+            times=times,
         )
 
     return Verb(
-        about="Pseudo-log-likelihood of rows, and the least likely cell of each.",
+        about=about,
         request=Record(rows=rows_field(limits), absent=ABSENT),
         prepare=prepare,
         example={"rows": [_example(model)]},
     )
-
-
-def _embed(model: TableModel, limits: Limits) -> Verb:
-    def prepare(body: Any) -> Work:
-        _, columns, notes = model.coded(frame_of(body["rows"]), body["absent"])
-        return _together(
-            columns,
-            model.table.embed,
-            _rows_between,
-            lambda found: {"warnings": notes, "embeddings": np.ascontiguousarray(found)},
-            how="embed",
-        )
-
-    return Verb(
-        about="One vector per row.",
-        request=Record(rows=rows_field(limits), absent=ABSENT),
-        prepare=prepare,
-        example={"rows": [_example(model)]},
-    )
-
-
-def _rows_between(found: np.ndarray, start: int, end: int) -> np.ndarray:
-    return found[start:end]
 
 
 def _synthesize(model: TableModel, limits: Limits) -> Verb:
@@ -249,7 +228,7 @@ def _synthesize(model: TableModel, limits: Limits) -> Verb:
             made = synthesize(model, body["rows"], **options)
             return {"rows": rows_of(made.table), "notes": list(made.notes)}
 
-        return _alone(body["rows"], len(model.schema.modelled), with_warnings(run))
+        return alone(with_warnings(run), _slots(model, body["rows"]))
 
     return Verb(
         about="Draw new rows: every cell given those drawn before it, none copied from a real row.",
@@ -279,7 +258,7 @@ def _survival(model: TableModel, limits: Limits) -> Verb:
                 model, frame, absent=body["absent"], times=body["times"] or None, draws=draws, seed=body["seed"]
             )
 
-        return _alone(len(frame), len(model.schema.modelled), with_warnings(run), draws)
+        return alone(with_warnings(run), _slots(model, len(frame), draws))
 
     return Verb(
         about="The survival of new rows, and the share who had each event by a time, missing covariates drawn.",

@@ -43,7 +43,6 @@ def of(verbs: Mapping[str, Verb], tokenizer: Tokenizer) -> tuple[dict[str, Verb]
         hub,
         main,
         about=f"What `InferenceClient(model=address)` sends: {main}, and what can be nothing else.",
-        elsewhere="pipeline/{name} below this address",
     )
     if "embed" in verbs:
         found["openai/embeddings"] = _openai(verbs["embed"])
@@ -78,18 +77,25 @@ def _hub(
     )
 
 
+def _per_text(answer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """The answer to each text; to a text that is in no list its own.
+
+    Args:
+        answer: (what a verb says of a text, the parameters) -> the answer.
+    """
+
+    def answers(found: Any, inputs: Any, parameters: Any) -> Any:
+        rows = [answer(row, parameters) for row in found["results"]]
+        return rows[0] if isinstance(inputs, str) else rows
+
+    return answers
+
+
 def _default(shape: Shape, about: str, default: Any = None) -> Field:
     return Field(shape, about, default)
 
 
 def _fill_mask(verb: Verb, tokenizer: Tokenizer) -> Verb:
-    def ask(inputs: Any, parameters: Any) -> Any:
-        return _given(texts=inputs, top=parameters["top_k"], candidates=parameters["targets"])
-
-    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
-        rows = [_blanks(result, tokenizer) for result in found["results"]]
-        return rows[0] if isinstance(inputs, str) else rows
-
     return _hub(
         verb,
         "Fill the blank of a text; of several blanks a list for each.",
@@ -98,8 +104,8 @@ def _fill_mask(verb: Verb, tokenizer: Tokenizer) -> Verb:
             top_k=_default(Number(1, 1000, whole=True), "Candidates per blank; default 5."),
             targets=_default(ListOf(Text(), least=1), "Compare these answers alone."),
         ),
-        ask,
-        answer,
+        lambda inputs, given: _given(texts=inputs, top=given["top_k"], candidates=given["targets"]),
+        _per_text(lambda row, _: _blanks(row, tokenizer)),
         example={"inputs": f"Water {tokenizer.mask_token} at 100 degrees."},
     )
 
@@ -128,15 +134,6 @@ def _blanks(result: Any, tokenizer: Tokenizer) -> Any:
 
 
 def _feature_extraction(verb: Verb) -> Verb:
-    def ask(body: Any) -> Any:
-        return _given(
-            texts=body["inputs"],
-            normalise=body["normalize"],
-            truncate=body["truncate"],
-            dimensions=body["dimensions"],
-            prompt_name=body["prompt_name"],
-        )
-
     return adapted(
         verb,
         about="One vector per text, pooled as the model says.",
@@ -149,9 +146,19 @@ def _feature_extraction(verb: Verb) -> Verb:
             dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
             encoding_format=_default(Text(known=("float",)), "Numbers as numbers."),
         ),
-        ask=ask,
-        answer=lambda found, body: found["embeddings"],
+        ask=_embedded,
+        answer=lambda found, _: found["embeddings"],
         example={"inputs": ["Water boils."]},
+    )
+
+
+def _embedded(body: Any) -> dict[str, Any]:
+    return _given(
+        texts=body["inputs"],
+        normalise=body["normalize"],
+        truncate=body["truncate"],
+        dimensions=body["dimensions"],
+        prompt_name=body["prompt_name"],
     )
 
 
@@ -170,9 +177,9 @@ def _sentence_similarity(verb: Verb) -> Verb:
 
 
 def _text_classification(verb: Verb) -> Verb:
-    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
-        rows = [_ranked(row, parameters["top_k"]) for row in found["results"]]
-        return rows if isinstance(inputs, list) else [rows[0]]  # the client takes the first of a list of lists
+    def ask(inputs: Any, _: Any) -> Any:
+        one = [inputs["text"], inputs["text_pair"]] if isinstance(inputs, dict) else inputs
+        return {"texts": inputs if isinstance(inputs, list) else [one]}
 
     (text,) = verb.example["texts"]
     return _hub(
@@ -182,18 +189,15 @@ def _text_classification(verb: Verb) -> Verb:
         Record(
             top_k=_default(Number(1, whole=True), "Labels to give; default all."),
         ),
-        lambda inputs, _: {"texts": inputs if isinstance(inputs, list) else [_text_or_pair(inputs)]},
-        answer,
+        ask,
+        # Of one text too: the client takes the first of a list of lists.
+        lambda found, _, parameters: [_ranked(row, parameters["top_k"]) for row in found["results"]],
         shape=ListOf(LABELLED),
         example={"inputs": text if isinstance(text, str) else dict(zip(PAIR.fields, text, strict=True))},
     )
 
 
-def _text_or_pair(inputs: Any) -> Any:
-    return inputs if isinstance(inputs, str) else [inputs["text"], inputs["text_pair"]]
-
-
-def _ranked(row: Any, top: int | None) -> list[dict[str, Any]]:
+def _ranked(row: Any, top: int | None = None) -> list[dict[str, Any]]:
     if "probabilities" not in row:
         if row.get("value") is None:
             raise UserError("a text without anything to read", hint="Send a text with words.")
@@ -205,23 +209,12 @@ def _ranked(row: Any, top: int | None) -> list[dict[str, Any]]:
 
 
 def _token_classification(verb: Verb) -> Verb:
-    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
+    names = {"entity_group": "label", "score": "probability", "word": "text", "start": "start", "end": "end"}
+
+    def entities(row: Any, parameters: Any) -> Any:
         ignored = parameters["ignore_labels"] or ()
-        rows = [
-            [
-                {
-                    "entity_group": e["label"],
-                    "score": e["probability"],
-                    "word": e["text"],
-                    "start": e["start"],
-                    "end": e["end"],
-                }
-                for e in row["entities"] or ()
-                if e["label"] not in ignored
-            ]
-            for row in found["results"]
-        ]
-        return rows[0] if isinstance(inputs, str) else rows
+        kept = [entity for entity in row["entities"] or () if entity["label"] not in ignored]
+        return [{name: entity[own] for name, own in names.items()} for entity in kept]
 
     return _hub(
         verb,
@@ -232,7 +225,7 @@ def _token_classification(verb: Verb) -> Verb:
             ignore_labels=_default(ListOf(Text()), "Leave these out."),
         ),
         lambda inputs, _: {"texts": [inputs] if isinstance(inputs, str) else inputs},
-        answer,
+        _per_text(entities),
         example={"inputs": "Ada Lovelace lived in London."},
     )
 
@@ -278,10 +271,6 @@ def _zero_shot(verb: Verb) -> Verb:
                 template = template.replace("{label}", "{text}")
         return _given(texts=inputs, labels=parameters["candidate_labels"], template=template)
 
-    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
-        rows = [_ranked(row, None) for row in found["results"]]
-        return rows[0] if isinstance(inputs, str) else rows
-
     return _hub(
         verb,
         "Labels of a text without training, the likeliest first.",
@@ -292,7 +281,7 @@ def _zero_shot(verb: Verb) -> Verb:
             hypothesis_template=_default(Text(), "With {} for the label; for a masked model with {} and [MASK]."),
         ),
         ask,
-        answer,
+        _per_text(lambda row, _: _ranked(row)),
         shape=Either((LABELLED, ListOf(LABELLED)), "the labels of a text, or of each of a list"),
         telling=lambda body: _has(body, "candidate_labels", "parameters"),
         example={"inputs": "What a fine day.", "parameters": {"candidate_labels": ["good", "bad"]}},
@@ -360,14 +349,8 @@ def _tei_embed(verb: Verb) -> Verb:
             prompt_name=_default(Text(), "The folder's name of a prompt."),
             dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
         ),
-        ask=lambda body: _given(
-            prompt_name=body["prompt_name"],
-            texts=body["inputs"],
-            normalise=body["normalize"],
-            truncate=body["truncate"],
-            dimensions=body["dimensions"],
-        ),
-        answer=lambda found, body: found["embeddings"],
+        ask=_embedded,
+        answer=lambda found, _: found["embeddings"],
         example={"inputs": ["Water boils."]},
     )
 
@@ -383,7 +366,7 @@ def _tei_predict(verb: Verb) -> Verb:
             truncate=_default(Flag(), "Cut texts that are too long.", False),
         ),
         ask=_predicted,
-        answer=lambda found, body: _rows(found, isinstance(body["inputs"], str)),
+        answer=lambda found, body: _per_text(lambda row, _: _ranked(row))(found, body["inputs"], None),
         example={"inputs": verb.example["texts"]},
     )
 
@@ -394,8 +377,3 @@ def _predicted(body: Any) -> Any:
     inputs = [body["inputs"]] if isinstance(body["inputs"], str) else body["inputs"]
     texts = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in inputs]
     return {"texts": texts, "truncate": body["truncate"]}
-
-
-def _rows(found: Any, single: bool) -> Any:
-    rows = [_ranked(row, None) for row in found["results"]]
-    return rows[0] if single else rows

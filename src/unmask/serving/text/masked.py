@@ -15,7 +15,7 @@ from unmask.modalities.text.uses.model import TextModel, scored
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text, maybe
 from unmask.serving.text.vectors import WARNINGS, check_lengths, listed, texts_field, warnings_of
-from unmask.serving.verbs import Verb, Work
+from unmask.serving.verbs import Verb, Work, records
 
 TOP, LONGEST, STEPS = 1000, 8, 64
 """Most candidates per blank, longest answer in tokens, and most rounds of filling."""
@@ -80,18 +80,12 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
             longest=Field(Number(1, LONGEST, whole=True), "Answers of up to so many tokens.", 1),
         ),
         answer=Record(
-            results=Field(
-                ListOf(
-                    Open(
-                        Record(
-                            text=Field(Text()),
-                            filled=Field(Text(), "With the likeliest values written in."),
-                            log_probability=Field(Number(), "Of `filled`, jointly, in nats."),
-                            slots=Field(ListOf(MapOf(ListOf(_CANDIDATE))), "Of each blank its candidates."),
-                        )
-                    )
-                ),
+            results=records(
                 "One per text, in order.",
+                text=Field(Text()),
+                filled=Field(Text(), "With the likeliest values written in."),
+                log_probability=Field(Number(), "Of `filled`, jointly, in nats."),
+                slots=Field(ListOf(MapOf(ListOf(_CANDIDATE))), "Of each blank its candidates."),
             ),
             warnings=WARNINGS,
         ),
@@ -135,18 +129,12 @@ def _score(model: TextModel, limits: Limits) -> Verb:
             tokens=Field(Flag(), "Give the log-probability of every token too.", False),
         ),
         answer=Record(
-            results=Field(
-                ListOf(
-                    Open(
-                        Record(
-                            text=Field(Text()),
-                            score=Field(maybe(Number()), "Nats, summed; null where nothing is scored."),
-                            slots=Field(Number(whole=True), "Tokens scored."),
-                            unscored=Field(Number(whole=True), "Unknown and special tokens, which are not."),
-                        )
-                    )
-                ),
+            results=records(
                 "One per text, in order.",
+                text=Field(Text()),
+                score=Field(maybe(Number()), "Nats, summed; null where nothing is scored."),
+                slots=Field(Number(whole=True), "Tokens scored."),
+                unscored=Field(Number(whole=True), "Unknown and special tokens, which are not."),
             ),
             warnings=WARNINGS,
         ),

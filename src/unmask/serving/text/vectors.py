@@ -14,7 +14,7 @@ from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.filling import bare_notes, cut_notes, nothing_to_read, special_notes, unknown_notes
 from unmask.modalities.text.uses.model import TextModel
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Either, Field, Flag, ListOf, Number, Open, Record, Shape, Text
+from unmask.serving.shapes import Either, Field, Flag, ListOf, Number, Open, Record, Text
 from unmask.serving.verbs import Verb, Work
 
 
@@ -144,13 +144,8 @@ def _similarity(model: TextModel, limits: Limits) -> Verb:
     )
 
 
-def one_or_more(limits: Limits) -> Shape:
-    """A text, or a list of them."""
-    return Either((Text(), ListOf(Text(), most=limits.items)), "a text or a list of texts")
-
-
 def texts_field(limits: Limits, about: str = "A text, or a list of them.") -> Field:
-    return Field(one_or_more(limits), about)
+    return Field(Either((Text(), ListOf(Text(), most=limits.items)), "a text or a list of texts"), about)
 
 
 def listed(texts: Any, limits: Limits) -> list[str]:
