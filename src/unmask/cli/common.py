@@ -155,6 +155,13 @@ def scores(loaded: Any, results: Sequence[Mapping[str, Any]], lines: Sequence[st
     return Result(found, lines, loaded)
 
 
+def embedded(loaded: Any, parts: Iterable[Any], rows: int, out: str, **more: Any) -> Result:
+    """What `embed` prints, once the vectors are written; `more` stands in the JSON too."""
+    shape = write_array(parts, rows, out)
+    found = {"out": out, "rows": shape[0], "shape": list(shape), **more}
+    return Result(found, [f"{out}: {shape[0]} x {shape[1]}"], loaded)
+
+
 def run_lines(result: Any, out: str, *, rate: str, held: str, notes: Sequence[str] = ()) -> list[str]:
     """What a pretraining run tells people.
 

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 from unmask.cli import options
 from unmask.cli.common import Output, Result
 from unmask.errors import UserError
-from unmask.modality import Case, Command, Modality
+from unmask.modality import Command, Modality
 from unmask.plugins import resolve
 from unmask.registry import kind_of, modalities
 
@@ -77,11 +77,8 @@ def _for_typer(function: Callable[..., Any]) -> Callable[..., None]:
 
 def readers_of(one: Modality, name: str) -> dict[str, TyperCommand]:
     """The cases of a modality's command, ready to read their options."""
-    return {label: _command(case, name) for label, case in one.cases(name).items()}
-
-
-def _command(case: Case, name: str) -> TyperCommand:
-    return command_of(resolve(case.run), name, case.without.split())
+    cases = one.cases(name)
+    return {label: command_of(resolve(case.run), name, case.without.split()) for label, case in cases.items()}
 
 
 def kind_of_data(data: str) -> str:
@@ -171,8 +168,9 @@ class Dispatch(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The arguments by the names that the first case gives them."""
-        first = next(iter(self.shown.values()), None)
-        return [*super().collect_usage_pieces(ctx), *(_arguments(first, ctx) if first else ())]
+        first = [p for command in list(self.shown.values())[:1] for p in command.params]
+        arguments = [p for p in first if p.param_type_name == "argument"]
+        return [*super().collect_usage_pieces(ctx), *(piece for p in arguments for piece in p.get_usage_pieces(ctx))]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """What all cases read first, then what only some read, under their names."""
@@ -197,10 +195,6 @@ class Dispatch(TyperCommand):
 def name_of(command: TyperCommand) -> str:
     """The name of a command; all of ours have one."""
     return command.name or ""
-
-
-def _arguments(command: TyperCommand, ctx: Any) -> list[str]:
-    return [piece for p in command.params if p.param_type_name == "argument" for piece in p.get_usage_pieces(ctx)]
 
 
 def flags(readers: Readers) -> dict[str, bool | None]:

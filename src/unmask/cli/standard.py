@@ -20,7 +20,7 @@ from pathlib import Path
 import typer
 
 from unmask.cli import options
-from unmask.cli.common import Result, run_lines, scores, write_array
+from unmask.cli.common import Result, embedded, run_lines, scores
 from unmask.evaluation.meanings import figure_lines
 from unmask.files import check_results
 from unmask.plugins import resolve
@@ -90,9 +90,7 @@ def embed(
     check_results([out], [data])
     loaded = use.load(model)
     array = loaded.embed(data)
-    write_array([array], len(array), out)
-    found = {"out": out, "rows": len(array), "shape": list(array.shape)}
-    return Result(found, [f"{out}: {array.shape[0]} x {array.shape[1]}"], loaded)
+    return embedded(loaded, [array], len(array), out)
 
 
 def evaluate(

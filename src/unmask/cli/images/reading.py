@@ -42,17 +42,13 @@ def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False
 
 
 def account(images: Any) -> tuple[dict[str, Any], list[str]]:
-    """What was made of the files, as figures and in words."""
+    """What was made of the files, and how many pictures could not be read, and which (of files that are decoded as they
+    come once all were looked at); and the former in words."""
     from unmask.modalities.images.reading.account import describe, told
 
     found = describe(images)
-    return found, told(found)
-
-
-def skipped(images: Any) -> dict[str, Any]:
-    """How many pictures could not be read, and which; of files that are decoded as they come once all were looked
-    at."""
-    return {"skipped": len(images.skipped), "skipped_names": [name for name, _ in images.skipped]}
+    names = [name for name, _ in images.skipped]
+    return {"data": found, "skipped": len(names), "skipped_names": names}, told(found)
 
 
 def describe(

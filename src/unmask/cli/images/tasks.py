@@ -8,7 +8,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result
-from unmask.cli.images.reading import account, reading, skipped
+from unmask.cli.images.reading import account, reading
 from unmask.errors import UserError
 from unmask.files import check_results
 from unmask.writing import write_json_lines
@@ -62,5 +62,5 @@ def predict(
     images = loaded.read(data, labelled=False, **reading(set_, table=True))
     count = write_json_lines(loaded.predicted(images), out)
     described, lines = account(images)
-    found = {"out": out, "rows": count, "pictures": count, "data": described, **skipped(images)}
+    found = {"out": out, "rows": count, "pictures": count, **described}
     return Result(found, [*lines, f"{out}: {count} pictures"], loaded)

@@ -9,7 +9,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, check_most, scores, write_array
-from unmask.cli.images.reading import account, reading, skipped
+from unmask.cli.images.reading import account, reading
 from unmask.errors import UserError
 from unmask.evaluation.meanings import figure_lines
 from unmask.files import check_results
@@ -92,7 +92,7 @@ def fill(
     figures = figures_of(done, loaded.config.patch)
     described, lines = account(images)
     pictures = figures["rows"]
-    found = {"out": out, "pictures": pictures, **figures, "data": described, **skipped(images)}
+    found = {"out": out, "pictures": pictures, **figures, **described}
     some = f"the first {DRAWN} of " if target.suffix != ".npy" and pictures > DRAWN else ""
     mean = figures["rmse_of_mean"]
     lines.append(
@@ -126,7 +126,7 @@ def score(
     of = {"pixels": "of their pixels", "patterns": "of patches at mean 0 and deviation 1, all that it predicts"}
     lines.append(f"log-densities {of[loaded.scored]}, in nats")
     lines += [f"{r['score']:12.2f}  {r['slots']:4d} patches  {r['name']}" for r in results]
-    return scores(loaded, results, lines, scored=loaded.scored, data=described, **skipped(images))
+    return scores(loaded, results, lines, scored=loaded.scored, **described)
 
 
 def embed(
@@ -154,7 +154,7 @@ def embed(
     else:
         write_array([array], len(array), out)
     described, lines = account(images)
-    found = {"out": out, "rows": len(array), "shape": list(array.shape), "data": described, **skipped(images)}
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), **described}
     found["names"] = names
     lines = [*lines, f"{out}: {array.shape[0]} x {array.shape[1]}"]
     return Result(found, lines, loaded)
@@ -194,7 +194,8 @@ def evaluate(
     how: dict[str, Any] = {} if tuned else {"pooling": pooling or "mean"}
     found = loaded.evaluate(images, seed=seed, most=most, **how)
     images.notes.extend(found.pop("notes"))
-    found["data"], notes = account(images)
+    described, notes = account(images)
+    found["data"] = described["data"]
     shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
     rules = {name: "raw pixels " + f"{found['raw_' + name]:.4f}" for name in shown[:2] if "raw_" + name in found}
     lines = notes + figure_lines(found, [*shown[:2], "loss"], rules=rules)

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from unmask.cli import options
-from unmask.cli.common import Result, write_array
+from unmask.cli.common import Result, embedded, scores
 from unmask.cli.table.impute import Filling, impute_table
 from unmask.cli.table.reading import Reading, table_model, warned_of
 from unmask.errors import UserError
@@ -43,9 +43,7 @@ def score(
     frame = reading.read_for(loaded, table)
     with warned_of() as messages:
         results = loaded.score(frame, absent=absent)
-    count = sum(r["slots"] for r in results)
-    found = {"rows": len(results), "slots": count, "results": results, "warnings": messages}
-    return Result(found, score_lines(results))
+    return scores(loaded, results, score_lines(results), warnings=messages)
 
 
 def score_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -72,9 +70,7 @@ def embed(
     loaded = table_model(model)
     with warned_of() as messages:
         array = loaded.embed(table, absent=absent)
-    write_array([array], len(array), out)
-    found = {"out": out, "rows": len(array), "shape": list(array.shape), "warnings": messages}
-    return Result(found, [f"{out}: {array.shape[0]} x {array.shape[1]}"])
+    return embedded(loaded, [array], len(array), out, warnings=messages)
 
 
 def evaluate(

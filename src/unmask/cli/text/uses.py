@@ -12,7 +12,7 @@ from typing import Any, cast
 import typer
 
 from unmask.cli import common, options
-from unmask.cli.common import Result, check_most, in_parts, on_stderr, scores, write_array
+from unmask.cli.common import Result, check_most, embedded, in_parts, on_stderr, scores
 from unmask.errors import UserError, first_of, option, quoted
 from unmask.evaluation.meanings import figure_lines
 from unmask.files import check_results, decoded, read_text, split_lines
@@ -139,10 +139,7 @@ def embed(
     for line in [*notes, *bare_notes(bare, len(texts), "their vectors say nothing of them")]:
         on_stderr(line)
     parts = in_parts(texts, lambda some: loaded.embed(some, pooling=pooling, **how))
-    shape = write_array(parts, len(texts), out)
-    found = {"out": out, "rows": shape[0], "shape": list(shape), "cut": cut}
-    lines = [f"{out}: {shape[0]} x {shape[1]}"]
-    return Result(found, lines, loaded)
+    return embedded(loaded, parts, len(texts), out, cut=cut)
 
 
 def evaluate(
