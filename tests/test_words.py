@@ -24,7 +24,7 @@ MOST = {
     "apart": 20,
     "parted": 7,
     "begun": 9,
-    "mine": 12,
+    "mine": 11,
     "company": 0,
     "whose": 4,
     "tells": 3,

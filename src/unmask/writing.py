@@ -204,13 +204,22 @@ def _lock(path: Path, wait: Callable[[str], None] | None, busy: str) -> IO[str] 
         file.close()
 
 
+def first_of_all() -> bool:
+    """Whether this process prints messages and writes models: of several of a launcher (torchrun) the first does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextlib.contextmanager
 def own_folder(folder: str | Path, *, busy: str = "writes a model there") -> Iterator[Path]:
-    """Within, this process alone writes into a folder, which is made for its owner alone where it is not there.
+    """Within, this process alone writes into a folder, which is made for its owner alone where it is not there; of
+    several processes of a launcher the first.
 
     A folder that was made and in which nothing was written is removed.
     """
     folder = check_folder(folder)
+    if not first_of_all():
+        yield folder
+        return
     made = not folder.exists()
     try:
         with contextlib.ExitStack() as held:
@@ -338,9 +347,14 @@ def written_folder(folder: str | Path) -> Iterator[Path]:
 
     A new folder appears by one rename, for its owner alone. In one that exists one rename says that all files are
     there, whole; then they are renamed one by one, which who reads or writes there next brings to an end
-    (`brought_to_an_end`) where it was cut. Its other files stay.
+    (`brought_to_an_end`) where it was cut. Its other files stay. What other processes of a launcher than the first
+    write goes nowhere.
     """
     folder = Path(folder)
+    if not first_of_all():
+        with temporary_folder() as nowhere:
+            yield Path(nowhere)
+        return
     with own_folder(folder):
         fresh = _is_empty(folder) and os.access(folder.parent, os.W_OK)
         new = temporary_name(folder) if fresh else folder / ".saving"

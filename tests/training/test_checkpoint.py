@@ -20,6 +20,7 @@ from unmask.training.checkpoint import (
     load_checkpoint,
     load_latest,
     read_weights,
+    restore_random_state,
     save_checkpoint,
 )
 from unmask.training.optimiser import build_optimiser, step
@@ -68,7 +69,7 @@ def test_resume_is_bit_identical(tmp_path, kind):
     assert (loaded.path, loaded.step, loaded.extra) == (path, 3, {"cursor": [1, 2]})
     again.load_state_dict(loaded.model_state)
     optimiser_again.load_state_dict(loaded.optimiser_state)
-    loaded.restore_random_state()
+    restore_random_state(loaded.random_state)
     _train(again, optimiser_again, 3)
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name]), name

@@ -76,7 +76,7 @@ def test_engines_of_accelerate_are_refused(monkeypatch, variable, name):
         check_launcher()
 
 
-def test_tables_and_fine_tuning_take_one_process(monkeypatch):
+def test_tables_take_one_process(monkeypatch):
     check_one_process("a table's fit")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="a table's fit takes one process, the launcher started 2"):

@@ -78,7 +78,7 @@ def test_a_run_that_stopped_early_stays_so_until_it_is_given_another_end(tmp_pat
 def falling_then_rising(monkeypatch, losses: list[float]) -> None:
     """Held-out losses as planned; what the model does otherwise stays as it is."""
     looks = iter(losses)
-    monkeypatch.setattr(validation, "held_out_metrics", lambda *_, **__: {"loss": next(looks, 9.0)})
+    monkeypatch.setattr(validation.Validation, "metrics", lambda *_: {"loss": next(looks, 9.0)})
 
 
 @pytest.mark.parametrize("resumed", [False, True])

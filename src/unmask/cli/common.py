@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 from unmask.errors import UserError, suggest
 from unmask.files import json_text
 from unmask.progress import counted, reporting_to
+from unmask.writing import first_of_all
 
 T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -63,7 +63,7 @@ class Output:
         stopped = result.get("stopped") == "signal"
         if stopped:
             lines = [f"stopped by a signal after step {result['steps']}; --resume continues"]
-        if os.environ.get("RANK", "0") != "0":
+        if not first_of_all():
             pass  # under a launcher the first process speaks for all
         elif self.as_json:
             seconds = round(time.perf_counter() - self.started, 3)
@@ -87,8 +87,9 @@ def _plain(value: Any) -> Any:
 
 
 def on_stderr(text: str) -> None:
-    """A line on stderr: how far work is."""
-    print(printable(text, sys.stderr), file=sys.stderr, flush=True)
+    """A line on stderr: how far work is. Of several processes of a launcher only the first prints."""
+    if first_of_all():
+        print(printable(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 PART = 1024

@@ -244,30 +244,19 @@ def validate(
     Args:
         without_gradients: the context it takes place in.
     """
-    with without_gradients():
-        return _validated(model, batches, corruption, seed, autocast, device)
-
-
-def _validated(
-    model: nn.Module,
-    batches: Iterable[PackedBatch],
-    corruption: Corruption,
-    seed: int,
-    autocast: Callable[[], contextlib.AbstractContextManager[Any]],
-    device: torch.device | str,
-) -> dict[str, float]:
     losses = with_loss(model)
     was_training = model.training
     model.eval()
     total, hidden = 0.0, 0
     right: float | None = 0.0
-    for batch in batches:
-        masked = replace(corruption.draw(batch, seed=seed, epoch=0), weight=None, maskable=None).to(device)
-        loss, correct = _evaluate_batch(losses, batch.to(device), masked, autocast)
-        total += loss
-        right = None if correct is None or right is None else right + correct
-        hidden += len(masked)
-        del batch, masked  # gone before the next one is made
+    with without_gradients():
+        for batch in batches:
+            masked = replace(corruption.draw(batch, seed=seed, epoch=0), weight=None, maskable=None).to(device)
+            loss, correct = _evaluate_batch(losses, batch.to(device), masked, autocast)
+            total += loss
+            right = None if correct is None or right is None else right + correct
+            hidden += len(masked)
+            del batch, masked  # gone before the next one is made
     model.train(was_training)
     accuracy = {} if right is None else {"accuracy": right / max(hidden, 1)}
     return {"loss": total / max(hidden, 1), **accuracy, "hidden_slots": float(hidden)}

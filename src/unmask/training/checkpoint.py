@@ -15,7 +15,6 @@ state.json.
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
 import json
 import pickle
@@ -23,7 +22,7 @@ import random
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,10 +63,6 @@ class Checkpoint:
     random_state: dict[str, Any] = field(repr=False)
     shards: Mapping[str, Any] | None = None
 
-    def restore_random_state(self) -> None:
-        """Put Python's, NumPy's and torch's global generators where they were when this was saved."""
-        restore_random_state(self.random_state)
-
 
 def save_checkpoint(
     folder: str | Path,
@@ -92,7 +87,8 @@ def save_checkpoint(
         keep: how many checkpoints stay on disk, this one included.
     """
     tensors, groups, scalars = flatten_optimiser(optimiser_state)
-    with writing(folder, step, keep) as temporary:
+    try:
+        temporary = begin_writing(folder, step)
         _write_tensors(temporary / "model.safetensors", model_state)
         _write_tensors(temporary / "optimiser.safetensors", tensors)
         state = {
@@ -103,20 +99,10 @@ def save_checkpoint(
             "files": {path.name: fingerprint(path) for path in sorted(temporary.iterdir())},
         }
         write_state(temporary, state)
-    return _final(folder, step)
-
-
-@contextlib.contextmanager
-def writing(folder: str | Path, step: int, keep: int) -> Iterator[Path]:
-    """A temporary folder to write a checkpoint into; after the block it is the checkpoint of `step`, and older ones are
-    removed.
-    """
-    try:
-        temporary = begin_writing(folder, step)
-        yield temporary
         end_writing(folder, step, keep)
     except (OSError, SafetensorError) as error:
         raise not_written(folder, step, error) from error
+    return _final(folder, step)
 
 
 def begin_writing(folder: str | Path, step: int) -> Path:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from unmask.core.batch import PackedBatch, place_best_fit
 from unmask.errors import UserError, setting
@@ -19,7 +18,7 @@ from unmask.training.checkpoint import Checkpoint
 from unmask.training.job import Job
 from unmask.training.launcher import check_launcher
 from unmask.training.precision import Precision, computing, resolve_device, resolve_precision
-from unmask.training.processes import first_process_says
+from unmask.training.processes import Processes
 from unmask.training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -27,16 +26,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compute:
+class Compute(Processes):
     """Where a run computes.
 
     Attributes:
-        accelerator: Accelerate's, which knows the other processes.
         device: of this process.
         precision: the number format, with the reason for it; the same in all processes.
     """
 
-    accelerator: Accelerator
     device: torch.device
     precision: Precision
 
@@ -50,45 +47,14 @@ class Compute:
         requested, device = settings.precision, accelerator.device
         if found is not None and requested == "auto":
             requested = found.extra["precision"]
-        if accelerator.num_processes == 1:
-            return cls(accelerator=accelerator, device=device, precision=resolve_precision(requested, device))
         first = resolve_precision(requested, device) if accelerator.is_main_process else None
-        half = first_process_says(accelerator, float(first is not None and first.name == "bf16"))
+        half = Processes(accelerator=accelerator).from_first(float(first is not None and first.name == "bf16"))
         precision = first or resolve_precision("bf16" if half else "fp32", device)
         return cls(accelerator=accelerator, device=device, precision=precision)
-
-    @property
-    def first_process(self) -> bool:
-        """Whether this is the process that writes files and tells people."""
-        return bool(self.accelerator.is_main_process)
-
-    @property
-    def processes(self) -> int:
-        """How many processes share a step."""
-        return int(self.accelerator.num_processes)
-
-    @property
-    def rank(self) -> int:
-        """The number of this process, from 0."""
-        return int(self.accelerator.process_index)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which the model computes in the run's precision."""
         return computing(self.precision.name, self.device)
-
-    def total(self, x: Tensor) -> Tensor:
-        """The sum of a tensor over all processes."""
-        return x if self.processes == 1 else self.accelerator.reduce(x.clone(), "sum")
-
-    def any_process(self, holds: bool) -> bool:
-        """Whether something holds in any of the processes."""
-        if self.processes == 1:
-            return holds
-        return bool(self.total(torch.tensor([float(holds)], device=self.device)) > 0)
-
-    def from_first(self, value: float) -> float:
-        """The first process's value, in all of them."""
-        return first_process_says(self.accelerator, value)
 
 
 def launch(settings: TrainSettings) -> Accelerator:

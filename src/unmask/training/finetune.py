@@ -18,14 +18,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from unmask.core.pretrain import Later
 from unmask.memory import keep_freed_memory, peak_memory
 from unmask.training.finetune_checkpoints import Checkpointer, Progress, StoppedBySignal
-from unmask.training.launcher import check_one_process
 from unmask.training.optimiser import NanGuard, step
+from unmask.training.processes import (
+    Processes,
+    check_same_everywhere,
+    others_alive,
+    own_random_numbers,
+)
 from unmask.training.schedule import rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
@@ -62,11 +68,13 @@ class Finetunable(ABC):
         keep_best: end in the best state; else in the last one.
         evaluate_last: look at the held-out data after the last step too, wherever it falls.
         evaluations_count: whether the time of looks counts towards the minutes that end a run.
+        divided: each process of a launcher takes its share of a step (`launcher.own_share`); else each does all of it.
     """
 
     keep_best: bool = True
     evaluate_last: bool = True
     evaluations_count: bool = True
+    divided: bool = True
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -82,7 +90,8 @@ class Finetunable(ABC):
 
     @abstractmethod
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
-        """Add up the gradients of a step's loss, in parts where memory asks for it; the loss, detached.
+        """Add up the gradients of a step's loss, in parts where memory asks for it; the loss, detached: of this
+        process's share of the step, which those of the others add up with to the whole.
 
         Args:
             step: its number, from 1; epoch: its epoch, from 0.
@@ -132,17 +141,6 @@ class FinetuneResult:
     peak_memory_mb: float
 
 
-@dataclass
-class _Taken:
-    """A step whose loss and gradient norm the host has not read yet; `row` is the rest of its line of the curve."""
-
-    numbers: Later
-    step: int
-    share: float
-    factor: float
-    row: dict[str, Any] | None
-
-
 class _Loop:
     """One run and its state; see `finetune`."""
 
@@ -154,9 +152,10 @@ class _Loop:
         tracker: Tracker | None,
         checkpointer: Checkpointer | None,
         members: int,
+        processes: Processes,
     ) -> None:
         self.work, self.optimiser, self.settings, self.members = work, optimiser, settings, members
-        self.tracker, self.checkpointer = tracker, checkpointer
+        self.tracker, self.checkpointer, self.processes = tracker, checkpointer, processes
         self.steps = settings.steps or UNBOUNDED
         for group in optimiser.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -168,7 +167,7 @@ class _Loop:
             self.best = {name: p.detach().clone() for name, p in work.module.named_parameters()}
         self.started, self.worked = time.perf_counter(), time.process_time()
         self.looking, self.looking_cpu, self.by_clock = 0.0, 0.0, 0.0
-        self.taken: _Taken | None = None
+        self.unread: tuple[Later, float, dict[str, Any]] | None = None
 
     def take_steps(self, until: float) -> None:
         """Steps until the end, an early stop, the end of the minutes or a signal."""
@@ -188,13 +187,17 @@ class _Loop:
             if self.by_clock >= 1.0:
                 self.stopped = "time"
                 break
-            if self.checkpointer is not None and self.checkpointer.due():
-                self._save(self.checkpointer)
-                if self.checkpointer.signals.requested:
+            if self.checkpointer is not None:
+                signal = self.processes.any_process(self.checkpointer.signals.requested)
+                if signal or self.processes.from_first(self.checkpointer.due()):
+                    self._save(self.checkpointer)
+                if signal:
                     self.stopped = "signal"
                     break
         self._read()
-        if self.checkpointer is not None and self.stopped != "signal" and self.checkpointer.keeps_end():
+        if self.checkpointer is None or self.stopped == "signal":
+            return
+        if self.processes.from_first(self.checkpointer.keeps_end()):
             self.progress.ended = self.stopped
             self._save(self.checkpointer)
 
@@ -220,7 +223,9 @@ class _Loop:
         )
 
     def _restore(self) -> None:
-        if self.checkpointer is None or self.checkpointer.found is None:
+        found = None if self.checkpointer is None else self.checkpointer.found
+        own_random_numbers(torch.initial_seed(), self.processes.rank if self.work.divided else 0, found)
+        if self.checkpointer is None or found is None:
             return
         self.progress, best = self.checkpointer.restore(self.work.module, self.optimiser)
         self.work.restore(self.progress.extra)
@@ -239,31 +244,35 @@ class _Loop:
         run, settings = self.progress, self.settings
         run.step += 1
         loss = self.work.backward(items, step=run.step, epoch=epoch)
+        if self.work.divided:
+            loss = self.processes.total(loss)
+            self.processes.sum_gradients(self.parameters)
         place = self.work.place(run.step, self.steps)
         if settings.minutes is not None:
             spent = time.perf_counter() - self.started - (0.0 if self.work.evaluations_count else self.looking)
-            place = self.by_clock = min(1.0, spent / (60 * settings.minutes))
+            place = self.by_clock = min(1.0, self.processes.from_first(spent) / (60 * settings.minutes))
         factor = rate(place, settings)
         norm = step(self.optimiser, self.parameters, clip=settings.clip, rate=factor)
         self.optimiser.zero_grad(set_to_none=True)
-        row: dict[str, Any] | None = None
+        row: dict[str, Any] = {}
         if self.tracker is not None and (run.step % settings.log_every == 0 or run.step == 1):
-            row = {"epoch": epoch, **self.work.row(factor, time.perf_counter() - self.started)}
+            row = {"step": run.step, "progress": self._share(), "epoch": epoch}
+            row |= self.work.row(factor, time.perf_counter() - self.started)
         self._read()
-        self.taken = _Taken(Later([loss, norm]), run.step, self._share(), factor, row)
+        self.unread = Later([loss, norm]), factor, row
         if norm.device.type == "cpu":
             self._read()
 
     def _read(self) -> None:
         """Whether the last step was applied, and its line of the curve. A GPU is asked once the next step is on its
         way to it, so that it need not wait for the host."""
-        taken, self.taken = self.taken, None
-        if taken is None:
+        if self.unread is None:
             return
-        loss, norm = taken.numbers.values
-        self.work.stepped(taken.factor, applied=self.guard.check(norm))
-        if self.tracker is not None and taken.row is not None:
-            self.tracker.log(taken.step, taken.share, loss=loss, gradient_norm=norm, **taken.row)
+        (numbers, factor, row), self.unread = self.unread, None
+        loss, norm = numbers.values
+        self.work.stepped(factor, applied=self.guard.check(norm))
+        if self.tracker is not None and row:
+            self.tracker.log(**row, loss=loss, gradient_norm=norm)
 
     def _share(self) -> float:
         """The share of the run that is done."""
@@ -301,7 +310,8 @@ class _Loop:
         run, module, kept = self.progress, self.work.module, True
         run.history.append({"step": run.step, **evaluation.metrics})
         if self.work.keep_best:
-            scores = np.where(np.isnan(evaluation.scores), -np.inf, evaluation.scores)
+            scores = np.array([self.processes.from_first(score) for score in evaluation.scores.tolist()])
+            scores = np.where(np.isnan(scores), -np.inf, scores)
             better = (scores > np.array(run.scores)) | (self.best is None)
             run.scores = np.where(better, scores, run.scores).tolist()
             run.waited = np.where(better, 0, np.array(run.waited) + 1).tolist()
@@ -321,7 +331,7 @@ class _Loop:
     def _save(self, checkpointer: Checkpointer) -> None:
         self._read()
         self.progress.extra = self.work.saved()
-        checkpointer.save(self.progress, self.work.module, self.best, self.optimiser)
+        checkpointer.save(self.progress, self.work.module, self.best, self.optimiser, self.processes)
 
 
 def finetune(
@@ -352,12 +362,16 @@ def finetune(
     Raises:
         StoppedBySignal: a signal ended one of several trainings of a run (`Stages`); its checkpoint is kept.
     """
-    check_one_process("fine-tuning")
     keep_freed_memory()
-    loop = _Loop(work, optimiser, settings, tracker, checkpointer, members)
+    processes = Processes.of_launcher()
+    if checkpointer is not None:
+        step = checkpointer.found.step if checkpointer.found else None
+        check_same_everywhere(processes.accelerator, {**checkpointer.fingerprint, "the checkpoint": step})
+    loop = _Loop(work, optimiser, settings, tracker, checkpointer, members, processes)
     if first is not None:
         loop.count(first, initial)
-    with contextlib.nullcontext() if checkpointer is None else checkpointer.signals:
+    signals = contextlib.nullcontext() if checkpointer is None else checkpointer.signals
+    with signals, others_alive(processes.accelerator):
         loop.take_steps(until)
     result = loop.finish()
     if checkpointer is not None and checkpointer.stages is not None and result.stopped == "signal":

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 
 from unmask.errors import UserError, option
 from unmask.training.checkpoint import Checkpoint, load_latest, save_checkpoint
+from unmask.training.processes import Processes, random_states
 from unmask.training.same_run import check_same_run
 from unmask.training.signals import SignalGuard
+from unmask.writing import first_of_all
 
 VERSION = {"the layout of checkpoints": 2}
 """Part of every fingerprint: checkpoints of another layout are not gone on from."""
@@ -92,16 +94,14 @@ class Checkpointer:
         check_same_run(self.found, self.fingerprint, run, hint="Resume with the same ones, or remove that folder.")
 
     def restore(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[Progress, dict[str, Tensor] | None]:
-        """Put model, optimiser and random generators where the run was; how far that is, and its best state so far."""
-        if self.found is None:
-            return Progress(), None
+        """Put model and optimiser where the run was; how far that is, and its best state so far."""
+        assert self.found is not None
         state: dict[str, dict[str, Tensor]] = {"now": {}, "best": {}}
         for key, tensor in self.found.model_state.items():
             part, _, name = key.partition(".")
             state[part][name] = tensor
         model.load_state_dict(state["now"])
         optimiser.load_state_dict(self.found.optimiser_state)
-        self.found.restore_random_state()
         return Progress(**self.found.extra["progress"]), state["best"] or None
 
     def kept(self) -> bool:
@@ -109,29 +109,42 @@ class Checkpointer:
         return (self.folder / "checkpoints").exists()
 
     def due(self) -> bool:
-        """Whether it is time for a checkpoint: some time after the last one, or at a signal."""
-        return self.signals.requested or time.monotonic() - (self.stages or self).saved_at > self.seconds
+        """Whether it is time for a checkpoint: some time after the last one."""
+        return time.monotonic() - (self.stages or self).saved_at > self.seconds
 
     def keeps_end(self) -> bool:
         """Whether the end of the steps is worth a checkpoint: of a stage once there is any."""
         if self.stages is None:
             return self.more and self.kept()
-        return self.due() or any(self.stages.folder.glob("*/checkpoints"))
+        return self.signals.requested or self.due() or any(self.stages.folder.glob("*/checkpoints"))
 
     def save(
-        self, progress: Progress, model: nn.Module, best: Mapping[str, Tensor] | None, optimiser: torch.optim.Optimizer
+        self,
+        progress: Progress,
+        model: nn.Module,
+        best: Mapping[str, Tensor] | None,
+        optimiser: torch.optim.Optimizer,
+        processes: Processes,
     ) -> None:
-        """Write a checkpoint; the one before it goes."""
+        """Write a checkpoint; the one before it goes. The first process does, the others wait."""
         parts = {"now": model.state_dict(), "best": best or {}}
-        save_checkpoint(
-            self.folder,
-            step=progress.step,
-            keep=1,
-            optimiser_state=optimiser.state_dict(),
-            model_state={f"{part}.{name}": t for part, state in parts.items() for name, t in state.items()},
-            extra={"progress": dataclasses.asdict(progress), "fingerprint": self.fingerprint, **self.about},
-        )
+        about = {"fingerprint": self.fingerprint, "random_states": random_states(processes.accelerator), **self.about}
+        if processes.first_process:
+            save_checkpoint(
+                self.folder,
+                step=progress.step,
+                keep=1,
+                optimiser_state=optimiser.state_dict(),
+                model_state={f"{part}.{name}": t for part, state in parts.items() for name, t in state.items()},
+                extra={"progress": dataclasses.asdict(progress), **about},
+            )
+        processes.accelerator.wait_for_everyone()
         (self.stages or self).saved_at = time.monotonic()
+
+    def remove(self) -> None:
+        """Remove it: the run is over."""
+        if first_of_all():
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class StoppedBySignal(Exception):
@@ -174,4 +187,5 @@ class Stages:
 
     def remove(self) -> None:
         """Remove all checkpoints: the run is over."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if first_of_all():
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -29,9 +29,11 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def first_of_all() -> bool:
-    """Whether this process is the one that prints messages and writes results."""
-    return os.environ.get("RANK", "0") == "0"
+def own_share(count: int) -> range:
+    """Which of the items of a step, numbered from 0, are this process's."""
+    most = -(-count // process_count())
+    begin = int(os.environ.get("RANK", "0")) * most
+    return range(begin, min(begin + most, count))
 
 
 def check_launcher() -> None:

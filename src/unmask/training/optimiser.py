@@ -194,12 +194,8 @@ class StableAdamW(Prompt):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Any = None) -> Any:
         """One update of every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in group["params"]:
@@ -223,7 +219,6 @@ class StableAdamW(Prompt):
                 parameter.mul_(1 - rate * group["weight_decay"])
                 torch.div(state["exp_avg"], root.add_(group["eps"]), out=ratio)
                 parameter.sub_(ratio.mul_(rate / (1 - beta1**count)))
-        return loss
 
 
 def muon_groups(module: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -291,12 +286,8 @@ class Muon(Prompt):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "momentum": momentum, "weight_decay": 0.0})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: Any = None) -> Any:
         """One update of every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             with_gradient = [p for p in group["params"] if p.grad is not None]
             if group.get("orthogonal"):
@@ -305,7 +296,6 @@ class Muon(Prompt):
                         self._orthogonal(parameter, rows, group)
             elif with_gradient:
                 self._adamw(with_gradient, group)
-        return loss
 
     def _orthogonal(self, parameter: Tensor, rows: list[int], group: dict[str, Any]) -> None:
         gradient, state = parameter.grad, self.state[parameter]
@@ -324,6 +314,8 @@ class Muon(Prompt):
                 state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
         states = [self.state[p] for p in parameters]
+        steps = [state["step"] for state in states]
+        torch._foreach_add_(steps, 1)
         beta1, beta2 = group["betas"]
         torch._fused_adamw_(
             parameters,
@@ -331,7 +323,7 @@ class Muon(Prompt):
             [s["exp_avg"] for s in states],
             [s["exp_avg_sq"] for s in states],
             [],
-            self._counted(states),
+            steps,
             lr=group["lr"],
             beta1=beta1,
             beta2=beta2,
@@ -340,13 +332,6 @@ class Muon(Prompt):
             amsgrad=False,
             maximize=False,
         )
-
-    @staticmethod
-    def _counted(states: list[dict[str, Any]]) -> list[Tensor]:
-        """The steps taken, this one included."""
-        steps = [state["step"] for state in states]
-        torch._foreach_add_(steps, 1)
-        return steps
 
 
 def _of_whole(update: Callable[[Tensor, list[int]], Tensor], matrix: Tensor, rows: list[int]) -> Tensor:

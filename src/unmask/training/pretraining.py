@@ -6,7 +6,6 @@ first among several processes, and what a run may be refused for are written her
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Generic, TypeVar
 from torch import nn
 
 from unmask.training.job import Job, RunResult
-from unmask.training.launcher import check_launcher, first_of_all, goes_on, note_start
+from unmask.training.launcher import check_launcher, goes_on, note_start
 from unmask.training.precision import resolve_device
 from unmask.training.processes import first_process_first
 from unmask.training.run import check_run_folder, refuse_compile, run
@@ -85,9 +84,8 @@ def pretrained(
     on_cpu = resolve_device(kind.train.device).type == "cpu"
     resume = goes_on(out, cpu=on_cpu) or resume
     out = check_run_folder(out, resume=resume)
-    console = console and first_of_all()
     say = console_logger(console)
-    with own_folder(out, busy="trains there") if first_of_all() else contextlib.nullcontext():
+    with own_folder(out, busy="trains there"):
         with first_process_first(kind.train) as first:
             if first:
                 note_start(out, cpu=on_cpu)

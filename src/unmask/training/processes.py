@@ -16,11 +16,13 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from unmask.core.hashing import hash_keys
 from unmask.errors import UserError
@@ -32,8 +34,10 @@ from unmask.training.checkpoint import (
     none_whole,
     restore_random_state,
 )
+from unmask.training.launcher import check_launcher, goes_on, note_start, process_count
 from unmask.training.precision import resolve_device
 from unmask.training.settings import TrainSettings
+from unmask.writing import first_of_all
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -55,6 +59,98 @@ LOST = (
 )
 """What gloo and NCCL say when a process is gone."""
 _rounds = itertools.count()
+
+
+class Alone:
+    """What Accelerate says of one process, said without loading it."""
+
+    num_processes, process_index, is_main_process = 1, 0, True
+
+    def wait_for_everyone(self) -> None:
+        """There is nobody to wait for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes:
+    """The processes of a run; what needs all of them is called by all.
+
+    Attributes:
+        accelerator: Accelerate's, or its state, which know the other processes; or `Alone`.
+    """
+
+    accelerator: Any
+
+    @classmethod
+    def of_launcher(cls) -> Processes:
+        """Those that a launcher started, if any; they have joined (`join_others`)."""
+        if process_count() == 1:
+            return cls(accelerator=Alone())
+        from accelerate import PartialState
+
+        return cls(accelerator=PartialState())
+
+    @property
+    def first_process(self) -> bool:
+        """Whether this is the process that writes files and tells people."""
+        return bool(self.accelerator.is_main_process)
+
+    @property
+    def processes(self) -> int:
+        """How many processes share a step."""
+        return int(self.accelerator.num_processes)
+
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0."""
+        return int(self.accelerator.process_index)
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum of a tensor over all processes."""
+        if self.processes == 1:
+            return x
+        from accelerate.utils import reduce
+
+        return reduce(x, "sum")
+
+    def any_process(self, holds: bool) -> bool:
+        """Whether something holds in any of the processes."""
+        return holds if self.processes == 1 else bool(self._sum(float(holds)) > 0)
+
+    def from_first(self, value: float) -> float:
+        """The first process's value, in all of them."""
+        return value if self.processes == 1 else self._sum(value if self.first_process else 0.0)
+
+    def _sum(self, value: float) -> float:
+        return float(self.total(torch.tensor([value], dtype=torch.float64, device=self.accelerator.device)))
+
+    def sum_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """Let every process have the sum of all gradients; what no process uses has none, as in one process."""
+        if self.processes == 1:
+            return
+        used = self.total(torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device))
+        shared = [p for p, count in zip(parameters, used.tolist(), strict=True) if count]
+        if not shared:
+            return
+        parts = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in shared]
+        for p, part in zip(shared, self.total(torch.cat(parts)).split([p.numel() for p in shared]), strict=True):
+            p.grad = part.view_as(p)
+
+
+def join_others(out: str | Path | None, device: str, *, resume: bool) -> bool:
+    """Before the model is loaded and the data read: find the other processes of a launcher, each on a device of its
+    own. Whether the run in `out` is resumed: unasked, where the same torchrun starts it again."""
+    check_launcher()
+    on_cpu = resolve_device(device).type == "cpu"
+    if out is not None:
+        resume = goes_on(out, cpu=on_cpu) or resume
+        if first_of_all():
+            note_start(out, cpu=on_cpu)
+    if process_count() > 1:
+        from accelerate import PartialState
+
+        PartialState(cpu=on_cpu)
+        leave_at_exit()
+    return resume
 
 
 @contextlib.contextmanager
@@ -250,14 +346,6 @@ def own_random_numbers(seed: int, rank: int, found: Checkpoint | None) -> None:
     if rank:
         torch.manual_seed(int(hash_keys(seed, rank, found.step if found else 0)) >> 1)
     return None
-
-
-def first_process_says(accelerator: Accelerator, value: float) -> float:
-    """The first process's value, in all of them; called by all."""
-    if accelerator.num_processes == 1:
-        return value
-    shared = torch.tensor([value if accelerator.is_main_process else 0.0], device=accelerator.device)
-    return float(accelerator.reduce(shared, "sum"))
 
 
 def random_states(accelerator: Accelerator) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import math
 import operator
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -67,8 +66,7 @@ def run(
 ) -> RunResult:
     """Train until the settings' end, an early stop, or a signal; `save(model)` is called at the end."""
     out = check_run_folder(out, resume=resume)
-    writes = int(os.environ.get("RANK", "0")) == 0
-    with own_folder(out, busy="trains there") if writes else contextlib.nullcontext():
+    with own_folder(out, busy="trains there"):
         refuse_compile(settings)
         if not job.validation and (settings.patience is not None or job.stop_when is not None):
             one = len(job.plan.examples) == 1
@@ -108,8 +106,7 @@ class Run:
         check_not_done(found, settings, total, out)
         warn_of_threads(found)
         self.compute = Compute.choose(settings, accelerator, found)
-        self.console = console and self.compute.first_process
-        say = console_logger(self.console)
+        self.console, say = console, console_logger(console)
         check_same_everywhere(accelerator, {**job.fingerprint, "the checkpoint": found.step if found else None})
         self.engine = make_engine(job, settings, self.compute, out, say)
         own_random_numbers(settings.seed, self.compute.rank, found)
@@ -128,9 +125,8 @@ class Run:
 
     def train(self, *, trackers: Sequence[str], save: Callable[[nn.Module], None] | None) -> RunResult:
         """Take the steps, look, keep checkpoints; then keep the best weights and save them."""
-        first = self.compute.first_process
         tracker = Tracker(
-            self.out if first else None,
+            self.out,
             total=self.settings.ending,
             console=self.console,
             trackers=trackers,
@@ -139,7 +135,7 @@ class Run:
         )
         alive = others_alive(self.compute.accelerator)
         with alive, tracker as self.tracker, SignalGuard() as self.signals:
-            if first and not self.resumed:
+            if not self.resumed:
                 self.tracker.event("start", **self._about())
             self._take_steps()
             self._check(None)

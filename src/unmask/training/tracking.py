@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unmask.errors import UserError, suggest
-from unmask.writing import replacing
+from unmask.writing import first_of_all, replacing
 
 _TRACKERS = {"tensorboard": "TensorBoardTracker", "wandb": "WandBTracker", "mlflow": "MLflowTracker"}
 _SHOWN = {
@@ -32,7 +32,7 @@ class Tracker:
     progress bar, elsewhere a plain line every `interval` seconds.
 
     Args:
-        folder: the run's folder; None records nothing (processes other than the first).
+        folder: the run's folder; None records nothing, nor does a process of a launcher that is not the first.
         total: what ends the run, in words: '20000 steps', '30 minutes'. For people only.
         console: whether to show progress.
         trackers: any of 'tensorboard', 'wandb', 'mlflow', through Accelerate.
@@ -54,6 +54,7 @@ class Tracker:
         interval: float = 10.0,
     ) -> None:
         self.total, self.interval = total, interval
+        folder = folder if first_of_all() else None
         self.step, self.progress = resumed_step or 0, 0.0
         self._file: TextIO | None = None
         self._started = time.monotonic()
@@ -148,7 +149,8 @@ class Tracker:
 
 def console_logger(console: bool) -> Callable[[str], None]:
     """What tells people a line on stderr as long work goes on; nothing where no console is asked for."""
-    return (lambda line: print(line, file=sys.stderr, flush=True)) if console else (lambda line: None)
+    shown = console and first_of_all()
+    return (lambda line: print(line, file=sys.stderr, flush=True)) if shown else (lambda line: None)
 
 
 def _progress_bar(total: str) -> tuple[Any, Any]:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import Corruption
 from unmask.core.pretrain import validate
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.compute import Compute
@@ -31,50 +30,14 @@ def sample(batches: Sequence[PackedBatch], slots: int) -> Sequence[PackedBatch]:
     return [batches[i] for i in numbers] if lazy is None else lazy.some(numbers)
 
 
-def held_out_metrics(
-    engine: Whole,
-    batches: Sequence[PackedBatch],
-    corruption: Corruption,
-    *,
-    rows: int,
-    compute: Compute,
-    nothing: Callable[[], PackedBatch],
-) -> dict[str, float]:
-    """Loss per hidden slot, and accuracy where the prediction has one, over all processes.
-
-    Args:
-        nothing: makes a batch that is all padding.
-        rows: rows that the model looks at in one go: as many as a micro-batch has, so that looking never takes more
-            memory than a step does.
-    """
-    mine = batches[compute.rank :: compute.processes]
-    # Neither the chain nor the map holds on to a batch while the next one is made, as a loop would.
-    parts = itertools.chain.from_iterable(map(operator.methodcaller("cut", rows), mine))
-    part = validate(
-        engine.evaluated(),
-        engine.together(parts, nothing),
-        corruption,
-        seed=0,
-        autocast=compute.autocast,
-        device=compute.device,
-        without_gradients=engine.without_gradients,
-    )
-    engine.validation_over()
-    n = part["hidden_slots"]
-    right = part.get("accuracy", math.nan) * n
-    sums = compute.total(torch.tensor([part["loss"] * n, right, n], dtype=torch.float64, device=compute.device))
-    loss, right, hidden = (float(x) for x in sums)
-    accuracy = {} if math.isnan(right) else {"accuracy": right / max(hidden, 1)}
-    return {"loss": loss / max(hidden, 1), **accuracy}
-
-
 class Validation:
     """Looks at the held-out sets of a run.
 
     Args:
         engine: holds the model.
         slots: about how many slots of each set a look on the way takes; the last one takes all.
-        rows: rows that the model looks at in one go.
+        rows: rows that the model looks at in one go: as many as a micro-batch has, so that looking never takes more
+            memory than a step does.
     """
 
     def __init__(self, job: Job, engine: Whole, *, slots: int, rows: int, compute: Compute) -> None:
@@ -91,17 +54,35 @@ class Validation:
         found = dict[str, float]()
         for name, batches in self.sets.items():
             some = batches if whole else sample(batches, self.slots)
-            corruption = self.job.validation_corruption
-            metrics = held_out_metrics(
-                self.engine, some, corruption, rows=self.rows, compute=self.compute, nothing=self._nothing
-            )
-            found |= {f"{name}_{metric}": value for metric, value in metrics.items()}
+            found |= {f"{name}_{metric}": value for metric, value in self.metrics(some).items()}
         tracker.log(step, progress, kind="validation", **found)
         if measured := self._measured():
             tracker.log(step, progress, kind="probe", **measured)
         if (watched := self.job.watched) not in found:
             found[watched] = self.compute.from_first(measured.get(watched, math.inf))
         return found
+
+    def metrics(self, batches: Sequence[PackedBatch]) -> dict[str, float]:
+        """Loss per hidden slot, and accuracy where the prediction has one, over all processes."""
+        engine, compute = self.engine, self.compute
+        own = batches[compute.rank :: compute.processes]
+        # Neither the chain nor the map holds on to a batch while the next one is made, as a loop would.
+        parts = itertools.chain.from_iterable(map(operator.methodcaller("cut", self.rows), own))
+        part = validate(
+            engine.evaluated(),
+            engine.together(parts, self._nothing),
+            self.job.validation_corruption,
+            autocast=compute.autocast,
+            device=compute.device,
+            without_gradients=engine.without_gradients,
+        )
+        engine.validation_over()
+        n = part["hidden_slots"]
+        right = part.get("accuracy", math.nan) * n
+        sums = compute.total(torch.tensor([part["loss"] * n, right, n], dtype=torch.float64, device=compute.device))
+        loss, right, hidden = (float(x) for x in sums)
+        accuracy = {} if math.isnan(right) else {"accuracy": right / max(hidden, 1)}
+        return {"loss": loss / max(hidden, 1), **accuracy}
 
     def _measured(self) -> dict[str, float]:
         """What the job measures itself, on the first process."""
@@ -113,6 +94,7 @@ class Validation:
         return self.job.measure(model.to(self.compute.device))
 
     def _nothing(self) -> PackedBatch:
+        """A batch that is all padding."""
         return self.job.make_batch([], 1, *((0,) if self.job.by_epoch else ()))
 
 

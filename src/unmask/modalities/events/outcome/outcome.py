@@ -311,6 +311,8 @@ class HeadFinetuning(Finetunable):
         generator: of the order of the points.
     """
 
+    divided = False
+
     def __init__(
         self,
         head: OutcomeHead,

@@ -33,6 +33,7 @@ from unmask.modalities.events.records.meds import Labels
 from unmask.training.budget import MemoryPlan, fit_here, measure_loss
 from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
+from unmask.training.launcher import own_share, process_count
 from unmask.training.optimiser import AdamW, build_optimiser
 from unmask.training.settings import TrainSettings
 
@@ -202,13 +203,15 @@ class Tuner:
 
 
 class OutputFinetuning(Finetunable):
-    """The output alone, on pooled states that stay as they are: every step takes all points.
+    """The output alone, on pooled states that stay as they are: every step takes all points, in every process.
 
     Args:
         z, held_z: standardised states of the points to learn from, and of those that are watched; `y`, `held_y` their
             targets.
         loss: summed over points.
     """
+
+    divided = False
 
     def __init__(
         self,
@@ -265,7 +268,7 @@ class EncoderFinetuning(Finetunable):
         self.learnt, self.watched, self.generator = learnt, watched, generator
         self.order = EpochOrder(generator)
         settings = tuner.settings
-        self.most = settings.batch
+        self.most = -(-settings.batch // process_count())
         self.steps = max(settings.epochs * self.per_epoch, settings.least_steps)
         self.schedule = TrainSettings(
             steps=-(-self.steps // self.per_epoch) * self.per_epoch,
@@ -296,13 +299,21 @@ class EncoderFinetuning(Finetunable):
 
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
         total = torch.zeros((), device=self.tuner.device)
-        for start in range(0, len(items), self.most):
-            part = items[start : start + self.most]
+        own = own_share(len(items))
+        self._leave_out_of(items[: own.start])
+        for start in range(own.start, own.stop, self.most):
+            part = items[start : min(start + self.most, own.stop)]
             for logits, rows in self.tuner.ask(self.net, self.numbers[part], self.generator):
                 loss = self.tuner.loss(logits, self.y[part[rows]]) / len(items)
                 loss.backward()
                 total += loss.detach()
+        self._leave_out_of(items[own.stop :])
         return total
+
+    def _leave_out_of(self, items: np.ndarray) -> None:
+        """Draw which events are left out of histories that another process learns from, so that all draw alike."""
+        for _ in self.tuner.ask(self.net, self.numbers[items], self.generator, lambda *_: torch.zeros(())):
+            pass
 
     def evaluate(self) -> Evaluation:
         held = self.tuner.watch(self.net, self.numbers[self.watched], self.y[self.watched])

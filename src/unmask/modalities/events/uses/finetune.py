@@ -47,6 +47,7 @@ from unmask.modalities.events.uses.card import counts, scored_figures
 from unmask.modalities.events.uses.folder import save_folder
 from unmask.modalities.events.uses.model import EventModel, load
 from unmask.training.finetune_checkpoints import Checkpointer, Stages, StoppedBySignal
+from unmask.training.processes import join_others
 from unmask.writing import training_folder, writes_model, written_folder
 
 SHARES = (0.1, 0.25, 0.5)
@@ -94,6 +95,7 @@ def finetune_outcome(
     """
     settings = settings or OutcomeSettings()
     started, out = time.perf_counter(), Path(out)
+    resume = join_others(out, settings.device, resume=resume)
     loaded, events = begin(model, data, settings)
     points = read_labels(labels, events)
     held = held_out(events, points, settings)

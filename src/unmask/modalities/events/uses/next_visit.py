@@ -37,6 +37,7 @@ from unmask.modalities.events.uses.finetune import (
     stopped,
 )
 from unmask.training.finetune_checkpoints import StoppedBySignal
+from unmask.training.processes import join_others
 from unmask.training.settings import refuse_unread
 from unmask.writing import final_place, writes_model, written_folder
 
@@ -159,6 +160,7 @@ def finetune_next_visit(
     """
     settings = settings or OutcomeSettings()
     started, out = time.perf_counter(), Path(out)
+    resume = join_others(out, settings.device, resume=resume)
     loaded, events = begin(model, data, settings)
     check_outcome_read(
         settings, MultiLabel.kind, own_splits=events.held_out is not None, checkpoints=checkpoints or resume

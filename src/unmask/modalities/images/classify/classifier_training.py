@@ -20,6 +20,7 @@ from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.floats import model_floats
 from unmask.training.budget import MemoryPlan, fit_here, measure_loss
 from unmask.training.finetune import Evaluation, Finetunable, planned_steps, shuffled
+from unmask.training.launcher import own_share, process_count
 from unmask.training.optimiser import AdamW, layer_groups
 from unmask.training.settings import TrainSettings
 
@@ -63,7 +64,7 @@ class PictureFinetuning(Finetunable):
         self.classifier, self.train, self.targets, self.held = classifier, train, targets, held
         self.settings, self.seed = settings, settings.train.seed
         self.batch = min(settings.batch, len(train))
-        self.rows, self.pictures = self.batch, 0
+        self.rows, self.pictures = -(-self.batch // process_count()), 0
         self.augment = Augment(scale=settings.crop, flip=settings.flip)
         codec = classifier.net.masked.codec
         self.mean, self.deviation = codec.mean.cpu(), codec.deviation.cpu()
@@ -97,8 +98,9 @@ class PictureFinetuning(Finetunable):
         generator = torch.Generator().manual_seed(hash((self.seed, number, 1)) % 2**31)
         kept = [d.draw(len(seen), generator) for d in net.drop_paths]
         total = torch.zeros((), device=classifier.device)
-        for start in range(0, len(seen), self.rows):
-            part = slice(start, start + self.rows)
+        own = own_share(len(seen))
+        for start in range(own.start, own.stop, self.rows):
+            part = slice(start, min(start + self.rows, own.stop))
             for hook, which in zip(net.drop_paths, kept, strict=True):
                 hook.kept = which[part]
             here = target[part]
@@ -159,7 +161,7 @@ class PictureFinetuning(Finetunable):
         need = dataclasses.replace(
             need, lasting=need.lasting + weights, saving=weights, any_batch=need.any_batch + pixels
         )
-        fitted = fit_here(need, rows=self.batch, device=device, memory=memory, unit="pictures")
+        fitted = fit_here(need, rows=self.rows, device=device, memory=memory, unit="pictures")
         self.rows = fitted.rows
         return fitted
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-import shutil
 import time
 import warnings
 from dataclasses import dataclass
@@ -35,9 +34,10 @@ from unmask.modalities.images.uses.pretrain import store_of
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import resolve_precision
+from unmask.training.processes import first_process_first, join_others
 from unmask.training.settings import refuse_unread
 from unmask.training.tracking import Tracker, console_logger
-from unmask.writing import training_folder, writes_model, written_folder
+from unmask.writing import first_of_all, training_folder, writes_model, written_folder
 
 WATCHING = ("memory", "log_every", "checkpoint_seconds")
 """Settings that may change between a run and its resumption: they say how it is watched."""
@@ -81,6 +81,7 @@ def finetune_classify(
     """
     settings, out = settings or ClassifierSettings(), Path(out)
     train_settings = settings.train
+    resume = join_others(out, train_settings.device, resume=resume)
     if resume and train_settings.minutes is not None:
         raise UserError(
             f"{option('resume', True)} with {option('minutes')}",
@@ -89,7 +90,8 @@ def finetune_classify(
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
     base: ImageModel = loaded.model if isinstance(loaded, Classifier) else loaded
     store = store_of(settings.store, settings.store_folder or out / "pictures", train_settings, console_logger(console))
-    train, held = _pictures(base, data, validation, settings, store)
+    with first_process_first(train_settings):
+        train, held = _pictures(base, data, validation, settings, store)
     objective = objective_of(train, settings.problem, settings.threshold)
     smoothing = _smoothing(settings, objective.problem)
     start = _start(settings, objective.problem)
@@ -145,9 +147,10 @@ def finetune_classify(
         figures["validation"] = judged
     with written_folder(out) as new:
         classifier.save(new, pictures=len(train), judged=judged)
-        finetuned_report(new, out, figures, settings, told(account))
+        if first_of_all():
+            finetuned_report(new, out, figures, settings, told(account))
     if checkpointer is not None:
-        shutil.rmtree(checkpointer.folder, ignore_errors=True)
+        checkpointer.remove()
     return Finetuned(classifier=classifier, folder=out, figures=figures)
 
 

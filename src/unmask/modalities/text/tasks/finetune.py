@@ -32,6 +32,8 @@ from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.training import TaskTraining
+from unmask.training.launcher import check_one_process
+from unmask.training.processes import join_others
 from unmask.training.settings import apply_overrides
 from unmask.writing import in_place_of, remove, temporary_folder, temporary_name, writes_model, written_folder
 
@@ -84,6 +86,7 @@ def finetune(
         UserError: naming what is wrong in the model, the data or the settings.
     """
     chosen = apply_overrides(settings or TaskSettings(), overrides)
+    resume = join_others(out, chosen.device, resume=resume)
     target = None if out is None else Path(out)
     training = TaskTraining(task, model, chosen, out=target, metric=metric, say=say)
     rows = training.read(train, validation, columns, lenient=lenient)
@@ -292,6 +295,7 @@ def over_seeds(
 ) -> tuple[list[dict[str, Any]], int]:
     """Fine-tune with seeds seed..seed+count-1; (results, which is best). `out` gets the folder of the best one."""
     require_validation(options, "several seeds")
+    check_one_process("fine-tuning with several seeds")
     runs: list[dict[str, Any]] = []
     best = 0
     with contextlib.nullcontext() if out is None else written_folder(out) as kept:
@@ -357,6 +361,7 @@ def adapt_then_finetune(
         general text), the task's values per seed for either side, the mean gain (more is better, of an error too) with
         a paired 95 % t interval, `pays`.
     """
+    check_one_process("fine-tuning that adapts first")
     require_validation(options, "adapting")
     with temporary_folder() as scratch:
         settings = adapt_settings(adaptation or {}, model)

@@ -36,6 +36,7 @@ from unmask.training.finetune import (
     shuffled,
 )
 from unmask.training.finetune_checkpoints import Checkpointer
+from unmask.training.launcher import own_share, process_count
 from unmask.training.optimiser import AdamW, layer_groups
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
@@ -221,17 +222,22 @@ class TextFinetuning(Finetunable):
 
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
         numbers = [number for item in items.tolist() for number in self.items[item]]
-        loss = torch.zeros((), device=self.device)
-        for part, share in micro_batches(self.task, self.training, numbers, self.micro_slots):
-            partial = self._loss(part) * share
+        self.tokens += sum(len(self.training.examples[number]) for number in numbers)
+        own, loss = [numbers[i] for i in own_share(len(numbers))], torch.zeros((), device=self.device)
+        weight = self._terms(own) / (self._terms(numbers) or 1.0) if len(own) < len(numbers) else 1.0
+        for part, share in micro_batches(self.task, self.training, own, self.micro_slots) if weight else ():
+            partial = self._loss(part) * (share * weight)
             partial.backward()
             loss += partial.detach()
         return loss
 
+    def _terms(self, numbers: Sequence[int]) -> float:
+        """Over how many terms the loss of some examples is a mean."""
+        return (self.task.terms(self.training, np.array(numbers)) or 0.0) if numbers else 0.0
+
     def _loss(self, numbers: Sequence[int]) -> Tensor:
         """Of some examples, which go through the encoder together."""
         batch = batch_of(self.training.examples, numbers, self.slots, self.width)
-        self.tokens += batch.real_slots
         batch = (self.compact.batch(batch) if self.compact else batch).to(self.device)
         with self.model.context():
             return self.task.loss(self.model, batch, self.training, np.array(numbers))
@@ -272,15 +278,14 @@ class TextFinetuning(Finetunable):
         longest = sorted(self.items, key=lambda item: -sum(len(self.training.examples[n]) for n in item))
         length = max(1, sum(len(self.training.examples[n]) for n in longest[0]))
         step_slots = sum(len(self.training.examples[n]) for item in longest[: self.settings.batch] for n in item)
+        step_slots = -(-step_slots // process_count())
         whole = self.task.terms(self.training, np.array(longest[0])) is None
         pass_slots = step_slots if whole else min(step_slots, self.micro_slots)
 
         def loss(rows: int) -> Tensor:
             return self._loss([n for i in range(rows) for n in longest[i % len(longest)]])
 
-        tokens = self.tokens
         need = measure_loss(self.model, loss, device=self.device)
-        self.tokens = tokens
         rows = max(1, -(-pass_slots // length))
         fitted = fit_here(need, rows=rows, device=self.device, memory=self.settings.memory, unit="texts")
         lines = fitted.told()[:1]

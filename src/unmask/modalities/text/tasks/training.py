@@ -38,10 +38,12 @@ from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune import FinetuneResult
 from unmask.training.finetune_checkpoints import Checkpointer
+from unmask.training.launcher import check_one_process
 from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.processes import Processes
 from unmask.training.settings import refuse_unread, to_dict
 from unmask.training.tracking import Tracker
-from unmask.writing import final_place, temporary_name, training_folder, written_folder
+from unmask.writing import final_place, first_of_all, temporary_name, training_folder, written_folder
 
 JUDGED_BY = ("refit", "evaluate_every", "patience", "examples")
 """Settings of how held-out rows are looked at."""
@@ -232,14 +234,15 @@ class TaskTraining:
                     tracker.event("start", **about, device=str(self.device), task=self.task)
                 watched = tracker if out is not None or console else None
                 fitted = self.fit(rows, tracker=watched, checkpointer=checkpointer)
-                if fitted.outcome.stopped != "signal" and again and self._worth_it(fitted, rows):
+                again = fitted.outcome.stopped != "signal" and again and self._worth_it(fitted, rows)
+                if Processes.of_launcher().from_first(again):
                     fitted = self.refit(rows, fitted)
             result = self._result(rows, fitted)
-            if out is not None and scratch is not None and fitted.outcome.stopped != "signal":
+            if out is not None and scratch is not None and fitted.outcome.stopped != "signal" and first_of_all():
                 self._write(out, scratch, rows, fitted, result)
             done = fitted.outcome.stopped != "signal"
         finally:
-            if scratch is not None and (checkpointer is None or done or not checkpointer.kept()):
+            if scratch is not None and (checkpointer is None or done or not checkpointer.kept()) and first_of_all():
                 shutil.rmtree(scratch, ignore_errors=True)
         return result
 
@@ -295,6 +298,7 @@ class TaskTraining:
             if guess in task.about and getattr(settings, guess) == "auto":
                 self.say(f"{guess}: {task.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
         if task.terms(training, np.arange(1)) is None:
+            check_one_process("a loss that compares all texts of a step")
             refuse_unread(settings, ["micro_slots"], "with a loss that compares all texts of a step")
         compares = settings.start == "probe" and checked is not None
         if settings.baseline != "none" and not compares:
