@@ -138,7 +138,7 @@ def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy:
 
     Args:
         path: of the lock's file, made where it is not there, and removed at the end.
-        wait: told who holds the lock; then this process waits. None: it does not wait.
+        wait: called with who holds the lock; then this process waits. None: it does not wait.
         busy: what is going on there, for the message.
     """
     path = Path(path).absolute()

@@ -66,7 +66,7 @@ class Disentangled:
     Args:
         slots: longest context.
         buckets: distances beyond half of them share logarithmic buckets; 0 for one bucket a distance.
-        furthest: largest distance told apart.
+        furthest: largest distance; larger ones count as this one.
         content_to_position, position_to_content: which of the two terms are there.
         shared: relative positions go through the content's own projections (v3); else they have theirs.
         normed: the table of relative positions is normalised before use.

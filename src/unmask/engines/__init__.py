@@ -24,7 +24,7 @@ def engine(name: str, workers: int | None, say: Callable[[str], None]) -> Engine
         name: 'local' (processes of this machine) or 'ray' (the cluster that RAY_ADDRESS names, or one that is begun
             on this machine and ended with the work).
         workers: how many work side by side; default all cores that there are.
-        say: told where the work is done.
+        say: called with where the work is done.
     """
     check_choice("engine", name, ENGINES)
     if workers is not None and workers < 1:

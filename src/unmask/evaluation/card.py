@@ -3,7 +3,7 @@
 What there is to say differs by kind of data: each modality names a function (`Modality.card`) that makes a `Card` from
 the files of a folder. A card holds counts, settings and figures, never a value of the data it was made from.
 
-A card that a person has edited is theirs: it is told by a hash of its text in the front matter, and kept.
+A card that a person has edited is kept: a hash of its text in the front matter shows that it was edited.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Card:
         base_model: a hub name; None where the model is trained from nothing or from a folder.
         data: sentences on the data, with counts.
         judged_on: what the figures are about, such as "on 120 held-out documents".
-        settings: what the run was told.
+        settings: those of the run.
         limits: sentences.
         license, datasets: for the front matter, where they are known.
         tables: further sections: a heading, the rows of a table with its head first, and a note.

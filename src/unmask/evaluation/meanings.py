@@ -102,7 +102,7 @@ _RANK = re.compile(r"(?:@|_at_)(\d+)$")
 
 
 def meaning(name: str) -> Meaning | None:
-    """What the figure of that name says; None where nobody has said it.
+    """What the figure of that name means; None where that is not known.
 
     >>> meaning("macro_auroc").label, meaning("recall@10").good, meaning("steps")
     ('macro AUROC', 'higher is better', None)
@@ -123,7 +123,7 @@ def meaning(name: str) -> Meaning | None:
 
 
 def good(name: str) -> str:
-    """Which direction of a figure is good, in words; "" where nobody has said it.
+    """Which direction of a figure is good, in words; "" where that is not known.
 
     >>> good("brier"), good("slope"), good("steps")
     ('lower is better', 'near 1 is best', '')

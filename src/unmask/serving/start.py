@@ -75,7 +75,7 @@ def serve(
         cors: origins whose pages may ask.
         workers: processes with all models each; 0: this one. Default: one per model; a single model is in this one.
         threads: per model and process.
-        say: told where it listens.
+        say: called with where it listens.
     """
     limits, metrics = limits or Limits(), Metrics()
     check_origins(cors)

@@ -27,11 +27,11 @@ class Structure:
     """How a published model reads a history; data, see `STRUCTURES`.
 
     Attributes:
-        clock: parts of `clock.Clock` that tell the time; joined: laid beside the code's embedding, not added.
+        clock: parts of `clock.Clock` that encode the time; joined: concatenated with the code's embedding, not added.
         hides: 'all' of a hidden event (code, value, time), or its 'code' and value alone: then its time is known, and
-            no target.
+            not a target.
         values: numeric values are read.
-        evidence: the head is told which codes stand visibly in the set of a hidden event, see `codec.Evidence`.
+        evidence: the head sees which codes are visible in the set of a hidden event, see `codec.Evidence`.
         marks: slots between visits: 'sep' behind each visit (BEHRT), 'visit' [VS] ... [VE] around each and time tokens
             between (CEHR-BERT); never hidden.
         positions: of slots.
@@ -106,27 +106,28 @@ class EventSettings:
         rollup: shorter codes: 'parts:N', 'characters:N' (of the last part), or 'parents', which lets a rare code stand
             for its parent in metadata/codes.parquet.
         ratio: share of the events to hide.
-        ratio_from: each history's share is drawn between this and `ratio`, anew each epoch: a model that only ever saw
-            half a record is a poor judge of one with a single hole. None: `ratio` for all.
+        ratio_from: each history's share is drawn between this and `ratio`, anew each epoch: a model that was trained on
+            half records alone predicts badly for a record with a single hole. None: `ratio` for all.
         hide: whole 'visit's (events of one time stamp), single 'event's, or 'mixed': visits in every fourth history,
             drawn anew each epoch.
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
         mask, random, keep: what stands in hidden slots.
         code_weight, value_weight, time_weight: of the three targets; 0 leaves one out.
-        questions: asked per history and epoch beside the masked events ("does this code stand in the record within dt
-            of t?"), what `unmask ask` needs; 0: none.
-        question_weight: of a question's loss, where that of a hidden event is 1.
-        horizon_from, horizon: the shortest and the longest dt that is asked about, hours; none: the longest is the
-            length of nine in ten records, five years at most, the shortest a thousandth of it, an hour at least.
-        until: with questions, the day up to which everybody was observed (the extract's date, '2024-06-30', or a time,
-            UTC), or 'last' where the last event is the end. None: OBSERVATION_END events say it, or else the last
+        questions: questions per history and epoch ("is this code in the record within dt after t?"), trained in
+            addition to the masked events; `unmask ask` needs them. 0: none.
+        question_weight: weight of a question's loss; that of a hidden event is 1.
+        horizon_from, horizon: the shortest and the longest dt of the questions, in hours. None: the longest is the
+            length that nine in ten records do not exceed, five years at most; the shortest a thousandth of it, an hour
+            at least.
+        until: with questions, the end of observation of all patients (the extract's date, '2024-06-30', or a time,
+            UTC), or 'last' where the last event is the end. None: the OBSERVATION_END events, or without these the last
             event, which is refused where visits are rare (see `queries.check_end_known`).
         holdout: share of patients held out for validation, 4,096 patients at most. Not read where the data's splits
             have a tuning part: then those are.
         store: 'memory' keeps the events there (16 bytes each), 'disk' in files that are mapped; auto takes the disk for
             more than a quarter of the free memory, or 2 GB.
-        store_folder: where those files go; none is the folder `events` of the run. A folder of its own serves several
-            runs.
+        store_folder: where those files go; none is the folder `events` of the run. Several runs can share a folder
+            given here.
     """
 
     structure: Literal["ours", "behrt", "medbert", "cehrbert", "corebehrt"] = "ours"
@@ -212,7 +213,8 @@ class TuneSettings:
 
     Attributes:
         epochs: passes over the training patients at most, or as many as make `least_steps` steps.
-        patience: looks at the watched patients (one per epoch, or every 20 steps) without improvement before it stops.
+        patience: evaluations on the validation patients (one per epoch, or every 20 steps) without improvement before
+            training stops.
         least_steps: optimiser steps at least, where `epochs` would be fewer.
         batch: points per step.
         learning_rate, weight_decay: the peak, and the decay.
@@ -265,24 +267,24 @@ class OutcomeSettings:
     Attributes:
         problem: of labels that are whole numbers, whether they are classes ('single') or amounts ('regression').
         level: of amounts, the share of the points whose interval should hold the number.
-        members: small networks averaged; each stops on a share of the training patients of its own.
-        trees: randomised trees beside the networks, of a yes or no, classes and numbers alone; 0 leaves them out.
+        members: small networks averaged; each stops early on a different share of the training patients.
+        trees: randomised trees averaged with the networks, for binary labels, classes and numbers only; 0 for none.
         hidden: width of a member's hidden layer.
         dropout, weight_decay, learning_rate, epochs, patience: of a member's training.
         holdout: share of labelled patients that no member and no baseline sees: the report is about them. Where
             the data's splits hold patients out, those are.
-        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too, and has a voice of its own beside
-            networks and trees.
+        encoder: 'frozen', or 'tuned': a copy of the encoder is fine-tuned too, and its predictions are averaged with
+            those of networks and trees.
         tune: how the encoder is fine-tuned: `TuneSettings`.
         states: use the pretrained encoder's pooled states.
         summaries: use each code's last, min, max, mean and count.
         answers: use the model's answers to a panel of questions about what is to come; it must have been pretrained
             with questions (--recipe ask).
-        worth: measure on the training patients alone, in five folds, what states, answers, summaries and trees are each
-            worth, and leave out what is worth nothing; some thirty more fits.
-        baselines: fit prevalence, last values, logistic regression and gradient boosting beside it; of next visits
+        worth: measure on the training patients alone, in five folds, how much states, answers, summaries and trees each
+            improve predictions, and leave out those that do not; some thirty more fits.
+        baselines: also fit prevalence, last values, logistic regression and gradient boosting; for next visits
             frequency, what was seen before and co-occurrence.
-        codes: next-visit: what the codes asked for begin with, with commas between.
+        codes: next-visit: the prefixes of the codes to predict, separated by commas.
         visit_gap: next-visit: hours without an event after which another visit begins, where the data names no
             encounters; 0: every time stamp is a visit.
         curve: of outcomes, fit all of them on 10, 25 and 50 % of the training labels too.

@@ -47,12 +47,12 @@ class ImageSettings:
             large, huge).
         decoder_width, decoder_layers, decoder_heads: of the visible-only decoder; `decoder` names the three (mae,
             small, light).
-        image_size: side, or height,width, that pictures are brought to (shorter side first, then cut to the middle);
-            none takes them as they are, all alike.
+        image_size: side, or height,width, that pictures are brought to (the shorter side is scaled, the longer cut to
+            the middle); none takes them as they are, if all have one size.
         patch: side of a patch in pixels; none picks the largest of 16, 8, 4, 2 that leaves at least 49 patches, with
             target=views and contrast the largest of 16, 8, 7, 4, 2 that leaves at least 16.
-        channels: none takes what the files have; 1 or 3 turn grey into colours and back. Of arrays with more than four
-            it tells which axis they are.
+        channels: none takes what the files have; 1 or 3 turn grey into colours and back. For arrays with more than four
+            it says which axis the channels are.
         ratio: share of the patches to hide.
         hide: 'patch', 'unit' (squares of `unit` pixels) or 'block' (rectangles, BEiT).
         select: 'package.module:name' of a selector of your own, instead of `hide`; see CONTRIBUTING.md.
@@ -62,9 +62,9 @@ class ImageSettings:
         target: what is predicted: 'pixels' of hidden patches; 'views', representations of other views of the picture
             (LeJEPA: the views' mean, with SIGReg against collapse); 'contrast', which of the batch's pictures another
             view is of (SimCLR: NT-Xent); 'latents', the encoder's own representations of hidden patches (I-JEPA, with
-            SIGReg in place of a teacher). All but pixels compare the pictures of a batch with each other: a step is
-            then taken by one process in one go, and the batch's size is part of the loss.
-        pixel_weight: with another target, weight of predicting hidden pixels beside it; 0 leaves the decoder out, and
+            SIGReg in place of a teacher). All but pixels compare the pictures of a batch with each other: a step then
+            runs in one process without micro-batches, and the loss depends on the batch's size.
+        pixel_weight: with another target, weight of also predicting hidden pixels; 0 leaves the decoder out, and
             the model embeds but does not fill.
         views: of each picture in a step, with another target than pixels; none is 4 for views, 2 for contrast, 1 for
             latents.
@@ -74,11 +74,11 @@ class ImageSettings:
         projector, projection: width inside and behind the projector, where views are compared.
         jitter: each view's brightness and contrast are changed, channel by channel, by factors up to e^jitter and
             shifts up to jitter deviations; 0 leaves them.
-        statistics: weight of predicting a patch's mean and deviation beside it, so that hidden patches can be drawn in
+        statistics: weight of also predicting a patch's mean and deviation, so that hidden patches can be drawn in
             pixels; with norm_targets only. 0 is the published loss.
         positions: 'sincos' (fixed, 2-D) or 'learned'.
-        gradients: the encoder sees of each patch its oriented gradients (HOG, within the patch) beside its pixels:
-            edges need not be learnt first. Such a model is no ViTMAE of transformers.
+        gradients: the encoder reads the oriented gradients (HOG, within the patch) of each patch besides its pixels, so
+            that edges need not be learnt first. transformers cannot load such a model as a ViTMAE.
         class_token: a learned slot in front of the patches.
         view: 'shrink' brings whole pictures to image_size. 'tile' cuts them into pieces of image_size at their own
             resolution, each an example; 'crop' into pieces of store_size (default twice image_size), of which every

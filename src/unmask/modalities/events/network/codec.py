@@ -145,7 +145,7 @@ class EventCodecConfig:
         width: of the encoder.
         code_weight, value_weight, time_weight: of each target's loss; 0 leaves it out.
         clock, joined, hides, values, evidence: see `recipes.Structure`.
-        deviation: of the codes' initial embeddings; without a norm behind them, they must be heard beside the clock.
+        deviation: of the codes' initial embeddings; large enough, without a norm after them, to count beside the clock.
     """
 
     codes: int

@@ -248,7 +248,7 @@ def prepare(
         settings: as for `pretrain`; those that decide what is prepared are `holdout`, `floor`, `rollup` and the seed.
         workers: processes side by side; default the cores there are. A shard is read by one of them.
         engine: 'local', or 'ray' (the cluster that RAY_ADDRESS names, or one on this machine).
-        say: told how far it is; default nobody.
+        say: called with lines on the progress; default none.
 
     Raises:
         UserError: for anything wrong with the data, the settings, the folder or the engine.

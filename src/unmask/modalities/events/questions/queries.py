@@ -1,7 +1,7 @@
 """Questions about what is to come, as numbers: does a code, or any of several, stand in a record within dt after t?
 
 EveryQuery (arXiv 2603.07900) trains on such questions instead of on the next event. Here a question is a hidden slot of
-the future: its codes, and the side of a value that counts, are told; whether and when it comes true is predicted.
+the future: its codes, and the side of a value that counts, are given; whether and when it comes true is predicted.
 
 What is known of a point in time are the events up to it, inclusive; what answers a question is strictly later. A
 question is answered yes by the first such event, and no at every horizon up to the end of what was observed of the
@@ -307,7 +307,7 @@ def made(histories: Histories, code: np.ndarray, side: np.ndarray, cut: np.ndarr
 def features(histories: Histories, asked: Queries, subject: int, moment: int) -> np.ndarray:
     """(questions, items, FEATURES) what the known events say of each item: how often, how long ago, at which values.
 
-    Attention can learn to count and to look up, but not from few patients: what is plain is told.
+    Attention can learn to count and to look up, but not from few patients, so these simple facts are inputs.
     """
     events = histories.events
     rows = histories.rows(subject, moment)

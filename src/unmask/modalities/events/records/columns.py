@@ -95,7 +95,7 @@ class Store:
     Attributes:
         folder: holds a folder for each data set; None: a temporary one, removed with the process.
         most: bytes of events that may stay in memory; larger sets go to disk.
-        say: told where they go and how far they are.
+        say: called with where they go and how far they are.
     """
 
     folder: Path | None = None

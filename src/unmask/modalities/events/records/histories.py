@@ -205,7 +205,7 @@ class Histories:
         change: Callable[[Example], Example] | None = None,
     ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
         """Examples of the points (or subjects, their histories whole) of these numbers in batches; which of `numbers`
-        each batch holds. Of a point the model is told the prediction time.
+        each batch holds. For a point, the prediction time is an input of the model.
 
         Args:
             change: made of every example.

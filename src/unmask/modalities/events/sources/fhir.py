@@ -307,7 +307,7 @@ def _resources(path: Path, ledger: Ledger, versions: Versions) -> Iterator[tuple
     """(where, resource, what it may refer to) of every resource; lines and files that are no JSON are rejected.
 
     Args:
-        versions: gives the Medication resources of all files; is told of what histories delete.
+        versions: gives the Medication resources of all files, and records what histories delete.
     """
     plain = Scope(medications=versions.medications)
     for name, opened in _files(path, ledger):

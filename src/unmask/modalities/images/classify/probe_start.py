@@ -44,9 +44,9 @@ class Compared:
     """How a linear probe does on training pictures that it did not learn from.
 
     Attributes:
-        likelihood: mean log-probability of the true class; what features are chosen by, for it changes less by chance
-            than the share told right.
-        right: share told right.
+        likelihood: mean log-probability of the true class; features are chosen by it, because it varies less by chance
+            than the accuracy.
+        right: accuracy.
     """
 
     likelihood: float

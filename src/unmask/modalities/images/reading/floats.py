@@ -19,7 +19,7 @@ def as_floats(pixels: np.ndarray) -> np.ndarray:
 
 
 def model_floats(pixels: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
-    """`as_floats`, NaN where a pixel is missing: how the model is told."""
+    """`as_floats`, NaN where a pixel is missing, as the model reads them."""
     floats = as_floats(pixels)
     if missing is not None and missing.any():
         floats[np.broadcast_to(missing[:, None], floats.shape)] = np.nan

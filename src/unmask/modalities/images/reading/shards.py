@@ -56,7 +56,7 @@ class Store:
         folder: holds a folder for each set; None keeps nothing: files are decoded whenever they are looked at
             (`streaming`).
         most: bytes of decoded pictures that may stay in memory; larger sets go to disk.
-        say: told how decoding goes.
+        say: called with lines on how decoding goes.
     """
 
     folder: Path | None

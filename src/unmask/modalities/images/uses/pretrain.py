@@ -482,7 +482,7 @@ def live_spread(images: ImageSet, held_out: np.ndarray, size: tuple[int, int], n
 
 
 def warned(found: Mapping[str, Any]) -> str:
-    """What is to be said of these figures: '' where pictures are told apart."""
+    """The warning that these figures give: '' where the embeddings of pictures differ."""
     rank, spread = found.get("effective_rank"), found.get("relative_spread")
     if rank is None or spread is None or (rank >= LEAST_RANK and spread >= LEAST_SPREAD):
         return ""

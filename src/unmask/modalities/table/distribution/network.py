@@ -29,7 +29,7 @@ from unmask.modalities.table.distribution.table_network import TableNetwork, Tru
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What the network is told of a corrupted batch by the parts that were fitted before it.
+    """What the parts fitted before the network predict for a corrupted batch: inputs of the network.
 
     Attributes:
         values: of the cells after corruption.

@@ -27,7 +27,7 @@ from unmask.modalities.table.recipes import TableSettings
 ROWS = 3000
 """Rows that these are estimated on, where there are more: a sample, as their error there is .02 deviations."""
 RELIABLE = 30
-"""Rows of a level at which half of the move of its share is believed."""
+"""Rows of a level at which the correction of its share is shrunk to half."""
 FEW = 20
 """A column with fewer values keeps what was seen of it."""
 
@@ -189,8 +189,8 @@ def _shares(seen: Sequence[float], levels: np.ndarray, moved: np.ndarray, rows: 
     """All shares of a column, of which some levels were estimated to have `moved` more or less than was seen in `rows`
     cells.
 
-    Where a level has few rows, or few are left to the others, what tells it is mostly chance (`discriminant.py`), and
-    so is the move: it is believed as far as the rows go.
+    Where a level has few rows, or leaves few to the others, what predicts it is mostly chance (`discriminant.py`), and
+    so is the correction: it is shrunk, the more the fewer rows there are.
     """
     share = np.array(seen)
     count = np.minimum(share[levels], 1 - share[levels]) * rows

@@ -566,7 +566,7 @@ def agreed_analysis(formula: str | None, schema: Schema, columns: list[np.ndarra
 
     Args:
         columns: of the table, NaN where missing.
-        say: told why there is none, and what is left out.
+        say: called with why there is none, and with what is left out.
     """
     if formula is not None:
         found = parse_formula(formula, schema)

@@ -250,7 +250,7 @@ class Constraint:
         formula: values by column -> the computed column.
         solve: column of the formula -> what it must be, given the others and the computed one. Columns that the formula
             names once can be solved for; of a power the positive root is taken.
-        implied: it follows from what the columns are; nobody gave it.
+        implied: it follows from what the columns are, and was not given by the user.
     """
 
     text: str

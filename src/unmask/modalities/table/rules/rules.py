@@ -92,7 +92,7 @@ class Rules:
         """The schema's own rules, and further ones.
 
         Args:
-            implied: late entry comes before the end of follow-up, without being told.
+            implied: whether to add the built-in rule that late entry comes before the end of follow-up.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         found = parse_constraints(list(dict.fromkeys([*schema.constraints, *texts])), schema)

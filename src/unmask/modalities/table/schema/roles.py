@@ -51,7 +51,7 @@ _ANIMAL = re.compile(
     r"(?:animal|rat|mouse|dog|rabbit|monkey|chick|child|baby|volunteer)(?: (?:id|no|nr|num|number|code))?"
 )
 FEWEST_INDIVIDUALS = 20
-"""Individuals from which a name is believed where the rows of each do not stand together."""
+"""With at least this many individuals the name decides, even if the rows of each are not consecutive."""
 
 
 def words_of(name: str) -> str:
@@ -245,7 +245,7 @@ def _reads(text: str, form: str) -> bool:
 
 def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
     """Categories that differ in case, blanks, zeros in front, or in characters that look alike (dashes, apostrophes,
-    composed letters, those of no width) alone: kept apart, for nobody said that they are one.
+    composed letters, those of no width) alone: they stay different categories, until the user says that they are one.
 
     Args:
         counts: category -> cells.

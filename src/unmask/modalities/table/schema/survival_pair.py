@@ -19,7 +19,7 @@ from unmask.natural import natural
 
 DURATIONS = ("time", "duration", "futime", "survival_time", "followup")
 EVENTS = ("event", "status", "death", "died")
-"""Names, whatever their case, that make columns of fitting values a pair without being told."""
+"""Names, in any case, by which columns with suitable values are taken as the pair where none is given."""
 _LIKE_DURATION = re.compile(r"(.*[_\W])?(time|duration|futime|survival|follow[_\W]?up|t?stop|os|pfs|dfs|rfs)([_\W].*)?")
 _LIKE_EVENT = re.compile(
     r"(.*[_\W])?(event|status|death|died|dead|deceased|cens(or(ed|ing)?)?|vital|outcome)([_\W].*)?"

@@ -79,7 +79,7 @@ def _spelt(raw: np.ndarray, own: Sequence[str]) -> np.ndarray:
 def unexplained(
     name: str, raw: np.ndarray, empty: np.ndarray, texts: Sequence[str], own: Sequence[str], *, quantity: bool = False
 ) -> list[Finding]:
-    """An error where a column holds one value, other cells none, and nobody said what these mean.
+    """An error where a column holds one value, other cells none, and the schema does not say what these mean.
 
     Args:
         raw, gone: its cells, and which of them hold no value.

@@ -112,7 +112,7 @@ def resolve(
     """The files that inputs name, and `hf:NAME` as it is: what a run in `out` reads now and when it is resumed.
 
     Args:
-        say: told in a line what stands there and is not read, if anything is.
+        say: called with a line on the files that are not read, if there are any.
     """
     unread: dict[Place, str] = {}
     items = [str(item) for item in inputs]

@@ -59,7 +59,7 @@ class EmbeddingSettings(TextSettings):
             share 1 - `ratio` of its tokens, drawn one by one.
         seen: shortest and longest share of a text that a crop shows.
         reconstruct: weight of predicting the hidden tokens from the vector, per token; 0 for none.
-        contrast: weight of telling a text's whole from the other texts of a step, per text; 0 for none.
+        contrast: weight of finding the whole text by its crop among the texts of a step, per text; 0 for none.
         against: what a crop must find among the texts of a step: its 'whole' text, or the 'rest' of it, without the
             crop.
         temperature: that cosines are divided by in the contrast.

@@ -316,7 +316,7 @@ def train(
     """Fine-tune; the model ends in its best state by the task's metric on the validation data.
 
     Args:
-        say: told what memory the run will take, which is measured then.
+        say: called with the memory that the run will take, which is measured then.
         first: metrics of the model as given, where that state may be kept too; with `initial`, a copy of its weights.
         until: the share of the steps to take, on the schedule of all of them.
         checkpointer: keeps checkpoints, and goes on with the one it found.

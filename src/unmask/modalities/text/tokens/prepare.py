@@ -101,7 +101,7 @@ def prepare(
             `hide` where it is 'entity', the seed, and `tokenizer` or what one is trained by.
         workers: processes side by side; default the cores there are.
         engine: 'local', or 'ray' (the cluster that RAY_ADDRESS names, or one on this machine).
-        say: called with lines on how far it is; default nobody.
+        say: called with lines on the progress; default none.
 
     Raises:
         UserError: for anything wrong with the data, the settings, the folder or the engine.
