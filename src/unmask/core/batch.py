@@ -23,11 +23,11 @@ class Example:
     """One example before packing: its slots' values and what is known about them.
 
     Attributes:
-        values: channel name -> array with one entry a slot (a channel is e.g. "token", "patch", "code", "value").
+        values: channel name -> array with one entry per slot (a channel is e.g. "token", "patch", "code", "value").
         identity: stable number of the example; corruption is a function of it.
         observed: False where the raw data has no value (never hidden, never a target). Default: all observed.
         special: True for slots such as [CLS], observed but never hidden. Default: none.
-        unit: slots with the same number are hidden together; -1 for none. Default: one unit a slot.
+        unit: slots with the same number are hidden together; -1 for none. Default: one unit per slot.
         position: any integer position, restarts at 0 with each example. Default: 0..n-1.
     """
 
@@ -167,7 +167,7 @@ def pack(
 
     Args:
         rows: fixed number of rows (missing ones are all padding), so that shapes stay the same from batch to batch.
-        placement: which examples share which row; default best fit. One example a row is an ordinary padded batch.
+        placement: which examples share which row; default best fit. One example per row is an ordinary padded batch.
 
     Raises:
         ValueError: an example does not fit, or more rows are needed than given.

@@ -166,15 +166,16 @@ def _select_units(slots: Slots, unit: np.ndarray, count: np.ndarray, key: tuple[
 
 
 def _select_evenly(slots: Slots, unit: np.ndarray, count: np.ndarray, key: tuple[int, int]) -> np.ndarray:
-    """Hide whole units, each with the same probability whatever its size, so many that an example's count is met on
-    average: those that begin in the arc of `_in_arc`, which may be none."""
+    """Hide whole units, each with the same probability whatever its size, so that an example's count is met on average:
+    the units that begin in the arc of `_in_arc`, which may be none."""
     _, group, _, before = _in_random_order(slots, unit, key)
     return _in_arc(slots, before[group], count, key)
 
 
 def _in_arc(slots: Slots, place: np.ndarray, count: np.ndarray, key: tuple[int, int]) -> np.ndarray:
-    """Which places, 0 to the slots of an example - 1, lie in an arc of as many as `count` that begins anywhere on their
-    circle: each does with the same probability, while from the beginning on the last would seldom fit."""
+    """Which places of an example lie in an arc of `count` places that begins at a random place, with the last place
+    followed by the first. On this circle every place is hidden with the same probability; on a line the last places
+    would be hidden less often."""
     around = np.bincount(slots.example, minlength=slots.examples)[slots.example]
     begin = (uniform(*key, slots.identity, Salt.UNIT_FITS) * around).astype(np.int64)
     return (place - begin) % around < count[slots.example]
@@ -325,7 +326,7 @@ ALL_MASK = Replacement(mask=1.0, random=0.0, keep=0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Hidden:
-    """The hidden slots of one batch, in ascending flat order; every array has one entry a hidden slot.
+    """The hidden slots of one batch, in ascending flat order; every array has one entry per hidden slot.
 
     Attributes:
         flat: index into the flattened (rows x slots) grid.
@@ -348,9 +349,9 @@ class Hidden:
 
     @functools.cached_property
     def total_weight(self) -> float:
-        """What the loss is divided by: their number where all count 1, else the maskable slots. Those are what weights
-        add up to in expectation (`unmask.core.density`); divided by their sum, which the draw itself moves, the mean of
-        the gradients is not that of the loss."""
+        """What the loss is divided by: the number of hidden slots where all count 1, else that of maskable slots, which
+        is the expected sum of the weights (`unmask.core.density`). The sum itself is random; dividing by it would bias
+        the gradients."""
         if self.weight is None:
             return float(len(self))
         return float(self.weight.sum(dtype=torch.float64)) if self.maskable is None else float(self.maskable)
@@ -435,7 +436,7 @@ def hide(flat: Tensor) -> Hidden:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSelector:
-    """A selector of somebody else, whose answers are checked.
+    """A selector of the user's, whose results are checked.
 
     Args:
         reference: where it is, for messages.

@@ -171,8 +171,8 @@ def packed_batches(
 def similar_length_batches(
     examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS, *, waste: float = 0.1
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
-    """As `packed_batches`, but one example a row, with others of nearly its length: for encoders whose attention costs
-    much more than their products do (disentangled), where rows shared by several examples would be too wide.
+    """As `packed_batches`, but one example per row, batched with others of nearly its length: for encoders whose
+    attention costs much more than their other products (disentangled), where shared rows would be too wide.
 
     Args:
         waste: a row is at most this share longer than its example.

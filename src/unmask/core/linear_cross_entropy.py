@@ -96,7 +96,7 @@ def once(ctx: Any) -> Any:
     """The gradients that a forward pass left, given out once.
 
     Raises:
-        RuntimeError: they were taken before; the memory they lay in is somebody else's by now.
+        RuntimeError: they were taken before; their memory has been used again since.
     """
     if ctx.grads is None:
         raise RuntimeError("the gradient of this loss was already taken; call loss() again to take it a second time")

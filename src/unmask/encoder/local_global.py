@@ -163,30 +163,33 @@ class LocalGlobalEncoder(Encoder):
 
 
 OFFSETS = (-1, 1, -2, 2)
-"""Slots to the left (negative) or right that the first heads look at; the other heads start at random."""
+"""Slots to the left (negative) or right that the first heads attend to; the other heads start at random."""
 
 PEAK = 8.0
-"""Score of the slot looked at, before the softmax; its neighbours have about four fifths of it."""
+"""Score of the slot attended to, before the softmax; the slots next to it have about four fifths of it."""
 
 SLOWEST = 0.25
 """Radians per slot of the slowest rotation used: slower ones make the peak wider, and where there is but one, its peak
 comes back every 2 pi slots: two at least are used."""
 
 PASSED = 0.7
-"""Of a neighbour's part along an axis, what a head reads of it, and again what it writes (`pass_on`)."""
+"""Factor by which a head reads a neighbour's component along an axis, and by which it writes it (`pass_on`)."""
 
 LAYERS = 2
-"""How many layers start so, from the first."""
+"""How many layers start this way, from the first."""
 
 
 @torch.no_grad()
 def attend_to_neighbours(embedding: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int] = OFFSETS) -> None:
-    """Let heads start out looking at neighbouring slots.
+    """Initialise the first heads so that each attends to the slot at a fixed distance.
+
+    Queries and keys read one direction that all embeddings get in common, so that scores do not depend on the values at
+    first; the rotation of the rotary positions then makes the slot at the head's offset score highest.
 
     Args:
-        embedding: (values, width), drawn at random; given a part in common, as large as the part drawn.
-        layers: attention of the first layers, with rotary positions, behind a normalised embedding.
-        offsets: one per head from the first; heads beyond them are left alone.
+        embedding: (values, width), drawn at random; the common direction is added in place, as large as what was drawn.
+        layers: attention of the first layers, with rotary positions, after a normalised embedding.
+        offsets: one per head, from the first; further heads are left as they are.
     """
     width = embedding.shape[1]
     common = torch.randn(width, device=embedding.device, dtype=embedding.dtype)
@@ -213,10 +216,11 @@ def attend_to_neighbours(embedding: Tensor, layers: Sequence[SelfAttention], off
 
 @torch.no_grad()
 def pass_on(axes: Tensor, layers: Sequence[SelfAttention], offsets: Sequence[int] = OFFSETS) -> None:
-    """Let the heads that look at neighbours add to a slot's state what these are, as far as some axes say it.
+    """Initialise values and output of the heads that attend to neighbours, so that they add the neighbours' components
+    along some axes to a slot's state.
 
     Args:
-        axes: (axes, width) orthonormal, the most telling first; a head passes on as many as it is deep.
+        axes: (axes, width) orthonormal, the most informative first; a head passes on as many as its depth.
         layers: as of `attend_to_neighbours`.
         offsets: one per head, as there.
     """

@@ -149,7 +149,7 @@ def legend(names: Iterable[str]) -> str:
 def figure_lines(
     found: Mapping[str, Any], names: Iterable[str], *, rules: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Figures for a terminal, one a line: name, value, interval, direction, and what a rule without a model scores.
+    """Figures for a terminal, one per line: name, value, interval, direction, and what a rule without a model scores.
 
     Args:
         found: the figures by name; `intervals` in it, where it is there, has (low, high) by name.

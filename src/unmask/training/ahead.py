@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 
 
 class MadeWhenNeeded(Sequence[PackedBatch]):
-    """Batches of one size that are made anew at every look, for sets that would not fit in memory.
+    """Batches of one size that are made anew for every evaluation, for sets that would not fit in memory.
 
     Args:
         makers: one function per batch.

@@ -33,8 +33,8 @@ class Job:
         stop_when: called with the validation metrics; True ends the run (the forgetting guard).
         watched: the figure that says which weights are the best and, with patience, when to stop; lower is better. One
             of the validation metrics, or of what `measure` returns.
-        at_start: that figure of the untrained weights, which are kept unless a look is better; None where they are not
-            to be.
+        at_start: that figure of the initial weights, which are kept unless an evaluation is better; None where they are
+            not to be kept.
         fingerprint: what must be the same when the run is resumed, as JSON (`check_same_run`).
         unit: what a row is called, in the plural.
         whole_batch: what the loss is called where it compares the examples of a batch with each other, so that a step

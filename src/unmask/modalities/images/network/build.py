@@ -59,7 +59,7 @@ def vit_config(
     inner: int | None = None,
     activation: Activation = "gelu",
 ) -> EncoderConfig:
-    """A pre-norm vision transformer with one position table entry a slot."""
+    """A pre-norm vision transformer with one entry of the position table per slot."""
     return EncoderConfig(
         width=width,
         layers=layers,

@@ -102,7 +102,7 @@ def moments_of(cells: Cells, weight: np.ndarray | None = None) -> np.ndarray:
 def batch_of(
     cells: Cells, identity: np.ndarray, *, rows: int | None = None, extra: dict[str, Tensor] | None = None
 ) -> PackedBatch:
-    """One example a row, a slot per column; rows beyond the cells' are padding."""
+    """One example per row, a slot per column; rows beyond the cells' are padding."""
     here, columns = cells.number.shape
     count = here if rows is None else rows
     grid = torch.arange(columns).expand(count, columns)
