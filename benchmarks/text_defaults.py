@@ -49,10 +49,10 @@ TEST_ROWS = 1000
 
 def read(name: str) -> tuple[list, list]:
     """(training rows, test rows) of a set, all of them."""
+    from unmask.modalities.text.tasks.answer import as_questions
     from unmask.modalities.text.tasks.conll import as_sentences
     from unmask.modalities.text.tasks.data import Item, Problems, as_items
     from unmask.modalities.text.tasks.glue import TASKS, find, read_glue
-    from unmask.modalities.text.tasks.squad import as_questions
 
     lenient = Problems(lenient=True, say=lambda line: print(line[:200], file=sys.stderr))
     if name.startswith("clinc"):

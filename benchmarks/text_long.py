@@ -89,10 +89,10 @@ def measured(name: str, command: list[str]) -> dict:
 def train_theirs(arguments: argparse.Namespace) -> None:
     """The Trainer as it comes, on the windows that ours are trained on; in a process of its own."""
     from unmask.modalities.text.network.folder import load_folder
+    from unmask.modalities.text.tasks.answer import as_questions
     from unmask.modalities.text.tasks.encoding import ExampleMaker
     from unmask.modalities.text.tasks.registry import task_class
     from unmask.modalities.text.tasks.settings import TaskSettings
-    from unmask.modalities.text.tasks.squad import as_questions
 
     items = as_questions(arguments.data, labelled=True)
     text = load_folder(arguments.model)

@@ -12,12 +12,12 @@ from commands import exit_code
 from tiny_folders import folder, sentiment
 from unmask.cli.text.uses import read_lines
 from unmask.errors import UserError
+from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.conll import as_sentences, read_conll
 from unmask.modalities.text.tasks.data import as_items, read_items
 from unmask.modalities.text.tasks.finetune import adapt_then_finetune, evaluate, finetune, predict, seeds
 from unmask.modalities.text.tasks.glue import TASKS as GLUE
 from unmask.modalities.text.tasks.glue import read_glue, write_test
-from unmask.modalities.text.tasks.squad import as_questions
 from unmask.writing import write_json_lines
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.modalities.text.tasks.answer import Answer, _add_spans, _likeliest
+from unmask.modalities.text.tasks.answer import Answer, SquadQuestion, _add_spans, _likeliest
 from unmask.modalities.text.tasks.classify import Classify, fit_temperature
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.encoding import Prepared, Window
 from unmask.modalities.text.tasks.held_out import judging_folds
-from unmask.modalities.text.tasks.squad import SquadQuestion
 
 
 @pytest.mark.parametrize("seed", range(3))

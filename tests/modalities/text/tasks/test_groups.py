@@ -11,11 +11,11 @@ from commands import run
 from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.tasks import linear, probe
+from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import Columns, Item, as_items
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.held_out import judging_folds, kept_together, resamples, split
-from unmask.modalities.text.tasks.squad import as_questions
 
 QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
 WORDS = ["lazy", "dog", "readers", "sources", "bank", "table", "rows", "brown", "quick", "check"]

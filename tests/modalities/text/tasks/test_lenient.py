@@ -11,10 +11,10 @@ import pytest
 from commands import run
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
+from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import Problems
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
-from unmask.modalities.text.tasks.squad import as_questions
 
 PLAIN = {"start": "plain", "steps": 1, "precision": "fp32"}
 CONLL = "Readers\tO\n\u00a0\tO\nriver\tB-PLACE\n\nrows\tO\nbank\tX\n\n" + "fox\tO\nriver\tB-PLACE\n\n" * 8

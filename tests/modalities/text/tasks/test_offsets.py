@@ -10,10 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from text_corpus import tokenizer
-from unmask.modalities.text.tasks.answer import Answer
+from unmask.modalities.text.tasks.answer import Answer, SquadQuestion
 from unmask.modalities.text.tasks.conll import Sentence, joined
 from unmask.modalities.text.tasks.encoding import ExampleMaker, best_window
-from unmask.modalities.text.tasks.squad import SquadQuestion
 from unmask.modalities.text.tasks.tag import Tag
 
 KINDS = ("wordpiece", "bpe", "unigram")

@@ -12,9 +12,9 @@ import pytest
 from commands import run
 from tiny_folders import folder
 from unmask.errors import UserError
+from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.data import as_items, read_items
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
-from unmask.modalities.text.tasks.squad import as_questions
 from unmask.modalities.text.uses.model import load
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}

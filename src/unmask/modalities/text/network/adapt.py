@@ -101,20 +101,15 @@ def adapt_settings(given: Mapping[str, Any], model: str | Path | None = None) ->
         usual = with_overrides(usual, {"learning_rate": rate_for(model)})
         objective = objective_of(model)
         if given.get("density", objective.get("density")) == objective.get("density"):
-            usual = with_overrides(usual, _checked_objective(given, objective))
+            idle = [key for key in ("ratio", "ratio_end") if given.get(key) is not None]
+            if objective.get("density") == "uniform" and idle:
+                raise UserError(
+                    f"{setting(idle[0], given[idle[0]])}: this model draws the share of each text that it hides "
+                    "(density=uniform), where it has no say",
+                    hint=f"Leave it out, or give {setting('density', 'fixed')} too.",
+                )
+            usual = with_overrides(usual, objective)
     return with_overrides(usual, given)
-
-
-def _checked_objective(given: Mapping[str, Any], objective: dict[str, Any]) -> dict[str, Any]:
-    """The start's objective, where what is given does not presume another."""
-    idle = [key for key in ("ratio", "ratio_end") if given.get(key) is not None]
-    if objective.get("density") == "uniform" and idle:
-        raise UserError(
-            f"{setting(idle[0], given[idle[0]])}: this model draws the share of each text that it hides "
-            "(density=uniform), where it has no say",
-            hint=f"Leave it out, or give {setting('density', 'fixed')} too.",
-        )
-    return objective
 
 
 def objective_of(model: str | Path) -> dict[str, Any]:

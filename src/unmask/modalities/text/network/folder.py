@@ -465,21 +465,14 @@ class LoadedText:
             )
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
-        """Within, the model computes in its precision.
-
-        Raises:
-            UserError: that is int8, in which texts are embedded and nothing else.
-        """
+        """Within, the model computes in its precision; refused for int8, in which texts are embedded alone."""
         if self.precision == "int8":
             raise UserError("precision=int8: built for embedding alone", hint="Use bf16 or fp32 for this.")
         return computing(self.precision, self.device)
 
     def examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:
-        """Texts as one example each, special tokens included.
-
-        Raises:
-            UserError: a text is longer than the model takes; with `max_slots` it is cut instead.
-        """
+        """Texts as one example each, special tokens included; refused where longer than the model takes, unless
+        `max_slots` cuts it."""
         encoded: list[Encoded] = self.tokenizer.encode(texts, max_slots=max_slots)
         self.check_lengths([len(e) for e in encoded], texts)
         # As in training: [UNK] and other special tokens are seen, but never hidden.
@@ -487,19 +480,11 @@ class LoadedText:
         return [text_example(e.ids, e.units, e.special | np.isin(e.ids, special), i) for i, e in enumerate(encoded)]
 
     def check(self, texts: Sequence[str]) -> None:
-        """Refuse texts that are longer than the model takes, by their ids alone: words are not looked for.
-
-        Raises:
-            UserError: naming the first one.
-        """
+        """Refuse texts that are longer than the model takes, by their ids alone: words are not looked for."""
         self.check_lengths([len(ids) for ids in self.tokenizer.ids(texts)], texts)
 
     def check_lengths(self, lengths: Sequence[int], texts: Sequence[str]) -> None:
-        """Refuse texts that are longer than the model takes, by their lengths in tokens.
-
-        Raises:
-            UserError: naming the first one.
-        """
+        """Refuse texts that are longer than the model takes, by their lengths in tokens."""
         for number, (text, length) in enumerate(zip(texts, lengths, strict=True), start=1):
             if length > self.slots:
                 raise UserError(

@@ -128,11 +128,6 @@ def gains(rank: np.ndarray) -> np.ndarray:
     return np.where(rank < DEEPEST, 1 / np.log2(rank + 2), 0.0)
 
 
-def reciprocal(rank: np.ndarray) -> np.ndarray:
-    """MRR@10 of each query."""
-    return np.where(rank < DEEPEST, 1 / (rank + 1), 0.0)
-
-
 def ranks_by_words(search: Search, learnt: Sequence[str]) -> np.ndarray:
     """`ranks` of TF-IDF, counted in training texts and those searched: the rule that needs no model."""
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -176,7 +171,9 @@ class Verdict:
             "share": self.share,
             "texts": len(self.before),
             "ndcg@10": {name: float(gains(rank).mean()) for name, rank in measured.items()},
-            "mrr@10": {name: float(reciprocal(rank).mean()) for name, rank in measured.items()},
+            "mrr@10": {
+                name: float(np.where(rank < DEEPEST, 1 / (rank + 1), 0.0).mean()) for name, rank in measured.items()
+            },
             "gain": self.gain.to_dict(),
         }
 

@@ -154,18 +154,24 @@ def parquet_file(path: Place) -> Iterator[Any]:
 
 def hub_documents(name: str, column: str | None) -> Iterator[Document]:
     """The documents of a Hugging Face dataset, `NAME` or `NAME:SPLIT`: one per row."""
+    for number, row in enumerate(hub_rows(name, streaming=True), start=1):
+        text = row[_pick(list(row), column, f"hf:{name}")]
+        yield Document(_text(text, f"hf:{name}:{number}"), f"hf:{name}", number)
+
+
+def hub_rows(name: str, **options: Any) -> Any:
+    """A Hugging Face dataset, `NAME` or `NAME:SPLIT`, by default its training split."""
     try:
         from datasets import load_dataset
     except ImportError:
         raise UserError(f"hf:{name} needs the datasets package", hint="Run: pip install 'unmask[datasets]'") from None
     where, _, split = name.partition(":")
     try:
-        rows = load_dataset(where, split=split or "train", streaming=True)
+        return load_dataset(where, split=split or "train", **options)
     except Exception as error:  # the hub raises many kinds
-        raise UserError(f"hf:{name}: cannot be loaded ({error})", hint="Check the name and the network.") from None
-    for number, row in enumerate(rows, start=1):
-        text = row[_pick(list(row), column, f"hf:{name}")]
-        yield Document(_text(text, f"hf:{name}:{number}"), f"hf:{name}", number)
+        raise UserError(
+            f"hf:{name}: cannot be loaded ({error})", hint="Check the name, the split and the network."
+        ) from None
 
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"', re.DOTALL)

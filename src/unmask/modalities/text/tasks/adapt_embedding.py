@@ -176,9 +176,10 @@ class EmbeddingAdaptation(TextAdaptation):
     def job(self, out: Path, say: Callable[[str], None]) -> Job:
         settings, loaded = self.settings, self.loaded
         torch.manual_seed(settings.train.seed)
+        width, heads = loaded.model.encoder.config.width, loaded.model.encoder.config.heads
         self.pooled = PooledReconstruction(
             loaded.model,
-            decoder_config(loaded.model.encoder.config),
+            EncoderConfig(width=width, layers=1, heads=heads, positions=SinCos(), feedforward=MLP(inner=2 * width)),
             reconstruct=settings.reconstruct,
             contrast=settings.contrast,
             temperature=settings.temperature,
@@ -200,7 +201,7 @@ class EmbeddingAdaptation(TextAdaptation):
             measure=None if self.settings.guard else self._found,
             fingerprint={**job.fingerprint, "the model": self._digest},
         )
-        self.before: dict[str, float | None] = dict.fromkeys(found_names(sets))
+        self.before: dict[str, float | None] = dict.fromkeys(f"{name}found" for name in sets)
         self.before |= self._found(self.pooled)
         number = sum(int(on_host(batch.index).max()) + 1 for batch in self.looked.get("", []))
         of = (
@@ -312,22 +313,6 @@ def adapt_embedding(
     out = checked_folder(model, out, settings, resume=resume)
     kind = EmbeddingAdaptation(model, data, settings, general=general)
     return pretrained(kind, out, resume=resume, console=console)
-
-
-def decoder_config(encoder: EncoderConfig) -> EncoderConfig:
-    """One layer of the encoder's width, with positions of its own."""
-    return EncoderConfig(
-        width=encoder.width,
-        layers=1,
-        heads=encoder.heads,
-        positions=SinCos(),
-        feedforward=MLP(inner=2 * encoder.width),
-    )
-
-
-def found_names(sets: Mapping[str, Any]) -> list[str]:
-    """What the measured shares are called."""
-    return [f"{name}found" for name in sets]
 
 
 def found(model: PooledReconstruction[Any], batches: Sequence[PackedBatch], select: Any, device: torch.device) -> float:

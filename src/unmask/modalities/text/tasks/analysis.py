@@ -26,7 +26,6 @@ from unmask.modalities.text.tasks.encoding import Prepared
 from unmask.modalities.text.tasks.held_out import groups_of
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.network import embedding_as
-from unmask.modalities.text.tasks.task import TextTask
 
 HARDEST, EXPLAINED = 15, 6
 
@@ -71,10 +70,12 @@ def write_report(
     if not examples:
         return report.write(out / "report.html")
     wrong = np.array([task.error(p, i) for p, i in zip(predictions, checked.items, strict=True)])
-    _hardest(report, task, predictions, checked.items, wrong)
+    worst = np.argsort(-wrong, kind="stable")
+    rows = [(*task.in_words(checked.items[i], predictions[i]), float(wrong[i])) for i in worst[:HARDEST]]
+    report.section("Hardest", table(("input", "truth", "prediction", "wrong by"), rows))
     if isinstance(task, Classify) and task.problem == "single" and len(predictions):
-        worst = np.argsort(-wrong, kind="stable")[:EXPLAINED]
-        _explain(report, folder, task, [checked.items[i] for i in worst], [predictions[i] for i in worst])
+        some = worst[:EXPLAINED]
+        _explain(report, folder, task, [checked.items[i] for i in some], [predictions[i] for i in some])
     return report.write(out / "report.html")
 
 
@@ -107,15 +108,6 @@ def _classes(report: Report, task: Classify, predictions: Sequence[dict[str, Any
         mixed = [(t, g, n) for (t, g), n in pairs.most_common() if t != g][:30]
         confusion = table(("true", "predicted", "rows"), mixed)
     report.section("Confusion", confusion)
-
-
-def _hardest(
-    report: Report, task: TextTask, predictions: Sequence[dict[str, Any]], items: Sequence[Any], wrong: np.ndarray
-) -> None:
-    rows = []
-    for i in np.argsort(-wrong, kind="stable")[:HARDEST]:
-        rows.append((*task.in_words(items[i], predictions[i]), float(wrong[i])))
-    report.section("Hardest", table(("input", "truth", "prediction", "wrong by"), rows))
 
 
 def _explain(

@@ -251,11 +251,8 @@ def judge(
         table.append({"model": name, "value": value, "low": low, "high": high, "kept": name == kept})
     constants = [r for r in others if r.constant]
     equal = [r for r in constants if worth(r.predictions) >= best]
-    close = [
-        r
-        for r in constants
-        if not equal and _barely(gain(task, dict(rows)[kept], r.predictions, held.items, seed=seed))
-    ]
+    gains = [gain(task, dict(rows)[kept], r.predictions, held.items, seed=seed) for r in constants if not equal]
+    close = [r for r, (found, error) in zip(constants, gains, strict=False) if found < error]
     return Verdict(
         table,
         kept,
@@ -264,11 +261,6 @@ def judge(
         no_better_than=_answer(equal[0].predictions[0]) if equal else None,
         barely_better_than=_answer(close[0].predictions[0]) if close else None,
     )
-
-
-def _barely(found: tuple[float, float]) -> bool:
-    """Whether a gain is less than its standard error."""
-    return found[0] < found[1]
 
 
 def _answer(prediction: dict[str, Any]) -> str:

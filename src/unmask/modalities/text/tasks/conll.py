@@ -211,22 +211,14 @@ def _check_text(where: str, text: str, start: int, end: int, said: Any) -> None:
 
 
 def _offset(value: Any) -> int:
-    """A place in a text; 5.0, as pandas writes it, and "5" are 5.
-
-    Raises:
-        TypeError, ValueError: it is none.
-    """
+    """A place in a text; 5.0, as pandas writes it, and "5" are 5; TypeError or ValueError of anything else."""
     if isinstance(value, bool) or value is None or float(value) != int(float(value)):
         raise ValueError(value)
     return int(float(value))
 
 
 def _type(value: Any) -> str:
-    """The name of an entity's type.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The name of an entity's type; ValueError of anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
         raise ValueError(value)
     return str(value)

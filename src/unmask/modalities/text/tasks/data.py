@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from unmask.errors import UserError, either, first_of, option, quoted, setting, suggest
 from unmask.files import read_text, split_lines
 from unmask.given import no_value, values_of
-from unmask.modalities.text.reading.rows import encloses, separated
+from unmask.modalities.text.reading.rows import encloses, hub_rows, separated
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 
 TEXT = (
@@ -193,11 +193,7 @@ class Columns:
         return dataclasses.replace(self, learnt={part: names[part] for part in left})
 
     def group_of(self, where: str, row: Mapping[str, Any]) -> str | None:
-        """The group of a row; None where no column tells.
-
-        Raises:
-            UserError: the column is empty, or not there though it is given.
-        """
+        """The group of a row; None where no column tells."""
         name = self.group or self.learnt.get("group")
         if not name or (name not in row and self.group is None):
             return None
@@ -278,17 +274,7 @@ def _rows(
 
 
 def _dataset(name: str) -> list[tuple[str, dict[str, Any]]]:
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(f"hf:{name}: datasets is not installed", hint="Run: pip install 'unmask[datasets]'") from None
-    where, _, split = name.partition(":")
-    try:
-        found = datasets.load_dataset(where, split=split or "train")
-    except Exception as error:  # the hub raises many kinds
-        raise UserError(
-            f"hf:{name}: cannot be loaded ({error})", hint="Check the name, the split and the network."
-        ) from None
+    found, where = hub_rows(name), name.partition(":")[0]
     return [
         (f"hf:{where}:{i}", {column: _named(value, found.features.get(column)) for column, value in row.items()})
         for i, row in enumerate(found)
@@ -364,11 +350,7 @@ def _json(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object whose keys differ.
-
-    Raises:
-        KeyError: naming one that is there twice.
-    """
+    """A JSON object whose keys differ; KeyError of one that is there twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -477,25 +459,20 @@ def read_items(
         if count := len(rows) - len(table):
             noted.say(f"{source}: {count:,} {'row' if count == 1 else 'rows'} at the end hold nothing and are left out")
         rows = table
-    # The first object of a jsonl may lack what later ones have.
-    names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
-    found = choose(names, dataclasses.replace(columns or Columns(), header=headed), where=str(source))
-    items = _items(rows, names, found, noted, labelled=labelled, where=str(source))
+    columns = dataclasses.replace(columns or Columns(), header=headed)
+    items, found = _items(rows, columns, noted, labelled=labelled, where=str(source))
     if not items:
         raise UserError(f"{source}: no rows", hint="Give at least one labelled text.")
     return items, Columns() if suffix_of(Path(source)) == ".txt" else found
 
 
 def _items(
-    rows: Iterable[tuple[str, Mapping[str, Any]]],
-    names: Iterable[str],
-    columns: Columns,
-    noted: Problems,
-    *,
-    labelled: bool,
-    where: str,
-) -> list[Item]:
-    """Items of all rows; those that are wrong are refused together, or left out."""
+    rows: Sequence[tuple[str, Mapping[str, Any]]], columns: Columns, noted: Problems, *, labelled: bool, where: str
+) -> tuple[list[Item], Columns]:
+    """Items of all rows, and the columns that were read; rows that are wrong are refused together, or left out."""
+    # The first object of a jsonl may lack what later ones have.
+    names = list(dict.fromkeys(str(name) for _, row in rows for name in row))
+    columns = choose(names, columns, where=where)
     if labelled and columns.label is None:
         raise UserError(
             f"{where}: no label column among {', '.join(map(quoted, names))}",
@@ -505,7 +482,7 @@ def _items(
     noted.settle("rows")
     if labelled and all(isinstance(item.label, str) and _VALUE.fullmatch(item.label.strip()) for item in items):
         items = [dataclasses.replace(item, label=spelling(str(item.label))) for item in items]
-    return items
+    return items, columns
 
 
 _VALUE = re.compile(r"(?i:true|false)|([+-]?[0-9]+)\.0+")
@@ -636,11 +613,9 @@ def as_items(
             )
         rows = [_by_name(row, pairs=pairs) for row in rows]
         columns = Columns()
-    names = dict.fromkeys(name for row in rows for name in row)
-    found = choose(names, columns, where="data")
-    where_rows = ((f"row {i}", row) for i, row in enumerate(rows, 1))
     noted = Problems() if problems is None else problems
-    items = _items(where_rows, names, found, noted, labelled=labelled, where="data")
+    placed = [(f"row {i}", row) for i, row in enumerate(rows, 1)]
+    items, found = _items(placed, columns, noted, labelled=labelled, where="data")
     return (items, found) if named else ([dataclasses.replace(item, row=None) for item in items], None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -62,7 +63,9 @@ def kept_together(items: Sequence[Any]) -> np.ndarray:
     """(items,) the number of what must be on one side of every split: exact copies, questions about one context, and
     rows of one group with all that these join."""
     keys = [getattr(item, "context", None) or key_of(item) for item in items]
-    number = np.unique(np.array([hash_of(k) for k in keys]), return_inverse=True)[1].ravel()
+    raw = [key.encode() for key in keys]
+    hashes = np.array([zlib.crc32(r) << 32 | zlib.adler32(r) for r in raw])  # the same in every process
+    number = np.unique(hashes, return_inverse=True)[1].ravel()
     group = groups_of(items)
     if group is None:
         return number
@@ -188,11 +191,3 @@ def hold_out(
     whole = f", {len({item.group for item in out}):,} of {len(names):,} groups whole," if names else ""
     say(f"no validation data: {len(out):,} of {len(items):,} rows{whole} are held out ({setting('held', 0)} for none)")
     return 0, (rest, out)
-
-
-def hash_of(text: str) -> int:
-    """A number of a text, the same in every process."""
-    import zlib
-
-    raw = text.encode()
-    return zlib.crc32(raw) << 32 | zlib.adler32(raw)

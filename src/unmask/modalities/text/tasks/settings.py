@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from unmask.errors import UserError, setting
-from unmask.training.settings import check_types, refuse_unread, unread_by
+from unmask.training.settings import check_types, refuse_unread, require, unread_by
 
 Problem = Literal["auto", "single", "multi", "regression"]
 Loss = Literal["auto", "cosent", "multiple_negatives", "simcse"]
@@ -119,36 +119,21 @@ class TaskSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
-        rules: dict[str, tuple[bool, str]] = {
-            "epochs": (self.epochs is None or self.epochs > 0, "more than 0"),
-            "minutes": (
-                self.minutes is None or (self.minutes > 0 and self.epochs is None and self.steps is None),
-                "more than 0, instead of epochs and steps",
-            ),
-            "steps": (self.steps is None or self.steps > 0, "more than 0, or none"),
-            "batch": (self.batch > 0, "1 or more"),
-            "micro_slots": (self.micro_slots is None or self.micro_slots > 0, "1 or more, or none"),
-            "learning_rate": (self.learning_rate is None or self.learning_rate > 0, "more than 0, or none"),
-            "held": (0 <= self.held <= 0.5, "between 0 and 0.5"),
-            "layer_decay": (0 < self.layer_decay <= 1, "between 0 and 1"),
-            "warmup": (0 <= self.warmup < 1, "between 0 and 1"),
-            "dropout": (self.dropout is None or 0 <= self.dropout < 1, "between 0 and 1, or none"),
-            "slots": (self.slots is None or self.slots >= 8, "8 or more, or none"),
-            "stride": (self.stride >= 0, "0 or more"),
-            "evaluate_every": (self.evaluate_every is None or self.evaluate_every > 0, "1 or more, or none"),
-            "patience": (self.patience is None or self.patience > 0, "1 or more, or none"),
-            "freeze": (self.freeze >= 0, "0 or more"),
-            "abstain": (self.abstain is None or 0 <= self.abstain <= 1, "a probability, or none"),
-            "threshold": (0 < self.threshold < 1, "a probability"),
-            "temperature": (self.temperature > 0, "more than 0"),
-            "mlm_weight": (self.mlm_weight >= 0, "0 or more"),
-            "memory": (self.memory is None or self.memory > 0, "a number above 0, or none"),
-            "checkpoint_seconds": (self.checkpoint_seconds > 0, "more than 0"),
-            "seed": (self.seed >= 0, "0 or more"),
-        }
-        for name, (fine, expected) in rules.items():
-            if not fine:
-                raise UserError(f"{name}={getattr(self, name)}", hint=f"Expected {expected}.")
+        require(self, lambda v: v > 0, "more than 0", "epochs", "temperature", "checkpoint_seconds")
+        require(self, lambda v: v > 0, "more than 0, or none", "steps", "learning_rate")
+        require(self, lambda v: v > 0, "a number above 0, or none", "memory")
+        alone = self.epochs is None and self.steps is None
+        require(self, lambda v: v > 0 and alone, "more than 0, instead of epochs and steps", "minutes")
+        require(self, lambda v: v > 0, "1 or more", "batch")
+        require(self, lambda v: v > 0, "1 or more, or none", "micro_slots", "evaluate_every", "patience")
+        require(self, lambda v: v >= 8, "8 or more, or none", "slots")
+        require(self, lambda v: v >= 0, "0 or more", "stride", "freeze", "mlm_weight", "seed")
+        require(self, lambda v: 0 <= v <= 0.5, "between 0 and 0.5", "held")
+        require(self, lambda v: 0 < v <= 1, "between 0 and 1", "layer_decay")
+        require(self, lambda v: 0 <= v < 1, "between 0 and 1", "warmup")
+        require(self, lambda v: 0 <= v < 1, "between 0 and 1, or none", "dropout")
+        require(self, lambda v: 0 <= v <= 1, "a probability, or none", "abstain")
+        require(self, lambda v: 0 < v < 1, "a probability", "threshold")
         refuse_unread(self, unread_by(self.schedule), f"with {setting('schedule', self.schedule)}")
         if self.steps is not None and self.epochs is not None:
             refuse_unread(self, ["epochs"], f"with {setting('steps', self.steps)}")

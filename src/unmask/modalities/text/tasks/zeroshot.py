@@ -175,11 +175,51 @@ class Prompts:
 
     def room(self, template: str) -> int:
         """Tokens of a text that are read beside the template and its longest word."""
-        return _prompt_room(self.model, template, [word for listed in self.words.values() for word in listed])
+        written = [
+            template.replace("{text}", "").replace(BLANK, word) for words in self.words.values() for word in words
+        ]
+        return self.model.slots - max(map(len, self.tokenizer.encode(written))) - 2
 
     def scores(self, texts: Sequence[str], template: str) -> np.ndarray:
-        """(texts, labels) mean log probability of each label's words."""
-        return label_scores(self.model, texts, template, self.words)
+        """(texts, labels) mean log probability of each label's words in the blank; a long text is cut, never the
+        template."""
+        model, words = self.model, self.words
+        before, after = template.split(BLANK)
+        flat = [(label, word) for label, listed in words.items() for word in listed]
+        tokens, read = model.tokenizer, dict[str, list[tuple[int, ...]]]()
+        for label, word in flat:
+            ids = tokens.encode([word], specials=False)[0].ids
+            if marks := special_tokens_in(tokens, word):
+                raise UserError(
+                    f"label {label!r}: {word!r} holds {', '.join(marks)}, which the model reads as a mark, not as text",
+                    hint=f"Give other words: {_words_option()}.",
+                )
+            read.setdefault(label, []).append(tuple(ids.tolist()))
+            if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
+                raise UserError(
+                    f"label {label!r}: {word!r} is not in the vocabulary",
+                    hint=f"Give other words: {_words_option()}.",
+                )
+        alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
+        for label, its_words in read.items():
+            alike.setdefault(tuple(sorted(its_words)), []).append(label)
+        if same := [" and ".join(map(repr, labels)) for labels in alike.values() if len(labels) > 1]:
+            raise UserError(
+                f"labels {first_of(same)}: the same tokens to this model", hint=f"Give other words: {_words_option()}."
+            )
+        room = self.room(template)
+        cut = [_shortened(model, text, room) for text in texts]
+        examples: list[Example] = []
+        for text in cut:
+            head, tail = before.replace("{text}", text), after.replace("{text}", text)
+            for e, word in zip(tokens.encode([head + w + tail for _, w in flat]), (w for _, w in flat), strict=True):
+                inside = (e.offsets[:, 0] < len(head) + len(word)) & (e.offsets[:, 1] > len(head)) & ~e.special
+                examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
+        with model.context():
+            found = np.array([s.total for s in score(model.model, examples, slots=model.slots, mode="unit")])
+        table = found.reshape(len(texts), len(flat))
+        owner = np.array([list(words).index(label) for label, _ in flat])
+        return np.stack([table[:, owner == i].mean(1) for i in range(len(words))], 1)
 
 
 class Hypotheses:
@@ -235,55 +275,6 @@ class Hypotheses:
 
     def _hypotheses(self, template: str) -> dict[str, str]:
         return {name: template.replace("{label}", name) for name in self.labels}
-
-
-def label_scores(
-    model: TextModel, texts: Sequence[str], template: str, words: Mapping[str, Sequence[str]]
-) -> np.ndarray:
-    """(texts, labels) mean log probability of each label's words in the blank; a long text is cut, never
-    the template."""
-    before, after = template.split(BLANK)
-    flat = [(label, word) for label, listed in words.items() for word in listed]
-    tokens, read = model.tokenizer, dict[str, list[tuple[int, ...]]]()
-    for label, word in flat:
-        ids = tokens.encode([word], specials=False)[0].ids
-        if marks := special_tokens_in(tokens, word):
-            raise UserError(
-                f"label {label!r}: {word!r} holds {', '.join(marks)}, which the model reads as a mark, not as text",
-                hint=f"Give other words: {_words_option()}.",
-            )
-        read.setdefault(label, []).append(tuple(ids.tolist()))
-        if not len(ids) or (tokens.unk_id is not None and (ids == tokens.unk_id).any()):
-            raise UserError(
-                f"label {label!r}: {word!r} is not in the vocabulary",
-                hint=f"Give other words: {_words_option()}.",
-            )
-    alike: dict[tuple[tuple[int, ...], ...], list[str]] = {}
-    for label, its_words in read.items():
-        alike.setdefault(tuple(sorted(its_words)), []).append(label)
-    if same := [" and ".join(map(repr, labels)) for labels in alike.values() if len(labels) > 1]:
-        raise UserError(
-            f"labels {first_of(same)}: the same tokens to this model", hint=f"Give other words: {_words_option()}."
-        )
-    room = _prompt_room(model, template, [word for _, word in flat])
-    cut = [_shortened(model, text, room) for text in texts]
-    examples: list[Example] = []
-    for text in cut:
-        head, tail = before.replace("{text}", text), after.replace("{text}", text)
-        for e, word in zip(tokens.encode([head + w + tail for _, w in flat]), (w for _, w in flat), strict=True):
-            inside = (e.offsets[:, 0] < len(head) + len(word)) & (e.offsets[:, 1] > len(head)) & ~e.special
-            examples.append(text_example(e.ids, np.where(inside, 0, -1), ~inside, len(examples)))
-    with model.context():
-        found = np.array([s.total for s in score(model.model, examples, slots=model.slots, mode="unit")])
-    table = found.reshape(len(texts), len(flat))
-    owner = np.array([list(words).index(label) for label, _ in flat])
-    return np.stack([table[:, owner == i].mean(1) for i in range(len(words))], 1)
-
-
-def _prompt_room(model: TextModel, template: str, words: Sequence[str]) -> int:
-    """Tokens of a text that are read beside the template with its longest word in the blank."""
-    around = model.tokenizer.encode([template.replace("{text}", "").replace(BLANK, word) for word in words])
-    return model.slots - max(map(len, around)) - 2
 
 
 def _room(requested: Prompts | Hypotheses, template: str) -> int:

@@ -52,7 +52,9 @@ def evaluate(
     if not 0 < ratio <= 1:
         raise UserError(f"ratio={ratio}", hint="Expected a share above 0 and up to 1.")
     examples, document = windows(model, texts)
-    unknown = _unknown_share(model, examples)
+    around = len(model.tokenizer.before) + len(model.tokenizer.after)
+    unread = sum(int(np.count_nonzero(e.values["token"] == model.tokenizer.unk_id)) for e in examples)
+    unknown = unread / max(sum(len(e) - around for e in examples), 1)
     check_unknown(unknown, say, name="the texts", given=True)
     if not any(len(scorable(e)) for e in examples):
         raise UserError("the texts hold no token to hide", hint="Give text the tokenizer knows.")
@@ -89,12 +91,6 @@ def evaluate(
     figures = plain(masked_metrics(p, r, d, seed=seed) | rule)
     about = {"rows": len(texts), "unknown_share": unknown}
     return about | figures | {"most_frequent": model.tokenizer.token(best)} | named
-
-
-def _unknown_share(model: LoadedText, examples: Sequence[Example]) -> float:
-    around = len(model.tokenizer.before) + len(model.tokenizer.after)
-    unknown = sum(int(np.count_nonzero(e.values["token"] == model.tokenizer.unk_id)) for e in examples)
-    return unknown / max(sum(len(e) - around for e in examples), 1)
 
 
 def windows(model: LoadedText, texts: Sequence[str]) -> tuple[list[Example], list[int]]:

@@ -72,7 +72,12 @@ def fill(
     if longest > 1:
         model.check_lengths([len(ids) + longest - 1 for ids in model.tokenizer.ids(masked)], texts)
         found = {text: answers(model, text, lengths=range(1, longest + 1), top=top) for text in texts}
-        return [{"text": text, **_best(found[text])} for text in texts]
+        return [
+            {"text": text}
+            | {k: found[text][0][k] for k in ("filled", "log_probability")}
+            | {"slots": [{"candidates": found[text]}]}
+            for text in texts
+        ]
     examples = blank_examples(model, masked)
     blanks = [np.flatnonzero(e.values["token"] == model.tokenizer.mask_id) for e in examples]
 
@@ -245,10 +250,6 @@ def _with_blanks(model: LoadedText, texts: Sequence[str], *, one_for: str = "") 
         if one_for and text.count(own) != 1:
             raise UserError(f"{one_for} need exactly one {own}, text {number} has {text.count(own)}: {text[:60]!r}")
     return out
-
-
-def _best(candidates: list[dict[str, Any]]) -> dict[str, Any]:
-    return {k: candidates[0][k] for k in ("filled", "log_probability")} | {"slots": [{"candidates": candidates}]}
 
 
 def label(model: LoadedText, texts: str | Sequence[str]) -> list[dict[str, Any]]:
