@@ -43,17 +43,8 @@ ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end":
 size."""
 
 OBJECTIVE = (
-    "density",
-    "ratio",
-    "ratio_end",
-    "spread",
-    "hide",
-    "rarity",
-    "select",
-    "loss_weight",
-    "mask",
-    "random",
-    "keep",
+    *("density", "ratio", "ratio_end", "spread", "hide", "rarity"),
+    *("select", "loss_weight", "mask", "random", "keep"),
 )
 """What is hidden and how it counts: kept where the start drew the share of each text anew, as masked diffusion does, so
 that it goes on to be what `generate` draws from."""
@@ -66,22 +57,8 @@ MEASURED = 0.5
 """Share of the documents of general text that forgetting is measured on where the others are learnt from (`replay`)."""
 
 OF_A_NEW_MODEL = (
-    "recipe",
-    "objective",
-    "generator",
-    "architecture",
-    "width",
-    "layers",
-    "heads",
-    "inner",
-    "initial_attention",
-    "initial_embeddings",
-    "vocabulary",
-    "tokenizer_kind",
-    "tokenizer",
-    "lowercase",
-    "strip_accents",
-    "dropout",
+    *("recipe", "objective", "generator", "architecture", "width", "layers", "heads", "inner", "initial_attention"),
+    *("initial_embeddings", "vocabulary", "tokenizer_kind", "tokenizer", "lowercase", "strip_accents", "dropout"),
 )
 """Settings that the model to adapt has already."""
 

@@ -234,26 +234,21 @@ def unexpected(names: Collection[str]) -> list[str]:
 
 
 def _weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors of the folder; of its ONNX file where it has no others."""
-    _refuse_other_frameworks(folder)
-    ours = any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*"))
-    if not ours and (any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx"))):
-        from unmask.families.onnx_import import find_graph, read_onnx
-
-        return read_onnx(find_graph(folder), config)
-    return read_weights(folder)
-
-
-def _refuse_other_frameworks(folder: Path) -> None:
-    """A checkpoint of TensorFlow or JAX alone: its kernels are transposed and fused otherwise, model by model."""
+    """Tensors of the folder; of its ONNX file where it has no others. One of TensorFlow or JAX alone is refused: its
+    kernels are transposed and fused otherwise, model by model."""
     if any(folder.glob("*.safetensors*")) or any(folder.glob("pytorch_model*")):
-        return
+        return read_weights(folder)
     for pattern, what in {"*.h5": "TensorFlow", "*.ckpt*": "TensorFlow", "*.msgpack": "JAX (Flax)"}.items():
         if found := sorted(folder.glob(pattern)):
             raise UserError(
                 f"{found[0]}: a {what} checkpoint, stored in another layout for every model",
                 hint="Convert it with transformers 4: AutoModel.from_pretrained(..., from_tf=True or from_flax=True).",
             )
+    if any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx")):
+        from unmask.families.onnx_import import find_graph, read_onnx
+
+        return read_onnx(find_graph(folder), config)
+    return read_weights(folder)
 
 
 def _decoder_state(model: MaskedModel[TokenCodec]) -> dict[str, Tensor]:

@@ -234,7 +234,11 @@ def make_job(
             batch_slots=settings.train.batch_slots,
         ),
         validation_corruption=measuring_corruption(),
-        fingerprint=_fingerprint(settings, tokenizer, cache),
+        fingerprint={  # what must not change between a run and its resumption
+            "settings": lasting(as_dict(settings)),
+            "the tokenizer": tokenizer.fingerprint(),
+            CORPUS: cache.digest(),
+        },
         **more,
     )
 
@@ -260,15 +264,6 @@ def write_report(finished: TextRun, *, notes: Sequence[str] = ()) -> Path:
     report.section("Training", training_curves(finished.folder / "metrics.jsonl"))
     report.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
     return report.write(finished.folder / "report.html")
-
-
-def _fingerprint(settings: TextSettings, tokenizer: Tokenizer, cache: TokenCache) -> dict[str, Any]:
-    """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
-    return {
-        "settings": lasting(as_dict(settings)),
-        "the tokenizer": tokenizer.fingerprint(),
-        CORPUS: cache.digest(),
-    }
 
 
 def build_model(settings: TextSettings, tokenizer: Tokenizer) -> tuple[Any, Any]:

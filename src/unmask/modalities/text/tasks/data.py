@@ -27,41 +27,14 @@ from unmask.modalities.text.reading.rows import encloses, hub_rows, separated
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 
 TEXT = (
-    "text",
-    "sentence",
-    "sentence1",
-    "text1",
-    "premise",
-    "question1",
-    "question",
-    "content",
-    "document",
-    "#1 string",
-    "note",
-    "report",
-    "review",
-    "comment",
-    "abstract",
-    "message",
+    *("text", "sentence", "sentence1", "text1", "premise", "question1", "question", "content", "document"),
+    *("#1 string", "note", "report", "review", "comment", "abstract", "message"),
 )
 TEXT2 = ("text2", "sentence2", "hypothesis", "question2", "#2 string", "second", "positive")
 NEGATIVE = ("negative", "hard_negative", "text3")
 LABEL = (
-    "label",
-    "labels",
-    "class",
-    "category",
-    "score",
-    "similarity",
-    "target",
-    "intent",
-    "gold_label",
-    "quality",
-    "diagnosis",
-    "outcome",
-    "sentiment",
-    "rating",
-    "topic",
+    *("label", "labels", "class", "category", "score", "similarity", "target", "intent", "gold_label", "quality"),
+    *("diagnosis", "outcome", "sentiment", "rating", "topic"),
 )
 TASKS = ("tokens", "words", "tags", "ner_tags", "entities", "context", "answers", "query-id", "corpus-id")
 """Names in files of the other tasks; with those above they tell a header from a row."""

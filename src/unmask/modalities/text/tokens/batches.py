@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,14 +21,9 @@ from unmask.core.corruption import (
     own_selector,
 )
 from unmask.core.density import density_of, weigh_of
-
-if TYPE_CHECKING:  # a model in use needs none of these, and starts sooner without
-    from unmask.modalities.text.recipes import TextSettings
-    from unmask.modalities.text.tokens.cache import TokenCache
-import zlib
-
 from unmask.core.hashing import Salt, hash_keys
 from unmask.errors import UserError
+from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens.cache import TokenCache
 
 
