@@ -149,7 +149,7 @@ def hidden_tokens(*, seed: int, steps: int, characters: int, shape: dict[str, An
     steps, beside the most frequent token, and the one most frequent after the token before (taken as seen)."""
     import json
 
-    from unmask.modalities.text.network.card import most_frequent_share, most_likely_after
+    from unmask.modalities.text.network.card import most_frequent_share
     from unmask.modalities.text.network.pretrain import pretrain
     from unmask.modalities.text.reading.docstrings import docstrings
     from unmask.modalities.text.recipes import TextSettings, with_overrides
@@ -170,6 +170,28 @@ def hidden_tokens(*, seed: int, steps: int, characters: int, shape: dict[str, An
             "most frequent after the token before": {"accuracy": most_likely_after(cache, special)},
             "most frequent token": {"accuracy": most_frequent_share(cache, special)},
         }
+
+
+def most_likely_after(cache: Any, special_ids: np.ndarray) -> float:
+    """Accuracy on the held-out tokens of guessing, for each, what followed the token before it most often in training,
+    and the most frequent token where nothing did; NaN without any.
+    """
+    from unmask.modalities.text.network.card import MOST_TOKENS, first_tokens, most_frequent_token
+
+    special = np.asarray(special_ids, np.int64)
+    size = int(cache.meta["vocabulary"])
+    pairs = list(first_tokens(cache, np.asarray(cache.train), MOST_TOKENS))
+    before, after = (np.concatenate([ids[part] for ids in pairs]) for part in (slice(None, -1), slice(1, None)))
+    known = ~np.isin(after, special)
+    key, count = np.unique(before[known].astype(np.int64) * size + after[known], return_counts=True)
+    order = np.argsort(count, kind="stable")  # of each first token the most frequent second one is written last
+    best = np.full(size, most_frequent_token(cache.frequencies(), special))
+    best[key[order] // size] = key[order] % size
+    right = total = 0
+    for ids in first_tokens(cache, np.asarray(cache.validation), MOST_TOKENS):
+        judged = ~np.isin(ids[1:], special)
+        right, total = right + int((best[ids[:-1]] == ids[1:])[judged].sum()), total + int(judged.sum())
+    return right / total if total else float("nan")
 
 
 __all__ = ["chained_trees", "digits", "hidden_tokens", "imputation", "outcome"]

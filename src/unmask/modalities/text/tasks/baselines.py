@@ -258,7 +258,7 @@ def fit_baseline(
         strength: C; None chooses it by cross-validation.
     """
     if kind == "tags":
-        return fit_tags(_tagged(task, training), task.outputs)
+        return fit_tags(_tagged(training), task.outputs)
     if kind == "sentence":
         return fit_overlap(training.items)
     if kind == "cosine":
@@ -419,7 +419,7 @@ def _both(found: Sequence[np.ndarray], groups: Sequence[Sequence[int]]) -> tuple
     return np.stack([found[g[0]] for g in groups]), np.stack([found[g[1]] for g in groups])
 
 
-def _tagged(task: TextTask, training: Prepared) -> Iterator[tuple[str, int]]:
+def _tagged(training: Prepared) -> Iterator[tuple[str, int]]:
     """Every word of the training rows with its tag; where windows overlap, as often as it is read."""
     for number, window in enumerate(training.extra["windows"]):
         item, here = training.items[window.owner], training.examples[number].values["target"]
