@@ -80,7 +80,7 @@ def hazard_ratios(
     synthetic: Cohort,
     names: Sequence[str],
 ) -> dict[str, Any]:
-    """Log hazard ratios of one regression on both: mean |difference|, interval overlap, sign flips, and one row a name.
+    """Log hazard ratios of one regression on both: mean |difference|, interval overlap, sign flips, one row per name.
 
     Args:
         real, synthetic: regressors and outcomes. Regressors are taken in units of the real deviation, so that the

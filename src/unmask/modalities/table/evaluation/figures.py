@@ -129,7 +129,7 @@ class Reading:
         ceiling, floor: the same figure of another sample of real rows and of shuffled columns, where there are any.
         share: of the way from the floor (0) to the ceiling (1); None without both, or where they are the wrong way
             round.
-        marked: whether the floor is at least as good as the ceiling, so that the figure tells nothing here.
+        marked: whether the floor is at least as good as the ceiling, so that the figure is not informative here.
     """
 
     key: str

@@ -41,9 +41,9 @@ def _codes(tables: Sequence[Columns]) -> list[np.ndarray]:
 def most_alike(rows: Columns, real: Columns) -> np.ndarray:
     """Per row the largest share of equal cells with any real row, over the cells that both have.
 
-    A pair counts where both rows have the same cells, of the columns that any of `rows` has. Where they have not, it
-    counts where the shared cells of the real row are so rare that, were columns independent, one row in 20 or fewer
-    would find a real one that agrees in all of them by chance. NaN where no pair counts.
+    A pair counts if both rows have the same cells, of the columns that any of `rows` has. Otherwise it counts if the
+    shared cells of the real row are so rare that, with independent columns, at most one row in 20 would agree with some
+    real row in all of them by chance. NaN where no pair counts.
     """
     a, b = _codes([rows, real])
     seen = [(x >= 0).astype(np.float32) for x in (a, b)]

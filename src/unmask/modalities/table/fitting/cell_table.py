@@ -41,8 +41,8 @@ class CellTable(RowPasses):
 
     Attributes:
         scores: column -> sorted conformity scores of held-out cells: how much of the predicted distribution, from its
-            median outwards, an interval must hold to reach the truth. The 90 % interval of a column is as wide as nine
-            of ten scores ask for.
+            median outwards, an interval must hold to reach the truth. The 90 % interval of a column is wide enough for
+            nine of ten scores.
         judged: column -> the held-out cells these scores are of, and those of categories; after a fit alone.
     """
 

@@ -44,9 +44,9 @@ class _Part:
 class HeldOutChecks:
     """Held-out loss of every member on the rows it never sees, and its weights at their best.
 
-    What the network says of each column is multiplied by 0, a half or 1, whichever gives the least held-out loss (of
-    all members together). So what is learnt of one column is kept where another has nothing but noise beyond the linear
-    part.
+    The network's contribution to each column's prediction is multiplied by 0, a half or 1, whichever gives the smallest
+    held-out loss (of all members together). So what is learnt for one column is kept even if for another the network
+    adds only noise to the linear part.
 
     A member's losses are in nats per hidden cell, with masks that are the same at every check.
 

@@ -57,8 +57,9 @@ def needed_share(scores: np.ndarray, coverage: float) -> float:
 
 
 def covered(judged: Judged, coverage: float, least: int) -> float | None:
-    """How often the interval held the truth, each member's cells with the width that the other members' cells ask for
-    (of a single member: each half of the rows by the other half); None where either side has fewer than `least`."""
+    """How often the interval held the truth. The width for the cells of one member is calibrated on the cells of the
+    other members (with a single member: each half of the rows on the other half); None where either side has fewer
+    than `least` cells."""
     side = judged.member if len(np.unique(judged.member)) > 1 else judged.row % 2
     held = np.zeros(len(judged), bool)
     for k in np.unique(side):
@@ -70,8 +71,9 @@ def covered(judged: Judged, coverage: float, least: int) -> float | None:
 
 
 def best_constant(values: np.ndarray, rule: str) -> float:
-    """The mean, the median or the mode of the observed values, of all rows. That of the rows besides the held-out ones
-    leans away from these: of two levels that are equally frequent it is the one that is rarer among them."""
+    """The mean, the median or the mode of the observed values of all rows. Without the held-out rows it would be biased
+    against these: of two equally frequent levels, the mode of the other rows is the one that is rarer in the held-out
+    rows."""
     known = values[~np.isnan(values)]
     if rule == "mode":
         level, count = np.unique(known, return_counts=True)
@@ -84,7 +86,7 @@ def column_figures(column: Column, judged: Judged, values: np.ndarray, *, least:
 
     Args:
         values: (rows,) of the column, NaN where missing.
-        least: calibration cells that an interval of its own width asks for.
+        least: calibration cells at least, for an interval with a width of its own.
     """
     rule = "mean" if column.is_quantity else "mode"
     plain = best_constant(values, rule)
@@ -119,7 +121,7 @@ def column_figures(column: Column, judged: Judged, values: np.ndarray, *, least:
 def judgement(gain: np.ndarray, row: np.ndarray, error: float, base: float) -> str:
     """ "clearly_better", "slightly_better", "unclear", "no_better", "worse", "too_few" or "not_finite".
 
-    Better is what two standard errors of the mean gain do not explain; a row's cells count as one.
+    Better means a mean gain of more than two standard errors; the cells of one row count as one observation.
     """
     rows, at = np.unique(row, return_inverse=True)
     if len(rows) < LEAST:

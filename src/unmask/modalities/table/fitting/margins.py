@@ -45,12 +45,12 @@ BORDERS = 100
 def scales_of_all_rows(
     codings: list[Coding], columns: Sequence[np.ndarray], settings: TableSettings, weight: np.ndarray | None = None
 ) -> list[Coding]:
-    """Codings whose scales are those of all rows: normal scores of the seen values alone bend what is linear, by chance
-    in a small table, and systematically where what is missing depends on other columns.
+    """Codings whose scales are those of all rows. Normal scores of the observed values alone make linear relations
+    curved: by chance in a small table, and systematically where missing cells depend on other columns.
 
-    By expectation maximisation: the factor analysis says how the missing cells of a column are distributed, every seen
-    value then stands for the missing ones near it too, and the scale is fitted again. No value is made up: bins keep
-    seen values alone, and atoms stay.
+    By expectation maximisation: the factor analysis estimates how the missing cells of a column are distributed, every
+    observed value then also counts for the missing ones near it, and the scale is fitted again. No value is made up:
+    bins hold observed values alone, and atoms stay.
 
     Args:
         codings: of the values that were seen.
@@ -140,7 +140,7 @@ def _below(
 
 
 def _spread(seen: np.ndarray, weight: np.ndarray, border: np.ndarray, below: np.ndarray, share: float) -> np.ndarray:
-    """(values,) how much of the distribution of all each seen value stands for.
+    """(values,) the share of the distribution of all rows that each observed value represents.
 
     Args:
         weight: (values,) of the rows of the seen values.

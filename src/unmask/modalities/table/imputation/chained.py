@@ -139,9 +139,9 @@ class Plan:
         return self.schema.columns[self.schema.modelled[place]].name
 
     def select(self) -> None:
-        """Choose the regressors of every incomplete column: no copies of each other, none whose effect no observed
-        value tells (of one value there, or the last of levels that are all there are there), and no more than its rows
-        can bear."""
+        """Choose the regressors of every incomplete column. Left out are copies of other regressors and those whose
+        effect cannot be estimated from the rows where the column is observed (a single value there, or the last of
+        levels that cover all these rows); and there are no more than the number of rows allows."""
         filled = [
             np.where(g, np.nanmean(x) if (~g).any() else 0.0, x)
             for x, g in zip(self.columns, self.missing, strict=True)
