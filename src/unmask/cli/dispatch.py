@@ -11,7 +11,7 @@ import inspect
 import mimetypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
@@ -46,15 +46,13 @@ def _for_typer(function: Callable[..., Any]) -> Callable[..., None]:
     groups: dict[str, Any] = {
         name: p.annotation for name, p in signature.parameters.items() if dataclasses.is_dataclass(p.annotation)
     }
-    shared = {name: hint for g in groups.values() for name, hint in get_type_hints(g, include_extras=True).items()}
-    defaults = {option.name: option.default for g in groups.values() for option in dataclasses.fields(g)}
+    shared = {name: found for group in groups.values() for name, found in options.of_group(group).items()}
     if signature.return_annotation is Result and "json_" not in signature.parameters:
-        shared["json_"], defaults["json_"] = options.Json, False
+        shared["json_"] = options.Json, False
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [p.replace(kind=kind) for name, p in signature.parameters.items() if name not in groups]
-    for name, hint in shared.items():
-        default = [] if defaults[name] is dataclasses.MISSING else defaults[name]
-        parameters.append(inspect.Parameter(name, kind, annotation=hint, default=default))
+    for name, (annotation, default) in shared.items():
+        parameters.append(inspect.Parameter(name, kind, annotation=annotation, default=default))
 
     def run(**given: Any) -> None:
         output = Output(given.get("json_", False), given.get("seed") or 0)

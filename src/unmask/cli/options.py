@@ -1,12 +1,14 @@
 """Options that several commands take, with their help, written once; and groups of them.
 
-A group is a dataclass of options. A command has it as one parameter, which `dispatch.command_of` takes apart.
+A group is a dataclass of options, with aliases of here or `flag`. A command has it as one parameter, which
+`dispatch.command_of` takes apart.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -37,7 +39,6 @@ Config = Annotated[str | None, typer.Option(help="TOML file of settings.")]
 Set = Annotated[list[str], typer.Option("--set", help="key=value, any setting; may be repeated.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
-Minutes = Annotated[float | None, typer.Option(help="Wall clock to spend.")]
 RunSeed = Annotated[int | None, typer.Option(callback=_seed, help="Decides weights, order and masks.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 RunPrecision = Annotated[str | None, typer.Option(help="auto, fp32 or bf16.")]
@@ -53,15 +54,10 @@ Engine = Annotated[
 ]
 Trackers = Annotated[list[str], typer.Option(help="tensorboard, wandb or mlflow; may be repeated.")]
 Seed = Annotated[int, typer.Option(callback=_seed, help="Decides what is drawn.")]
-Precision = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Absent = Annotated[
     str,
     typer.Option(help="Columns that may be lacking, commas between, or any; follow-up time and event always may."),
-]
-MostUnknown = Annotated[
-    float,
-    typer.Option(help="Refuse data of whose events a larger share has codes that the model does not know."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Header = Annotated[
@@ -75,10 +71,6 @@ Lenient = Annotated[
 EscapeFormulas = Annotated[
     bool, typer.Option("--escape-formulas", help="Put ' before cells that a spreadsheet would take for formulas.")
 ]
-Missing = Annotated[list[str], typer.Option(help="A further spelling of a missing value, e.g. -9; may be repeated.")]
-Decimal = Annotated[str | None, typer.Option(help="The mark before decimals in the file's numbers: , or .")]
-Encoding = Annotated[str | None, typer.Option(help="Of a text file that is not UTF-8, e.g. cp1252.")]
-Sheet = Annotated[str | None, typer.Option(help="Of a spreadsheet that has several.")]
 ReadSettings = Annotated[
     list[str],
     typer.Option("--set", help="How files are read: planes, alpha, nodata, slice, view, overlap, rescale."),
@@ -93,11 +85,33 @@ TableReadSettings = Annotated[
 ]
 
 
+def flag(default: Any, help: str, *names: str, **limits: Any) -> Any:
+    """A field of a group of options; an empty list for one that may be repeated.
+
+    Args:
+        names: how it is written, where that does not follow from the field's name.
+        limits: `min` and `max`.
+    """
+    about = {"typer": typer.Option(*names, help=help, **limits)}
+    if default == []:
+        return field(default_factory=list, metadata=about)
+    return field(default=default, metadata=about)
+
+
+def of_group(group: Any) -> dict[str, tuple[Any, Any]]:
+    """The options of a group: name -> its annotation for typer, and its default."""
+    hints, found = get_type_hints(group, include_extras=True), {}
+    for one in dataclasses.fields(group):
+        hint = Annotated[hints[one.name], one.metadata["typer"]] if one.metadata else hints[one.name]
+        found[one.name] = (hint, [] if one.default is dataclasses.MISSING else one.default)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loading:
     """How a model is loaded."""
 
-    precision: Precision = "auto"
+    precision: str = flag("auto", "auto, fp32 or bf16.")
     device: Device = "auto"
 
     def load(self, model: str) -> Any:
@@ -115,7 +129,7 @@ class Run:
     set_: Set = field(default_factory=list)
     steps: Steps = None
     epochs: Epochs = None
-    minutes: Minutes = None
+    minutes: float | None = flag(None, "Wall clock to spend.")
     seed: RunSeed = None
     resume: Resume = False
     precision: RunPrecision = None

@@ -86,11 +86,7 @@ class Address:
 
 
 def check_head(scope: Scope, limits: Limits) -> None:
-    """Refuse a head that is too large, or that names two hosts: what stands in front may read the other one.
-
-    Raises:
-        Refused: 431 or 400.
-    """
+    """Refuse a head that is too large, or that names two hosts: what stands in front may read the other one."""
     headers = scope["headers"]
     size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) + 4 for k, v in headers)
     if size > limits.headers:

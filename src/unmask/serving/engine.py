@@ -31,7 +31,7 @@ from unmask.errors import UserError
 from unmask.serving.limits import Limits, Refused, status_of, told
 from unmask.serving.metrics import Metrics
 from unmask.serving.shapes import checked
-from unmask.serving.verbs import Served, Verb, Warned, Work
+from unmask.serving.verbs import Served, Warned, Work
 
 JSON = "application/json"
 WARNING = "x-unmask-warning"
@@ -162,27 +162,24 @@ class Engine:
                 self.deliver([(ask, failure(error))])
 
     def _read(self, ask: Ask) -> Work:
+        one = self.served[ask.model]
         if ask.action == PROBE:
-            return _probe(self.served[ask.model])
-        verb = self._verb(ask)
-        return verb.prepare(checked(verb.request, _body(ask, verb, self.limits) if ask.value is None else ask.value))
+            return _probe(one)
+        verb = one.dialects[ask.action] if "/" in ask.action else one.verbs[ask.action]
+        body = ask.value
+        if body is None:
+            raw = None if "json" in ask.content else verb.raw
+            body = _json(ask, self.limits) if raw is None else raw(ask.body)
+        return verb.prepare(checked(verb.request, body))
 
     def _named(self, body: Any, action: str) -> str:
-        """The model that a body names.
-
-        Raises:
-            Refused: none, or one that does not answer the action.
-        """
+        """The model that a body names, refused where it is none that answers the action."""
         name = body.get("model") if isinstance(body, dict) else None
         able = [known for known, one in self.served.items() if action in one.dialects]
         if name not in able:
             named = f"model {str(name)[:60]!r}" if name is not None else "no model is named"
             raise Refused(404 if name is not None else 400, named, hint="/models lists those that are served.")
         return str(name)
-
-    def _verb(self, ask: Ask) -> Verb:
-        one = self.served[ask.model]
-        return one.dialects[ask.action] if "/" in ask.action else one.verbs[ask.action]
 
     def _check(self, work: Work) -> None:
         total = sum(work.slots)
@@ -347,19 +344,8 @@ def _probe(served: Served) -> Work:
     return Work(items=[None], slots=[1], run=list, finish=list)
 
 
-def _body(ask: Ask, verb: Verb, limits: Limits) -> Any:
-    """The body as JSON.
-
-    Raises:
-        Refused: it is not JSON, and the verb reads nothing else.
-    """
-    if verb.raw is not None and "json" not in ask.content:
-        return verb.raw(ask.body)
-    return _json(ask, limits)
-
-
 def _json(ask: Ask, limits: Limits) -> Any:
-    """Raises: Refused: the body is not JSON, or said not to be, or of too many values."""
+    """The body, refused where it is not JSON, or said not to be, or of too many values."""
     if ask.content and "json" not in ask.content:
         raise Refused(415, f"a body of type {ask.content[:60]}", hint=f"Send JSON, with content-type: {JSON}.")
     if counted(ask.body, limits.values) > limits.values:

@@ -64,21 +64,14 @@ class Gateway:
             self.loop.call_soon_threadsafe(_resolve, done)
 
     def check(self, headers: Mapping[bytes, bytes], *, key: bool = True) -> None:
-        """Who asks?
-
-        Raises:
-            Refused: 401 or 403.
-        """
+        """Refuse a page of another origin, and who has no key."""
         check_origin(headers, own=self.host, allowed=self.cors)
         if key and self.keys is not None:
             self.keys.check(headers.get(b"authorization", b""))
 
     async def probe(self) -> None:
-        """Have each model answer a request of its own in every process. What came of it stands for a second.
-
-        Raises:
-            Refused: 503, naming a model that did not.
-        """
+        """Have each model answer a request of its own in every process, or refuse, naming one that did not; what came
+        of it stands for a second."""
         now = self.loop.time()
         if self._probes is None or (self._probes.done() and now > self._probed + 1.0):
             self._probes, self._probed = self.loop.create_task(self._probe()), now
@@ -200,11 +193,7 @@ class Held:
         self.gateway, self.size = gateway, 0
 
     def take(self, size: int) -> None:
-        """The request has so many bytes, or says that it will have.
-
-        Raises:
-            Refused: 429, all requests together have too many.
-        """
+        """The request has so many bytes, or says that it will have; refused where all together have too many."""
         more = max(0, size - self.size)
         if self.gateway.held_bytes + more > self.gateway.limits.waiting_bytes:
             raise self.gateway._too_many()

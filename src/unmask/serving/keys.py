@@ -39,14 +39,7 @@ class Keys:
         self._digests = [_digest(key.encode()) for key in keys]
 
     def check(self, authorization: bytes) -> None:
-        """Compare with every key, in a time that does not tell how much of one was right.
-
-        Args:
-            authorization: the header: 'Bearer KEY'.
-
-        Raises:
-            Refused: 401, there is no key or it is not one of these.
-        """
+        """Refuse a header that is not 'Bearer KEY' of one of these, in a time that does not tell how much was right."""
         kind, _, key = authorization.partition(b" ")
         given, right = _digest(key.strip()), False
         for known in self._digests:
@@ -71,9 +64,6 @@ def check_origin(headers: Mapping[bytes, bytes], *, own: str, allowed: Sequence[
     Args:
         own: host that it listens on.
         allowed: origins that may ask (`--cors`); '*' for all.
-
-    Raises:
-        Refused: 403.
     """
     host = headers.get(b"host", b"").decode("latin-1")
     name = _without_port(host)

@@ -125,12 +125,8 @@ class Fleet:
         return dict(found["models"])
 
     def copy(self) -> Connection:
-        """The pipe to another copy of the process that has loaded the models, which is loaded again if it has died.
-
-        Raises:
-            UserError: it cannot be.
-            OSError: it died this moment.
-        """
+        """The pipe to another copy of the process that has loaded the models, which is loaded again if it has died; an
+        OSError where it dies this moment."""
         assert self.template is not None
         with self.template.lock:
             if self.template.ended():

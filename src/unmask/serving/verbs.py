@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.serving.shapes import REQUIRED, Anything, Field, ListOf, Open, Record, Shape, checked
+from unmask.serving.shapes import REQUIRED, Anything, Field, ListOf, Open, Shape, checked
 
 BATCH_SLOTS = 4096
 """Slots (tokens, cells, patches, events) that are worked on at a time."""
@@ -133,7 +133,7 @@ class Served:
 
 def records(about: str = "", default: Any = REQUIRED, /, **fields: Field) -> Field:
     """A list of open records with these fields, as answers have them."""
-    return Field(ListOf(Open(Record(**fields))), about, default)
+    return Field(ListOf(Open(**fields)), about, default)
 
 
 def adapted(

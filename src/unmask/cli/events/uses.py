@@ -22,7 +22,9 @@ SHOWN_ROWS = 10
 class Loading(options.Loading):
     """How a model of patient events is loaded: one that refuses data with more unknown codes."""
 
-    most_unknown: options.MostUnknown = 0.5
+    most_unknown: float = options.flag(
+        0.5, "Refuse data of whose events a larger share has codes that the model does not know."
+    )
 
     def load(self, model: str) -> Any:
         """The model in a folder."""
@@ -151,10 +153,13 @@ def evaluate(
     found = loaded.evaluate(data[0], labels, seed=seed)
     by = " (held out by the folder's splits)" if found["split"] != "all" else ""
     lines = [f"{found['points']:,} points of {found['patients']:,} patients{by}"]
+    trained = [f"{found['trained']:,} points left out: their patients trained the head"] if found["trained"] else []
+    if found["trained"] is None:
+        trained = [f"warning: {text}: these figures may be of training patients" for text in found["warnings"]]
     lines += [
         *outside_line(found["outside"]),
         *odd_points(found),
-        *trained_line(found["trained"], found["warnings"]),
+        *trained,
         unknown_line(loaded.unknown),
     ]
     for name, result in found["results"].items():
@@ -199,7 +204,7 @@ def ask(
         )
     if patient and examples:
         raise UserError("--examples with --patient: nothing reads this", hint="Leave it out: who is named is drawn.")
-    check_results([name for name in (out, report) if name is not None], [data, at])
+    check_results([out, report], [data, at])
     loaded = use.load(model)
     events = read_meds(data)
     points = None if at is None else read_labels(at, events, need_value=False)
@@ -235,13 +240,6 @@ def odd_points(found: Mapping[str, Any]) -> list[str]:
         if count:
             lines.append(f"warning: {count:,} points lie {where} of their patient")
     return lines
-
-
-def trained_line(count: int | None, warnings: list[str]) -> list[str]:
-    """What to say of points left out because their patients trained the head, or of not knowing who did."""
-    if count is None:
-        return [f"warning: {text}: these figures may be of training patients" for text in warnings]
-    return [f"{count:,} points left out: their patients trained the head"] if count else []
 
 
 def interval_text(result: dict[str, Any], name: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -20,69 +20,43 @@ from unmask.files import check_results
 class Filling:
     """How a model fills the cells of a table."""
 
-    draws: Annotated[
-        int,
-        typer.Option(
-            help="0: one table of best values; M: as many drawn from the one fitted model. For Rubin's rules use "
-            "--proper."
-        ),
-    ] = 0
-    intervals: Annotated[
-        str | None,
-        typer.Option(
-            help="Also write a CSV with a line per filled cell here: its interval, or the probability of every level."
-        ),
-    ] = None
-    coverage: Annotated[float | None, typer.Option(help="With --intervals: their coverage, 0.9 by default.")] = None
-    unseen: Annotated[str, typer.Option(help="A category the model does not know: error or missing.")] = "error"
-    constraint: Annotated[
-        list[str],
-        typer.Option(
-            help='Rule that filled cells meet, e.g. "admission <= surgery <= discharge", "bmi := weight / height**2".'
-        ),
-    ] = field(default_factory=list)
+    draws: int = options.flag(
+        0,
+        "0: one table of best values; M: as many drawn from the one fitted model. For Rubin's rules use --proper.",
+    )
+    intervals: str | None = options.flag(
+        None, "Also write a CSV with a line per filled cell here: its interval, or the probability of every level."
+    )
+    coverage: float | None = options.flag(None, "With --intervals: their coverage, 0.9 by default.")
+    unseen: str = options.flag("error", "A category the model does not know: error or missing.")
+    constraint: list[str] = options.flag(
+        [], 'Rule that filled cells meet, e.g. "admission <= surgery <= discharge", "bmi := weight / height**2".'
+    )
     absent: options.Absent = ""
-    add_absent: Annotated[bool, typer.Option("--add-absent", help="Write the lacking columns too, imputed.")] = False
+    add_absent: bool = options.flag(False, "Write the lacking columns too, imputed.", "--add-absent")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proper:
     """How multiple imputation is fitted to a table."""
 
-    formula: Annotated[
-        str | None, typer.Option(help="With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'.")
-    ] = None
-    method: Annotated[
-        list[str], typer.Option(help="With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample.")
-    ] = field(default_factory=list)
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            help="With --proper: of the chains, 10 by default; those that have not mixed by then go on up to 40."
-        ),
-    ] = None
-    duration: Annotated[str | None, typer.Option(help="With --proper and no model: column of follow-up time.")] = None
-    event: Annotated[
-        str | None,
-        typer.Option(
-            help="With --proper and no model: column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes."
-        ),
-    ] = None
-    event_level: Annotated[
-        list[str],
-        typer.Option(help="With --proper and no model: level at which the event happened; once per cause."),
-    ] = field(default_factory=list)
-    entry: Annotated[
-        str | None,
-        typer.Option(help="With --proper and no model: column of the times from which rows are at risk (late entry)."),
-    ] = None
-    schema: Annotated[str | None, typer.Option(help="With --proper and no model: TOML file with kinds of columns.")] = (
-        None
+    formula: str | None = options.flag(None, "With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'.")
+    method: list[str] = options.flag([], "With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample.")
+    rounds: int | None = options.flag(
+        None, "With --proper: of the chains, 10 by default; those that have not mixed by then go on up to 40."
     )
-    report: Annotated[
-        str | None,
-        typer.Option(help="With --proper: an HTML page with convergence and imputed beside observed."),
-    ] = None
+    duration: str | None = options.flag(None, "With --proper and no model: column of follow-up time.")
+    event: str | None = options.flag(
+        None, "With --proper and no model: column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes."
+    )
+    event_level: list[str] = options.flag(
+        [], "With --proper and no model: level at which the event happened; once per cause."
+    )
+    entry: str | None = options.flag(
+        None, "With --proper and no model: column of the times from which rows are at risk (late entry)."
+    )
+    schema: str | None = options.flag(None, "With --proper and no model: TOML file with kinds of columns.")
+    report: str | None = options.flag(None, "With --proper: an HTML page with convergence and imputed beside observed.")
 
 
 def impute(

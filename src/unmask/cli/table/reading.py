@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from unmask.cli import options
 from unmask.cli.common import Result, on_stderr
+from unmask.cli.options import flag
 from unmask.errors import UserError
 from unmask.files import check_results
 
@@ -22,10 +22,10 @@ from unmask.files import check_results
 class Reading:
     """How the file of a table is read."""
 
-    missing: options.Missing = field(default_factory=list)
-    decimal: options.Decimal = None
-    encoding: options.Encoding = None
-    sheet: options.Sheet = None
+    missing: list[str] = flag([], "A further spelling of a missing value, e.g. -9; may be repeated.")
+    decimal: str | None = flag(None, "The mark before decimals in the file's numbers: , or .")
+    encoding: str | None = flag(None, "Of a text file that is not UTF-8, e.g. cp1252.")
+    sheet: str | None = flag(None, "Of a spreadsheet that has several.")
 
     @property
     def file(self) -> dict[str, str | None]:

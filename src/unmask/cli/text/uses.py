@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import typer
 
 from unmask.cli import common, options
 from unmask.cli.common import Result, check_most, embedded, in_parts, on_stderr, scores
+from unmask.cli.options import flag
 from unmask.errors import UserError, first_of, option, quoted
 from unmask.evaluation.meanings import figure_lines
 from unmask.files import check_results, decoded, read_text, split_lines
@@ -222,23 +224,28 @@ def _evaluate_pairs(loaded: Any, data: Sequence[str], most: int | None, seed: in
     return Result({"rows": found["pairs"]} | found, lines, loaded)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How texts are drawn."""
+
+    prefix: str = flag("", "What the texts begin with; kept as it is.")
+    suffix: str = flag("", "What they end with; with a prefix what lies between is filled in.")
+    length: int | None = flag(
+        None, "Tokens to draw; default a training text's length; before a suffix the likeliest.", min=1
+    )
+    number: int = flag(1, "How many.", min=1)
+    temperature: float = flag(1.0, "Below 1 keeps to the common; 0 takes the likeliest.", min=0)
+    top_k: int | None = flag(None, "Draw among the k likeliest tokens alone.", min=1)
+    steps: int | None = flag(None, "Passes of the model; default one for each token (remask: two).", min=1)
+    order: str = flag("random", "Which tokens come first: random, confidence or left_to_right.")
+    remask: float = flag(0.0, "Share of the drawn tokens that each pass takes back, to be drawn anew.")
+    remask_by: str = flag("random", "Which are taken back: random, or the least likely (confidence).")
+
+
 def generate(
+    drawing: Drawing,
     use: options.Loading,
     model: options.Model,
-    prefix: str = typer.Option("", help="What the texts begin with; kept as it is."),
-    suffix: str = typer.Option("", help="What they end with; with a prefix what lies between is filled in."),
-    length: int = typer.Option(
-        None,
-        min=1,
-        help="Tokens to draw; default a training text's length; before a suffix the likeliest.",
-    ),
-    number: int = typer.Option(1, min=1, help="How many."),
-    temperature: float = typer.Option(1.0, min=0, help="Below 1 keeps to the common; 0 takes the likeliest."),
-    top_k: int = typer.Option(None, min=1, help="Draw among the k likeliest tokens alone."),
-    steps: int = typer.Option(None, min=1, help="Passes of the model; default one for each token (remask: two)."),
-    order: str = typer.Option("random", help="Which tokens come first: random, confidence or left_to_right."),
-    remask: float = typer.Option(0.0, help="Share of the drawn tokens that each pass takes back, to be drawn anew."),
-    remask_by: str = typer.Option("random", help="Which are taken back: random, or the least likely (confidence)."),
     out: str = typer.Option(None, help="JSON lines to write."),
     seed: options.Seed = 0,
 ) -> Result:
@@ -247,24 +254,11 @@ def generate(
 
     check_results([out], [])
     loaded = use.load(model)
-    warnings = [
-        warning for warning in (shown_little(loaded), unknown_given(loaded, prefix, suffix)) if warning is not None
-    ]
+    known = (shown_little(loaded), unknown_given(loaded, drawing.prefix, drawing.suffix))
+    warnings = [warning for warning in known if warning is not None]
     for warning in warnings:
         on_stderr(f"warning: {warning}")
-    results = loaded.generate(
-        prefix=prefix,
-        suffix=suffix,
-        length=length,
-        number=number,
-        temperature=temperature,
-        top_k=top_k,
-        steps=steps,
-        order=cast(Any, order),
-        remask=remask,
-        remask_by=cast(Any, remask_by),
-        seed=seed,
-    )
+    results = loaded.generate(seed=seed, **vars(drawing))
     if out is not None:
         write_json_lines(results, out)
     found = {"out": out, "rows": len(results), "results": results, "warnings": warnings}

@@ -220,14 +220,12 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
             pixels=Field(Flag(), "Give the filled pictures as numbers too, in their own unit.", False),
         ),
         answer=Open(
-            Record(
-                results=records(
-                    original=Field(Text(), "PNG in base64."),
-                    hidden=Field(Text(), "With what is hidden in grey."),
-                    filled=Field(Text(), "With what is hidden predicted."),
-                    share_hidden=Field(Number(0, 1), "Of the pixels."),
-                    pixels=Field(Anything(), "shape, dtype, and data: little-endian numbers.", None),
-                )
+            results=records(
+                original=Field(Text(), "PNG in base64."),
+                hidden=Field(Text(), "With what is hidden in grey."),
+                filled=Field(Text(), "With what is hidden predicted."),
+                share_hidden=Field(Number(0, 1), "Of the pixels."),
+                pixels=Field(Anything(), "shape, dtype, and data: little-endian numbers.", None),
             )
         ),
         prepare=prepare,

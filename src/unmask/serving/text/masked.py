@@ -94,7 +94,7 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
     )
 
 
-_CANDIDATE = Open(Record(value=Field(Text()), probability=Field(Number(0, 1))))
+_CANDIDATE = Open(value=Field(Text()), probability=Field(Number(0, 1)))
 
 
 def _score(model: TextModel, limits: Limits) -> Verb:

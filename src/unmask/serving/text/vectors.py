@@ -108,11 +108,9 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
             dimensions=Field(Number(1, width, whole=True), "Keep so many numbers of each vector.", None),
         ),
         answer=Open(
-            Record(
-                embeddings=Field(ListOf(ListOf(Number())), "One list of numbers per text."),
-                tokens=Field(Number(whole=True), "Tokens read, special ones included."),
-                warnings=WARNINGS,
-            )
+            embeddings=Field(ListOf(ListOf(Number())), "One list of numbers per text."),
+            tokens=Field(Number(whole=True), "Tokens read, special ones included."),
+            warnings=WARNINGS,
         ),
         prepare=prepare,
         example={"texts": ["Water boils at 100 degrees.", "Steam rises."]},
