@@ -68,7 +68,8 @@ def convert(
         UserError: nothing readable there, a column is absent, an option that is not read for such a source, or `out`
             exists.
     """
-    source = source if isinstance(source, str | Path) else as_frame(source)
+    source = Path(source) if isinstance(source, str | Path) else as_frame(source)
+    name = source.name if isinstance(source, Path) else "table"
     reading = Reading(order=cast(Order | None, dates), decimal=decimal, missing=missing, static=static)
     options = {"dates": dates, "decimal": decimal, "missing": missing, "static": static, "onset": onset}
     options |= {role: name != plain.COLUMNS.get(role) for role, name in (columns or {}).items()}
@@ -81,8 +82,7 @@ def convert(
         if not shards.rows:
             first = f"; the first: {ledger.samples[0]['row']}" if ledger.samples else ""
             raise UserError(
-                f"{_name(source)}: no events in {ledger.rows} rows ({dict(ledger.counts)}{first})",
-                hint="Check the columns.",
+                f"{name}: no events in {ledger.rows} rows ({dict(ledger.counts)}{first})", hint="Check the columns."
             )
         if ledger.zones[True]:
             note(ledger, "times without a zone beside times with one, taken as UTC", ledger.zones[False])
@@ -93,7 +93,7 @@ def convert(
             numbers = work.subjects.numbers
             mapped = pl.DataFrame({"source_id": list(numbers), "subject_id": list(numbers.values())})
             mapped.write_parquet(shards.folder / "metadata" / "source_ids.parquet")
-        target = shards.finish(name=_name(source), descriptions=work.names)
+        target = shards.finish(name=name, descriptions=work.names)
         return {
             "out": str(target),
             "rows": ledger.rows,
@@ -109,10 +109,6 @@ def convert(
             "tables": {name: dict(count) for name, count in ledger.tables.items()},
             "unused": ledger.unused,
         }
-
-
-def _name(source: str | Path | pl.DataFrame) -> str:
-    return "table" if isinstance(source, pl.DataFrame) else Path(source).name
 
 
 @dataclass
@@ -140,38 +136,27 @@ class _Work:
                 hint=f"Read are {', '.join(f'--{name}' for name in read)}.",
             )
 
-    def events(self, source: str | Path | pl.DataFrame) -> Iterator[pl.DataFrame]:
-        if isinstance(source, pl.DataFrame):
+    def events(self, source: Path | pl.DataFrame) -> Iterator[pl.DataFrame]:
+        if isinstance(source, pl.DataFrame) or (source.is_file() and is_table(source)):
             self._read_alone("a table", *OF_TABLES, *OF_PLAIN)
-            yield from plain.from_frame(source, self.columns, self.ledger, self.subjects, self.reading)
-            return
-        path = Path(source)
-        if not path.exists():
+            return plain.read(source, self.columns, self.ledger, self.subjects, self.reading)
+        if not source.exists():
             raise UserError(
-                f"{path}: no such file", hint="Give a table (csv, parquet), FHIR, or a folder of OMOP or MIMIC-IV."
+                f"{source}: no such file", hint="Give a table (csv, parquet), FHIR, or a folder of OMOP or MIMIC-IV."
             )
-        if path.is_dir():
-            kind = folders.kind_of(path)
+        if source.is_dir():
+            kind = folders.kind_of(source)
             if kind is not None:
                 self._read_alone(kind.name, *OF_TABLES)
-                yield from folders.read(kind, path, self.ledger, self.names, self.subjects, self.reading)
-                return
-            files = files_below(path)
+                return folders.read(kind, source, self.ledger, self.names, self.subjects, self.reading)
+            files = files_below(source)
             if not any(fhir.is_fhir(p) for p in files):
                 raise UserError(
-                    f"{path}: neither OMOP (person), MIMIC-IV (patients, admissions) nor FHIR (json)",
-                    hint=f"Found {', '.join(str(p.relative_to(path)) for p in files[:20]) or 'no file'}.",
+                    f"{source}: neither OMOP (person), MIMIC-IV (patients, admissions) nor FHIR (json)",
+                    hint=f"Found {', '.join(str(p.relative_to(source)) for p in files[:20]) or 'no file'}.",
                 )
-            yield from self._fhir(path)
-        elif is_table(path):
-            self._read_alone("a table", *OF_TABLES, *OF_PLAIN)
-            yield from plain.read(path, self.columns, self.ledger, self.subjects, self.reading)
-        elif fhir.is_fhir(path):
-            yield from self._fhir(path)
-        else:
+        elif not fhir.is_fhir(source):
             known = ", ".join((*ENDINGS, *fhir.ENDINGS))
-            raise UserError(f"{path}: not a kind of file known here", hint=f"Give {known}.")
-
-    def _fhir(self, path: Path) -> Iterator[pl.DataFrame]:
+            raise UserError(f"{source}: not a kind of file known here", hint=f"Give {known}.")
         self._read_alone("FHIR", "onset")
-        return fhir.read(path, self.ledger, self.names, self.subjects, onset=self.onset)
+        return fhir.read(source, self.ledger, self.names, self.subjects, onset=self.onset)

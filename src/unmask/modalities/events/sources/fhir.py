@@ -12,8 +12,8 @@ import json
 import zipfile
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -106,7 +106,8 @@ class Reader:
             return []
         assert subject is not None
         self.met.setdefault(subject, where)
-        visit = self._visit(kind, r, scope)
+        encounter = self._encounter(kind, r, scope)
+        visit = None if encounter is None else hashed_id(self.servers.key(encounter))
         out: list[Row] = [(subject, moment, code, value, words, visit) for code, value, words in made]
         if kind == "Encounter":
             end, dated = fhir_time(at(r, "period.end") or at(r, "actualPeriod.end"))
@@ -164,12 +165,8 @@ class Reader:
             note(self.ledger, "resources of a patient who was replaced, under the one who replaces them", 1)
         return self.subjects.number(self.servers.key(person))
 
-    def _visit(self, kind: str, r: Mapping[str, Any], scope: Scope) -> int | None:
-        """Number of the encounter that a resource belongs to, or is."""
-        name = self._encounter(kind, r, scope)
-        return None if name is None else hashed_id(self.servers.key(name))
-
     def _encounter(self, kind: str, r: Mapping[str, Any], scope: Scope) -> Name | None:
+        """The encounter that a resource belongs to, or is."""
         if kind == "Encounter":
             url = f"Encounter/{r['id']}" if r.get("id") else None
         else:
@@ -180,17 +177,17 @@ class Reader:
 
     def _when(self, kind: str, declared: Kind, r: Mapping[str, Any], scope: Scope) -> datetime | None:
         for path in (*declared.times, *(declared.onset if self.onset else ())):
-            given = at(r, path)
-            if isinstance(given, Mapping):  # a period: known when it is over
-                given = given.get("end") or given.get("start")
-            moment, dated = self._time(given)
+            moment, dated = self._time(_given(r, path))
             if moment is None:
                 if declared.encounter and path == declared.times[-1]:
                     moment = self._end_of_encounter(kind, declared, r, scope)
                     if moment is not None:
                         return moment
                 continue
-            taken, whole_day, name = self._taken(declared, r)
+            taken, whole_day, name = next(
+                ((*found, p) for p in declared.taken if (found := fhir_time(_given(r, p)))[0] is not None),
+                (None, False, ""),
+            )
             # A date alone ends its day: it does not say that the time beside it is wrong.
             if taken is not None and not whole_day and taken > moment and path != name:
                 note(self.ledger, f"{kind} at {name}, which is after {path}", 1)
@@ -219,19 +216,14 @@ class Reader:
         note(self.ledger, "times without a zone, taken as UTC", int(found is not None and unzoned(value)))
         return found, dated
 
-    def _taken(self, declared: Kind, r: Mapping[str, Any]) -> tuple[datetime | None, bool, str]:
-        """When it was taken, whether that is a date alone, and the field that says so."""
-        for path in declared.taken:
-            given = at(r, path)
-            if isinstance(given, Mapping):
-                given = given.get("end") or given.get("start")
-            moment, dated = fhir_time(given)
-            if moment is not None:
-                return moment, dated, path
-        return None, False, ""
-
     def _dated(self, dated: bool) -> None:
         note(self.ledger, "dates without a time of day, at the end of their day, month or year", int(dated))
+
+
+def _given(r: Mapping[str, Any], path: str) -> Any:
+    """What stands under a path; of a period its end, when it is known, or its start."""
+    found = at(r, path)
+    return found.get("end") or found.get("start") if isinstance(found, Mapping) else found
 
 
 def _refused(kind: str, declared: Kind, r: Mapping[str, Any]) -> str | None:
@@ -256,7 +248,7 @@ CHUNK = 50_000
 INNER = (".json", ".ndjson", ".json.gz", ".ndjson.gz")
 ENDINGS = (*INNER, ".zip")
 NOT_FHIR = "not a FHIR resource"
-Opener = Callable[[], AbstractContextManager[IO[bytes]]]
+Opener = Callable[[], IO[bytes]]
 
 
 def is_fhir(path: Path) -> bool:
@@ -269,38 +261,28 @@ def _files(path: Path, ledger: Ledger) -> Iterator[tuple[str, Opener]]:
         if each.suffix.lower() == ".zip":
             yield from _zipped(each, ledger)
         elif is_fhir(each):
-            yield str(each), _opener(each)
+            yield str(each), partial(_open, str(each))
         elif not each.name.startswith((".", "_")):
             ledger.unused[str(each.relative_to(path))] = f"not one of {', '.join(ENDINGS)}"
 
 
-def _opener(path: Path) -> Opener:
-    def run() -> AbstractContextManager[IO[bytes]]:
-        return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
-
-    return run
+def _open(name: str, archive: zipfile.ZipFile | None = None) -> IO[bytes]:
+    """A file, or one in an archive; unpacked where its name says that it is gzipped."""
+    if not name.lower().endswith(".gz"):
+        return open(name, "rb") if archive is None else archive.open(name)
+    return cast(IO[bytes], gzip.open(name if archive is None else archive.open(name)))
 
 
 def _zipped(path: Path, ledger: Ledger) -> Iterator[tuple[str, Opener]]:
     try:
         with zipfile.ZipFile(path) as archive:
             for name in sorted(archive.namelist()):
-                if not name.lower().endswith(INNER):
-                    if not name.endswith("/"):
-                        ledger.unused[f"{path.name}/{name}"] = f"not one of {', '.join(INNER)}"
-                    continue
-
-                def run(inner: str = name) -> AbstractContextManager[IO[bytes]]:
-                    file = archive.open(inner)
-                    return cast(IO[bytes], gzip.open(file)) if inner.lower().endswith(".gz") else file
-
-                yield f"{path}/{name}", run
+                if name.lower().endswith(INNER):
+                    yield f"{path}/{name}", partial(_open, name, archive)
+                elif not name.endswith("/"):
+                    ledger.unused[f"{path.name}/{name}"] = f"not one of {', '.join(INNER)}"
     except zipfile.BadZipFile as error:
         raise UserError(f"{path}: {error}", hint="The file is damaged; write it again.") from None
-
-
-def _lined(name: str) -> bool:
-    return ".ndjson" in name.lower()
 
 
 def _resources(path: Path, ledger: Ledger, versions: Versions) -> Iterator[tuple[str, Any, Scope]]:
@@ -313,7 +295,8 @@ def _resources(path: Path, ledger: Ledger, versions: Versions) -> Iterator[tuple
     for name, opened in _files(path, ledger):
         try:
             with opened() as file:
-                for where, text in _lines(name, file) if _lined(name) else [(name, file.read())]:
+                lines = ((f"{name}:{number}", line) for number, line in enumerate(file, start=1) if line.strip())
+                for where, text in lines if ".ndjson" in name.lower() else [(name, file.read())]:
                     try:
                         found = json.loads(text)
                     except (ValueError, RecursionError) as error:
@@ -356,12 +339,6 @@ def _bundled(
             if not resource.get("id") and isinstance(entry.get("fullUrl"), str):
                 resource = {**resource, "id": scope.names[entry["fullUrl"]].id}
             yield where, resource, scope
-
-
-def _lines(name: str, file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    for number, line in enumerate(file, start=1):
-        if line.strip():
-            yield f"{name}:{number}", line
 
 
 def _reject(where: str, why: str, ledger: Ledger) -> None:

@@ -84,10 +84,7 @@ KINDS: Mapping[str, Kind] = {
         times=("authoredOn", META),
         codes=_MEDICATION,
         statuses=("active", "on-hold", "ended", "stopped", "completed"),
-        happened={
-            **_DONE,
-            "intent": ("order", "original-order", "reflex-order", "filler-order", "instance-order"),
-        },
+        happened={**_DONE, "intent": ("order", "original-order", "reflex-order", "filler-order", "instance-order")},
     ),
     "MedicationStatement": Kind(
         prefix="MEDICATION_STATEMENT",

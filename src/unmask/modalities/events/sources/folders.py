@@ -150,13 +150,7 @@ class People:
 
 
 def _table(
-    table: Table,
-    path: Path,
-    ledger: Ledger,
-    derive: Derive,
-    subjects: Subjects,
-    reading: Reading,
-    people: People,
+    table: Table, path: Path, ledger: Ledger, derive: Derive, subjects: Subjects, reading: Reading, people: People
 ) -> Iterator[pl.DataFrame]:
     have = columns_of(path)
     lower = named_as(path, have, _wanted(table))
@@ -185,14 +179,7 @@ def _table(
         for event in table.events:
             rows = _event(event, table, frame, path.name, first, reading)
             made, good = parsed(
-                rows,
-                ledger,
-                path.name,
-                subjects,
-                reading,
-                first=first,
-                static=not event.times,
-                optional=event.optional,
+                rows, ledger, path.name, subjects, reading, first=first, static=not event.times, optional=event.optional
             )
             kept |= good
             if event.times and "from" in rows.columns:
@@ -254,13 +241,7 @@ def _event(event: Event, table: Table, frame: pl.DataFrame, where: str, first: i
 
 
 def _when(
-    event: Event,
-    table: Table,
-    frame: pl.DataFrame,
-    times: Sequence[str],
-    where: str,
-    first: int,
-    reading: Reading,
+    event: Event, table: Table, frame: pl.DataFrame, times: Sequence[str], where: str, first: int, reading: Reading
 ) -> pl.DataFrame:
     """time, given, dated, when (as written) and from (the column it is from)."""
     read = []

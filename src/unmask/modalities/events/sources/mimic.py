@@ -11,57 +11,31 @@ type of a file's column.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
 from unmask.modalities.events.records.meds import BIRTH, DEATH
-from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
+from unmask.modalities.events.sources.rows import small_table, text
 from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Reading, Refused, Table
 
 
-def _column(files: Files, table: str, key: str, *values: str, reading: Reading | None = None) -> pl.DataFrame:
-    """Rows of a small table as text, those with a key and any of the values.
-
-    Args:
-        reading: which cells are empty, where words stand for that.
-    """
-    parts = []
-    for path in files.get(table, ()):
-        lower = named_as(path, columns_of(path), (key, *values))
-        have = [v for v in values if v in lower]
-        if key not in lower or not have:
-            continue
-        for frame in chunks(path, list(lower.values()), Ledger()):
-            frame = frame.rename({name: n for n, name in lower.items()})
-            if reading is not None and reading.missing is not None:
-                frame = reading.filled(frame)
-            part = frame.select(text(n).alias(n) for n in (key, *have))
-            parts.append(
-                part.filter(pl.any_horizontal(pl.col(v).is_not_null() for v in have) & pl.col(key).is_not_null())
-            )
-    return pl.concat(parts, how="diagonal") if parts else pl.DataFrame(schema=dict.fromkeys((key, *values), pl.String))
-
-
 def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
-    discharge = _column(files, "admissions", "hadm_id", "dischtime", reading=reading).unique("hadm_id", keep="first")
-    died = _column(files, "admissions", "subject_id", "deathtime", reading=reading).sort("deathtime")
-    died = died.unique("subject_id", keep="first")
-    expired = _column(files, "admissions", "subject_id", "dischtime", "hospital_expire_flag", reading=reading)
-    if "hospital_expire_flag" in expired.columns and "dischtime" in expired.columns:
-        flagged = pl.col("hospital_expire_flag").cast(pl.Float64, strict=False) == 1
-        expired = expired.filter(flagged).sort("dischtime").unique("subject_id", keep="last")
-        expired = expired.select("subject_id", pl.col("dischtime").alias(EXPIRED))
-    else:
-        expired = pl.DataFrame(schema={"subject_id": pl.String, EXPIRED: pl.String})
-    for table, key, prefixes in (
-        ("d_labitems", "itemid", ("LAB",)),
-        ("d_items", "itemid", ("CHART", "INFUSION_START", "INFUSION_END", "OUTPUT", "ICU_PROCEDURE", "DATETIME")),
-    ):
-        for number, label in _column(files, table, key, "label").iter_rows():
+    discharge = small_table(files, "admissions", "hadm_id", "dischtime", reading=reading)
+    discharge = discharge.drop_nulls("dischtime").unique("hadm_id", keep="first")
+    died = small_table(files, "admissions", "subject_id", "deathtime", reading=reading)
+    died = died.drop_nulls("deathtime").sort("deathtime").unique("subject_id", keep="first")
+    expired = small_table(files, "admissions", "subject_id", "dischtime", "hospital_expire_flag", reading=reading)
+    flagged = pl.col("hospital_expire_flag").cast(pl.Float64, strict=False) == 1
+    expired = expired.filter(flagged).sort("dischtime").unique("subject_id", keep="last")
+    expired = expired.select("subject_id", pl.col("dischtime").alias(EXPIRED))
+    charted = ("CHART", "INFUSION_START", "INFUSION_END", "OUTPUT", "ICU_PROCEDURE", "DATETIME")
+    for table, prefixes in (("d_labitems", ("LAB",)), ("d_items", charted)):
+        for number, label in small_table(files, table, "itemid", "label").drop_nulls("label").iter_rows():
             names |= {f"{prefix}//{number}": label for prefix in prefixes}
     for table, prefix in (("d_icd_diagnoses", "DIAGNOSIS"), ("d_icd_procedures", "PROCEDURE")):
-        for code, version, title in _column(files, table, "icd_code", "icd_version", "long_title").iter_rows():
-            names[f"{prefix}//ICD{version}//{code}"] = title
+        found = small_table(files, table, "icd_code", "icd_version", "long_title").drop_nulls("long_title")
+        names |= {f"{prefix}//ICD{version}//{code}": title for code, version, title in found.iter_rows()}
 
     def derive(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
         joined = (
@@ -102,38 +76,28 @@ def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
 
 EXPIRED = "dischtime (hospital_expire_flag)"
 """When a stay ended that ended with a death, whose time is not given."""
-_STORED = ("storetime", "charttime")
+_STORED: dict[str, Any] = {"times": ("storetime", "charttime"), "taken": "charttime"}
+"""Known when it was stored, and not before it was taken."""
+_CODED: dict[str, Any] = {"derived": {"dischtime": ("hadm_id",)}}
+"""What is coded for the whole stay, at its end."""
 
 
-def _measured(
-    name: str,
-    prefix: str,
-    *,
-    value: str = "valuenum",
-    words: tuple[str, ...] = ("value",),
-    more: tuple[Event, ...] = (),
-) -> Table:
-    """A table of values with their units: known when they were stored, and not before they were taken."""
-    event = Event(
-        codes=(f"{prefix}//{{itemid}}",),
-        suffixes=("{valueuom}",),
-        times=_STORED,
-        taken="charttime",
-        value=value,
-        words=words,
-    )
-    return Table(name=name, visit="hadm_id", events=[event, *more])
+def _stay(name: str, *events: Event, **more: Any) -> Table:
+    """A table whose rows belong to a hospital stay."""
+    return Table(name=name, visit="hadm_id", events=events, **more)
 
 
-_CODED = {"dischtime": ("hadm_id",)}
-_CANCELLED = Refused(column="statusdescription", pattern="^(rewritten|cancel)")
+def _measured(prefix: str, value: str = "valuenum", words: tuple[str, ...] = ("value",)) -> Event:
+    """A value with its unit."""
+    return Event(codes=(f"{prefix}//{{itemid}}",), suffixes=("{valueuom}",), value=value, words=words, **_STORED)
+
+
+_CANCELLED = (Refused(column="statusdescription", pattern="^(rewritten|cancel)"),)
 _UNREAD: Mapping[str, str] = {
     "emar_detail": "doses of emar, by product",
     "pharmacy": "repeats prescriptions",
-    "poe": "orders, without what came of them",
-    "poe_detail": "orders, without what came of them",
-    "provider": "no event of a patient",
-    "caregiver": "no event of a patient",
+    **dict.fromkeys(("poe", "poe_detail"), "orders, without what came of them"),
+    **dict.fromkeys(("provider", "caregiver"), "no event of a patient"),
     "ingredientevents": "derived from inputevents",
     "d_hcpcs": "descriptions",
 }
@@ -148,127 +112,70 @@ MIMIC = Folder(
         Table(
             name="patients",
             dates=("dod",),
-            derived={
-                "deathtime": ("subject_id",),
-                EXPIRED: ("subject_id",),
-                "birth": ("anchor_year", "anchor_age"),
-            },
+            derived={"deathtime": ("subject_id",), EXPIRED: ("subject_id",), "birth": ("anchor_year", "anchor_age")},
             events=[
                 Event(codes=("GENDER//{gender}",)),
                 Event(codes=(BIRTH,), times=("birth",), optional=True, start=True),
                 Event(codes=(DEATH,), times=("deathtime", "dod", EXPIRED), optional=True),
             ],
         ),
-        Table(
-            name="admissions",
-            visit="hadm_id",
+        _stay(
+            "admissions",
+            Event(codes=("HOSPITAL_ADMISSION//{admission_type}",), times=("admittime",)),
+            Event(codes=("RACE//{race}", "RACE//{ethnicity}"), times=("admittime",), optional=True),
+            Event(codes=("INSURANCE//{insurance}",), times=("admittime",), optional=True),
+            Event(codes=("LANGUAGE//{language}",), times=("admittime",), optional=True),
+            Event(codes=("MARITAL_STATUS//{marital_status}",), times=("admittime",), optional=True),
+            Event(
+                codes=("HOSPITAL_DISCHARGE//{discharge_location}", "HOSPITAL_DISCHARGE"),
+                times=("dischtime",),
+                optional=True,
+            ),
             elsewhere=("deathtime", "hospital_expire_flag"),
-            events=[
-                Event(codes=("HOSPITAL_ADMISSION//{admission_type}",), times=("admittime",)),
-                *(
-                    Event(codes=codes, times=("admittime",), optional=True)
-                    for codes in (
-                        ("RACE//{race}", "RACE//{ethnicity}"),
-                        ("INSURANCE//{insurance}",),
-                        ("LANGUAGE//{language}",),
-                        ("MARITAL_STATUS//{marital_status}",),
-                    )
-                ),
-                Event(
-                    codes=("HOSPITAL_DISCHARGE//{discharge_location}", "HOSPITAL_DISCHARGE"),
-                    times=("dischtime",),
-                    optional=True,
-                ),
-            ],
         ),
-        Table(
-            name="transfers",
-            visit="hadm_id",
-            events=[
-                Event(codes=("TRANSFER//{eventtype}//{careunit}", "TRANSFER//{eventtype}"), times=("intime",)),
-            ],
+        _stay(
+            "transfers", Event(codes=("TRANSFER//{eventtype}//{careunit}", "TRANSFER//{eventtype}"), times=("intime",))
         ),
-        Table(
-            name="services",
-            visit="hadm_id",
-            events=[
-                Event(codes=("SERVICE//{curr_service}",), times=("transfertime",)),
-            ],
+        _stay("services", Event(codes=("SERVICE//{curr_service}",), times=("transfertime",))),
+        _stay(
+            "diagnoses_icd", Event(codes=("DIAGNOSIS//ICD{icd_version}//{icd_code}",), times=("dischtime",)), **_CODED
         ),
-        Table(
-            name="diagnoses_icd",
-            visit="hadm_id",
-            derived=_CODED,
-            events=[
-                Event(codes=("DIAGNOSIS//ICD{icd_version}//{icd_code}",), times=("dischtime",)),
-            ],
-        ),
-        Table(
-            name="drgcodes",
-            visit="hadm_id",
-            derived=_CODED,
-            events=[
-                Event(codes=("DRG//{drg_type}//{drg_code}",), times=("dischtime",)),
-            ],
-        ),
-        Table(
-            name="procedures_icd",
-            visit="hadm_id",
+        _stay("drgcodes", Event(codes=("DRG//{drg_type}//{drg_code}",), times=("dischtime",)), **_CODED),
+        _stay(
+            "procedures_icd",
+            Event(codes=("PROCEDURE//ICD{icd_version}//{icd_code}",), times=("dischtime", "chartdate")),
             dates=("chartdate",),
-            derived=_CODED,
-            events=[
-                Event(codes=("PROCEDURE//ICD{icd_version}//{icd_code}",), times=("dischtime", "chartdate")),
-            ],
+            **_CODED,
         ),
-        Table(
-            name="hcpcsevents",
-            visit="hadm_id",
+        _stay(
+            "hcpcsevents",
+            Event(codes=("PROCEDURE//HCPCS//{hcpcs_cd}",), times=("dischtime", "chartdate")),
             dates=("chartdate",),
-            derived=_CODED,
-            events=[
-                Event(codes=("PROCEDURE//HCPCS//{hcpcs_cd}",), times=("dischtime", "chartdate")),
-            ],
+            **_CODED,
         ),
-        Table(
-            name="prescriptions",
-            visit="hadm_id",
-            events=[
-                Event(codes=("MEDICATION//{drug}",), times=("starttime",)),
-            ],
-        ),
-        Table(
-            name="emar",
-            visit="hadm_id",
+        _stay("prescriptions", Event(codes=("MEDICATION//{drug}",), times=("starttime",))),
+        _stay(
+            "emar",
+            Event(codes=("MEDICATION_GIVEN//{medication}//{event_txt}", "MEDICATION_GIVEN//{medication}"), **_STORED),
             refused=[Refused(column="event_txt", pattern=r"(^|\s)not\s|^hold dose")],
-            events=[
-                Event(
-                    codes=("MEDICATION_GIVEN//{medication}//{event_txt}", "MEDICATION_GIVEN//{medication}"),
-                    times=_STORED,
-                    taken="charttime",
-                ),
-            ],
         ),
-        _measured(
+        _stay(
             "labevents",
-            "LAB",
-            words=("value", "comments"),
-            more=(Event(codes=("LAB_FLAG//{itemid}//{flag}",), times=_STORED, taken="charttime", optional=True),),
+            _measured("LAB", words=("value", "comments")),
+            Event(codes=("LAB_FLAG//{itemid}//{flag}",), optional=True, **_STORED),
         ),
-        Table(
-            name="microbiologyevents",
-            visit="hadm_id",
-            dates=("storedate", "chartdate"),
-            events=[
-                Event(
-                    codes=(
-                        "MICROBIOLOGY//{test_name}//{org_name}//{ab_name}//{interpretation}",
-                        "MICROBIOLOGY//{test_name}//{org_name}",
-                        "MICROBIOLOGY//{test_name}",
-                    ),
-                    times=("storetime", "storedate", "charttime", "chartdate"),
-                    taken="charttime",
+        _stay(
+            "microbiologyevents",
+            Event(
+                codes=(
+                    "MICROBIOLOGY//{test_name}//{org_name}//{ab_name}//{interpretation}",
+                    "MICROBIOLOGY//{test_name}//{org_name}",
+                    "MICROBIOLOGY//{test_name}",
                 ),
-            ],
+                times=("storetime", "storedate", "charttime", "chartdate"),
+                taken="charttime",
+            ),
+            dates=("storedate", "chartdate"),
         ),
         Table(
             name="omr",
@@ -279,54 +186,37 @@ MIMIC = Folder(
                 Event(codes=("OMR//{pair}//DIASTOLIC",), times=("chartdate",), value="second", optional=True),
             ],
         ),
-        Table(
-            name="icustays",
-            visit="hadm_id",
-            events=[
-                Event(codes=("ICU_ADMISSION//{first_careunit}",), times=("intime",)),
-                Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), optional=True),
-            ],
+        _stay(
+            "icustays",
+            Event(codes=("ICU_ADMISSION//{first_careunit}",), times=("intime",)),
+            Event(codes=("ICU_DISCHARGE//{last_careunit}",), times=("outtime",), optional=True),
         ),
-        _measured("chartevents", "CHART"),
-        Table(
-            name="datetimeevents",
-            visit="hadm_id",
-            events=[
-                Event(codes=("DATETIME//{itemid}",), times=_STORED, taken="charttime", words=("value",)),
-            ],
+        _stay("chartevents", _measured("CHART")),
+        _stay("datetimeevents", Event(codes=("DATETIME//{itemid}",), words=("value",), **_STORED)),
+        _stay(
+            "inputevents",
+            Event(
+                codes=("INFUSION_START//{itemid}",),
+                suffixes=("{rateuom}",),
+                times=("storetime", "starttime"),
+                taken="starttime",
+                value="rate",
+            ),
+            Event(
+                codes=("INFUSION_END//{itemid}",),
+                suffixes=("{amountuom}",),
+                times=("storetime", "endtime"),
+                latest=True,
+                value="amount",
+                optional=True,
+            ),
+            refused=_CANCELLED,
         ),
-        Table(
-            name="inputevents",
-            visit="hadm_id",
-            refused=[_CANCELLED],
-            events=[
-                Event(
-                    codes=("INFUSION_START//{itemid}",),
-                    suffixes=("{rateuom}",),
-                    times=("storetime", "starttime"),
-                    taken="starttime",
-                    value="rate",
-                ),
-                Event(
-                    codes=("INFUSION_END//{itemid}",),
-                    suffixes=("{amountuom}",),
-                    times=("storetime", "endtime"),
-                    latest=True,
-                    value="amount",
-                    optional=True,
-                ),
-            ],
-        ),
-        _measured("outputevents", "OUTPUT", value="value", words=()),
-        Table(
-            name="procedureevents",
-            visit="hadm_id",
-            refused=[_CANCELLED],
-            events=[
-                Event(
-                    codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime"), taken="starttime"
-                ),
-            ],
+        _stay("outputevents", _measured("OUTPUT", "value", ())),
+        _stay(
+            "procedureevents",
+            Event(codes=("ICU_PROCEDURE//{itemid}",), times=("storetime", "endtime", "starttime"), taken="starttime"),
+            refused=_CANCELLED,
         ),
     ],
 )

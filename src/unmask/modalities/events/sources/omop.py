@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from unmask.modalities.events.records.meds import BIRTH, DEATH, OBSERVATION_END
-from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, named_as, text
+from unmask.modalities.events.sources.rows import small_table, text
 from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Reading, Table
 
 NAMED = 200_000
@@ -136,28 +136,15 @@ class Concepts:
     """concept_id -> VOCABULARY//CODE, where the folder has the concept table; else OMOP//concept_id. 0 is none."""
 
     def __init__(self, files: Files, names: dict[str, str]) -> None:
-        wanted = ["concept_id", "concept_name", "vocabulary_id", "concept_code"]
-        parts = []
-        for path in files.get("concept", ()):
-            lower = named_as(path, columns_of(path), wanted)
-            for frame in chunks(path, list(lower.values()), Ledger()):
-                frame = frame.rename({name: w for w, name in lower.items()})
-                parts.append(
-                    frame.select(
-                        text("concept_id").cast(pl.Int64, strict=False).alias("id"),
-                        text("vocabulary_id").alias("vocabulary"),
-                        text("concept_code").alias("code"),
-                        text("concept_name").alias("name"),
-                    ).drop_nulls("id")
-                )
-        empty = {"id": pl.Int64, "vocabulary": pl.String, "code": pl.String, "name": pl.String}
-        whole = (pl.concat(parts) if parts else pl.DataFrame(schema=empty)).unique("id", keep="first").sort("id")
+        whole = small_table(files, "concept", "concept_id", "vocabulary_id", "concept_code", "concept_name")
+        whole = whole.with_columns(pl.col("concept_id").cast(pl.Int64, strict=False)).drop_nulls("concept_id")
+        whole = whole.unique("concept_id", keep="first").sort("concept_id")
         if len(whole) <= NAMED:
-            for vocabulary, code, name in whole.select("vocabulary", "code", "name").iter_rows():
+            for _, vocabulary, code, name in whole.iter_rows():
                 names |= {f"{prefix}//{vocabulary}//{code}": name for prefix in PREFIXES}
-        self.ids = whole["id"].to_numpy()
-        self.full = whole.select(pl.concat_str("vocabulary", "code", separator="//").alias("c"))["c"]
-        self.code = whole["code"]
+        self.ids = whole["concept_id"].to_numpy()
+        self.full = whole.select(pl.concat_str("vocabulary_id", "concept_code", separator="//").alias("c"))["c"]
+        self.code = whole["concept_code"]
 
     def codes(self, column: pl.Series, *, bare: bool = False) -> pl.Series:
         """Of each id; with `bare` the code without its vocabulary (units)."""
@@ -189,15 +176,11 @@ PERSON = Table(
         Event(codes=(BIRTH,), times=("birth_datetime", "birth"), optional=True, start=True),
     ],
 )
-_DERIVED = "derived from other tables by rules that look ahead"
 _UNREAD: Mapping[str, str] = {
-    "drug_era": _DERIVED,
-    "dose_era": _DERIVED,
-    "condition_era": _DERIVED,
-    "episode": _DERIVED,
-    "episode_event": _DERIVED,
-    "cohort": _DERIVED,
-    "cohort_definition": _DERIVED,
+    **dict.fromkeys(
+        ("drug_era", "dose_era", "condition_era", "episode", "episode_event", "cohort", "cohort_definition"),
+        "derived from other tables by rules that look ahead",
+    ),
     "note": "free text",
     "note_nlp": "free text",
     **dict.fromkeys(("cost", "payer_plan_period"), "no clinical event"),

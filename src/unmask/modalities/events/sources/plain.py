@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -29,39 +29,36 @@ NO_DEATH = "no time of death (with static it is a fact)"
 
 
 def read(
-    path: Path, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, reading: Reading
+    source: Path | pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
-    """Events of a csv, tsv or parquet.
+    """Events of a csv, tsv or parquet, or of a table in memory.
 
     Args:
         columns: role (subject, time, code, value, visit, text, unit) -> the table's name for it; see `COLUMNS`.
     """
-    have = columns_of(path)
-    _check(columns, have, f"{path}: ")
+    where, have = ("table", source.columns) if isinstance(source, pl.DataFrame) else (source.name, columns_of(source))
+
+    def parts(names: list[str], ledger: Ledger) -> Iterable[pl.DataFrame]:
+        if not isinstance(source, pl.DataFrame):
+            return chunks(source, names, ledger)
+        ledger.rows += len(source)
+        return [source]
+
+    _check(columns, have, "" if isinstance(source, pl.DataFrame) else f"{source}: ")
     columns = {**COLUMNS, **columns}
-    wanted = _wanted(columns, have, path.name, ledger)
+    wanted = _wanted(columns, have, where, ledger)
     twice = next((name for name in wanted if have.count(name) > 1), None)
     if twice is not None:
-        raise UserError(f"{path}: column {twice!r} stands there twice", hint="Give each column a name of its own.")
+        raise UserError(f"{source}: column {twice!r} stands there twice", hint="Give each column a name of its own.")
+    if isinstance(source, pl.DataFrame):
+        refuse_nested(source.select(wanted), where)
     when, code = columns["time"], columns["code"]
-    parts = () if reading.static else chunks(path, [when, code], Ledger())
-    timed: set[str] = set().union(*(_timed(reading.filled(part), when, code) for part in parts))
+    known = () if reading.static else parts([when, code], Ledger())
+    timed: set[str] = set().union(*(_timed(reading.filled(part), when, code) for part in known))
     first = 0
-    for frame in chunks(path, wanted, ledger):
-        yield _events(frame, columns, ledger, path.name, subjects, reading, timed, first)
+    for frame in parts(wanted, ledger):
+        yield _events(frame, columns, ledger, where, subjects, reading, timed, first)
         first += len(frame)
-
-
-def from_frame(
-    frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, reading: Reading
-) -> Iterator[pl.DataFrame]:
-    """Events of a DataFrame already in memory."""
-    _check(columns, frame.columns, "")
-    columns = {**COLUMNS, **columns}
-    refuse_nested(frame.select(_wanted(columns, frame.columns, "table", ledger)), "table")
-    ledger.rows += len(frame)
-    timed = set() if reading.static else _timed(reading.filled(frame), columns["time"], columns["code"])
-    yield _events(frame, columns, ledger, "table", subjects, reading, timed)
 
 
 def _wanted(columns: Mapping[str, str], have: Sequence[str], where: str, ledger: Ledger) -> list[str]:
@@ -89,7 +86,7 @@ def _events(
     subjects: Subjects,
     reading: Reading,
     timed: Collection[str],
-    first: int = 0,
+    first: int,
 ) -> pl.DataFrame:
     """Events of some rows.
 

@@ -139,6 +139,27 @@ def chunks(path: Path, wanted: list[str], ledger: Ledger) -> Iterator[pl.DataFra
         raise UserError(f"{path}: {str(error).splitlines()[0]}", hint="The file is damaged; write it again.") from None
 
 
+def small_table(
+    files: Mapping[str, Sequence[Path]], table: str, key: str, *values: str, reading: Reading | None = None
+) -> pl.DataFrame:
+    """All rows with a key of a table that others are joined with, as text; a column that is absent is null.
+
+    Args:
+        reading: which cells are empty, where words stand for that.
+    """
+    parts = [pl.DataFrame(schema=dict.fromkeys((key, *values), pl.String))]
+    for path in files.get(table, ()):
+        lower = named_as(path, columns_of(path), (key, *values))
+        for frame in chunks(path, list(lower.values()), Ledger()) if key in lower else ():
+            frame = frame.rename({name: n for n, name in lower.items()})
+            if reading is not None and reading.missing is not None:
+                frame = reading.filled(frame)
+            absent = (pl.lit(None, pl.String).alias(n) for n in values if n not in lower)
+            part = frame.with_columns(absent).select(text(n).alias(n) for n in (key, *values))
+            parts.append(part.drop_nulls(key))
+    return pl.concat(parts)
+
+
 def _counted(table: pa.Table, ledger: Ledger) -> pl.DataFrame:
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
@@ -220,24 +241,18 @@ def parsed(
     made = made.with_columns(pl.coalesce(text("words"), worded).alias("text_value"))
     wrong = "subject is not a whole number" if not subjects.texts else "no subject"
     birth = pl.col("code").str.starts_with(BIRTH).fill_null(False)
-    reason = (
-        pl.when(pl.col("subject_id").is_null())
-        .then(pl.lit(wrong))
-        .when(pl.col("refused").is_not_null())
-        .then(pl.col("refused"))
-        .when(pl.col("code").is_null())
-        .then(pl.lit("no code"))
-        .when(~pl.col("given") & ~pl.lit(static))
-        .then(pl.lit("no time"))
-        .when(pl.col("time").is_null() & pl.col("given"))
-        .then(pl.lit("time cannot be read"))
-        .when(pl.col("numeric_value").is_infinite())
-        .then(pl.lit("a value that is infinite, or beyond 3.4e38"))
-        .when(means_none(pl.col("time"), birth))
-        .then(pl.format("time stands for none: {}", pl.col("time").dt.date().dt.strftime("%Y-%m-%d")))
+    day = pl.col("time").dt.date().dt.strftime("%Y-%m-%d")
+    reasons = (
+        (pl.col("subject_id").is_null(), pl.lit(wrong)),
+        (pl.col("refused").is_not_null(), pl.col("refused")),
+        (pl.col("code").is_null(), pl.lit("no code")),
+        (~pl.col("given") & ~pl.lit(static), pl.lit("no time")),
+        (pl.col("time").is_null() & pl.col("given"), pl.lit("time cannot be read")),
+        (pl.col("numeric_value").is_infinite(), pl.lit("a value that is infinite, or beyond 3.4e38")),
+        (means_none(pl.col("time"), birth), pl.format("time stands for none: {}", day)),
     )
     made = made.with_row_index("row", offset=first + 1).with_columns(
-        reason.alias("reason"),
+        pl.coalesce(pl.when(wrong_so).then(why) for wrong_so, why in reasons).alias("reason"),
         ((pl.col("given") | pl.lit(static)) & pl.col("code").is_not_null() | pl.lit(not optional)).alias("asked"),
     )
     bad = made.filter(pl.col("reason").is_not_null() & pl.col("asked"))
@@ -251,8 +266,7 @@ def parsed(
     if "zone" in kept.columns:
         ledger.zones.update(dict(kept["zone"].drop_nulls().value_counts().iter_rows()))
     doubtful = kept.filter(may_mean_none(pl.col("time"), birth)).select(
-        pl.when(birth).then(pl.lit("births")).otherwise(pl.lit("events")).alias("what"),
-        pl.col("time").dt.strftime("%Y-%m-%d").alias("day"),
+        pl.when(birth).then(pl.lit("births")).otherwise(pl.lit("events")).alias("what"), day.alias("day")
     )
     for what, day, count in doubtful.group_by("what", "day").len().iter_rows():
         note(ledger, f"{what} on {day}, which may stand for none", count)
