@@ -8,12 +8,9 @@ whatever the number of workers or the engine, and those that `pretrain` reads fr
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,17 +36,19 @@ from unmask.errors import UserError, option, setting
 from unmask.files import check_room, fingerprint, fsync, read_json, sealed
 from unmask.modalities.events.recipes import EventSettings
 from unmask.modalities.events.records.columns import (
-    BLOCK,
+    INDEX,
     KINDS,
-    NUMBER,
-    SUBJECTS,
+    PARTS,
     VERSION,
-    Reader,
     Shard,
-    bytes_of,
     content_key,
+    join,
+    joined_columns,
+    left,
     open_columns,
+    room_of,
     shard_of,
+    write_part,
 )
 from unmask.modalities.events.records.meds import DATA, TUNING, Events, events_of, parents_of, split_folders, splits_of
 from unmask.modalities.events.records.parquet import shards_of
@@ -59,8 +58,6 @@ from unmask.remote import is_url, place, shared
 from unmask.training.settings import refuse_unread
 from unmask.version import __version__
 from unmask.writing import remove, replace_json, replacing
-
-PARTS = "parts"
 
 
 class Common(NamedTuple):
@@ -72,90 +69,9 @@ class Common(NamedTuple):
 
 
 def read_shard(common: Common, task: tuple[int, Shard]) -> int:
-    """Read and check a shard, and write its part; how many events there are."""
-    number, shard = task
+    """As `write_part`, of a worker."""
     check_seen(common.folder, common.key)
-    place, reader = Path(common.folder) / PARTS, Reader()
-    names = {NUMBER if name == "code" else name: name for name in common.names}
-    rows, sums = 0, dict.fromkeys(names, 0)
-    with contextlib.ExitStack() as stack:
-        paths = {n: stack.enter_context(replacing(place / f"{number:06}.{n}.bin")) for n in (*names, SUBJECTS)}
-        files = {n: stack.enter_context(open(path, "wb")) for n, path in paths.items()}
-        for part in reader.parts(shard):
-            rows += len(part.subject)
-            for name, column in names.items():
-                content = np.ascontiguousarray(part.columns[column], KINDS[column])
-                sums[name] = zlib.crc32(content.data, sums[name])
-                files[name].write(content.data)
-        subjects = np.stack([reader.subjects[0], reader.counts[0]], 1)
-        files[SUBJECTS].write(subjects.tobytes())
-    with replacing(place / f"{number:06}.json") as new:
-        new.write_text(json.dumps({"rows": rows, "codes": list(reader.numbers), "sums": sums}))
-    return rows
-
-
-def left(folder: Path, shards: Sequence[Shard], names: Sequence[str]) -> list[tuple[int, Shard]]:
-    """The shards whose parts are not there yet, or not in full."""
-    return [(i, shard) for i, shard in enumerate(shards) if not _whole(folder, i, shard.rows, names)]
-
-
-def _whole(folder: Path, number: int, rows: int, names: Sequence[str]) -> bool:
-    place = folder / PARTS
-    try:
-        sizes = {name: (place / f"{number:06}.{_file(name)}.bin").stat().st_size for name in names}
-        return (place / f"{number:06}.json").exists() and all(
-            size == rows * np.dtype(KINDS[name]).itemsize for name, size in sizes.items()
-        )
-    except OSError:
-        return False
-
-
-def _file(name: str) -> str:
-    return NUMBER if name == "code" else name
-
-
-def join(folder: Path, shards: Sequence[Shard], names: Sequence[str]) -> dict[str, Any]:
-    """Put the parts one behind another as the columns of one folder, with the codes of all of them numbered in
-    alphabetical order; what index.json says of it.
-    """
-    place, target, reader = folder / PARTS, folder / EVENTS, Reader()
-    abouts = [json.loads((place / f"{i:06}.json").read_text()) for i in range(len(shards))]
-    for i, shard in enumerate(shards):
-        found = np.fromfile(place / f"{i:06}.{SUBJECTS}.bin", np.int64).reshape(-1, 2)
-        reader.subjects.append(found[:, 0])
-        reader.counts.append(found[:, 1])
-        reader.shards.append((shard.path, len(found)))
-    ids, counts = reader.known()
-    codes = sorted({code for about in abouts for code in about["codes"]})
-    numbers = {code: i for i, code in enumerate(codes)}
-    digest = {}
-    for name in names:
-        with (target / f"{name}.bin").open("wb") as file:
-            digest[name] = 0
-            for i, about in enumerate(abouts):
-                source, found_sum = place / f"{i:06}.{_file(name)}.bin", 0
-                order = np.array([numbers[code] for code in about["codes"]], np.int32)
-                with source.open("rb") as part:
-                    while len(content := np.fromfile(part, KINDS[name], BLOCK)):
-                        found_sum = zlib.crc32(content.data, found_sum)
-                        content = order[content] if name == "code" else content
-                        digest[name] = zlib.crc32(content.data, digest[name])
-                        file.write(content.data)
-                if found_sum != about["sums"][_file(name)]:
-                    raise UserError(f"{source}: not as it was written", hint="The disk is damaged: choose another.")
-            file.flush()
-            os.fsync(file.fileno())
-    known = np.stack([ids, counts], 1)
-    (target / f"{SUBJECTS}.bin").write_bytes(known.tobytes())
-    index = {
-        "version": VERSION,
-        "shards": [{"rows": s.rows, "subjects": len(each)} for s, each in zip(shards, reader.subjects, strict=True)],
-        "codes": codes,
-        "digest": digest | {SUBJECTS: zlib.crc32(known.data)},
-        "whole": True,
-    }
-    replace_json(target / "index.json", index)
-    return index
+    return write_part(Path(common.folder) / PARTS, *task, common.names)
 
 
 SETTINGS = ("holdout", "floor", "rollup")
@@ -189,9 +105,7 @@ def open_prepared(folder: Path, settings: EventSettings) -> tuple[Events, Vocabu
             f"{name}={getattr(settings, name)}, and {folder} is prepared: its events stay on the disk, where they are",
             hint=f"Leave {setting(name)} out.",
         )
-    index = read_json(folder / EVENTS / "index.json")
-    names = [name for name in KINDS if (folder / EVENTS / f"{name}.bin").exists()]
-    found = None if index is None else open_columns(folder / EVENTS, index, names)
+    found = open_columns(folder / EVENTS)
     if found is None:
         raise UserError(f"{folder / EVENTS}: not as it was written", hint="Prepare it again, or copy the folder again.")
     splits = np.load(folder / SPLIT) if (folder / SPLIT).exists() else None
@@ -305,17 +219,18 @@ def _prepared(
     events = sum(s.rows for s in shards)
     if not (out / PLAN).exists():
         hint = f"Free space, or choose another {option('out')}."
-        check_room(out, 2 * events * bytes_of(names), what="events as columns, and as parts of them,", hint=hint)
+        check_room(out, room_of(shards, names), what="events as columns", hint=hint)
     replace_json(out / PLAN, begun(out, key, OWN, (PARTS, EVENTS), say))
-    common = Common(folder=str(out.absolute()), key=key, names=names)
-    tasks = left(out, shards, names)
-    went = f"; {len(shards) - len(tasks):,} are there" if len(tasks) < len(shards) else ""
-    say(f"reading {events:,} events in {len(shards):,} shard{'s' * (len(shards) != 1)}{went}")
-    for _ in counted(work.run(_READ, common, tasks), len(tasks)):
-        pass
-    found = open_columns(out / EVENTS, join(out, shards, names), names)
+    found = open_columns(out / EVENTS)
     if found is None:
-        raise UserError(f"{out / EVENTS}: not read back as it was written", hint="The disk is damaged: choose another.")
+        common = Common(folder=str(out.absolute()), key=key, names=names)
+        tasks = left(out / PARTS, shards, names)
+        went = f"; {len(shards) - len(tasks):,} are there" if len(tasks) < len(shards) else ""
+        say(f"reading {events:,} events in {len(shards):,} shard{'s' * (len(shards) != 1)}{went}")
+        for _ in counted(work.run(_READ, common, tasks), len(tasks)):
+            pass
+        join(out / PARTS, out / EVENTS, shards, names)
+        found = joined_columns(out / EVENTS)
     if not len(found.subjects):
         raise UserError(f"{root}: no events", hint="Give a folder with at least one patient.")
     parents, splits = parents_of(root), splits_of(root, found.subjects)
@@ -343,7 +258,7 @@ def _prepared(
         "vocabulary": len(vocabulary.codes),
         "bytes": sum(path.stat().st_size for path in (out / EVENTS).iterdir()),
     }
-    small = [name for name in (VOCABULARY, PARENTS, SPLIT, f"{EVENTS}/index.json") if (out / name).exists()]
+    small = [name for name in (VOCABULARY, PARENTS, SPLIT, f"{EVENTS}/{INDEX}") if (out / name).exists()]
     files = {name: fingerprint(out / name) for name in small}
     about = {"kind": "events", "key": key, "settings": settled(settings), "counts": counts, "files": files}
     replace_json(out / ABOUT, sealed(about))

@@ -1,10 +1,10 @@
 """Events as flat columns, 16 bytes each: made shard by shard in bounded batches, in memory or as files of any size.
 
-    FOLDER/KEY/index.json     codes, and how far the files are whole: written anew after every shard of the data
+    FOLDER/KEY/index.json     codes and CRC-32 of the files: written last
                time.bin       int64; code.bin: int32, number among the sorted codes; value.bin: float32
                visit.bin      int64, where the data has encounters
                subjects.bin   int64 id and number of events of each subject
-               number.bin     until all shards are read: int32, codes numbered in order of appearance
+               parts/         until all shards are read: the same of each
 
 KEY is made of the shards' names, sizes, times and last bytes. What was killed goes on with the shard it was at. All
 files are read through when they are opened, and their CRC-32 compared. They are memory maps: pages that were looked at
@@ -21,10 +21,10 @@ import os
 import shutil
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -34,9 +34,9 @@ from unmask.errors import UserError, setting
 from unmask.files import check_room
 from unmask.modalities.events.records.parquet import batches, damaged, source_of
 from unmask.remote import Place, Remote
-from unmask.writing import locked, replace_json, temporary_folder
+from unmask.writing import locked, replace_json, replacing, temporary_folder
 
-VERSION = 1
+VERSION = 2
 STATIC = np.iinfo(np.int64).min
 """Time of a static event (null in the file): before all others."""
 KINDS = {"time": np.int64, "code": np.int32, "value": np.float32, "visit": np.int64}
@@ -44,7 +44,7 @@ WANTED = {"subject_id": "int", "time": "time", "code": "text", "numeric_value": 
 VISITS = ("visit_id", "hadm_id", "encounter_id", "visit_occurrence_id")
 """Columns beside MEDS's own that may name the encounter of an event; the first that is there is read."""
 NO_VISIT = -1
-SUBJECTS, NUMBER = "subjects", "number"
+INDEX, PARTS, SUBJECTS = "index.json", "parts", "subjects"
 RESIDENT = 256 << 20
 """Bytes of mapped pages after which they are given back."""
 AROUND = 3 * (64 << 10)
@@ -154,7 +154,12 @@ def read_columns(paths: Sequence[Place], store: Store) -> Columns:
     shards = [shard_of(path) for path in paths]
     names = [name for name in KINDS if name != "visit" or any(s.visit for s in shards)]
     if sum(s.rows for s in shards) * bytes_of(names) > store.most:
-        made = _on_disk(shards, names, store)
+        if store.folder is not None:
+            made = _stored(store.folder, shards, names, store)
+        else:
+            root = temporary_folder()
+            made = _stored(Path(root.name), shards, names, store)
+            weakref.finalize(made.pages, root.cleanup)
     else:
         made = _in_memory(shards, names)
     if not len(made.subjects):
@@ -322,30 +327,31 @@ def _in_memory(shards: Sequence[Shard], names: Sequence[str]) -> Columns:
     return Columns(columns=columns, subjects=subjects, counts=counts, codes=codes)
 
 
-def _on_disk(shards: Sequence[Shard], names: Sequence[str], store: Store) -> Columns:
-    if store.folder is None:
-        root = temporary_folder()
-        made = _stored(Path(root.name), shards, names, store)
-        weakref.finalize(made.pages, root.cleanup)
-        return made
-    return _stored(store.folder, shards, names, store)
-
-
 def _stored(root: Path, shards: Sequence[Shard], names: Sequence[str], store: Store) -> Columns:
     """What is in the store from the same shards, or what a builder left, gone on with."""
     folder = root / content_key(shards)[:16]
+    parts = folder / PARTS
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(folder / "lock", wait=store.say, busy="is reading events into it"):
-        index = _index(folder)
-        if index["whole"]:
-            found = open_columns(folder, index, names)
-            if found is not None:
-                return found
+        found = open_columns(folder)
+        if found is not None:
+            return found
+        if (folder / INDEX).exists():
             store.say(f"{folder}: not as it was written; the events are read again")
-            (folder / "index.json").unlink()
+            (folder / INDEX).unlink()
         try:
-            _build(folder, shards, names, store)
-            found = open_columns(folder, _index(folder), names)
+            parts.mkdir(exist_ok=True)
+            tasks, total = left(parts, shards, names), sum(s.rows for s in shards) * bytes_of(names)
+            hint = f"Free space, or choose another place: {setting('store_folder')}."
+            check_room(folder, room_of([s for _, s in tasks], names), what="events as columns", hint=hint)
+            done = len(shards) - len(tasks)
+            store.say(
+                f"{sum(s.rows for s in shards):,} events go to disk ({total / 1e9:.1f} GB): {folder}"
+                + (f"; {done} of {len(shards)} shards are there" if done else "")
+            )
+            for number, shard in tasks:
+                write_part(parts, number, shard, names)
+            join(parts, folder, shards, names)
         except UserError:
             shutil.rmtree(folder, ignore_errors=True)  # nothing to go on with: the data has to change
             raise
@@ -353,102 +359,109 @@ def _stored(root: Path, shards: Sequence[Shard], names: Sequence[str], store: St
             raise UserError(
                 f"{folder}: cannot be written ({error.strerror or error})", hint="Free space; what is read is kept."
             ) from None
-        if found is None:
-            raise UserError(f"{folder}: not read back as it was written", hint="The disk is damaged: choose another.")
-        return found
+        return joined_columns(folder)
 
 
-def _build(folder: Path, shards: Sequence[Shard], names: Sequence[str], store: Store) -> None:
-    files = [NUMBER if name == "code" else name for name in names]
-    kinds = {name: np.dtype(KINDS["code" if name == NUMBER else name]) for name in files}
-    index = _begun(folder, kinds)
-    done, total = len(index["shards"]), sum(s.rows for s in shards)
-    size = sum(s.rows for s in shards[done:]) * bytes_of(names)
-    check_room(
-        folder, size, what="events as columns", hint=f"Free space, or choose another place: {setting('store_folder')}."
-    )
-    store.say(
-        f"{total:,} events go to disk ({total * bytes_of(names) / 1e9:.1f} GB): {folder}"
-        + (f"; {done} of {len(shards)} shards are there" if done else "")
-    )
-    reader, digest = Reader(), dict(index["digest"])
-    reader.numbers = {code: i for i, code in enumerate(index["codes"])}
-    ids = np.fromfile(folder / f"{SUBJECTS}.bin", np.int64).reshape(-1, 2)
-    reader.subjects, reader.counts = [ids[:, 0]], [ids[:, 1]]
-    reader.shards = [(shards[i].path, each["subjects"]) for i, each in enumerate(index["shards"])]
+def room_of(shards: Sequence[Shard], names: Sequence[str]) -> int:
+    """Bytes that shards take while their parts are joined: each is there twice until it is taken up."""
+    return (sum(s.rows for s in shards) + max((s.rows for s in shards), default=0)) * bytes_of(names)
+
+
+def write_part(folder: Path, number: int, shard: Shard, names: Sequence[str]) -> int:
+    """Read and check a shard, and write its part: its columns, with codes numbered in order of appearance, and its
+    subjects; how many events there are."""
+    reader, rows, sums = Reader(), 0, dict.fromkeys(names, 0)
     with contextlib.ExitStack() as stack:
-        opened = {n: stack.enter_context((folder / f"{n}.bin").open("ab")) for n in (*files, SUBJECTS)}
-
-        def write(name: str, content: np.ndarray) -> None:
-            digest[name] = zlib.crc32(content.data, digest[name])
-            opened[name].write(content.data)
-
-        for shard in shards[done:]:
-            for part in reader.parts(shard):
-                for name, kind in kinds.items():
-                    write(name, np.ascontiguousarray(part.columns["code" if name == NUMBER else name], kind))
-            write(SUBJECTS, np.stack([reader.subjects[-1], reader.counts[-1]], 1))
-            for file in opened.values():
-                file.flush()
-                os.fsync(file.fileno())
-            index["shards"].append({"rows": shard.rows, "subjects": reader.shards[-1][1]})
-            replace_json(folder / "index.json", index | {"codes": list(reader.numbers), "digest": digest})
-    reader.check_shards()
-    codes, place = reader.sorted()
-    digest["code"] = 0
-    with (folder / f"{NUMBER}.bin").open("rb") as source, (folder / "code.bin").open("wb") as target:
-        while len(numbers := np.fromfile(source, kinds[NUMBER], BLOCK)):
-            digest["code"] = zlib.crc32(place[numbers].data, digest["code"])
-            target.write(place[numbers].data)
-        target.flush()
-        os.fsync(target.fileno())
-    del digest[NUMBER]
-    replace_json(folder / "index.json", index | {"codes": codes, "digest": digest, "whole": True})
-    (folder / f"{NUMBER}.bin").unlink()
+        paths = {n: stack.enter_context(replacing(folder / f"{number:06}.{n}.bin")) for n in (*names, SUBJECTS)}
+        files = {n: stack.enter_context(open(path, "wb")) for n, path in paths.items()}
+        for part in reader.parts(shard):
+            rows += len(part.subject)
+            for name in names:
+                content = np.ascontiguousarray(part.columns[name], KINDS[name])
+                sums[name] = zlib.crc32(content.data, sums[name])
+                files[name].write(content.data)
+        files[SUBJECTS].write(np.stack([reader.subjects[0], reader.counts[0]], 1).tobytes())
+    with replacing(folder / f"{number:06}.json") as new:
+        new.write_text(json.dumps({"rows": rows, "codes": list(reader.numbers), "sums": sums}))
+    return rows
 
 
-def _index(folder: Path) -> dict[str, Any]:
-    """What is written of a store; an empty one where nothing is."""
-    with contextlib.suppress(OSError, ValueError):
-        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-        if isinstance(index, dict) and index.get("version") == VERSION:
-            return index
-    return {"version": VERSION, "shards": [], "codes": [], "digest": {}, "whole": False}
+def left(folder: Path, shards: Sequence[Shard], names: Sequence[str]) -> list[tuple[int, Shard]]:
+    """The shards whose parts are not there yet, or not in full."""
+
+    def whole(number: int, rows: int) -> bool:
+        try:
+            sizes = {name: (folder / f"{number:06}.{name}.bin").stat().st_size for name in names}
+        except OSError:
+            return False
+        there = all(size == rows * np.dtype(KINDS[name]).itemsize for name, size in sizes.items())
+        return there and (folder / f"{number:06}.json").exists()
+
+    return [(i, shard) for i, shard in enumerate(shards) if not whole(i, shard.rows)]
 
 
-def _begun(folder: Path, kinds: Mapping[str, np.dtype]) -> dict[str, Any]:
-    """How far a builder came; its files are cut to that, and those that it lost begin anew."""
-    index = _index(folder)
-    for attempt in (index, {**index, "shards": [], "codes": [], "digest": {}}):
-        index, shards = attempt, attempt["shards"]
-        sizes = {name: sum(s["rows"] for s in shards) * kind.itemsize for name, kind in kinds.items()}
-        sizes[SUBJECTS] = 16 * sum(s["subjects"] for s in shards)
-        paths = {name: folder / f"{name}.bin" for name in sizes}
-        if all((paths[n].stat().st_size if paths[n].exists() else 0) >= size for n, size in sizes.items()):
-            break
-    for name, size in sizes.items():
-        with paths[name].open("ab") as file:
-            file.truncate(size)
-    return index | {"whole": False, "digest": dict.fromkeys(sizes, 0) | index["digest"]}
+def join(parts: Path, folder: Path, shards: Sequence[Shard], names: Sequence[str]) -> None:
+    """Put the parts one behind another as the columns of one folder, with the codes of all of them numbered in
+    alphabetical order. A part is removed when it is taken up."""
+    reader, digest = Reader(), dict[str, int]()
+    abouts = [json.loads((parts / f"{i:06}.json").read_text()) for i in range(len(shards))]
+    for i, shard in enumerate(shards):
+        found = np.fromfile(parts / f"{i:06}.{SUBJECTS}.bin", np.int64).reshape(-1, 2)
+        reader.subjects.append(found[:, 0])
+        reader.counts.append(found[:, 1])
+        reader.shards.append((shard.path, len(found)))
+    known = np.stack(reader.known(), 1)
+    codes = sorted({code for about in abouts for code in about["codes"]})
+    numbers = {code: i for i, code in enumerate(codes)}
+    for name in names:
+        with (folder / f"{name}.bin").open("wb") as file:
+            digest[name] = 0
+            for i, about in enumerate(abouts):
+                source, found_sum = parts / f"{i:06}.{name}.bin", 0
+                order = np.array([numbers[code] for code in about["codes"]], np.int32)
+                with source.open("rb") as part:
+                    while len(content := np.fromfile(part, KINDS[name], BLOCK)):
+                        found_sum = zlib.crc32(content.data, found_sum)
+                        content = order[content] if name == "code" else content
+                        digest[name] = zlib.crc32(content.data, digest[name])
+                        file.write(content.data)
+                source.unlink()
+                if found_sum != about["sums"][name]:
+                    raise UserError(f"{source}: not as it was written", hint="The disk is damaged: choose another.")
+            file.flush()
+            os.fsync(file.fileno())
+    (folder / f"{SUBJECTS}.bin").write_bytes(known.tobytes())
+    digest[SUBJECTS] = zlib.crc32(known.data)
+    replace_json(folder / INDEX, {"version": VERSION, "codes": codes, "digest": digest})
+    shutil.rmtree(parts)
 
 
-def open_columns(folder: Path, index: dict[str, Any], names: Sequence[str]) -> Columns | None:
-    """The columns of a whole store; None where its files are not as they were written."""
+def joined_columns(folder: Path) -> Columns:
+    """The columns that were just written."""
+    found = open_columns(folder)
+    if found is None:
+        raise UserError(f"{folder}: not read back as it was written", hint="The disk is damaged: choose another.")
+    return found
+
+
+def open_columns(folder: Path) -> Columns | None:
+    """The columns of a store; None where its files are not as they were written."""
     columns, maps = {}, []
     try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         ids = np.fromfile(folder / f"{SUBJECTS}.bin", np.int64).reshape(-1, 2)
-        for name in names:
+        for name in (name for name in KINDS if name in index["digest"]):
             with (folder / f"{name}.bin").open("rb") as file:
                 maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             columns[name] = np.frombuffer(maps[-1], KINDS[name])
-    except (OSError, ValueError):
+        pages = Checked(columns, maps)
+        if index["version"] != VERSION or pages.digest | {SUBJECTS: zlib.crc32(ids.data)} != index["digest"]:
+            return None
+        return Columns(
+            columns=columns, subjects=ids[:, 0].copy(), counts=ids[:, 1].copy(), codes=index["codes"], pages=pages
+        )
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    pages = Checked(columns, maps)
-    if pages.digest | {SUBJECTS: zlib.crc32(ids.data)} != index["digest"]:
-        return None
-    return Columns(
-        columns=columns, subjects=ids[:, 0].copy(), counts=ids[:, 1].copy(), codes=index["codes"], pages=pages
-    )
 
 
 def content_key(shards: Sequence[Shard]) -> str:
