@@ -15,9 +15,8 @@ from event_data import shard, table
 
 import unmask
 from unmask.modalities.events.outcome.candidates import AgeAndCount, age_and_count
-from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.scoring import scored
-from unmask.modalities.events.outcome.targets import Binary, Classes, Labelled, TimeToEvent
+from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels, read_meds
@@ -65,7 +64,7 @@ def test_it_finds_what_age_and_number_say_of_every_kind(made, seed: int):
     yes = (rng.random(300) < risk).astype(np.int64)
     train, test = np.arange(200), np.arange(200, 300)
     days = rng.exponential(200 * (1 - risk) + 1)
-    cases: list[tuple[Labelled, Labels, str, float]] = [
+    cases: list[tuple[Target, Labels, str, float]] = [
         (Binary(), points(value=yes), "auroc", 0.8),
         (Classes(names=("few", "many")), points(names=np.where(yes, "many", "few").tolist()), "accuracy", 0.7),
         (Number(centre=15.0, spread=8.0), points(number=counts + rng.normal(0, 1, 300)), "r2", 0.8),

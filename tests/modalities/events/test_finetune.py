@@ -15,9 +15,8 @@ from event_data import main_ok
 import unmask
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
-from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.scoring import scored
-from unmask.modalities.events.outcome.targets import Classes, TimeToEvent
+from unmask.modalities.events.outcome.targets import Classes, Number, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
 from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
 from unmask.modalities.events.uses.finetune import finetune_outcome

@@ -17,9 +17,9 @@ from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.events.audit.audit_points import outcomes
 from unmask.modalities.events.outcome.candidates import number_models
-from unmask.modalities.events.outcome.number import Number, judged, r2, rules, spearman
+from unmask.modalities.events.outcome.number import r2, rules, spearman
 from unmask.modalities.events.outcome.outcome import Forest
-from unmask.modalities.events.outcome.targets import Binary, Classes, from_dict, target_of
+from unmask.modalities.events.outcome.targets import Binary, Classes, Number, from_dict, target_of
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
 from unmask.modalities.events.uses.finetune import finetune_outcome
@@ -133,7 +133,7 @@ def test_nothing_below_zero_is_predicted_where_no_label_is():
     target = Number.fit(labelled([0.0, 0.5, 9.0]))
     p = np.array([[-5.0, 1.0], [1.0, 1.0]])
     target = target.calibrated(p, np.array([[-4.0], [2.0]]))
-    assert judged(target, p).min() == 0
+    assert target.judged(p).min() == 0
     assert Number.fit(labelled([-1.0, 0.5, 9.0])).least is None
 
 

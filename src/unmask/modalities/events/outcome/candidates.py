@@ -16,15 +16,8 @@ import numpy as np
 import torch
 
 from unmask.modalities.events.outcome.features import Features, blocks
-from unmask.modalities.events.outcome.number import (
-    MOST_POINTS,
-    LastValue,
-    Number,
-    codes_of,
-    last_values_in_units,
-    rules,
-)
-from unmask.modalities.events.outcome.targets import Labelled, MultiLabel, Sorted, Target
+from unmask.modalities.events.outcome.number import MOST_POINTS, LastValue, codes_of, last_values_in_units, rules
+from unmask.modalities.events.outcome.targets import Number, Sorted, Target
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
 
@@ -69,7 +62,6 @@ class Candidates:
 
     def age_and_count(self, train: np.ndarray) -> AgeAndCount:
         """Age and number of events, fitted on some training points."""
-        assert not isinstance(self.target, MultiLabel)
         return AgeAndCount.fit(self.histories, self.points.take(train), self.y[train], self.target, seed=self.seed)
 
     def predict(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
@@ -154,7 +146,7 @@ class AgeAndCount:
         )
 
     @classmethod
-    def fit(cls, histories: Histories, points: Labels, y: np.ndarray, target: Labelled, seed: int = 0) -> AgeAndCount:
+    def fit(cls, histories: Histories, points: Labels, y: np.ndarray, target: Target, seed: int = 0) -> AgeAndCount:
         """Fitted on training points.
 
         Args:

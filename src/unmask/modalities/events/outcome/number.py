@@ -1,28 +1,17 @@
-"""Labels that are amounts (days in hospital, a laboratory value): the expected number, and an interval that holds it as
-often as it should.
+"""The last value of one code in its own unit: the rule of thumb that predicted numbers are compared with, and mixed
+with; and the figures of numbers.
 
-The head gives an expected number and how far off it may be (`Number`); the interval's width comes from how far off it
-was at points of patients that it was not fitted on (split conformal prediction, Lei et al. 2018, on residuals over the
-predicted deviation, for each side by itself). All of it is fitted on training labels alone.
-
-The last value of one code in its own unit (`LastValue`) is the rule of thumb that predicted numbers are compared with,
-and mixed with: which code, which rule and how much of it is what predicts held-out training patients best. So a model
-is no worse than its rule of thumb, but for chance.
+Which code, which rule and how much of it is what predicts held-out training patients best. So a model is no worse than
+its rule of thumb, but for chance. All of it is fitted on training labels alone.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import polars as pl
-import torch
-from torch import Tensor
 
-from unmask.errors import UserError, setting
 from unmask.modalities.events.outcome.features import MOST_CODES
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
@@ -135,155 +124,6 @@ def nearest(ours: np.ndarray, predicted: Sequence[np.ndarray], number: np.ndarra
             if error < best[0]:
                 best = error, which, weight
     return best[1], best[2]
-
-
-LEVEL = 0.9
-"""Share of the points whose interval should hold the number."""
-STRATA = (-0.7, 0.0, 0.7)
-"""Standardised numbers between which folds are balanced."""
-MOST_LOG = 5.0
-"""Of the predicted deviation, on either side: of standardised numbers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Number:
-    """float_value, or integer_value as an amount: the expected number and its interval.
-
-    The head works on (label - centre) / spread, and so do predictions, (points, 2): expected number, and deviation.
-
-    Attributes:
-        centre, spread: mean and deviation of the training labels.
-        least: 0 where no training label is below it: then nothing below is predicted, and no interval begins there.
-        level: share of new points whose interval should hold the number.
-        low, high: where the interval begins and ends, in predicted deviations from the expected number; None before
-            `calibrated`.
-        points: that these two come from.
-        rule: last value of a code that predictions are mixed with, or judged by; None where none goes with the labels.
-    """
-
-    centre: float
-    spread: float
-    least: float | None = None
-    level: float = LEVEL
-    low: float | None = None
-    high: float | None = None
-    points: int = 0
-    rule: LastValue | None = None
-    kind = "number"
-    outputs = 2
-
-    @classmethod
-    def fit(cls, labels: Labels) -> Number:
-        """Centre and spread of training labels.
-
-        Raises:
-            UserError: they are all alike.
-        """
-        assert labels.number is not None
-        number = labels.number.astype(np.float64)
-        spread = float(number.std())
-        if not spread > 1e-12 * max(1.0, float(np.abs(number).max())):
-            raise UserError(
-                f"every label to train on is {number[0]:g}",
-                hint=f"Give numbers that differ, or a smaller {setting('holdout')}.",
-            )
-        return cls(centre=float(number.mean()), spread=spread, least=0.0 if number.min() >= 0 else None)
-
-    def encode(self, labels: Labels) -> np.ndarray:
-        """(points, 1) standardised numbers."""
-        assert labels.number is not None
-        return ((labels.number - self.centre) / self.spread).astype(np.float32)[:, None]
-
-    def strata(self, y: np.ndarray) -> np.ndarray:
-        """What folds are balanced by: four ranges."""
-        return np.digitize(y[:, 0], STRATA)
-
-    def start(self, y: np.ndarray) -> np.ndarray:
-        """(2,): mean and log deviation of standardised labels."""
-        return np.array([y.mean(), np.log(max(float(y.std()), 1e-2))])
-
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(members, points): half the squared error, and the normal log density's loss of the deviation alone, the
-        expected
-        number taken as given: so numbers that are hard to tell are not learnt less."""
-        location, log_deviation = logits[..., 0], logits[..., 1].clamp(-MOST_LOG, MOST_LOG)
-        error = (location - y[:, 0]) ** 2
-        return error / 2 + error.detach() / 2 * torch.exp(-2 * log_deviation) + log_deviation
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """(points, 2): the members' mean, and the deviation of their mixture."""
-        location, log_deviation = logits[..., 0], logits[..., 1].clamp(-MOST_LOG, MOST_LOG)
-        variance = torch.exp(2 * log_deviation).mean(0) + location.var(0, correction=0)
-        return torch.stack([location.mean(0), variance.sqrt()], -1)
-
-    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
-        """The voices' mean; trees, (points, 1), say nothing of the deviation."""
-        location = np.mean([v[:, 0] for v in voices], 0)
-        return np.stack([location, np.mean([v[:, 1] for v in voices if v.shape[1] > 1], 0)], 1)
-
-    def mixed(self, p: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Predictions (points, 2) with the rule's share in them; `predicted` (points,) is what the rule says, in
-        its unit."""
-        assert self.rule is not None
-        w = self.rule.weight
-        location = (1 - w) * p[:, 0] + w * (predicted - self.centre) / self.spread
-        return np.concatenate([location[:, None], p[:, 1:]], 1)
-
-    def with_rule(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:
-        """Predictions (points, 2) of networks and trees as the model gives them: with the share of the last value, if
-        any."""
-        if self.rule is None or not self.rule.weight:
-            return p
-        return self.mixed(p, self.rule.of(histories, points))
-
-    def calibrated(self, p: np.ndarray, y: np.ndarray) -> Number:
-        """With intervals as wide as predictions (points, 2) of numbers (points, 1) that were not fitted on ask for.
-
-        With so few points that the share cannot be reached on a side, the interval ends where the farthest of them
-        does.
-        """
-        score, n = np.sort((y[:, 0] - p[:, 0]) / p[:, 1]), len(p)
-        tail = (1 - self.level) / 2
-        first = max(int(np.floor((n + 1) * tail)), 1)
-        return dataclasses.replace(self, low=float(score[first - 1]), high=float(score[n - first]), points=n)
-
-    def expected(self, p: np.ndarray) -> np.ndarray:
-        """(points,) the expected number, in its own unit."""
-        return self._above(self.centre + self.spread * p[:, 0])
-
-    def interval(self, p: np.ndarray) -> np.ndarray | None:
-        """(points, 2) where the interval begins and ends; None for predictions without a deviation, or before
-        `calibrated`."""
-        if self.low is None or self.high is None or p.shape[1] < 2:
-            return None
-        ends = p[:, :1] + p[:, 1:] * np.array([[self.low, self.high]])
-        return self._above(self.centre + self.spread * ends)
-
-    def _above(self, number: np.ndarray) -> np.ndarray:
-        return number if self.least is None else np.maximum(number, self.least)
-
-    def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        """What `predict` writes: the label, the expected number, and the ends of its interval."""
-        number = labels.number
-        value = [None] * len(labels) if number is None else labels.nulled("number", number.astype(np.float64).tolist())
-        ends = self.interval(p)
-        return {
-            "float_value": pl.Series(value, dtype=pl.Float64),
-            "predicted_float_value": self.expected(p),
-            "predicted_low": np.full(len(p), np.nan) if ends is None else ends[:, 0],
-            "predicted_high": np.full(len(p), np.nan) if ends is None else ends[:, 1],
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the folder."""
-        return {"kind": self.kind, **dataclasses.asdict(self)}
-
-
-def judged(target: Number, p: np.ndarray) -> np.ndarray:
-    """(points, 1) expected numbers, or (points, 3) with their intervals behind: what `RULES` and `COVERED` read."""
-    ends = target.interval(p)
-    expected = target.expected(p)[:, None]
-    return expected if ends is None else np.concatenate([expected, ends], 1)
 
 
 def rmse(y: np.ndarray, p: np.ndarray) -> float:

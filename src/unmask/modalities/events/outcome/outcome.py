@@ -17,8 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.modalities.events.outcome.features import Features, blocks
-from unmask.modalities.events.outcome.number import Number
-from unmask.modalities.events.outcome.targets import Sorted, Target
+from unmask.modalities.events.outcome.targets import Number, Sorted, Target
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
@@ -157,13 +156,7 @@ class OutcomeHead(nn.Module):
         forest: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
-        self.sizes = {
-            "features": features,
-            "flags": flags,
-            "members": members,
-            "hidden": hidden,
-            "outputs": outputs,
-        }
+        self.sizes = {"features": features, "flags": flags, "members": members, "hidden": hidden, "outputs": outputs}
         inputs = 2 * features + flags
         self.forest = None if forest is None else Forest(**forest)
         for name, length in (("centre", features), ("spread", features)):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
-from unmask.modalities.events.outcome.number import COVERED, RULES, Number, judged
-from unmask.modalities.events.outcome.targets import Binary, Classes, Labelled, TimeToEvent, rounded_up
+from unmask.modalities.events.outcome.number import COVERED, RULES
+from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
 
 Rule = Callable[[np.ndarray, np.ndarray], float]
@@ -20,7 +20,7 @@ CELLS = 2_000_000
 """Numbers (draws x points) held at once."""
 
 
-def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
+def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
     """Figures of probabilities (points, outputs) as the kind of label wants them, each with its interval.
 
     Binary: AUROC, AUPRC, Brier score, calibration. Classes: accuracy, AUROC one against the rest, averaged, log loss.
@@ -40,11 +40,12 @@ def scored(target: Labelled, labels: Labels, p: np.ndarray, *, draws: int = 500,
         return out | _estimated(rules, y[:, 0], p, who, draws, seed)
     if isinstance(target, Number):
         assert labels.number is not None
-        expected = judged(target, p)
+        expected = target.judged(p)
         found = RULES if expected.shape[1] == 1 else RULES | COVERED
         return {"n": len(y), "patients": len(np.unique(who))} | _estimated(
             found, labels.number.astype(np.float64), expected, who, draws, seed
         )
+    assert isinstance(target, TimeToEvent)
     assert labels.days is not None
     out = {"n": len(y), "patients": len(np.unique(who)), "events": int(y[:, 1].sum())}
     out["by_days"] = _with_kaplan_meier(target, labels, p)
@@ -67,7 +68,7 @@ def _with_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> li
     ]
 
 
-def constant(target: Binary | Classes | Number, labels: Labels) -> np.ndarray:
+def constant(target: Target, labels: Labels) -> np.ndarray:
     """(points, outputs) of a prediction that is the same for all: the shares (or the mean) of these labels
     themselves."""
     if isinstance(target, Number):

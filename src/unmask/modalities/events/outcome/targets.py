@@ -1,14 +1,12 @@
-"""What a label file asks for: a yes or no, one of several classes, a number, or the time to an event. One object each
-way.
-
-A target turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes.
-"""
+"""What a label file asks for: a yes or no, one of several classes, a number, or the time to an event; one class of
+`Target` per kind of label."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -18,76 +16,116 @@ from torch import Tensor
 
 from unmask.errors import UserError, setting
 from unmask.evaluation.survival import kaplan_meier, step_values
-from unmask.modalities.events.outcome.number import LastValue, Number
+from unmask.modalities.events.outcome.number import LastValue
 from unmask.modalities.events.recipes import Problem
+from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels, may_be_classes
 from unmask.natural import natural
 
 INTERVALS = 12
 """Of the time to an event, cut at quantiles of the observed event times."""
+LEVEL = 0.9
+"""Share of the points whose interval should hold the number."""
+STRATA = (-0.7, 0.0, 0.7)
+"""Standardised numbers between which folds are balanced."""
+MOST_LOG = 5.0
+"""Of the predicted deviation, on either side: of standardised numbers."""
+
+
+class Target:
+    """Turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes.
+
+    Attributes:
+        kind: its name.
+        outputs: numbers that a point gets.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def outputs(self) -> int:
+        raise NotImplementedError
+
+    def encode(self, labels: Labels) -> np.ndarray:
+        """(points, ...) what the head is trained on."""
+        raise NotImplementedError
+
+    def strata(self, y: np.ndarray) -> np.ndarray:
+        """(points,) what folds are balanced by, of encoded labels; by default one stratum."""
+        return np.zeros(len(y), np.int64)
+
+    def start(self, y: np.ndarray) -> np.ndarray:
+        """(outputs,) those that know no feature."""
+        raise NotImplementedError
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """(members, points) of logits (members, points, outputs), in nats."""
+        raise NotImplementedError
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """(points, outputs) from those of the members: their mean."""
+        return logits.sigmoid().mean(0)
+
+    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        """(points, outputs) from those of networks, trees and others, each counting alike."""
+        return np.mean(voices, 0)
+
+    def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        """What `predict` writes: the label, and what is predicted."""
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the folder."""
+        return {"kind": self.kind, **dataclasses.asdict(self)}  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Binary:
+class Binary(Target):
     """boolean_value: the probability that it is true."""
 
-    outputs = 1
-    classes = 2
-    kind = "binary"
+    kind, outputs, classes = "binary", 1, 2
 
     def encode(self, labels: Labels) -> np.ndarray:
-        """(points, 1): 1 where boolean_value is true, else 0."""
         assert labels.value is not None
         return labels.value.astype(np.float32)[:, None]
 
     def strata(self, y: np.ndarray) -> np.ndarray:
-        """What folds are balanced by."""
         return y[:, 0].astype(np.int64)
 
     def start(self, y: np.ndarray) -> np.ndarray:
-        """The outputs that know no feature: (outputs,)."""
         base = np.clip(y.mean(0), 1e-3, 1 - 1e-3)
         return np.log(base / (1 - base))
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(members, points) of logits (members, points, outputs)."""
         return F.binary_cross_entropy_with_logits(logits, y.expand_as(logits), reduction="none")[..., 0]
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """(points, outputs): the members' mean."""
-        return logits.sigmoid().mean(0)
-
     def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
-        """One of several (points, 1): the mean of their log-odds."""
+        """The mean of their log-odds."""
         return _geometric([np.concatenate([1 - p, p], 1) for p in voices])[:, 1:]
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        """What `predict` writes: the label, and the probability that it is true."""
-        return {
-            "boolean_value": _seen(labels),
-            "predicted_boolean_probability": p[:, 0],
-        }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the folder."""
-        return {"kind": self.kind}
+        return {"boolean_value": _seen(labels), "predicted_boolean_probability": p[:, 0]}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classes:
-    """categorical_value, or whole numbers as names: the probability of each class seen in training."""
+class NamedOutputs(Target):
+    """An output per name."""
 
     names: tuple[str, ...]
-    kind = "classes"
 
     @property
     def outputs(self) -> int:
-        """One per class."""
         return len(self.names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes(NamedOutputs):
+    """categorical_value, or whole numbers as names: the probability of each class seen in training."""
+
+    kind = "classes"
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
         return len(self.names)
 
     def encode(self, labels: Labels) -> np.ndarray:
@@ -97,28 +135,23 @@ class Classes:
         return np.array([number.get(n, -1) for n in names], np.int64)[:, None]
 
     def strata(self, y: np.ndarray) -> np.ndarray:
-        """What folds are balanced by: the class."""
         return y[:, 0]
 
     def start(self, y: np.ndarray) -> np.ndarray:
-        """(classes,): log shares, half a point added to each class."""
+        """Log shares, half a point added to each class."""
         counts = np.bincount(y[:, 0], minlength=self.outputs) + 0.5
         return np.log(counts / counts.sum())
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(members, points): cross-entropy in nats."""
         return -logits.log_softmax(-1).gather(-1, y.expand(len(logits), -1, 1))[..., 0]
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """(points, classes): the members' mean."""
         return logits.softmax(-1).mean(0)
 
     def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
-        """One of several (points, classes): their geometric mean, scaled to add up to 1."""
         return _geometric(voices)
 
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        """What `predict` writes: the label, the likeliest class, and a probability per class."""
         names = labels.nulled(
             "number" if labels.names is None else "names", class_names(labels) or [None] * len(labels)
         )
@@ -128,13 +161,143 @@ class Classes:
             **{f"predicted_probability_{name}": p[:, i] for i, name in enumerate(self.names)},
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the folder."""
-        return {"kind": self.kind, "names": list(self.names)}
+
+@dataclass(frozen=True, kw_only=True)
+class Number(Target):
+    """float_value, or integer_value as an amount (days in hospital, a laboratory value): the expected number, and an
+    interval that holds it as often as it should.
+
+    The head gives an expected number and how far off it may be; the interval's width comes from how far off it was at
+    points of patients that it was not fitted on (split conformal prediction, Lei et al. 2018, on residuals over the
+    predicted deviation, for each side by itself).
+
+    The head works on (label - centre) / spread, and so do predictions, (points, 2): expected number, and deviation.
+
+    Attributes:
+        centre, spread: mean and deviation of the training labels.
+        least: 0 where no training label is below it: then nothing below is predicted, and no interval begins there.
+        level: share of new points whose interval should hold the number.
+        low, high: where the interval begins and ends, in predicted deviations from the expected number; None before
+            `calibrated`.
+        points: that these two come from.
+        rule: last value of a code that predictions are mixed with, or judged by; None where none goes with the labels.
+    """
+
+    centre: float
+    spread: float
+    least: float | None = None
+    level: float = LEVEL
+    low: float | None = None
+    high: float | None = None
+    points: int = 0
+    rule: LastValue | None = None
+    kind, outputs = "number", 2
+
+    @classmethod
+    def fit(cls, labels: Labels) -> Number:
+        """Centre and spread of training labels."""
+        assert labels.number is not None
+        number = labels.number.astype(np.float64)
+        spread = float(number.std())
+        if not spread > 1e-12 * max(1.0, float(np.abs(number).max())):
+            raise UserError(
+                f"every label to train on is {number[0]:g}",
+                hint=f"Give numbers that differ, or a smaller {setting('holdout')}.",
+            )
+        return cls(centre=float(number.mean()), spread=spread, least=0.0 if number.min() >= 0 else None)
+
+    def encode(self, labels: Labels) -> np.ndarray:
+        """(points, 1) standardised numbers."""
+        assert labels.number is not None
+        return ((labels.number - self.centre) / self.spread).astype(np.float32)[:, None]
+
+    def strata(self, y: np.ndarray) -> np.ndarray:
+        """Four ranges."""
+        return np.digitize(y[:, 0], STRATA)
+
+    def start(self, y: np.ndarray) -> np.ndarray:
+        """(2,): mean and log deviation of standardised labels."""
+        return np.array([y.mean(), np.log(max(float(y.std()), 1e-2))])
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Half the squared error, and the normal log density's loss of the deviation alone, the expected number taken
+        as given: so numbers that are hard to tell are not learnt less."""
+        location, log_deviation = logits[..., 0], logits[..., 1].clamp(-MOST_LOG, MOST_LOG)
+        error = (location - y[:, 0]) ** 2
+        return error / 2 + error.detach() / 2 * torch.exp(-2 * log_deviation) + log_deviation
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The members' mean, and the deviation of their mixture."""
+        location, log_deviation = logits[..., 0], logits[..., 1].clamp(-MOST_LOG, MOST_LOG)
+        variance = torch.exp(2 * log_deviation).mean(0) + location.var(0, correction=0)
+        return torch.stack([location.mean(0), variance.sqrt()], -1)
+
+    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
+        """The voices' mean; trees, (points, 1), say nothing of the deviation."""
+        location = np.mean([v[:, 0] for v in voices], 0)
+        return np.stack([location, np.mean([v[:, 1] for v in voices if v.shape[1] > 1], 0)], 1)
+
+    def mixed(self, p: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Predictions (points, 2) with the rule's share in them; `predicted` (points,) is what the rule says, in
+        its unit."""
+        assert self.rule is not None
+        w = self.rule.weight
+        location = (1 - w) * p[:, 0] + w * (predicted - self.centre) / self.spread
+        return np.concatenate([location[:, None], p[:, 1:]], 1)
+
+    def with_rule(self, p: np.ndarray, histories: Histories, points: Labels) -> np.ndarray:
+        """Predictions (points, 2) of networks and trees as the model gives them: with the share of the last value, if
+        any."""
+        if self.rule is None or not self.rule.weight:
+            return p
+        return self.mixed(p, self.rule.of(histories, points))
+
+    def calibrated(self, p: np.ndarray, y: np.ndarray) -> Number:
+        """With intervals as wide as predictions (points, 2) of numbers (points, 1) that were not fitted on ask for.
+
+        With so few points that the share cannot be reached on a side, the interval ends where the farthest of them
+        does.
+        """
+        score, n = np.sort((y[:, 0] - p[:, 0]) / p[:, 1]), len(p)
+        tail = (1 - self.level) / 2
+        first = max(int(np.floor((n + 1) * tail)), 1)
+        return dataclasses.replace(self, low=float(score[first - 1]), high=float(score[n - first]), points=n)
+
+    def expected(self, p: np.ndarray) -> np.ndarray:
+        """(points,) the expected number, in its own unit."""
+        return self._above(self.centre + self.spread * p[:, 0])
+
+    def interval(self, p: np.ndarray) -> np.ndarray | None:
+        """(points, 2) where the interval begins and ends; None for predictions without a deviation, or before
+        `calibrated`."""
+        if self.low is None or self.high is None or p.shape[1] < 2:
+            return None
+        ends = p[:, :1] + p[:, 1:] * np.array([[self.low, self.high]])
+        return self._above(self.centre + self.spread * ends)
+
+    def _above(self, number: np.ndarray) -> np.ndarray:
+        return number if self.least is None else np.maximum(number, self.least)
+
+    def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
+        number = labels.number
+        value = [None] * len(labels) if number is None else labels.nulled("number", number.astype(np.float64).tolist())
+        ends = self.interval(p)
+        return {
+            "float_value": pl.Series(value, dtype=pl.Float64),
+            "predicted_float_value": self.expected(p),
+            "predicted_low": np.full(len(p), np.nan) if ends is None else ends[:, 0],
+            "predicted_high": np.full(len(p), np.nan) if ends is None else ends[:, 1],
+        }
+
+    def judged(self, p: np.ndarray) -> np.ndarray:
+        """(points, 1) expected numbers, or (points, 3) with their intervals behind: what `number.RULES` and `COVERED`
+        read."""
+        ends, expected = self.interval(p), self.expected(p)[:, None]
+        return expected if ends is None else np.concatenate([expected, ends], 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeToEvent:
+class TimeToEvent(Target):
     """float_value (days) with boolean_value (whether the event was seen, else censored): discrete-time hazards.
 
     A logistic hazard for each interval between `cuts` (Gensheimer & Narasimhan 2019). Who was censored within an
@@ -153,16 +316,11 @@ class TimeToEvent:
 
     @property
     def outputs(self) -> int:
-        """One hazard per interval."""
         return len(self.cuts)
 
     @classmethod
     def fit(cls, labels: Labels) -> TimeToEvent:
-        """Cut at quantiles of the times of the events seen, rounded up to the digits that `columns` names them by.
-
-        Raises:
-            UserError: no event was seen.
-        """
+        """Cut at quantiles of the times of the events seen, rounded up to the digits that `columns` names them by."""
         assert labels.days is not None
         assert labels.value is not None
         seen = labels.days[labels.value == 1]
@@ -192,18 +350,18 @@ class TimeToEvent:
         return np.stack([number + part * (labels.value != 1), labels.value], 1).astype(np.float32)
 
     def strata(self, y: np.ndarray) -> np.ndarray:
-        """What folds are balanced by: whether the event was seen."""
+        """Whether the event was seen."""
         return y[:, 1].astype(np.int64)
 
     def start(self, y: np.ndarray) -> np.ndarray:
-        """(intervals,): log-odds of the event in each interval among those at risk."""
+        """Log-odds of the event in each interval among those at risk."""
         number, interval = y[:, 0:1], np.arange(self.outputs)
         deaths = ((number == interval) & (y[:, 1:2] == 1)).sum(0) + 0.5
         lived = (number - interval).clip(0, 1).sum(0) + 0.5
         return np.log(deaths / lived)
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(members, points): minus the log-likelihood of the interval, or of having lived that long."""
+        """Minus the log-likelihood of the interval, or of having lived that long."""
         number, seen = y[:, 0:1], y[:, 1:2]
         interval = torch.arange(self.outputs, device=y.device)
         lived = (number - interval).clamp(0, 1)  # 1: survived to the interval's end
@@ -211,16 +369,11 @@ class TimeToEvent:
         return (F.softplus(logits) * lived + F.softplus(-logits) * died).sum(-1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """(points, outputs): of the event by the end of each interval."""
+        """Of the event by the end of each interval."""
         return (1 - torch.cumprod(1 - logits.sigmoid(), -1)).mean(0)
 
-    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
-        """One of several (points, intervals): their mean."""
-        return np.mean(voices, 0)
-
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        """What `predict` writes: the label, the mean probability over the intervals, and the probability by each of
-        their ends."""
+        """The mean probability over the intervals, and the probability by each of their ends."""
         days = [None] * len(labels) if labels.days is None else labels.nulled("days", labels.days.tolist())
         return {
             "float_value": pl.Series(days, dtype=pl.Float64),
@@ -229,56 +382,30 @@ class TimeToEvent:
             **{f"predicted_probability_by_{cut:g}_days": p[:, i] for i, cut in enumerate(self.cuts)},
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the folder."""
-        return {"kind": self.kind, "cuts": list(self.cuts), "lived": list(self.lived)}
-
 
 @dataclass(frozen=True, kw_only=True)
-class MultiLabel:
+class MultiLabel(NamedOutputs):
     """Any of several codes (the next visit's): a probability for each."""
 
-    names: tuple[str, ...]
     kind = "multi_label"
     TOP = 20
 
-    @property
-    def outputs(self) -> int:
-        """One per code."""
-        return len(self.names)
-
-    def strata(self, y: np.ndarray) -> np.ndarray:
-        """Folds are balanced by nothing: one stratum."""
-        return np.zeros(len(y), np.int64)
-
     def start(self, y: np.ndarray) -> np.ndarray:
-        """(codes,): log-odds of each code, half a visit added."""
+        """Log-odds of each code, half a visit added."""
         base = (y.sum(0) + 0.5) / (len(y) + 1)
         return np.log(base / (1 - base))
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """(members, points): binary cross-entropy, summed over the codes."""
+        """Binary cross-entropy, summed over the codes."""
         return F.binary_cross_entropy_with_logits(logits, y.expand_as(logits), reduction="none").sum(-1)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """(points, codes): the members' mean."""
-        return logits.sigmoid().mean(0)
-
-    def blend(self, voices: Sequence[np.ndarray]) -> np.ndarray:
-        """One of several (points, codes): their mean."""
-        return np.mean(voices, 0)
-
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
-        """What `predict` writes: the likeliest codes of each point, and their probabilities."""
+        """The likeliest codes of each point, and their probabilities."""
         order = np.argsort(-p, axis=1, kind="stable")[:, : self.TOP]
         return {
             "predicted_codes": [[self.names[i] for i in row] for row in order.tolist()],
             "predicted_probabilities": np.take_along_axis(p, order, 1).tolist(),
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the folder."""
-        return {"kind": self.kind, "names": list(self.names)}
 
 
 def _seen(labels: Labels) -> pl.Series:
@@ -301,9 +428,6 @@ def _geometric(voices: Sequence[np.ndarray]) -> np.ndarray:
     return mean / mean.sum(1, keepdims=True)
 
 
-Labelled = Binary | Classes | Number | TimeToEvent
-"""Targets that come as labels; those of `MultiLabel` are made of the events themselves (`next_visit.next_visits`)."""
-Target = Labelled | MultiLabel
 Sorted = Binary | Classes
 """Targets that are one of few classes, which trees predict as well."""
 
@@ -315,13 +439,11 @@ def class_names(labels: Labels) -> list[str] | None:
     return [f"{n:g}" if n != np.round(n) else str(int(n)) for n in labels.number.tolist()]
 
 
-def target_of(labels: Labels, problem: Problem = "auto") -> Labelled:
+def target_of(labels: Labels, problem: Problem = "auto") -> Target:
     """What the labels of a task ask for; of whole numbers `problem` says whether they are classes ('single') or amounts
     ('regression'). 'auto' takes numbers with fractions, or with more than `meds.FEW` distinct values, as amounts.
     """
-    if labels.number is not None:
-        return _of_numbers(labels, problem)
-    if problem != "auto":
+    if labels.number is None and problem != "auto":
         fields = {True: "the time to an event", False: "classes" if labels.names is not None else "yes or no"}
         raise UserError(
             f"problem={problem}, with labels of {fields[labels.days is not None]}",
@@ -329,42 +451,34 @@ def target_of(labels: Labels, problem: Problem = "auto") -> Labelled:
         )
     if labels.days is not None:
         return TimeToEvent.fit(labels)
-    if labels.names is not None:
-        return Classes(names=tuple(sorted(set(labels.names), key=natural)))
-    return Binary()
+    if labels.number is not None:
+        distinct = np.unique(labels.number)
+        parts = distinct[distinct != np.round(distinct)]
+        if problem == "single" and len(parts):
+            raise UserError(
+                f"problem=single, with fractions among the labels, such as {parts[0]:g}",
+                hint=f"Classes are whole numbers or categorical_value; {setting('problem', 'regression')} predicts "
+                "amounts.",
+            )
+        if problem == "auto" and may_be_classes(distinct):
+            shown = ", ".join(f"{n:g}" for n in distinct[:8]) + (", ..." if len(distinct) > 8 else "")
+            raise UserError(
+                f"labels are whole numbers with {len(distinct)} distinct values ({shown}): classes, or amounts?",
+                hint=f"Say {setting('problem', 'single')} for classes, or {setting('problem', 'regression')} for "
+                "amounts.",
+            )
+        if problem != "single":
+            return Number.fit(labels)
+    names = class_names(labels)
+    return Binary() if names is None else Classes(names=tuple(sorted(set(names), key=natural)))
 
 
-def _of_numbers(labels: Labels, problem: Problem) -> Labelled:
-    assert labels.number is not None
-    distinct = np.unique(labels.number)
-    parts = distinct[distinct != np.round(distinct)]
-    if problem == "single" and len(parts):
-        raise UserError(
-            f"problem=single, with fractions among the labels, such as {parts[0]:g}",
-            hint=f"Classes are whole numbers or categorical_value; {setting('problem', 'regression')} predicts "
-            "amounts.",
-        )
-    if problem == "auto" and may_be_classes(distinct):
-        shown = ", ".join(f"{n:g}" for n in distinct[:8]) + (", ..." if len(distinct) > 8 else "")
-        raise UserError(
-            f"labels are whole numbers with {len(distinct)} distinct values ({shown}): classes, or amounts?",
-            hint=f"Say {setting('problem', 'single')} for classes, or {setting('problem', 'regression')} for amounts.",
-        )
-    if problem == "single":
-        return Classes(names=tuple(sorted(set(class_names(labels) or ()), key=natural)))
-    return Number.fit(labels)
+KINDS: dict[str, Any] = {each.kind: each for each in (Binary, Classes, Number, TimeToEvent, MultiLabel)}
 
 
 def from_dict(data: dict[str, Any]) -> Target:
     """Rebuild from `to_dict`."""
-    if data["kind"] == "classes":
-        return Classes(names=tuple(data["names"]))
-    if data["kind"] == "multi_label":
-        return MultiLabel(names=tuple(data["names"]))
-    if data["kind"] == "number":
-        rule = data.get("rule")
-        fields = {k: v for k, v in data.items() if k not in ("kind", "rule")}
-        return Number(**fields, rule=None if rule is None else LastValue(**rule))
-    if data["kind"] == "time_to_event":
-        return TimeToEvent(cuts=tuple(data["cuts"]), lived=tuple(data["lived"]))
-    return Binary()
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "kind"}
+    if fields.get("rule") is not None:
+        fields["rule"] = LastValue(**fields["rule"])
+    return KINDS[data["kind"]](**fields)

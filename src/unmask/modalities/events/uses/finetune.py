@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,14 +23,13 @@ from unmask.modalities.events.outcome.candidates import FEWEST as FEWEST
 from unmask.modalities.events.outcome.candidates import AgeAndCount, Candidates
 from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.outcome.features import gather, last_values, usual
-from unmask.modalities.events.outcome.number import Number, nearest
+from unmask.modalities.events.outcome.number import nearest
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
 from unmask.modalities.events.outcome.outcome_worth import columns_of, worth
 from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import (
     Classes,
-    Labelled,
-    MultiLabel,
+    Number,
     Target,
     TimeToEvent,
     class_names,
@@ -114,7 +113,7 @@ def finetune_outcome(
         fitted = work.fit(train)
     except StoppedBySignal as stop:
         return stopped(out, loaded, target, stop)
-    rule, target = work.candidates.age_and_count(train), cast(Labelled, fitted.target)
+    rule, target = work.candidates.age_and_count(train), fitted.target
     found: dict[str, Any] = {"kind": target.kind, "labels": len(points), "training": len(train), "held_out": len(test)}
     if weighed is not None:
         found["worth"] = weighed.figures
@@ -213,7 +212,7 @@ def taken_as(training: Labels) -> str:
     return f"{text}; {setting('problem', 'single')} takes whole numbers as classes" if whole else text
 
 
-def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labelled:
+def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Target:
     """What the training labels ask for: classes and cuts of the time are theirs alone."""
     if len(training) < FEWEST:
         raise UserError(
@@ -233,7 +232,7 @@ def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Labe
     return target
 
 
-def tells(target: Labelled, strata: np.ndarray) -> bool:
+def tells(target: Target, strata: np.ndarray) -> bool:
     """Whether something can be learnt from labels of these strata: two outcomes, or an event that was seen."""
     return bool(strata.any()) if isinstance(target, TimeToEvent) else len(np.unique(strata)) > 1
 
@@ -366,7 +365,6 @@ class OutcomeWork:
     def curve(self, train: np.ndarray, test: np.ndarray, fitted: FittedOutcome) -> list[dict[str, Any]]:
         """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""
         target = self.target
-        assert not isinstance(target, MultiLabel)
         rng = np.random.default_rng(self.settings.seed)
         order, out = rng.permutation(train), []
         for share in SHARES:

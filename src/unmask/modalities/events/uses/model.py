@@ -19,9 +19,8 @@ from unmask.errors import UserError, option
 from unmask.given import values_of
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.features import Features, gather
-from unmask.modalities.events.outcome.number import Number
 from unmask.modalities.events.outcome.scoring import constant, scored
-from unmask.modalities.events.outcome.targets import MultiLabel, Target, TimeToEvent, class_names, from_dict
+from unmask.modalities.events.outcome.targets import MultiLabel, Number, Target, TimeToEvent, class_names, from_dict
 from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.questions.query_text import EXAMPLE
 from unmask.modalities.events.recipes import OutcomeSettings, structure_of

@@ -16,9 +16,8 @@ from unmask.evaluation.charts import line_chart, number, scatter_chart, table
 from unmask.evaluation.charts import number as amount
 from unmask.evaluation.report import Report
 from unmask.modalities.events.outcome import clinical
-from unmask.modalities.events.outcome.number import Number, judged
 from unmask.modalities.events.outcome.scoring import redrawn, scored
-from unmask.modalities.events.outcome.targets import Binary, Classes, Labelled, TimeToEvent
+from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, STATIC, Labels
 from unmask.modalities.events.records.vocabulary import FIRST
@@ -96,7 +95,7 @@ def write(
     histories: Histories,
     points: Labels,
     predicted: dict[str, np.ndarray],
-    target: Labelled,
+    target: Target,
     folder: EventFolder,
     words: dict[str, str] | None = None,
     examples: bool = False,
@@ -228,7 +227,7 @@ def _figure(name: str, result: dict[str, Any]) -> str:
 
 
 def by_subgroup(
-    histories: Histories, points: Labels, predicted: dict[str, np.ndarray], target: Labelled
+    histories: Histories, points: Labels, predicted: dict[str, np.ndarray], target: Target
 ) -> list[dict[str, Any]]:
     """Ours, by age band and by static fact."""
     out = []
@@ -273,7 +272,7 @@ def _draw_timeline(
     histories: Histories,
     points: Labels,
     p: np.ndarray,
-    target: Labelled,
+    target: Target,
     words: dict[str, str],
 ) -> None:
     """The held-out patient of highest predicted risk (of classes, of the last; of numbers, the highest): each visit
@@ -343,7 +342,7 @@ POINTS = 500
 def sections(page: Report, points: Labels, p: np.ndarray, target: Number, name: str) -> None:
     """Write how far predictions of the held-out `points` are off: in words, point by point, by range."""
     assert points.number is not None
-    y, seen = points.number.astype(np.float64), judged(target, p)
+    y, seen = points.number.astype(np.float64), target.judged(p)
     page.section("How far off", in_words(y, seen, target))
     some = np.unique(np.linspace(0, len(y) - 1, min(POINTS, len(y))).astype(int))
     page.chart(
