@@ -302,11 +302,10 @@ def weigh(a: argparse.Namespace) -> None:
     """What each part of the head is worth, in folds of a quarter of the training patients of fold 0."""
     from sklearn.model_selection import StratifiedKFold
 
-    from unmask.modalities.events.outcome.outcome_worth import worth
     from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import OutcomeSettings
     from unmask.modalities.events.records.meds import read_labels, read_meds
-    from unmask.modalities.events.uses.finetune import OutcomeWork
+    from unmask.modalities.events.uses.work import OutcomeWork, worth
 
     data = SHARED / "data/events/physionet2012_a"
     events = read_meds(data)

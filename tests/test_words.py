@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "unmask"
 MOST = {
     "told": 27,
     "said": 17,
-    "asked": 20,
+    "asked": 19,
     "asking": 4,
     "gone": 1,
     "beside": 15,

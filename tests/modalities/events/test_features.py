@@ -14,8 +14,8 @@ from unmask.modalities.events.outcome.outcome import Forest, OutcomeHead, fit_he
 from unmask.modalities.events.outcome.targets import Binary
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.meds import read_labels, read_meds
-from unmask.modalities.events.uses.finetune import OutcomeWork
 from unmask.modalities.events.uses.model import load
+from unmask.modalities.events.uses.work import OutcomeWork
 
 SETTINGS = OutcomeSettings(members=3, hidden=8, epochs=4, trees=12)
 

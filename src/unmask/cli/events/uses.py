@@ -210,7 +210,8 @@ def ask(
     points = None if at is None else read_labels(at, events, need_value=False)
     frame = loaded.ask(events, questions, points, until=until)
     if report is not None:
-        write(loaded, events, frame, report, patients=list(patient or ()), examples=examples, source=data)
+        histories, drawn = loaded.histories(events), list(patient or ())
+        write(loaded.folder, histories, frame, report, patients=drawn, examples=examples, source=data)
     write_predictions(frame, out)
     unanswered = frame.filter(frame["unanswered"].is_not_null())
     reasons = {str(n): c for n, c in unanswered.group_by("unanswered").len().sort("unanswered").iter_rows()}

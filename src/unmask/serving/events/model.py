@@ -228,7 +228,7 @@ def _outcome(model: EventModel, limits: Limits) -> Verb:
 def _ask(model: EventModel, limits: Limits, example: str) -> Verb:
     def work(events: Events, body: Any) -> Work:
         questions = tuple(body["questions"])
-        check_questions(model, events, questions)
+        check_questions(model.folder, model.histories(events), questions)
 
         def run(found: Events, times: Sequence[int]) -> list[Any]:
             frame = model.ask(found, questions, _points(found, times))

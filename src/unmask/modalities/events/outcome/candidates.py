@@ -7,7 +7,6 @@ events go into the folder, and `evaluate` reports them.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -184,10 +183,6 @@ class AgeAndCount:
         logits = torch.from_numpy(x @ np.array(self.weights).T)
         p = target.probabilities(logits[None]).numpy()
         return p[:, :1] if target.kind == "number" else p
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the folder."""
-        return dataclasses.asdict(self)
 
 
 def age_and_count(histories: Histories, points: Labels) -> np.ndarray:

@@ -103,11 +103,7 @@ def new_model(settings: EventSettings, codes: int) -> MaskedModel[EventCodec]:
 def encoder_of(settings: EventSettings) -> EncoderConfig:
     """The encoder that the settings' structure asks for."""
     shape = structure_of(settings)
-    known: dict[str, Any] = {
-        "learned": Learned(slots=settings.slots),
-        "rotary": ROTARY,
-        "none": None,
-    }
+    known: dict[str, Any] = {"learned": Learned(slots=settings.slots), "rotary": ROTARY, "none": None}
     return EncoderConfig(
         width=settings.width,
         layers=settings.layers,

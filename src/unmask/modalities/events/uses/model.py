@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +23,7 @@ from unmask.modalities.events.outcome.scoring import constant, scored
 from unmask.modalities.events.outcome.targets import MultiLabel, Number, Target, TimeToEvent, class_names, from_dict
 from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.questions.query_text import EXAMPLE
-from unmask.modalities.events.recipes import OutcomeSettings, structure_of
+from unmask.modalities.events.recipes import OutcomeSettings, moment_of, structure_of
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories, beyond_line, unknown_line, unknown_of
 from unmask.modalities.events.records.meds import HELD_OUT, Events, Labels, as_events, named, read_labels, worded
@@ -180,12 +180,7 @@ class EventModel:
         return frame, points
 
     def ask(
-        self,
-        data: Any,
-        questions: str | Iterable[str],
-        at: Any = None,
-        *,
-        until: str | None = None,
+        self, data: Any, questions: str | Iterable[str], at: Any = None, *, until: str | None = None
     ) -> pl.DataFrame:
         """Answers to questions about what is to come, without a label: how probable is it that a code, its value
         beyond one, or any or none of several, stands in the record within so long after the time of asking?
@@ -209,7 +204,15 @@ class EventModel:
         for question in several:
             if not isinstance(question, str):
                 raise UserError(f"question {question!r}: not a text", hint=EXAMPLE)
-        return ask(self, data, several, at, until)
+        if at is not None and until is not None:
+            raise UserError(
+                f"{option('at')} and {option('until')}", hint="Ask at the times of a task, or of everybody at one."
+            )
+        events = as_events(data)
+        histories, points = self.histories(events), None if at is None else read_labels(at, events, need_value=False)
+        self.folder.model.to(self.device)
+        end = None if until is None else moment_of(until, option("until"))
+        return ask(self.folder, histories, several, points, end)
 
     def uncalibrated(self) -> list[str]:
         """What to say of answers that no held-out patients calibrated; a line or none."""
@@ -232,7 +235,61 @@ class EventModel:
             UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
                 head have points.
         """
-        return evaluate(self, as_events(data), labels, seed=seed)
+        events = as_events(data)
+        points = read_labels(labels, events)
+        split = "all"
+        if events.held_out is not None and events.held_out[points.subject].any():
+            points, split = points.take(events.held_out[points.subject]), HELD_OUT
+        self.met = met(events, self.folder.fine_tuning["patients"])
+        trained, warning = None, self.met.warning()
+        if warning is None:  # else their ids are other people's: who trained the head is not known
+            learnt_from = np.asarray(self.met.split[points.subject] == "train", bool)
+            if len(points) and learnt_from.all():
+                raise UserError(
+                    f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the "
+                    "model by",
+                    hint="Evaluate at points of other patients; held-out figures are in the model's report.html. "
+                    "Patients are known by their ids: if these are other people with the same numbers, give them "
+                    "numbers of their own, or births.",
+                )
+            points, trained = points.take(~learnt_from), int(learnt_from.sum())
+        points, target, p = self.probabilities(events, points)
+        if isinstance(target, MultiLabel):
+            raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
+        wanted = {
+            "binary": points.value if points.days is None else None,
+            "classes": class_names(points),
+            "number": points.number,
+            "time_to_event": points.days,
+        }
+        if wanted[target.kind] is None:
+            raise UserError(
+                f"{named(labels)}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
+            )
+        results = {"model": scored(target, points, p, seed=seed)}
+        if not isinstance(target, TimeToEvent):
+            results["constant"] = scored(target, points, constant(target, points), seed=seed)
+        histories, rule = self.histories(events), self.folder.fine_tuning.get("age_and_count")
+        if rule is not None:
+            simple = AgeAndCount(**rule)
+            predicted = simple.predict(histories, points, target)
+            results[simple.name] = scored(target, points, predicted, seed=seed)
+        if isinstance(target, Number) and target.rule is not None:
+            predicted = (target.rule.of(histories, points) - target.centre) / target.spread
+            results[target.rule.name] = scored(target, points, predicted[:, None], seed=seed)
+        return {
+            "kind": target.kind,
+            "rows": len(points),
+            "points": len(points),
+            "patients": len(np.unique(points.subject)),
+            "without_events": int(without_events(events, points).sum()),
+            "after_death": int(after_death(events, points).sum()),
+            "outside": points.outside,
+            "trained": trained,
+            "split": split,
+            "results": results,
+            "warnings": [] if warning is None else [warning],
+        }
 
     def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
         """The points, what is predicted of them, and (points, outputs) of it.
@@ -315,78 +372,3 @@ def write_predictions(frame: pl.DataFrame, out: str | Path) -> None:
     """Write a parquet, whole or not at all."""
     with written(out) as temporary:
         frame.write_parquet(temporary)
-
-
-class OutcomeModel(Protocol):
-    """What is asked of a model."""
-
-    folder: EventFolder
-    met: Met | None
-
-    def histories(self, events: Events) -> Histories: ...
-
-    def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]: ...
-
-
-def evaluate(model: OutcomeModel, events: Events, labels: Any, *, seed: int = 0) -> dict[str, Any]:
-    """See `EventModel.evaluate`."""
-    points = read_labels(labels, events)
-    split = "all"
-    if events.held_out is not None and events.held_out[points.subject].any():
-        points, split = points.take(events.held_out[points.subject]), HELD_OUT
-    points, trained, warning = _not_trained_on(model, events, points)
-    points, target, p = model.probabilities(events, points)
-    if isinstance(target, MultiLabel):
-        raise UserError("the model predicts the next visit", hint="Its held-out figures are in its report.html.")
-    wanted = {
-        "binary": points.value if points.days is None else None,
-        "classes": class_names(points),
-        "number": points.number,
-        "time_to_event": points.days,
-    }
-    if wanted[target.kind] is None:
-        raise UserError(
-            f"{named(labels)}: labels of another kind", hint=f"The model was fine-tuned on {target.kind} labels."
-        )
-    results = {"model": scored(target, points, p, seed=seed)}
-    if not isinstance(target, TimeToEvent):
-        results["constant"] = scored(target, points, constant(target, points), seed=seed)
-    histories, rule = model.histories(events), model.folder.fine_tuning.get("age_and_count")
-    if rule is not None:
-        simple = AgeAndCount(**rule)
-        predicted = simple.predict(histories, points, target)
-        results[simple.name] = scored(target, points, predicted, seed=seed)
-    if isinstance(target, Number) and target.rule is not None:
-        predicted = (target.rule.of(histories, points) - target.centre) / target.spread
-        results[target.rule.name] = scored(target, points, predicted[:, None], seed=seed)
-    return {
-        "kind": target.kind,
-        "rows": len(points),
-        "points": len(points),
-        "patients": len(np.unique(points.subject)),
-        "without_events": int(without_events(events, points).sum()),
-        "after_death": int(after_death(events, points).sum()),
-        "outside": points.outside,
-        "trained": trained,
-        "split": split,
-        "results": results,
-        "warnings": [] if warning is None else [warning],
-    }
-
-
-def _not_trained_on(model: OutcomeModel, events: Events, points: Labels) -> tuple[Labels, int | None, str | None]:
-    """The points of patients who did not train the head, and how many are left out; all of them, None and the
-    reason where their ids are other people's."""
-    model.met = met(events, model.folder.fine_tuning["patients"])
-    warning = model.met.warning()
-    if warning is not None:
-        return points, None, warning
-    trained = np.asarray(model.met.split[points.subject] == "train", bool)
-    if len(points) and trained.all():
-        raise UserError(
-            f"all {len(points):,} points are of patients who trained the head: nothing is left to judge the model by",
-            hint="Evaluate at points of other patients; held-out figures are in the model's report.html. Patients "
-            "are known by their ids: if these are other people with the same numbers, give them numbers of their "
-            "own, or births.",
-        )
-    return points.take(~trained), int(trained.sum()), None

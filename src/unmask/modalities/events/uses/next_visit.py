@@ -26,20 +26,11 @@ from unmask.modalities.events.records.histories import Histories, own_events, vi
 from unmask.modalities.events.records.meds import STATIC, Labels
 from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.records.vocabulary import FIRST
-from unmask.modalities.events.uses.finetune import (
-    FEWEST,
-    OutcomeRun,
-    OutcomeWork,
-    begin,
-    held_out,
-    keep,
-    stages_of,
-    stopped,
-)
+from unmask.modalities.events.uses.finetune import FEWEST, OutcomeRun, begin, finished, held_out, stopped, work_of
 from unmask.training.finetune_checkpoints import StoppedBySignal
 from unmask.training.processes import join_others
 from unmask.training.settings import refuse_unread
-from unmask.writing import final_place, writes_model, written_folder
+from unmask.writing import final_place, writes_model
 
 RANKS = (5, 10)
 MOST_PAIRS = 100_000
@@ -176,10 +167,8 @@ def finetune_next_visit(
             hint=f"Give {FEWEST} or more, or a smaller {setting('holdout')}.",
         )
     target = MultiLabel(names=tuple(visits.names))
-    stages = None
-    if checkpoints or resume:
-        stages = stages_of(out, loaded, events, visits.points, visits.came, held, settings, resume=resume)
-    work = OutcomeWork(loaded, histories, visits.points, target, visits.came, settings, stages)
+    given: dict[str, Any] = {"checkpoints": checkpoints, "resume": resume}
+    work = work_of(out, loaded, histories, visits.points, target, visits.came, held, settings, **given)
     try:
         fitted = work.fit(np.flatnonzero(~held))
     except StoppedBySignal as stop:
@@ -200,12 +189,10 @@ def finetune_next_visit(
     }
     if held.any():
         found["by_code"] = by_code(visits.names, visits.came[held], visits.before[held], predicted["ours"])
-    with written_folder(out) as new:
-        keep(new, loaded, fitted, settings, found, started, who_trained(events, visits.points, held))
-        _report(new, found, descriptions(data))
-    if stages is not None:
-        stages.remove()
-    return OutcomeRun(folder=out, figures=found)
+    patients, words = who_trained(events, visits.points, held), descriptions(data)
+    return finished(
+        out, work, loaded, fitted, settings, found, started, patients, lambda new: _report(new, found, words)
+    )
 
 
 def baselines(visits: NextVisits, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:

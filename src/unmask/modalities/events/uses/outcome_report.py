@@ -301,12 +301,7 @@ def _draw_timeline(
             since = [(r["time"] - begin) / HOUR / size for r in selected]
             lines = {
                 n: (since, [r[k] for r in selected])
-                for n, k in (
-                    ("measured", "value"),
-                    ("expected", "expected"),
-                    ("low", "low"),
-                    ("high", "high"),
-                )
+                for n, k in (("measured", "value"), ("expected", "expected"), ("low", "low"), ("high", "high"))
             }
             page.chart(line_chart(lines, clinical.named(code, words), f"{unit} since the first event shown", ""))
     shown = [

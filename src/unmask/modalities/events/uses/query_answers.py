@@ -6,14 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
 
-from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots, inference_mode
 from unmask.errors import UserError, option
 from unmask.evaluation.charts import histogram, line_chart, number, table
@@ -32,9 +31,8 @@ from unmask.modalities.events.questions.queries import (
 )
 from unmask.modalities.events.questions.query_head import QueryHead
 from unmask.modalities.events.questions.query_text import EXAMPLE, Query, checked, parsed, spoken
-from unmask.modalities.events.recipes import moment_of
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import DEATH, HOUR, STATIC, Events, Labels, as_events, read_labels
+from unmask.modalities.events.records.meds import DEATH, HOUR, STATIC, Events, Labels
 from unmask.modalities.events.uses.folder import EventFolder
 
 TOGETHER = 256
@@ -49,8 +47,7 @@ def queries_of(folder: EventFolder) -> QueryHead:
     head = getattr(folder.model, "queries", None)
     if head is None:
         raise UserError(
-            "the model was pretrained without questions",
-            hint=f"Pretrain one that answers: {option('recipe', 'ask')}.",
+            "the model was pretrained without questions", hint=f"Pretrain one that answers: {option('recipe', 'ask')}."
         )
     return head
 
@@ -86,43 +83,29 @@ def rates_of(
     model: Any = folder.model
     out = np.zeros((len(numbers), len(asked), len(head.edges)), np.float32)
     with inference_mode(model):
-        for batch, held in histories.batches(points, numbers, slots=folder.settings.slots):
-            some = batch.to(next(model.parameters()).device)
-            states = model.states(some)
-            _answer_batch(head, histories, points, asked, numbers, some, states, held, out)
+        for packed, held in histories.batches(points, numbers, slots=folder.settings.slots):
+            batch = packed.to(next(model.parameters()).device)
+            states = model.states(batch)
+            first = first_slots(batch, len(held))
+            row = first // batch.shape[1]
+            segment = batch.segment.flatten().cpu().numpy()[first]
+            facts = [features(histories, asked, int(points.subject[n]), int(points.time[n])) for n in numbers[held]]
+            place = np.zeros(len(held), np.int64)  # of each example among those of its row
+            for r in np.unique(row):
+                place[row == r] = np.arange((row == r).sum())
+            size = max(1, TOGETHER // int(place.max() + 1))
+            for start in range(0, len(asked), size):
+                here = slice(start, min(start + size, len(asked)))
+                some, count = asked.some(here), here.stop - here.start
+                places = [(int(r), slice(p * count, (p + 1) * count)) for r, p in zip(row, place, strict=True)]
+                room = empty(batch.shape[0], count * int(place.max() + 1))
+                for n, where in enumerate(places):
+                    put(room, where, some, facts[n][here], segment[n])
+                tensors = {name: torch.from_numpy(value).to(states.device) for name, value in room.items()}
+                rates = head(states, batch.segment, tensors).float().cpu().numpy()
+                for n, where in enumerate(places):
+                    out[held[n], here] = rates[where]
     return out
-
-
-def _answer_batch(
-    head: QueryHead,
-    histories: Histories,
-    points: Labels,
-    asked: Queries,
-    numbers: np.ndarray,
-    batch: PackedBatch,
-    states: torch.Tensor,
-    held: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Answer all questions about the examples of one batch."""
-    first = first_slots(batch, len(held))
-    row = first // batch.shape[1]
-    segment = batch.segment.flatten().cpu().numpy()[first]
-    facts = [features(histories, asked, int(points.subject[n]), int(points.time[n])) for n in numbers[held]]
-    place = np.zeros(len(held), np.int64)  # of each example among those of its row
-    for r in np.unique(row):
-        place[row == r] = np.arange((row == r).sum())
-    size = max(1, TOGETHER // int(place.max() + 1))
-    for start in range(0, len(asked), size):
-        here = slice(start, min(start + size, len(asked)))
-        some, count = asked.some(here), here.stop - here.start
-        room = empty(batch.shape[0], count * int(place.max() + 1))
-        for n in range(len(held)):
-            put(room, (int(row[n]), slice(place[n] * count, (place[n] + 1) * count)), some, facts[n][here], segment[n])
-        tensors = {name: torch.from_numpy(value).to(states.device) for name, value in room.items()}
-        rates = head(states, batch.segment, tensors).float().cpu().numpy()
-        for n in range(len(held)):
-            out[held[n], here] = rates[row[n], place[n] * count : (place[n] + 1) * count]
 
 
 def probabilities(
@@ -152,63 +135,36 @@ def probabilities(
     return out, why
 
 
-@runtime_checkable
-class Answering(Protocol):
-    """What `ask` needs of an `EventModel`."""
-
-    folder: EventFolder
-    device: torch.device
-
-    def histories(self, events: Events) -> Histories:
-        """The patients as the model reads them."""
-        ...
-
-
-def check_questions(model: Answering, events: Events, questions: Sequence[str]) -> None:
-    """Raise what `ask` would of these questions, without an answer to them."""
-    _checked(model, events, questions)
-
-
-def _checked(model: Answering, events: Events, questions: Sequence[str]) -> tuple[Histories, list[Query], Queries]:
+def check_questions(folder: EventFolder, histories: Histories, questions: Sequence[str]) -> tuple[list[Query], Queries]:
+    """Questions, and the same as numbers; what cannot be asked is refused."""
     if not questions:
         raise UserError("no question", hint=EXAMPLE)
-    head, queries = queries_of(model.folder), [parsed(text) for text in questions]
+    head, queries = queries_of(folder), [parsed(text) for text in questions]
     twice = [text for text, count in Counter(q.text for q in queries).items() if count > 1]
     if twice:
         raise UserError(f"question {twice[0]!r} is asked twice", hint="Ask it once.")
-    histories = model.histories(events)
-    return histories, queries, checked(queries, histories, head)
+    return queries, checked(queries, histories, head)
 
 
 def ask(
-    model: Answering,
-    data: Any,
+    folder: EventFolder,
+    histories: Histories,
     questions: Sequence[str],
-    at: Any = None,
-    until: str | None = None,
+    points: Labels | None = None,
+    until: int | None = None,
 ) -> pl.DataFrame:
-    """See `EventModel.ask`."""
-    if at is not None and until is not None:
-        raise UserError(
-            f"{option('at')} and {option('until')}", hint="Ask at the times of a task, or of everybody at one."
-        )
-    events = as_events(data)
-    histories, queries, rows = _checked(model, events, questions)
-    if at is None:
-        points = last_points(events, None if until is None else moment_of(until, option("until")))
-    else:
-        points = read_labels(at, events, need_value=False)
-    model.folder.model.to(model.device)
-    found, why = probabilities(model.folder, histories, points, rows, [q.hours for q in queries])
-    none = np.array([q.none for q in queries])
-    found = np.where(none, 1 - found, found)
-    timeless = np.repeat(np.array([reason == NO_EVENTS for reason in why]) & (at is None), len(queries))
-    count = len(points)
+    """See `EventModel.ask`; without points at the last events, or at `until` (microseconds)."""
+    queries, rows = check_questions(folder, histories, questions)
+    at_last = points is None
+    points = last_points(histories.events, until) if points is None else points
+    found, why = probabilities(folder, histories, points, rows, [q.hours for q in queries])
+    found = np.where(np.array([q.none for q in queries]), 1 - found, found)
+    timeless = np.repeat(np.array([reason == NO_EVENTS for reason in why]) & at_last, len(queries))
     frame = pl.DataFrame(
         {
-            "subject_id": np.repeat(events.subjects[points.subject], len(queries)),
+            "subject_id": np.repeat(histories.events.subjects[points.subject], len(queries)),
             "prediction_time": pl.Series(np.repeat(points.time, len(queries))).cast(pl.Datetime("us")),
-            "question": [q.text for q in queries] * count,
+            "question": [q.text for q in queries] * len(points),
             "probability": pl.Series(found.ravel()).fill_nan(None),
             "unanswered": pl.Series([reason for reason in why for _ in queries], dtype=pl.String),
         }
@@ -270,8 +226,8 @@ def summary_lines(frame: pl.DataFrame) -> list[str]:
 
 
 def write(
-    model: Answering,
-    events: Events,
+    folder: EventFolder,
+    histories: Histories,
     frame: pl.DataFrame,
     out: str | Path,
     *,
@@ -286,7 +242,7 @@ def write(
         examples: where none are named, draw those with the highest answers to the first question.
     """
     questions = frame["question"].unique(maintain_order=True).to_list()
-    known = {int(s): i for i, s in enumerate(events.subjects)}
+    known = {int(s): i for i, s in enumerate(histories.events.subjects)}
     for patient in patients:
         if patient not in known:
             raise UserError(f"patient {patient} is not in {source}", hint="Give the subject_id of one that is.")
@@ -295,7 +251,7 @@ def write(
         first = first.sort("probability", descending=True)
         patients = first["subject_id"].unique(maintain_order=True).head(DRAWN).to_list()
     page = Report("Answers to questions about what is to come", str(source))
-    head = queries_of(model.folder)
+    head = queries_of(folder)
     page.facts(
         {
             "Questions": len(questions),
@@ -312,13 +268,13 @@ def write(
         rows.append([question, len(p), mean, histogram(counts, "how many points have which probability")])
     page.section("All points", table(["question", "answered", "mean", "from 0 to 1"], rows))
     for patient in patients:
-        _along(page, model, events, known[patient], questions)
+        _along(page, folder, histories, known[patient], questions)
     return page.write(out)
 
 
-def _along(page: Report, model: Answering, events: Events, subject: int, questions: list[str]) -> None:
+def _along(page: Report, folder: EventFolder, histories: Histories, subject: int, questions: list[str]) -> None:
     """The answers at time stamps along a record, and when each came true."""
-    histories = model.histories(events)
+    events = histories.events
     rows = histories.rows(subject)  # births are no part of them
     rows = rows[events.time[rows] != STATIC]
     if not len(rows):
@@ -327,7 +283,7 @@ def _along(page: Report, model: Answering, events: Events, subject: int, questio
     since = stamps[0]
     stamps = stamps[np.unique(np.linspace(0, len(stamps) - 1, TIMES).astype(int))]
     points = Labels(subject=np.full(len(stamps), subject), time=stamps)
-    frame = ask(model, events, questions, points)
+    frame = ask(folder, histories, questions, points)
     days = (stamps - since) / HOUR / 24
     unit, scale = ("days", 1.0) if days[-1] < 730 else ("years", 365.25)
     series = {
@@ -336,8 +292,7 @@ def _along(page: Report, model: Answering, events: Events, subject: int, questio
     }
     axis, title = f"{unit} since the first event", "Answers along the record"
     svg = line_chart(series, title, axis, "probability", percent=True, from_zero=True)
-    queries = [parsed(question) for question in questions]
-    asked = checked(queries, histories, queries_of(model.folder))
+    queries, asked = check_questions(folder, histories, questions)
     hours, texts = (events.time[rows] - since) / HOUR, dict[str, None]()
     for q, query in enumerate(queries):
         first = first_after(asked.some(slice(q, q + 1)), hours, histories.code[rows], events.value[rows])[0]

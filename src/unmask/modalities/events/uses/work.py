@@ -1,0 +1,261 @@
+"""What is fitted for an outcome: heads on features that are made once, candidates beside them, and what each part of a
+head is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unmask.errors import UserError, setting
+from unmask.modalities.events.outcome.candidates import FEWEST, Candidates
+from unmask.modalities.events.outcome.features import gather, last_values, usual
+from unmask.modalities.events.outcome.number import nearest
+from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
+from unmask.modalities.events.outcome.scoring import auroc, scored
+from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent
+from unmask.modalities.events.outcome.tune import Tuned
+from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.records.histories import Histories
+from unmask.modalities.events.records.meds import Labels
+from unmask.modalities.events.uses.model import EventModel
+from unmask.training.finetune_checkpoints import Stages
+
+SHARES = (0.1, 0.25, 0.5)
+"""Of the training labels, for the learning curve."""
+CALIBRATING = 1000
+"""Points that the intervals of numbers come from: so many folds are set apart, one after the other, as give them."""
+
+
+class FittedOutcome(NamedTuple):
+    """A head, the encoder tuned for it, and what they are asked, which for numbers holds the intervals too."""
+
+    head: OutcomeHead
+    tuned: Tuned | None
+    target: Target
+
+
+def tells(target: Target, strata: np.ndarray) -> bool:
+    """Whether something can be learnt from labels of these strata: two outcomes, or an event that was seen."""
+    return bool(strata.any()) if isinstance(target, TimeToEvent) else len(np.unique(strata)) > 1
+
+
+class OutcomeWork:
+    """Features of all points, made once; heads on parts of them, and the candidates.
+
+    Args:
+        stages: keep the checkpoints of each training; they raise `StoppedBySignal` at a signal.
+    """
+
+    def __init__(
+        self,
+        loaded: EventModel,
+        histories: Histories,
+        points: Labels,
+        target: Target,
+        y: np.ndarray,
+        settings: OutcomeSettings,
+        stages: Stages | None = None,
+    ) -> None:
+        self.stages = stages
+        self.masked, self.histories, self.points = loaded.folder.model, histories, points
+        self.target, self.y, self.settings = target, y, settings
+        learnt = loaded.learnt(states=settings.states, answers=settings.answers)
+        self.whole, names = whole, _ = gather(histories, points, learnt)
+        states = len(names) + (2 * loaded.folder.settings.width if settings.states else 0)
+        every = np.arange(whole.shape[1])  # summaries first, then states, then answers
+        self.columns = {
+            "summaries": every[: len(names)],
+            "states": every[len(names) : states],
+            "answers": every[states:],
+        }
+        self.use(settings)
+        used = np.flatnonzero(usual(names))
+        self.candidates = Candidates(
+            histories=histories,
+            points=points,
+            target=target,
+            y=y,
+            plain=whole.some(used),
+            last=last_values([names[i] for i in used]),
+            seed=settings.seed,
+        )
+        self.tuner = loaded.tuner(histories, points, target, settings) if settings.encoder == "tuned" else None
+
+    def use(self, settings: OutcomeSettings) -> None:
+        """Read the parts that these settings name, of those that were made."""
+        used = [columns for name, columns in self.columns.items() if getattr(settings, name)]
+        self.settings, self.x = settings, self.whole.some(np.concatenate(used))
+
+    def fit(self, train: np.ndarray, *, intervals: bool = True) -> FittedOutcome:
+        """Fit on some points; of numbers without `intervals` the expected ones alone."""
+        target = self.target
+        if isinstance(target, Number) and intervals:
+            target = self._calibrated(target, train)
+        return FittedOutcome(*self._fit(train), target)
+
+    def _calibrated(self, target: Number, train: np.ndarray) -> Number:
+        """The target with intervals that come from training patients set apart: a head is fitted on the others, and
+        asked about them; with the last value of a code, and the share of it, that comes nearest to their numbers. Many
+        labels need one such part, few all five in turn, so that `CALIBRATING` points are asked about."""
+        fold = folds(
+            target.strata(self.y[train]), self.points.subject[train], np.random.default_rng([self.settings.seed, 83])
+        )
+        parts = 1 if self.tuner is not None else min(5, -(-5 * CALIBRATING // len(train)))
+        left_out, ours, ruled = [], [], []
+        for k in range(parts):
+            fold_points, rest = train[fold == k], train[fold != k]
+            if len(fold_points) and len(rest):
+                left_out.append(fold_points)
+                ours.append(self.predict(FittedOutcome(*self._fit(rest), target), fold_points)["ours"])
+                # What the last value of a code says of them, carried forward (True) and as a line through it (False).
+                points = self.points.take(fold_points)
+                ruled.append({r.carried: r.of(self.histories, points) for r in self.candidates.last_values(rest)})
+        if not left_out:
+            return target
+        test, p = np.concatenate(left_out), np.concatenate(ours)
+        found = {r.carried: r for r in self.candidates.last_values(train) if all(r.carried in rules for rules in ruled)}
+        if found:
+            assert self.points.number is not None
+            # Each part is predicted by the rule of the others, as it is by their head.
+            predicted = [np.concatenate([rules[kind] for rules in ruled]) for kind in found]
+            which, weight = nearest(target.expected(p), predicted, self.points.number[test].astype(np.float64))
+            rule = dataclasses.replace([*found.values()][which], weight=weight)
+            target = dataclasses.replace(target, rule=rule)
+            p = target.mixed(p, predicted[which]) if weight else p
+        return target.calibrated(p, self.y[test])
+
+    def _fit(self, train: np.ndarray) -> tuple[OutcomeHead, Tuned | None]:
+        x, y, groups = self.x.part(train), self.y[train], self.points.subject[train]
+        stage = (lambda name: None) if self.stages is None else self.stages.next
+        head = fit_head(x, y, groups, self.settings, self.target, checkpointer=stage("head"))
+        return head, None if self.tuner is None else self.tuner.fit(self.masked, train, y, stage("encoder"))
+
+    def predict(self, fitted: FittedOutcome, test: np.ndarray) -> dict[str, np.ndarray]:
+        """(points, outputs) of all voices together, and of the tuned encoder alone where there is one."""
+        head, tuned, target = fitted
+        alone = None if tuned is None or self.tuner is None else self.tuner.predict(tuned, test)
+        ours = head.predict(self.x.part(test), self.target, [] if alone is None else [alone])
+        if isinstance(target, Number):
+            ours = target.with_rule(ours, self.histories, self.points.take(test))
+        if alone is None:
+            return {"ours": ours}
+        # Intervals belong to all voices together.
+        return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, Number) else alone}
+
+    def _with_fewer(self, fitted: FittedOutcome, few: np.ndarray) -> FittedOutcome:
+        """Fitted anew on some of the training points, without intervals; of numbers with the same share of a rule of
+        theirs."""
+        less, target = self.fit(few, intervals=False), fitted.target
+        if not isinstance(target, Number) or target.rule is None or not target.rule.weight:
+            return less
+        assert isinstance(less.target, Number)
+        same = [r for r in self.candidates.last_values(few) if r.carried == target.rule.carried]
+        rule = dataclasses.replace(same[0], weight=target.rule.weight) if same else None
+        return less._replace(target=dataclasses.replace(less.target, rule=rule))
+
+    def curve(self, train: np.ndarray, test: np.ndarray, fitted: FittedOutcome) -> list[dict[str, Any]]:
+        """Ours and the baselines at smaller shares of the training labels: random ones, balanced as they come."""
+        target = self.target
+        rng = np.random.default_rng(self.settings.seed)
+        order, out = rng.permutation(train), []
+        for share in SHARES:
+            few = np.sort(order[: round(share * len(order))])
+            if len(few) < 2 * FEWEST or not tells(target, target.strata(self.y[few])):
+                continue
+            predicted = self.predict(self._with_fewer(fitted, few), test)
+            if self.settings.baselines:
+                predicted |= self.candidates.predict(few, test)
+            seen = self.points.take(test)
+            for name, p in predicted.items():
+                figures = scored(target, seen, p, draws=100, seed=self.settings.seed)
+                out.append({"labels": len(few), "model": name, **figures})
+        return out
+
+
+OPTIONAL = ("states", "answers", "summaries", "trees")
+FOLDS = 5
+DRAWS = 1000
+
+
+class Worth(NamedTuple):
+    """The settings with the parts that are kept, and the figures that say why."""
+
+    settings: OutcomeSettings
+    figures: dict[str, Any]
+
+
+def without(settings: OutcomeSettings, parts: list[str]) -> OutcomeSettings | None:
+    """The settings without some parts; None where the head would have nothing to read."""
+    changes: dict[str, Any] = {part: 0 if part == "trees" else False for part in parts}
+    left = {part: changes.get(part, getattr(settings, part)) for part in ("states", "answers", "summaries")}
+    return dataclasses.replace(settings, **changes) if any(left.values()) else None
+
+
+def worth(work: OutcomeWork, train: np.ndarray) -> Worth:
+    """What each part of a head is worth, and which parts are kept; on points of training patients alone.
+
+    Parts are the encoder's pooled states, the answers to questions, the summaries, and the trees beside the networks.
+    In five folds of these patients the head is fitted with all parts and without each; a part is worth what the mean
+    log-likelihood of the patients left out loses without it. Parts that are worth nothing are left out together, if the
+    head without all of them is no worse than with them.
+    """
+    target, y, groups = work.target, work.y[train], work.points.subject[train]
+    if not isinstance(target, Binary | Classes):
+        raise UserError(
+            "worth=true: parts are weighed for a yes or no and for classes alone",
+            hint=f"Leave it: {setting('worth', 'false')}.",
+        )
+    original, settings = work.settings, dataclasses.replace(work.settings, encoder="frozen")
+    fold = folds(target.strata(y), groups, np.random.default_rng([settings.seed, 89]))
+
+    def predicted(settings: OutcomeSettings) -> np.ndarray:
+        """(points, outputs) by heads that did not learn from their patients."""
+        out = np.zeros((len(train), target.outputs))
+        work.use(settings)
+        for k in range(FOLDS):
+            rest, left_out = train[fold != k], train[fold == k]
+            head = fit_head(work.x.part(rest), work.y[rest], work.points.subject[rest], settings, target)
+            out[fold == k] = head.predict(work.x.part(left_out), target)
+        work.use(original)
+        return out
+
+    whole = predicted(settings)
+    each = {
+        part: predicted(fewer)
+        for part in OPTIONAL
+        if getattr(settings, part) and (fewer := without(settings, [part])) is not None
+    }
+    figures = {part: _gain(target, y, whole, found, groups) for part, found in each.items()}
+    dropped = [part for part in each if figures[part]["log_likelihood"] <= 0]
+    fewer = without(settings, dropped) if dropped else None
+    # Parts that stand in for each other may each be worth nothing, and both together something.
+    if fewer is not None and _gain(target, y, whole, predicted(fewer), groups)["log_likelihood"] > 0:
+        fewer = None
+    chosen = original if fewer is None else dataclasses.replace(fewer, encoder=original.encoder)
+    return Worth(chosen, {"parts": figures, "left_out": [] if fewer is None else dropped, "points": len(train)})
+
+
+def _gain(target: Target, y: np.ndarray, whole: np.ndarray, fewer: np.ndarray, groups: np.ndarray) -> dict[str, Any]:
+    """How much better predictions with a part are than those without, with 95 % intervals over patients (`groups`)."""
+
+    def likelihood(p: np.ndarray) -> np.ndarray:
+        """(points,) log-likelihood of what came, in nats."""
+        p = np.clip(p, 1e-6, 1 - 1e-6)
+        if isinstance(target, Classes):
+            return np.log(np.take_along_axis(p, y.astype(np.int64), 1))[:, 0]
+        return np.log(np.where(y > 0, p, 1 - p)).sum(1)
+
+    gain = likelihood(whole) - likelihood(fewer)
+    rng, patients = np.random.default_rng(0), np.unique(groups, return_inverse=True)[1]
+    weight = np.stack([np.bincount(rng.integers(0, n, n), minlength=n) for n in [patients.max() + 1] * DRAWS])
+    times = weight[:, patients]
+    drawn = (times * gain).sum(1) / times.sum(1)
+    out: dict[str, Any] = {"log_likelihood": float(gain.mean()), "intervals": {}}
+    out["intervals"]["log_likelihood"] = np.quantile(drawn, [0.025, 0.975]).tolist()
+    if isinstance(target, Binary):
+        gap = auroc(y[:, 0], whole[:, 0], times) - auroc(y[:, 0], fewer[:, 0], times)
+        out["auroc"] = float(auroc(y[:, 0], whole[:, 0])[0] - auroc(y[:, 0], fewer[:, 0])[0])
+        out["intervals"]["auroc"] = np.nanquantile(gap, [0.025, 0.975]).tolist()
+    return out
