@@ -80,7 +80,7 @@ def drawn_questions(model: Any, histories: Any, learnt_from: np.ndarray, test: n
 
     net, slots = model.folder.model, model.folder.settings.slots
     head = net.queries
-    draws = QueryDraws(histories, learnt_from, ends(histories.events, learnt_from), head.share.numpy())
+    draws = QueryDraws(histories, ends(histories.events, learnt_from), head.share.numpy())
     nats, p, y, weights = [], [], [], []
     with inference_mode(net):
         for subject in test.tolist():

@@ -68,7 +68,7 @@ def test_an_answer_knows_nothing_of_later(case: Case):
 
 def drawn(case: Case, epoch: int) -> list[Came]:
     histories = case.histories(case.events)
-    draws = QueryDraws(histories, EVERYONE, ends(case.events, EVERYONE), QueryDraws.shares(histories, EVERYONE))
+    draws = QueryDraws(histories, ends(case.events, EVERYONE), QueryDraws.shares(histories, EVERYONE))
     return [next(c for e in range(epoch, 99, 3) if (c := draws.draw(int(i), 6, seed=0, epoch=e))) for i in EVERYONE]
 
 

@@ -24,7 +24,7 @@ from unmask.modalities.events.questions.queries import (
     with_questions,
 )
 from unmask.modalities.events.questions.query_fit import start_questions
-from unmask.modalities.events.questions.query_head import QueryHead, questions_in
+from unmask.modalities.events.questions.query_head import QueryHead
 from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, OBSERVATION_END, STATIC, Events, Labels
@@ -62,7 +62,7 @@ def histories_of(events: Events) -> Histories:
 
 def drawer(events: Events) -> QueryDraws:
     histories, everyone = histories_of(events), np.arange(len(events))
-    return QueryDraws(histories, everyone, ends(events, everyone), QueryDraws.shares(histories, everyone))
+    return QueryDraws(histories, ends(events, everyone), QueryDraws.shares(histories, everyone))
 
 
 @pytest.fixture(scope="module")
@@ -424,7 +424,7 @@ def came_within(events: Events, until: int | None, epochs: int, days: list[float
     """Of the drawn questions about X alone that were observed so long, the weighted share that came."""
     histories, everyone = Histories(events, Vocabulary.fit(events, floor=1)), np.arange(len(events))
     last = ends(events, everyone, until)
-    draws = QueryDraws(histories, everyone, last, QueryDraws.shares(histories, everyone))
+    draws = QueryDraws(histories, last, QueryDraws.shares(histories, everyone))
     x, rows = histories.vocabulary.numbers(["X"])[0], []
     for epoch in range(epochs):
         for i in everyone:
@@ -503,8 +503,8 @@ def test_the_loss_of_a_batch_is_the_sum_of_its_parts(folder):
     batch = make(rows, 4, 2)
     model = folder.model
     with torch.no_grad():
-        whole = model.question_loss(batch, questions_in(batch)).sum()
-        parts = [model.question_loss(part, questions_in(part)).sum() for part in batch.cut(1)]
+        whole = model.question_loss(batch.extra).sum()
+        parts = [model.question_loss(part.extra).sum() for part in batch.cut(1)]
     assert whole > 1
     torch.testing.assert_close(whole, sum(parts))
 

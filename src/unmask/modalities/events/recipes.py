@@ -69,12 +69,7 @@ STRUCTURES: dict[str, Structure] = {
         positions="none",
         post=True,
     ),
-    "corebehrt": Structure(
-        clock=("segment", "time2vec_age", "time2vec_time"),
-        hides="code",
-        values=False,
-        gated=True,
-    ),
+    "corebehrt": Structure(clock=("segment", "time2vec_age", "time2vec_time"), hides="code", values=False, gated=True),
 }
 """BEHRT: a position is the number of the visit. Med-BERT: the visit number as segment, no time. CEHR-BERT: time, age
 and visit order joined to the code, artificial time tokens. CORE-BEHRT: Time2Vec of age and of absolute time."""
@@ -382,14 +377,7 @@ BEHRT = {
     "time_weight": 0.0,
 }
 """Li et al. 2020: 15 % of the codes, 80/10/10. 128 slots, where the original has 64 to 100."""
-MEDBERT = BEHRT | {
-    "structure": "medbert",
-    "width": 192,
-    "heads": 6,
-    "inner": 64,
-    "slots": 512,
-    "ratio": 1e-6,
-}
+MEDBERT = BEHRT | {"structure": "medbert", "width": 192, "heads": 6, "inner": 64, "slots": 512, "ratio": 1e-6}
 """Rasmy et al. 2021, config.json: one code a patient (the ratio rounds to none, and at least one is always hidden)."""
 CEHRBERT = BEHRT | {"structure": "cehrbert", "width": 128, "layers": 5, "heads": 8, "inner": 512, "slots": 512}
 """Pang et al. 2021: 15 %; the second objective, the visit's type, is absent from the published port and here."""

@@ -179,7 +179,7 @@ class EventPrediction:
         weights: of code, value and time in the loss.
 
     Attributes:
-        extra: what is trained beside the hidden events, added to the loss (see `query_model`).
+        extra: what is trained beside the hidden events, added to the loss (see `query_fit.QueryModel`).
     """
 
     def __init__(

@@ -15,6 +15,25 @@ from unmask.modalities.events.outcome.number import COVERED, RULES
 from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
 
+FIGURES = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "ece_floor": "by chance alone",
+    "slope": "calibration slope",
+    "intercept": "calibration intercept",
+    "accuracy": "accuracy",
+    "macro_auroc": "macro AUROC",
+    "log_loss": "log loss",
+    "c_index": "C-index",
+    "rmse": "RMSE",
+    "mae": "mean error",
+    "r2": "R²",
+    "spearman": "rank correlation",
+    "coverage": "within the interval",
+}
+"""Figures in the order of reports -> what these call them."""
 Rule = Callable[[np.ndarray, np.ndarray], float]
 CELLS = 2_000_000
 """Numbers (draws x points) held at once."""

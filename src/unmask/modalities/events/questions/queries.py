@@ -18,7 +18,7 @@ Shape letters: questions, items (codes of one question, padded), past (events kn
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,14 +207,11 @@ class QueryDraws:
     """Draws questions about patients, and says what came; all of it a pure function of (seed, epoch, patient).
 
     Args:
-        learnt_from: numbers of the training patients: which codes are asked for comes from them alone.
         last: `ends` of all.
-
-    Attributes:
         share: (codes,) how often each code is asked for; 0 of codes that no training patient ever has with a time.
     """
 
-    def __init__(self, histories: Histories, learnt_from: np.ndarray, last: np.ndarray, share: np.ndarray) -> None:
+    def __init__(self, histories: Histories, last: np.ndarray, share: np.ndarray) -> None:
         self.histories, self.last, self.share = histories, last, share
         self._summed = np.cumsum(share)
         self._valued = histories.vocabulary.valued
@@ -359,12 +356,7 @@ CONTEXT = ("segment", "position")
 
 
 def with_questions(
-    make: Callable[[list[list[int]], int], PackedBatch],
-    draws: QueryDraws,
-    *,
-    slots: int,
-    count: int,
-    seed: int,
+    make: Callable[[list[list[int]], int], PackedBatch], draws: QueryDraws, *, slots: int, count: int, seed: int
 ) -> Callable[..., PackedBatch]:
     """A maker of batches that lays `count` questions per patient beside what `make` makes, drawn anew each epoch."""
 
@@ -391,30 +383,25 @@ def query_batch(
     questions: list[list[tuple[int, Came, np.ndarray]]] = []
     for row, answers in zip(rows, came, strict=True):
         placement.append(list(range(len(examples), len(examples) + len(row))))
-        parts = []
+        questions.append([])
         for place, (subject, answer) in enumerate(zip(row, answers, strict=True)):
             moment = None if answer is None else answer.moment
             examples.append(histories.example(subject, moment, slots=slots, requested=moment))
             if answer is not None:
-                parts.append((place + 1, answer, features(histories, answer.asked, subject, answer.moment)))
-        questions.append(parts)
+                context = features(histories, answer.asked, subject, answer.moment)
+                questions[-1].append((place + 1, answer, context))
     batch = pack(examples, slots=slots, rows=number, placement=placement)
     out = {f"{HISTORY}{name}": value for name, value in batch.values.items()}
     out |= {f"{HISTORY}.{name}": getattr(batch, name) for name in CONTEXT}
-    return out | {f"{ASKED}{name}": value for name, value in _tensors(questions, number).items()}
-
-
-def _tensors(rows: Sequence[Sequence[tuple[int, Came, np.ndarray]]], number: int) -> dict[str, Tensor]:
-    most = max([1, *(sum(len(came.asked) for _, came, _ in row) for row in rows)])
-    out = empty(number, most)
-    for r, row in enumerate(rows):
+    room = empty(number, max([1, *(sum(len(answer.asked) for _, answer, _ in parts) for parts in questions)]))
+    for r, parts in enumerate(questions):
         start = 0
-        for segment, came, context in row:
-            here = (r, slice(start, start + len(came.asked)))
-            put(out, here, came.asked, context, segment)
-            out["first"][here], out["end"][here], out["weight"][here] = came.first, came.end, came.weight
-            start += len(came.asked)
-    return {name: torch.from_numpy(value) for name, value in out.items()}
+        for segment, answer, context in parts:
+            here = (r, slice(start, start + len(answer.asked)))
+            put(room, here, answer.asked, context, segment)
+            room["first"][here], room["end"][here], room["weight"][here] = answer.first, answer.end, answer.weight
+            start += len(answer.asked)
+    return out | {f"{ASKED}{name}": torch.from_numpy(value) for name, value in room.items()}
 
 
 def empty(rows: int, most: int) -> dict[str, np.ndarray]:
@@ -433,12 +420,13 @@ def put(out: dict[str, np.ndarray], here: tuple[int, slice], asked: Queries, con
         out[name][here] = getattr(asked, name)
 
 
-def history_of(batch: PackedBatch) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+def questions_in(extra: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The questions that `query_batch` laid beside a batch; empty where nothing is asked."""
+    return {name.removeprefix(ASKED): value for name, value in extra.items() if name.startswith(ASKED)}
+
+
+def history_of(extra: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """(values, segment, position) of the histories that the questions beside a batch are asked of."""
-    values = {
-        name[len(HISTORY) :]: value
-        for name, value in batch.extra.items()
-        if name.startswith(HISTORY) and not name.startswith(f"{HISTORY}.")
-    }
-    segment, position = (batch.extra[f"{HISTORY}.{name}"] for name in CONTEXT)
-    return values, segment, position
+    found = {name.removeprefix(HISTORY): value for name, value in extra.items() if name.startswith(HISTORY)}
+    segment, position = (found.pop(f".{name}") for name in CONTEXT)
+    return found, segment, position

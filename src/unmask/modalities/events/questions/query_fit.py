@@ -8,6 +8,7 @@ learn, and its answers are no worse than theirs from the first step on.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from unmask.modalities.events.questions.queries import (
     history_of,
     horizons,
     query_batch,
+    questions_in,
 )
 from unmask.modalities.events.questions.query_head import (
     COVARIATES,
@@ -46,7 +48,6 @@ from unmask.modalities.events.questions.query_head import (
     QueryHead,
     along_bins,
     covariates_of,
-    questions_in,
 )
 from unmask.modalities.events.recipes import EventSettings, moment_of
 from unmask.modalities.events.records.histories import Histories
@@ -61,26 +62,6 @@ DRAWS = 20
 """Times that each patient is asked at for the regressions, at most."""
 FEW = 20
 """Pairs of values that follow each other, per group."""
-
-
-def start(
-    head: QueryHead, histories: Histories, train: np.ndarray, draws: QueryDraws, edges: np.ndarray, count: int
-) -> None:
-    """Let a head begin at what the training patients say.
-
-    Args:
-        draws, count: of the same patients, and questions drawn at a time.
-    """
-    some = np.random.default_rng(0).permutation(train)[:COUNTED]
-    head.edges.copy_(torch.from_numpy(edges))
-    head.share.copy_(torch.from_numpy(draws.share))
-    with torch.no_grad():
-        head.base.weight.copy_(torch.from_numpy(base_rates(histories, some, draws.last, edges)).float())
-        for held, found in zip((head.lasts, head.nexts), following(histories, some), strict=True):
-            held.copy_(torch.from_numpy(found))
-    weights = _code_weights(head, histories, some, draws, count)
-    with torch.no_grad():
-        head.code_weights.weight.copy_(head.inverse(weights))
 
 
 def base_rates(histories: Histories, train: np.ndarray, last: np.ndarray, edges: np.ndarray) -> np.ndarray:
@@ -220,7 +201,7 @@ KEPT = ("code", "side", "share", "first", "end", "weight")
 
 def start_questions(model: Any, histories: Histories, train: np.ndarray, settings: EventSettings) -> QueryDraws | None:
     """What draws a run's questions; None where it asks none. The model's answers begin at what the training
-    patients say (`start`)."""
+    patients say."""
     if not settings.questions:
         return None
     if settings.until is None:
@@ -228,8 +209,17 @@ def start_questions(model: Any, histories: Histories, train: np.ndarray, setting
     until = None if settings.until in (None, "last") else moment_of(settings.until, "until")
     last = ends(histories.events, train, until)
     edges = horizons(histories.events, train, last, settings.horizon_from, settings.horizon)
-    draws = QueryDraws(histories, train, last, QueryDraws.shares(histories, train))
-    start(model.queries, histories, train, draws, edges, settings.questions)
+    draws, head = QueryDraws(histories, last, QueryDraws.shares(histories, train)), model.queries
+    some = np.random.default_rng(0).permutation(train)[:COUNTED]
+    head.edges.copy_(torch.from_numpy(edges))
+    head.share.copy_(torch.from_numpy(draws.share))
+    with torch.no_grad():
+        head.base.weight.copy_(torch.from_numpy(base_rates(histories, some, last, edges)).float())
+        for held, found in zip((head.lasts, head.nexts), following(histories, some), strict=True):
+            held.copy_(torch.from_numpy(found))
+    weights = _code_weights(head, histories, some, draws, settings.questions)
+    with torch.no_grad():
+        head.code_weights.weight.copy_(head.inverse(weights))
     return draws
 
 
@@ -288,9 +278,7 @@ def _held_out_answers(
             rows = [[subject]] * len(came)
             extra = query_batch(draws.histories, rows, [[c] for c in came], slots=settings.slots, number=len(came))
             extra = {name: value.to(device) for name, value in extra.items()}
-            questions = {name[6:]: value for name, value in extra.items() if name.startswith("asked.")}
-            values = {n[8:]: v for n, v in extra.items() if n.startswith("history.") and not n.startswith("history..")}
-            rates = model.rates(values, extra["history..segment"], extra["history..position"], questions)
+            questions, rates = questions_in(extra), model.rates(extra)
             real = (questions["segment"] != 0).cpu()
             found["rates"].append(rates.double().cpu()[real].numpy())
             found["patient"].append(np.full(int(real.sum()), number))
@@ -365,22 +353,19 @@ class QueryModel(MaskedModel[EventCodec]):
         self, batch: PackedBatch, hidden: Hidden, wanted: Int[Tensor, " wanted"] | None = None
     ) -> EventPrediction:
         prediction: EventPrediction = super().forward(batch, hidden, wanted)  # type: ignore[assignment]
-        questions = questions_in(batch)
-        if questions is not None:
-            prediction.extra = self.weight * self.question_loss(batch, questions).sum()
+        if questions_in(batch.extra):
+            prediction.extra = self.weight * self.question_loss(batch.extra).sum()
         return prediction
 
-    def question_loss(self, batch: PackedBatch, asked: dict[str, Tensor]) -> Float[Tensor, "rows asked"]:
-        """Nats of each question, weighted; 0 at padding."""
-        values, segment, position = history_of(batch)
-        rates = self.rates(values, segment, position, asked)
-        loss = self.queries.loss(rates.flatten(0, 1), asked["first"].flatten(), asked["end"].flatten())
-        return loss.view(asked["first"].shape) * asked["weight"].float() * (asked["segment"] != 0)
+    def question_loss(self, extra: Mapping[str, Tensor]) -> Float[Tensor, "rows asked"]:
+        """Nats of each question beside a batch, weighted; 0 at padding."""
+        questions, rates = questions_in(extra), self.rates(extra)
+        loss = self.queries.loss(rates.flatten(0, 1), questions["first"].flatten(), questions["end"].flatten())
+        return loss.view(questions["first"].shape) * questions["weight"].float() * (questions["segment"] != 0)
 
-    def rates(
-        self, values: dict[str, Tensor], segment: Tensor, position: Tensor, asked: dict[str, Tensor]
-    ) -> Float[Tensor, "rows asked bins"]:
-        """Of questions about histories in which nothing is hidden."""
+    def rates(self, extra: Mapping[str, Tensor]) -> Float[Tensor, "rows asked bins"]:
+        """Of the questions beside a batch, about histories in which nothing is hidden."""
+        values, segment, position = history_of(extra)
         nothing = torch.zeros(segment.shape, dtype=torch.bool, device=segment.device)
         states = self.encoder(self.codec.embed(values, nothing), segment=segment, position=position)
-        return self.queries(states, segment, asked)
+        return self.queries(states, segment, questions_in(extra))

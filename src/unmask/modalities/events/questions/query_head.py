@@ -9,7 +9,7 @@ A threshold on a value enters through its margins alone (`margins`): which share
 which share of those that followed a last value like the known one, and how far the known values lie beyond it. All of
 them fall as the threshold moves outward and none has a negative weight, so the answer cannot rise. Before training a
 question is answered by a regression for its code, on the margins and on simple features of the record, added to the
-code's base rate (`query_fit.start`).
+code's base rate (`query_fit.start_questions`).
 
 Shape letters: rows, slots, asked (questions of a row), items, bins, width, margins.
 """
@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.core.batch import PackedBatch
 from unmask.modalities.events.questions.queries import BINS, FEATURES
 
 LAYERS = 2
@@ -142,15 +141,12 @@ class QueryHead(nn.Module):
         return torch.cat([held.flatten(-2), added], -1).float()
 
     def forward(
-        self,
-        states: Float[Tensor, "rows slots width"],
-        segment: Int[Tensor, "rows slots"],
-        asked: dict[str, Tensor],
+        self, states: Float[Tensor, "rows slots width"], segment: Int[Tensor, "rows slots"], asked: dict[str, Tensor]
     ) -> Float[Tensor, "rows asked bins"]:
         """Rates, uncalibrated.
 
         Args:
-            asked: of `query_batches.asked_values`.
+            asked: of `queries.query_batch`.
         """
         code, side = asked["code"], asked["side"].float()
         there = code >= 0
@@ -204,10 +200,7 @@ class QueryHead(nn.Module):
         return ((hours.double()[..., None] - low) / (high - low)).clamp(0, 1).float()
 
     def loss(
-        self,
-        rates: Float[Tensor, "n bins"],
-        first: Float[Tensor, " n"],
-        end: Float[Tensor, " n"],
+        self, rates: Float[Tensor, "n bins"], first: Float[Tensor, " n"], end: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
         """Negative log-likelihood of what came, in nats: of no in each bin before, and of yes in the bin where it came
         true, as far as the bin was observed.
@@ -246,23 +239,37 @@ class QueryHead(nn.Module):
         base = F.softplus(self.base(code.clamp_min(0)).float()).mean(-1) * (code >= 0)
         return (base * torch.where(side != 0, share, 1.0)).sum(-1) / base.sum(-1).clamp_min(1e-9)
 
-    @torch.no_grad()
-    def calibrate(
-        self,
-        rates: np.ndarray,
-        share: np.ndarray,
-        first: np.ndarray,
-        end: np.ndarray,
-        weight: np.ndarray,
-        patient: np.ndarray,
-    ) -> None:
+    @torch.enable_grad()
+    def calibrate(self, *questions: np.ndarray) -> None:
         """Fit `calibration` on questions of held-out patients, by the likelihood of what came: every one is at risk up
-        to its first yes or the end of observation, as in training. With fewer than `FEWEST` nothing changes."""
-        if len(rates) < FEWEST:
+        to its first yes or the end of observation, as in training. With fewer than `FEWEST` nothing changes. Slope and
+        part of the share are above 0, so that answers still fall as the value asked about moves outward.
+
+        Args:
+            questions: rates, share, first, end and weight of each question, and whose patient's it is.
+        """
+        if len(questions[0]) < FEWEST:
             return
-        questions = [torch.from_numpy(np.asarray(part, np.float64)) for part in (rates, share, first, end, weight)]
-        questions.append(torch.from_numpy(patient))
-        self.calibration.copy_(fitted_calibration(self, *questions).float())
+        rates, share, first, end, weight = (torch.from_numpy(np.asarray(part, np.float64)) for part in questions[:-1])
+        level = torch.zeros(len(rates), dtype=torch.float64, requires_grad=True)
+        (weight * self.loss(rates * level.exp()[:, None], first, end)).sum().backward()
+        assert level.grad is not None
+        trusted = TRUSTED * design_effect(level.grad, torch.from_numpy(questions[-1]))
+        free = torch.tensor([0.0, 0.0, 0.0, 0.1], dtype=torch.float64, requires_grad=True)
+        optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
+
+        def line() -> Tensor:
+            return torch.stack([free[0].exp(), free[1], free[2], free[3] ** 2])
+
+        def closure() -> Tensor:
+            optimiser.zero_grad()
+            found = calibrated(rates, share, line())
+            loss = (weight * self.loss(found, first, end)).sum() + trusted * (free**2).sum()
+            loss.backward()
+            return loss
+
+        optimiser.step(closure)
+        self.calibration.copy_(line().detach().float())
         self.calibrated.fill_(len(rates))
 
 
@@ -323,42 +330,9 @@ def calibrated(
     return torch.diff(total, prepend=torch.zeros_like(total[:, :1]))
 
 
-@torch.enable_grad()
-def fitted_calibration(
-    head: QueryHead, rates: Tensor, share: Tensor, first: Tensor, end: Tensor, weight: Tensor, patient: Tensor
-) -> Tensor:
-    """(4,) the `calibration` that makes what came likeliest; slope and part of the share are above 0, so that answers
-    still fall as the value asked about moves outward."""
-    level = torch.zeros(len(rates), dtype=torch.float64, requires_grad=True)
-    (weight * head.loss(rates * level.exp()[:, None], first, end)).sum().backward()
-    assert level.grad is not None
-    trusted = TRUSTED * design_effect(level.grad, patient)
-    free = torch.tensor([0.0, 0.0, 0.0, 0.1], dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
-
-    def line() -> Tensor:
-        return torch.stack([free[0].exp(), free[1], free[2], free[3] ** 2])
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        found = calibrated(rates, share, line())
-        loss = (weight * head.loss(found, first, end)).sum() + trusted * (free**2).sum()
-        loss.backward()
-        return loss
-
-    optimiser.step(closure)
-    return line().detach()
-
-
 def design_effect(score: Tensor, patient: Tensor) -> float:
     """By how much the sum of questions' scores varies more than if each were of another patient (Kish 1965): those of
     one patient come together or not at all."""
     score = score - score.mean()
     of_each = score.new_zeros(int(patient.max()) + 1).index_add(0, patient, score)
     return max(1.0, float((of_each**2).sum() / (score**2).sum().clamp_min(1e-12)))
-
-
-def questions_in(batch: PackedBatch) -> dict[str, Tensor] | None:
-    """What `query_batches` laid beside a batch; None where nothing is asked."""
-    found = {name[6:]: value for name, value in batch.extra.items() if name.startswith("asked.")}
-    return found or None

@@ -9,20 +9,9 @@ from typing import Any
 
 from unmask.evaluation.card import Card, Figure, Use, figures_of, held_out, read_figures
 from unmask.files import read_object
+from unmask.modalities.events.outcome.scoring import FIGURES
 
-SHOWN = (
-    "auroc",
-    "auprc",
-    "brier",
-    "slope",
-    "accuracy",
-    "macro_auroc",
-    "log_loss",
-    "c_index",
-    "rmse",
-    "mae",
-    "coverage",
-)
+SHOWN = [name for name in FIGURES if name not in ("ece", "ece_floor", "intercept", "r2", "spearman")]
 """Figures of a card, in order; the report has all of them."""
 KINDS = {
     "binary": "a yes or no",
@@ -69,8 +58,8 @@ def counts(found: Mapping[str, Any]) -> dict[str, Any]:
 def card(files: Path, run: Path) -> Card:
     """The card of an event folder, by unmask.json."""
     about = read_object(files / "unmask.json") or {}
-    settings = about.get("events") or {}
-    size = f"{settings.get('layers')} layers of {settings.get('width')}, {_codes(about):,} codes"
+    settings, codes = about.get("events") or {}, len((about.get("vocabulary") or {}).get("codes") or ())
+    size = f"{settings.get('layers')} layers of {settings.get('width')}, {codes:,} codes"
     return _tuned(about, size) if "outcome" in about else _masked(about, size, settings)
 
 
@@ -153,7 +142,3 @@ def _tuned(about: Mapping[str, Any], size: str) -> Card:
         ),
         shown=False,
     )
-
-
-def _codes(about: Mapping[str, Any]) -> int:
-    return len((about.get("vocabulary") or {}).get("codes") or ())

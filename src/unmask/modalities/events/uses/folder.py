@@ -118,11 +118,8 @@ def encoder_of(settings: EventSettings) -> EncoderConfig:
 
 def save_folder(out: str | Path, folder: EventFolder, *, about: dict[str, Any] | None = None) -> None:
     """Write the folder's three files and its model card."""
-    state = {f"model.{k}": v for k, v in folder.model.state_dict().items()}
-    if folder.head is not None:
-        state |= {f"head.{k}": v for k, v in folder.head.state_dict().items()}
-    if folder.tuned is not None:
-        state |= {f"tuned.{k}": v for k, v in folder.tuned.state_dict().items()}
+    parts = {"model": folder.model, "head": folder.head, "tuned": folder.tuned}
+    state = {f"{name}.{k}": v for name, part in parts.items() if part is not None for k, v in part.state_dict().items()}
     state = {k: v.detach().cpu().contiguous().clone() for k, v in state.items()}
     settings = dataclasses.asdict(folder.settings)
     config = {"model_type": "unmask-events", "codes": len(folder.vocabulary)}
@@ -161,11 +158,9 @@ def load_folder(path: str | Path) -> EventFolder:
     try:
         head = OutcomeHead(**about["head"]) if "head" in about else None
         tuned = Tuned(model, from_dict(about["outcome"]["target"]).outputs) if about.get("tuned") else None
-        model.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("model.")})
-        if head is not None:
-            head.load_state_dict({k[5:]: v for k, v in weights.items() if k.startswith("head.")})
-        if tuned is not None:
-            tuned.load_state_dict({k[6:]: v for k, v in weights.items() if k.startswith("tuned.")})
+        for name, part in (("model.", model), ("head.", head), ("tuned.", tuned)):
+            if part is not None:
+                part.load_state_dict({k.removeprefix(name): v for k, v in weights.items() if k.startswith(name)})
     except (RuntimeError, TypeError, KeyError) as error:
         raise UserError(
             f"{path / 'model.safetensors'}: does not fit unmask.json ({str(error).splitlines()[0]})",

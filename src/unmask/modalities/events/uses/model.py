@@ -92,7 +92,7 @@ class EventModel:
         Raises:
             UserError: more than `most_unknown` of their events have codes that the model does not know.
         """
-        made = self._histories(events)
+        made = Histories(events, self.folder.vocabulary, structure_of(self.folder.settings).marks)
         self.unknown = unknown_of(made)
         if self.unknown["unknown_share"] > self.most_unknown:
             raise UserError(
@@ -103,10 +103,6 @@ class EventModel:
         if (line := beyond_line(self.unknown)) is not None:
             warnings.warn(line, stacklevel=3)
         return made
-
-    def _histories(self, events: Events) -> Histories:
-        s = self.folder.settings
-        return Histories(events, self.folder.vocabulary, structure_of(s).marks)
 
     def states(self, histories: Histories, points: Labels | None = None) -> np.ndarray:
         """Pooled states; of each point the events known at its time."""
@@ -129,7 +125,7 @@ class EventModel:
         return (lambda histories, points: np.concatenate([m(histories, points) for m in made], 1)) if made else None
 
     def panel_answers(self, histories: Histories, points: Labels) -> np.ndarray:
-        """(points, questions) answers to a panel of questions, on the log scale; see `query_panel`."""
+        """(points, questions) answers to a panel of questions, on the log scale; see `query_answers.panel`."""
         self.folder.model.to(self.device)
         return panel_answers(self.folder, histories, points)
 

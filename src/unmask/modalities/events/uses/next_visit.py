@@ -27,6 +27,7 @@ from unmask.modalities.events.records.meds import STATIC, Labels
 from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.records.vocabulary import FIRST
 from unmask.modalities.events.uses.finetune import FEWEST, OutcomeRun, begin, finished, held_out, stopped, work_of
+from unmask.modalities.events.uses.outcome_report import figure_cell
 from unmask.training.finetune_checkpoints import StoppedBySignal
 from unmask.training.processes import join_others
 from unmask.training.settings import refuse_unread
@@ -294,7 +295,7 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
         )
     for part, heading in zip(PARTS, ("All codes", "New onsets", "Repeats"), strict=True):
         judged = {name: r[part] for name, r in found["results"].items()}
-        rows = [[name, *(_told(r, k) for k in keys)] for name, r in judged.items() if "auroc" in r]
+        rows = [[name, *(figure_cell(k, r) for k in keys)] for name, r in judged.items() if "auroc" in r]
         pairs, came = next(((r["pairs"], r["positives"]) for r in judged.values()), (0, 0))
         some = f"{came:,} of {pairs:,} pairs of a held-out patient and a code came true."
         if rows:
@@ -308,7 +309,7 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
             r["onsets"],
             number(r["with"], percent=True),
             number(r["without"], percent=True),
-            _told({**r}, "auroc"),
+            figure_cell("auroc", r),
         ]
         for r in found.get("by_code", ())
     ]
@@ -328,10 +329,3 @@ def _report(out: Path, found: dict[str, Any], words: dict[str, str]) -> None:
             "not. AUROC: how often a patient with it is given more than one without (0.5 is chance).",
         )
     page.write(out / "report.html")
-
-
-def _told(figures: dict[str, Any], key: str) -> str:
-    if key not in figures:
-        return ""
-    bounds = figures["intervals"].get(key)
-    return f"{figures[key]:.3f}" + ("" if bounds is None else f" ({bounds[0]:.3f} to {bounds[1]:.3f})")

@@ -12,15 +12,16 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.errors import quoted
-from unmask.evaluation.charts import line_chart, number, scatter_chart, table
+from unmask.evaluation.charts import line_chart, scatter_chart, table
 from unmask.evaluation.charts import number as amount
 from unmask.evaluation.report import Report
 from unmask.modalities.events.outcome import clinical
-from unmask.modalities.events.outcome.scoring import redrawn, scored
+from unmask.modalities.events.outcome.scoring import FIGURES, redrawn, scored
 from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, STATIC, Labels
 from unmask.modalities.events.records.vocabulary import FIRST
+from unmask.modalities.events.uses.card import KINDS
 from unmask.modalities.events.uses.fill import timeline
 from unmask.modalities.events.uses.folder import EventFolder
 from unmask.writing import final_place
@@ -29,50 +30,11 @@ LEAST = 30
 """Points that a subgroup needs to be shown."""
 MOST_GROUPS, MOST_EVENTS = 12, 60
 BANDS = (0, 18, 40, 65, 80, 200)
-SHOWN = (
-    "auroc",
-    "auprc",
-    "brier",
-    "ece",
-    "ece_floor",
-    "slope",
-    "intercept",
-    "accuracy",
-    "macro_auroc",
-    "log_loss",
-    "c_index",
-    "rmse",
-    "mae",
-    "r2",
-    "spearman",
-    "coverage",
-)
-KINDS = {
-    "binary": "yes or no",
-    "classes": "one of several classes",
-    "number": "a number",
-    "time_to_event": "time to an event",
-}
-NO_BREAK_HYPHEN, NO_BREAK_SPACE = "\u2011", "\u00a0"
+SHOWN = tuple(FIGURES)
+MINUTE = "%Y\u2011%m\u2011%d\u00a0%H:%M"
+"""Date and minute, with hyphens and a space that keep them on one line of a table."""
 IN_UNITS = ("rmse", "mae")
 """Figures in the unit of the labels, of any size."""
-NAMES = {
-    "brier": "Brier score",
-    "ece": "calibration error",
-    "ece_floor": "by chance alone",
-    "slope": "calibration slope",
-    "intercept": "calibration intercept",
-    "c_index": "C-index",
-    "macro_auroc": "macro AUROC",
-    "log_loss": "log loss",
-    "rmse": "RMSE",
-    "mae": "mean error",
-    "r2": "R²",
-    "spearman": "rank correlation",
-    "coverage": "within the interval",
-}
-
-
 WORTH = (
     "Measured on the training patients alone, in five folds: how much better the head does with all parts than without "
     "this one, with 95 % intervals over patients. What is worth nothing is left out."
@@ -114,7 +76,7 @@ def write(
             "Outcome": outcome,
             "Training labels": _count(found, "training"),
             "Held-out labels": _count(found, "held_out"),
-            "Kind": KINDS.get(target.kind, target.kind),
+            "Kind": KINDS[target.kind],
             "Time": f"{found['seconds']:.0f} s",
         }
     )
@@ -178,7 +140,7 @@ def write(
             x, y = lines.setdefault(name, ([], []))
             x.append(found["training"])
             y.append(result.get(key, float("nan")))
-        title = NAMES.get(key, key.upper())
+        title = FIGURES[key]
         page.section("Learning curve", line_chart(lines, f"{title} by labels", "training labels", title))
     groups = by_subgroup(histories, points, predicted, target) if predicted else []
     if groups:
@@ -203,11 +165,8 @@ def _count(found: dict[str, Any], part: str) -> str:
 def figures_table(results: dict[str, dict[str, Any]], first: str) -> Any:
     """One row a name, one column a figure, its interval behind it."""
     shown = [k for k in SHOWN if any(k in r for r in results.values())]
-    rows = []
-    for name, result in results.items():
-        cells = [_figure(k, result) if k in result else "" for k in shown]
-        rows.append([name, result["n"], *cells])
-    return table([first, "n", *(NAMES.get(k, k.upper() if len(k) < 6 else k) for k in shown)], rows)
+    rows = [[name, result["n"], *(figure_cell(k, result) for k in shown)] for name, result in results.items()]
+    return table([first, "n", *(FIGURES[k] for k in shown)], rows)
 
 
 def figure_text(name: str, value: float) -> str:
@@ -216,14 +175,14 @@ def figure_text(name: str, value: float) -> str:
     >>> figure_text("auroc", 0.81234), figure_text("rmse", 12345.6), figure_text("mae", 0.00012)
     ('0.812', '12,346', '1.2e-4')
     """
-    return number(value) if name in IN_UNITS else f"{value:.3f}"
+    return amount(value) if name in IN_UNITS else f"{value:.3f}"
 
 
-def _figure(name: str, result: dict[str, Any]) -> str:
-    """A figure, and its interval behind it."""
+def figure_cell(name: str, result: dict[str, Any]) -> str:
+    """A figure, and its interval behind it; "" where it is not among the results."""
     ends = result["intervals"].get(name)
     span = "" if ends is None else f" ({figure_text(name, ends[0])} to {figure_text(name, ends[1])})"
-    return figure_text(name, result[name]) + span
+    return figure_text(name, result[name]) + span if name in result else ""
 
 
 def by_subgroup(
@@ -306,9 +265,9 @@ def _draw_timeline(
             page.chart(line_chart(lines, clinical.named(code, words), f"{unit} since the first event shown", ""))
     shown = [
         [
-            _moment(r["time"]),
+            datetime.fromtimestamp(r["time"] / 1e6, UTC).strftime(MINUTE),
             clinical.named(r["code"], words),
-            _text(r["value"]),
+            "" if r["value"] is None else f"{r['value']:.4g}",
             "" if r["expected"] is None else f"{r['expected']:.3g} ({r['low']:.3g} to {r['high']:.3g})",
             f"{r['probability']:.1%}",
             clinical.named(r["likeliest"], words),
@@ -317,16 +276,6 @@ def _draw_timeline(
     ]
     headers = ["time", "event", "value", "value expected", "probability given to it", "likeliest there"]
     page.section("Its last events, hidden visit by visit", table(headers, shown))
-
-
-def _moment(time: int) -> str:
-    """Date and minute, which stay on one line of a table."""
-    shown = datetime.fromtimestamp(time / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
-    return shown.replace("-", NO_BREAK_HYPHEN).replace(" ", NO_BREAK_SPACE)
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
 
 
 RANGES = 5
