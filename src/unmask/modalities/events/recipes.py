@@ -332,12 +332,8 @@ class OutcomeSettings:
 
 
 def check_outcome_read(settings: OutcomeSettings, kind: str, *, own_splits: bool, checkpoints: bool) -> None:
-    """
-    Args:
-        kind: of the target, see `targets`; 'multi_label' is that of next-visit.
-        own_splits: the data's splits say who is held out.
-        checkpoints: are kept.
-    """
+    """Refuse settings that nothing reads with a target of this kind ('multi_label' is that of next-visit), with splits
+    of the data's own, or without checkpoints."""
     amounts, visits = kind == "number", kind == "multi_label"
     if not amounts:
         refuse_unread(settings, ["level"], "of labels that are no amounts")

@@ -89,13 +89,9 @@ def outcomes(points: Labels) -> dict[str, np.ndarray]:
 
 @dataclass
 class _Shortly:
-    """What is known shortly before points, or without a time: counts of codes, and their last values.
-
-    Attributes:
-        label_columns: see `outcomes`.
-        have, patients: (codes,) points and patients with a code; yes: the same of the points with the outcome.
-        values: codes, points and numbers of all last values.
-    """
+    """What is known shortly before points, or without a time: (codes,) points and patients that have each code, the
+    same of points with each outcome (`label_columns`, see `outcomes`), and codes, points and numbers of all last
+    values."""
 
     events: Events
     label_columns: dict[str, np.ndarray]
@@ -345,11 +341,7 @@ def lines(found: Sequence[Finding], about: dict[str, Any]) -> list[str]:
 def page(
     found: Sequence[Finding], about: dict[str, Any], data: str, out: str | Path, *, examples: bool = False
 ) -> Path:
-    """Write the findings as one HTML page.
-
-    Args:
-        examples: list the patients of a finding by their ids.
-    """
+    """Write the findings as one HTML page; with `examples` the patients of a finding are listed by their ids."""
     report = Report("Audit of patient events", data)
     report.facts({name.capitalize(): count for name, count in about.items()})
     report.facts({"Warnings": sum(f.level == "warning" for f in found)})

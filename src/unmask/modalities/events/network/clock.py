@@ -164,11 +164,8 @@ def make_part(name: str, width: int) -> nn.Module:
 
 
 class Clock(nn.Module):
-    """All parts of a recipe.
-
-    Args:
-        parts: their names; added where `joined` is False, else laid beside the event's embedding and projected back.
-    """
+    """All parts of a recipe, by their names; added where `joined` is False, else laid beside the event's embedding and
+    projected back."""
 
     def __init__(self, parts: tuple[str, ...], width: int, joined: bool) -> None:
         super().__init__()

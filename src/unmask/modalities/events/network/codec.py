@@ -47,11 +47,8 @@ def sets_of(values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> In
 
 
 class Evidence(nn.Module):
-    """Of every code, how much each of the most frequent codes speaks for it when they share a time stamp.
-
-    Args:
-        codes: numbers in the vocabulary.
-    """
+    """Of every code of the vocabulary, how much each of the most frequent codes speaks for it when they share a time
+    stamp."""
 
     def __init__(self, codes: int) -> None:
         super().__init__()
@@ -298,11 +295,8 @@ def log_density(x: Tensor, location: Tensor, log_variance: Tensor, tempered: boo
 
 
 class EventCodec(nn.Module):
-    """Embeds events and predicts them back.
-
-    Attributes:
-        valued: (codes,) whether a code ever came with a value among the training patients.
-    """
+    """Embeds events and predicts them back. `valued`: (codes,) whether a code ever came with a value among the training
+    patients."""
 
     drops_missing = False
     edges: Tensor

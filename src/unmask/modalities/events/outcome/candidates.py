@@ -44,12 +44,8 @@ Model = tuple[str, Any, np.ndarray]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Candidates for a task: fitted on some of its points, they predict others.
-
-    Attributes:
-        y: targets of all points.
-        plain: of all points the features that candidates are fitted on; `last`: those of them that are last values.
-    """
+    """Candidates for a task: fitted on some of its points, they predict others. `y`: targets of all points; `plain`: of
+    all points the features that candidates are fitted on; `last`: those of them that are last values."""
 
     histories: Histories
     points: Labels
@@ -146,11 +142,7 @@ class AgeAndCount:
 
     @classmethod
     def fit(cls, histories: Histories, points: Labels, y: np.ndarray, target: Target, seed: int = 0) -> AgeAndCount:
-        """Fitted on training points.
-
-        Args:
-            y: their labels, as the target encodes them.
-        """
+        """Fitted on training points; `y`: their labels, as the target encodes them."""
         some = np.sort(np.random.default_rng([seed, 101]).permutation(len(points))[:MOST_POINTS])
         known, y = age_and_count(histories, points.take(some)), y[some]
         seen = np.isfinite(known)
@@ -201,15 +193,9 @@ def _inputs(known: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.nda
 def class_models(
     x: np.ndarray, y: np.ndarray, test: np.ndarray | Features, *, last: np.ndarray, classes: int = 2, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Probabilities for `test`, (points, classes), of models fitted on summaries.
-
-    Prevalence; logistic regression on last values alone, and on everything; gradient boosting on everything.
-
-    Args:
-        x, test: (points, features) summaries, NaN where missing.
-        y: class numbers.
-        last: which features are last values.
-    """
+    """(points, classes) probabilities for `test`, of models fitted on summaries `x` (points, features; NaN where
+    missing) and class numbers `y`: prevalence; logistic regression on last values (the features `last`) alone, and on
+    everything; gradient boosting on everything."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.linear_model import LogisticRegression
 
@@ -238,18 +224,10 @@ def number_models(
     values: tuple[np.ndarray, np.ndarray] | None = None,
     seed: int = 0,
 ) -> dict[str, np.ndarray]:
-    """Expected standardised numbers for `test`, (points, 1), of models fitted on summaries: the training mean, ridge
-    regression, and gradient boosting.
-
-    Ridge regression reads the summaries, or with them the last values in their own units and whether each is there:
-    what predicts training patients set apart better, and so does its penalty.
-
-    Args:
-        x, test: (points, features) summaries, NaN where missing.
-        y: (points,) standardised numbers.
-        groups: (points,) patients.
-        values: (points, codes) last values in their units, of x and of test.
-    """
+    """(points, 1) expected standardised numbers for `test`, of models fitted on summaries `x` (points, features; NaN
+    where missing): the training mean, ridge regression, and gradient boosting. Ridge regression reads the summaries, or
+    with them the last values in their own units (`values`: those of `x` and of `test`) and whether each is there: what
+    predicts training patients (`groups`) set apart better, and so does its penalty."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from sklearn.linear_model import Ridge
 

@@ -118,12 +118,8 @@ def calibration_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup
 
 
 def time_calibration(labels: Labels, p: np.ndarray, cuts: tuple[float, ...]) -> tuple[Markup, Markup]:
-    """Charts of the times to an event: mean predicted risk by each cut beside 1 - Kaplan-Meier, and at the middle cut
-    the same in fifths of the predicted risk.
-
-    Args:
-        p: (points, cuts) risks.
-    """
+    """Charts of risks (points, cuts) of an event: their mean by each cut beside 1 - Kaplan-Meier, and at the middle cut
+    the same in fifths of the risk."""
     assert labels.days is not None
     assert labels.value is not None
     days, seen, at = labels.days, labels.value, np.array(cuts)

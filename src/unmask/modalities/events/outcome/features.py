@@ -107,12 +107,8 @@ POINTS = 4096
 
 
 class Features:
-    """(points, features) float32 on the disk or in memory; some rows at a time are read like an array's: `x[rows]`.
-
-    Args:
-        rows: which points; default all.
-        columns: which features; default all.
-    """
+    """(points, features) float32 on the disk or in memory, or some rows and columns of them; some points at a time are
+    read like an array's: `x[rows]`."""
 
     def __init__(
         self,
@@ -173,12 +169,8 @@ def gather(
     *,
     most: float | None = None,
 ) -> tuple[Features, list[str]]:
-    """Features of all points: summaries, then states; and the summaries' names.
-
-    Args:
-        states: gives the pooled states of points; None leaves them out.
-        most: bytes that may stay in memory; default 2 GB, or a quarter of what is free.
-    """
+    """Features of all points: summaries, then their pooled `states`, if any; and the summaries' names. More than `most`
+    bytes (by default 2 GB, or a quarter of the free memory) lie in a temporary file."""
     names = names_of(histories)
 
     def made(here: slice) -> np.ndarray:

@@ -87,11 +87,7 @@ def last_values_in_units(histories: Histories, points: Labels, codes: Sequence[s
 
 def rules(value: np.ndarray, number: np.ndarray, codes: Sequence[str]) -> list[LastValue]:
     """The code whose last value is nearest to the numbers as it is, if it is nearer than their mean, and the code with
-    the best line through it.
-
-    Args:
-        value: (points, codes) last values; number: (points,) labels.
-    """
+    the best line through it; of (points, codes) last values and (points,) labels."""
     otherwise = float(number.mean())
     found: dict[str, tuple[float, LastValue]] = {}
     for column, code in enumerate(codes):
@@ -112,11 +108,7 @@ def rules(value: np.ndarray, number: np.ndarray, codes: Sequence[str]) -> list[L
 
 def nearest(ours: np.ndarray, predicted: Sequence[np.ndarray], number: np.ndarray) -> tuple[int, float]:
     """Which rule, and how much of it, comes nearest to the numbers of points that nothing was fitted on, by squared
-    error.
-
-    Args:
-        ours: (points,) without a rule; said: (points,) by each rule.
-    """
+    error; `ours` is predicted of them without a rule."""
     best = (float(((ours - number) ** 2).mean()), 0, 0.0)
     for which, rule in enumerate(predicted):
         for weight in WEIGHTS[1:]:

@@ -28,13 +28,8 @@ LEAF, SHARE = 3, 0.1
 
 
 class Forest(nn.Module):
-    """Trees over (points, features) -> (points, classes), or (points, 1) expected numbers.
-
-    Args:
-        nodes: of all trees together.
-        trees: how many.
-        classes: shares a leaf holds; 1 of numbers, which it holds the mean of.
-    """
+    """Trees over (points, features) -> (points, classes), or (points, 1) expected numbers. A leaf holds the shares of
+    the classes, or the mean of numbers."""
 
     feature: Tensor
     threshold: Tensor
@@ -62,13 +57,10 @@ class Forest(nn.Module):
         seed: int,
         most: int | None = None,
     ) -> Forest:
-        """Fit on (points, features) without gaps and class numbers (points,); with `classes` None on numbers.
-
-        Args:
-            x: the features, or a function that gives those of some points.
-            most: points that a tree may be grown on. More are dealt at random to groups of trees (pasting, Breiman
-                1999): every point is seen, by a share of the trees.
-        """
+        """Fit on (points, features) without gaps (or a function that gives those of some points) and class numbers
+        (points,); with `classes` None on numbers. Of more than `most` points each tree is grown on a part: they are
+        dealt at random to groups of trees (pasting, Breiman 1999), so that every point is seen, by a share of the
+        trees."""
         from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
         kind = ExtraTreesRegressor if classes is None else ExtraTreesClassifier
@@ -134,15 +126,8 @@ LOOKED = 8192
 class OutcomeHead(nn.Module):
     """Features -> outputs of a target: standardise (missing is 0 and flagged), then `members` networks and a forest.
 
-    A square stands beside each feature: for most measurements both ends of the scale are bad.
-
-    Args:
-        features: of the input, before the flags.
-        flags: how many features can be missing: each has a flag beside it.
-        members: networks beside each other.
-        hidden: width of a member's hidden layer.
-        outputs: numbers a point gets, see `targets`.
-        forest: sizes of its `Forest`; None for none.
+    A square stands beside each feature: for most measurements both ends of the scale are bad. `flags` of the features
+    can be missing: each of these has a flag beside it. `hidden` is the width of a member's hidden layer.
     """
 
     def __init__(
@@ -246,17 +231,12 @@ def fit_head(
     most: float = INPUTS,
     checkpointer: Checkpointer | None = None,
 ) -> OutcomeHead:
-    """Train the members; patients (`groups`), not rows, are what a member stops on.
+    """Train the members on (points, features), NaN where missing, and encoded targets; patients (`groups`), not rows,
+    are what a member stops on.
 
-    Args:
-        x: (points, features), NaN where missing; read some points at a time.
-        y: (points, ...) as `target.encode` gives it.
-        most: bytes of standardised inputs that are kept. Of more, those of a step's points are made for that step, with
-            the same result, and trees are grown on as many points as fit, see `Forest.grow`.
-        checkpointer: keeps checkpoints of the members; trees are grown anew by a resumed run.
-
-    Raises:
-        StoppedBySignal: a signal ended the training.
+    Of more than `most` bytes of standardised inputs those of a step's points are made for that step, with the same
+    result, and trees are grown on as many points as fit, see `Forest.grow`. Checkpoints are of the members; trees are
+    grown anew by a resumed run. A signal that ends the training raises `StoppedBySignal`.
     """
     generator = np.random.default_rng(settings.seed)
     torch.manual_seed(settings.seed)
@@ -295,14 +275,8 @@ def fit_head(
 
 
 class HeadFinetuning(Finetunable):
-    """The members of a head, side by side.
-
-    Args:
-        inputs: standardised inputs of some points, (n, inputs).
-        wanted: targets of all points.
-        stop: (members, points) whether the member stops on the point instead of learning from it.
-        generator: of the order of the points.
-    """
+    """The members of a head, side by side; `inputs` gives the standardised inputs of some points, `wanted` are the
+    targets of all, and `stop` (members, points) says whether a member stops on a point instead of learning from it."""
 
     divided = False
 

@@ -102,14 +102,12 @@ def constant(target: Target, labels: Labels) -> np.ndarray:
 def figures(
     y: np.ndarray, p: np.ndarray, patients: np.ndarray | None = None, *, draws: int = 500, seed: int = 0
 ) -> dict[str, Any]:
-    """AUROC, AUPRC, Brier score and calibration of a yes or no, with bootstrap intervals over patients.
+    """AUROC, AUPRC, Brier score and calibration of a yes or no, with bootstrap intervals over the patients of the
+    points (default: every point another patient's).
 
     Calibration: expected error over 10 equal-count bins, see `calibration_error`; `ece_floor` is what chance alone
     makes of it where predictions are right; intercept (0 is right: predictions neither too low nor too high on the
     whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
-
-    Args:
-        patients: (points,) whose each point is; default: every point another patient's.
     """
     from sklearn.metrics import average_precision_score, brier_score_loss
 
@@ -156,12 +154,8 @@ def auroc(
     y: np.ndarray, p: np.ndarray, weights: np.ndarray | None = None, patients: np.ndarray | None = None
 ) -> np.ndarray:
     """(draws,) area under the ROC curve, ties counting half, for each row of weights; NaN where one class has none.
-
-    Args:
-        y, p: (points,) 0 or 1, and scores.
-        weights: (draws, points); default one draw of ones. With `patients`, (draws, patients).
-        patients: (points,) whose weight each point has.
-    """
+    Weights are (draws, points), by default one draw of ones; with `patients`, the patient of each point, (draws,
+    patients)."""
     weights = np.ones((1, len(y)), np.int32) if weights is None else weights
     whose = np.arange(len(y)) if patients is None else patients
     order = np.argsort(p, kind="stable")
@@ -284,9 +278,6 @@ def calibration_error(
     (all by one factor) before their bias is drawn, so that clear miscalibration is not made less. The true error and
     the estimate are apart by no more than chance moves all bins together, so that the interval holds the error, and 0
     where that is right.
-
-    Args:
-        patients: (points,) whose each point is.
     """
     groups = bins_of(p)
     place = np.empty(len(y), np.int64)

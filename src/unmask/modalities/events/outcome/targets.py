@@ -33,12 +33,7 @@ MOST_LOG = 5.0
 
 
 class Target:
-    """Turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes.
-
-    Attributes:
-        kind: its name.
-        outputs: numbers that a point gets.
-    """
+    """Turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes."""
 
     kind: ClassVar[str]
 
@@ -254,10 +249,8 @@ class Number(Target):
 
     def calibrated(self, p: np.ndarray, y: np.ndarray) -> Number:
         """With intervals as wide as predictions (points, 2) of numbers (points, 1) that were not fitted on ask for.
-
         With so few points that the share cannot be reached on a side, the interval ends where the farthest of them
-        does.
-        """
+        does."""
         score, n = np.sort((y[:, 0] - p[:, 0]) / p[:, 1]), len(p)
         tail = (1 - self.level) / 2
         first = max(int(np.floor((n + 1) * tail)), 1)

@@ -57,13 +57,8 @@ def mean_and_maximum(masked: MaskedModel[EventCodec], batch: PackedBatch, count:
 
 
 class Tuned(nn.Module):
-    """Encoder -> mean and maximum of the states, standardised -> outputs of a target.
-
-    Args:
-        masked: whose codec and encoder are copied.
-        outputs: numbers a point gets, see `targets`.
-        dropout: on the pooled states, while training.
-    """
+    """A copy of a model's codec and encoder -> mean and maximum of the states, standardised, with dropout while
+    training -> outputs of a target."""
 
     centre: Tensor
     spread: Tensor
@@ -90,12 +85,8 @@ class Tuned(nn.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuner:
-    """Trains `Tuned`s on the points of a task, and asks them.
-
-    Args:
-        slots: longest history the model takes.
-        context: makes the compute-precision context.
-    """
+    """Trains `Tuned`s on the points of a task, in a compute-precision context, and asks them; `slots`: longest history
+    the model takes."""
 
     histories: Histories
     points: Labels
@@ -113,14 +104,8 @@ class Tuner:
         y: np.ndarray,
         checkpointer: Checkpointer | None = None,
     ) -> Tuned:
-        """Fine-tune on the points `numbers`, their targets `y` as `target.encode` gives them.
-
-        Args:
-            checkpointer: keeps checkpoints of the encoder; a resumed run fits the output anew before the first one.
-
-        Raises:
-            StoppedBySignal: a signal ended the training.
-        """
+        """Fine-tune on the points `numbers`, their encoded targets `y`. Checkpoints are of the encoder; a resumed run
+        fits the output anew before the first one. A signal that ends the training raises `StoppedBySignal`."""
         settings, generator = self.settings, np.random.default_rng([self.seed, 71])
         torch.manual_seed(self.seed)
         net = Tuned(masked, self.target.outputs, settings.dropout).to(self.device)
@@ -190,11 +175,8 @@ class Tuner:
     def ask(
         self, net: Tuned, numbers: np.ndarray, generator: np.random.Generator | None = None, ask: Ask | None = None
     ) -> Iterator[tuple[Tensor, np.ndarray]]:
-        """Logits (or what `ask` gives) on the device, and which of `numbers` they are of.
-
-        Args:
-            generator: leaves some events of each history out.
-        """
+        """Logits (or what `ask` gives) on the device, and which of `numbers` they are of; `generator` leaves some
+        events of each history out."""
         thin = None if generator is None else lambda example: thinned(example, self.settings.drop, generator)
         for batch, rows in self.histories.batches(self.points, numbers, slots=self.slots, change=thin):
             with self.context():
@@ -204,12 +186,7 @@ class Tuner:
 
 class OutputFinetuning(Finetunable):
     """The output alone, on pooled states that stay as they are: every step takes all points, in every process.
-
-    Args:
-        z, held_z: standardised states of the points to learn from, and of those that are watched; `y`, `held_y` their
-            targets.
-        loss: summed over points.
-    """
+    `held_z`, `held_y`: standardised states and targets of the watched points; the loss is summed over points."""
 
     divided = False
 
@@ -240,16 +217,9 @@ class OutputFinetuning(Finetunable):
 
 
 class EncoderFinetuning(Finetunable):
-    """The encoder with its output, on histories of which a share of the events is left out.
-
-    Args:
-        learnt, watched: which of the points `numbers`, whose targets are `y`, to learn from and to look at.
-        generator: of the order of the points and of the events that are left out.
-
-    Attributes:
-        most: points whose gradients are worked out together.
-        schedule: whole epochs, until the watched points have not improved for some looks.
-    """
+    """The encoder with its output, on histories of which a share of the events is left out. It learns from the points
+    `learnt` of `numbers`, whose targets are `y`, and looks at `watched`; the gradients of `most` points are worked out
+    together. `schedule`: whole epochs, until the watched points have not improved for some looks."""
 
     evaluate_last = False
 

@@ -123,15 +123,12 @@ def first_after(asked: Queries, hours: np.ndarray, code: np.ndarray, value: np.n
 
 
 def ends(events: Events, learnt_from: np.ndarray, until: int | None = None) -> np.ndarray:
-    """(subjects,) the end of what was observed of each, microseconds: `until`, or else the last event (an
-    `meds.OBSERVATION_END` where the data says so).
+    """(subjects,) the end of what was observed of each, microseconds: `until`, to which everybody was observed, or else
+    the last event (an `meds.OBSERVATION_END` where the data says so).
 
     Nothing more comes of a patient who died, but "no" is known for good: such a patient counts as observed as long as
     another would have been (the length of the record of a drawn living patient, death itself at least), so that deaths
     are neither asked about more often than lives nor cut off by themselves (Fine and Gray 1999, section 3).
-
-    Args:
-        until: microseconds, to which everybody was observed.
     """
     first, last = np.full(len(events), STATIC), np.full(len(events), STATIC)
     dead, deadly, births = np.zeros(len(events), bool), events.begins(DEATH), events.begins(BIRTH)
@@ -187,12 +184,9 @@ def check_end_known(events: Events, learnt_from: np.ndarray) -> None:
 def horizons(
     events: Events, learnt_from: np.ndarray, last: np.ndarray, shortest: float | None, longest: float | None
 ) -> np.ndarray:
-    """(BINS,) upper edges of the horizons' bins, hours, evenly on the log scale. By default the longest is that which
-    nine in ten records are as long as, at most five years, and the shortest a thousandth of it, at least an hour.
-
-    Args:
-        last: `ends` of all.
-    """
+    """(BINS,) upper edges of the horizons' bins, hours, evenly on the log scale; `last`: `ends` of all. By default the
+    longest is that which nine in ten records are as long as, at most five years, and the shortest a thousandth of it,
+    at least an hour."""
     births = events.begins(BIRTH)
     times = ((i, _timed(events, i, births)[0]) for i in learnt_from.tolist())
     length = [float(last[i] - time[0]) / HOUR for i, time in times if len(time)]
@@ -204,11 +198,8 @@ def horizons(
 
 
 class QueryDraws:
-    """Draws questions about patients, and says what came; all of it a pure function of (seed, epoch, patient).
-
-    Args:
-        last: `ends` of all.
-        share: (codes,) how often each code is asked for; 0 of codes that no training patient ever has with a time.
+    """Draws questions about patients, and says what came; all of it a pure function of (seed, epoch, patient). `last`:
+    `ends` of all; `share`: (codes,) how often each is asked for, 0 where no training patient ever has it with a time.
     """
 
     def __init__(self, histories: Histories, last: np.ndarray, share: np.ndarray) -> None:

@@ -226,14 +226,9 @@ def start_questions(model: Any, histories: Histories, train: np.ndarray, setting
 def calibrate(
     model: Any, draws: QueryDraws, held_out: np.ndarray, settings: EventSettings, seconds: float | None = None
 ) -> list[dict[str, Any]]:
-    """Fit what the answers go through on questions drawn of held-out patients; with too few, there is nothing to fit.
-
-    Args:
-        seconds: that the drawing may take; None: until every held-out patient was asked (`CALIBRATED` at most).
-
-    Returns:
-        figures of the answers by kind of question (`by_kind`), each calibrated on the other half of these patients.
-    """
+    """Fit what the answers go through on questions drawn of held-out patients (within `seconds`; None: of `CALIBRATED`
+    at most); with too few, there is nothing to fit. Returns figures by kind of question (`by_kind`), each calibrated on
+    the other half of these patients."""
     found = _held_out_answers(model, draws, held_out, settings, seconds)
     if found is None:
         return []
@@ -288,13 +283,9 @@ def _held_out_answers(
 
 
 def by_kind(found: dict[str, np.ndarray], p: np.ndarray, hours: float) -> list[dict[str, Any]]:
-    """Of each kind of question: how many, the mean answer, how many came (Kaplan-Meier), and the Brier score beside
-    that of answering every one with that mean (censored ones by inverse probability, Graf and others 1999).
-
-    Args:
-        found: code, side, beyond, first, end and weight of the questions.
-        p: answers, that each comes within `hours`.
-    """
+    """Of each kind of question: how many, the mean answer `p` (that it comes within `hours`), how many came
+    (Kaplan-Meier), and the Brier score beside that of answering every one with that mean (censored ones by inverse
+    probability, Graf and others 1999)."""
     single, beyond = (found["code"] >= 0).sum(1) == 1, found["beyond"]
     sided = (found["side"] != 0).any(1)
     kinds = {

@@ -143,11 +143,7 @@ class QueryHead(nn.Module):
     def forward(
         self, states: Float[Tensor, "rows slots width"], segment: Int[Tensor, "rows slots"], asked: dict[str, Tensor]
     ) -> Float[Tensor, "rows asked bins"]:
-        """Rates, uncalibrated.
-
-        Args:
-            asked: of `queries.query_batch`.
-        """
+        """Rates, uncalibrated, of the questions of `queries.query_batch`."""
         code, side = asked["code"], asked["side"].float()
         there = code >= 0
         code, plain = code.clamp_min(0), asked["features"]
@@ -203,12 +199,8 @@ class QueryHead(nn.Module):
         self, rates: Float[Tensor, "n bins"], first: Float[Tensor, " n"], end: Float[Tensor, " n"]
     ) -> Float[Tensor, " n"]:
         """Negative log-likelihood of what came, in nats: of no in each bin before, and of yes in the bin where it came
-        true, as far as the bin was observed.
-
-        Args:
-            first: hours to the first yes; infinite where none was seen.
-            end: hours to the end of what was observed.
-        """
+        true, as far as the bin was observed. `first`: hours to the first yes, infinite where none was seen; `end`: to
+        the end of what was observed."""
         came = (first <= end) & (first <= self.edges[-1])
         observed = self.overlap(end.clamp(max=float(self.edges[-1])))
         bin_of = torch.searchsorted(self.edges, torch.where(came, first, 0.0).double()).clamp(max=BINS - 1)
@@ -223,11 +215,8 @@ class QueryHead(nn.Module):
     def probability(
         self, rates: Float[Tensor, "n bins"], hours: Float[Tensor, " n"], share: Float[Tensor, " n"] | None = None
     ) -> Float[Tensor, " n"]:
-        """That a question comes true within so many hours.
-
-        Args:
-            share: of values beyond those to be passed (`share_of`); None: uncalibrated.
-        """
+        """That a question comes true within so many hours; `share`: of values beyond those to be passed (`share_of`),
+        None: uncalibrated."""
         rates = rates.float() if share is None else calibrated(rates, share, self.calibration)
         return -torch.expm1(-(rates * self.overlap(hours)).sum(-1).clamp_min(1e-7))
 
@@ -241,13 +230,10 @@ class QueryHead(nn.Module):
 
     @torch.enable_grad()
     def calibrate(self, *questions: np.ndarray) -> None:
-        """Fit `calibration` on questions of held-out patients, by the likelihood of what came: every one is at risk up
-        to its first yes or the end of observation, as in training. With fewer than `FEWEST` nothing changes. Slope and
-        part of the share are above 0, so that answers still fall as the value asked about moves outward.
-
-        Args:
-            questions: rates, share, first, end and weight of each question, and whose patient's it is.
-        """
+        """Fit `calibration` on rates, share, first, end, weight and patient of questions of held-out patients, by the
+        likelihood of what came: every one is at risk up to its first yes or the end of observation, as in training.
+        With fewer than `FEWEST` nothing changes. Slope and part of the share are above 0, so that answers still fall as
+        the value asked about moves outward."""
         if len(questions[0]) < FEWEST:
             return
         rates, share, first, end, weight = (torch.from_numpy(np.asarray(part, np.float64)) for part in questions[:-1])

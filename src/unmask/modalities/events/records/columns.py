@@ -72,14 +72,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """All events of some shards.
-
-    Attributes:
-        columns: name -> array, or memory map, as in `KINDS`.
-        subjects, counts: ids in the order of the files, and how many events each has.
-        codes: the distinct codes, sorted.
-        pages: of the memory maps; None in memory.
-    """
+    """All events of some shards: columns by name, as in `KINDS` (arrays, or memory maps with their `pages`); ids of the
+    subjects in the order of the files, and how many events each has; the distinct codes, sorted."""
 
     columns: dict[str, np.ndarray]
     subjects: np.ndarray
@@ -104,12 +98,8 @@ class Store:
 
 
 class Pages:
-    """Gives pages of memory maps back to the system once many were looked at; they are fetched again when needed.
-
-    Args:
-        each: bytes per row, in all maps together.
-        most: bytes that may be held.
-    """
+    """Gives pages of memory maps (`each` bytes per row in all together) back to the system once `most` bytes were
+    looked at; they are fetched again when needed."""
 
     def __init__(self, maps: Sequence[mmap.mmap], each: int, most: int | None = None) -> None:
         self._maps, self._each, self._seen = list(maps), each, 0
@@ -126,11 +116,7 @@ class Pages:
 
 
 class Checked(Pages):
-    """Pages of columns, read through once for their CRC-32.
-
-    Args:
-        columns: name -> array on the map beside it.
-    """
+    """Pages of columns, name -> array on the map beside it, read through once for their CRC-32."""
 
     def __init__(self, columns: dict[str, np.ndarray], maps: Sequence[mmap.mmap]) -> None:
         super().__init__(maps, bytes_of(columns))

@@ -41,13 +41,8 @@ def after_death(events: Events, points: Labels) -> np.ndarray:
 def searched(
     values: np.ndarray, start: np.ndarray, stop: np.ndarray, wanted: np.ndarray, side: Literal["left", "right"]
 ) -> np.ndarray:
-    """`numpy.searchsorted` in many parts of one array: (n,) places, from the start of the array.
-
-    Args:
-        values: ascending within each part.
-        start, stop: (n,) where each part begins and ends.
-        wanted: (n,) what is looked for in it.
-    """
+    """`numpy.searchsorted` in many parts start:stop of one array, ascending within each, of what is `wanted` in each:
+    (n,) places, from the start of the array."""
     low, high = start.astype(np.int64), stop.astype(np.int64)
     open_ = np.flatnonzero(low < high)
     while len(open_):
@@ -108,13 +103,8 @@ def cut(events: Events, points: Labels, most: int = ROWS) -> Iterator[Cuts]:
 
 @dataclass(frozen=True, kw_only=True)
 class Encounters:
-    """The encounters of some patients.
-
-    Attributes:
-        subject: (encounters,) whose each is.
-        begin, end: (encounters,) the times of its first and last event.
-        rows: (events,) the events that have one; of: (events,) which encounter it is.
-    """
+    """The encounters of some patients: whose each is, and the times of its first and last event; the `rows` (events,)
+    that have one, and which it is (`of`)."""
 
     subject: np.ndarray
     begin: np.ndarray

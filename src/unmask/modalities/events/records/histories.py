@@ -204,12 +204,9 @@ class Histories:
         slots: int,
         change: Callable[[Example], Example] | None = None,
     ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
-        """Examples of the points (or subjects, their histories whole) of these numbers in batches; which of `numbers`
-        each batch holds. For a point, the prediction time is an input of the model.
-
-        Args:
-            change: made of every example.
-        """
+        """Examples of the points (or subjects, their histories whole) of these numbers in batches, each put through
+        `change`; which of `numbers` each batch holds. For a point, the prediction time is an input of the
+        model."""
         for start in counted(range(0, len(numbers), BLOCK), len(numbers), lambda _: BLOCK):
             examples = []
             for i in numbers[start : start + BLOCK].tolist():
@@ -282,13 +279,8 @@ ENDS = re.compile(r"^(?:(?:HOSPITAL_)?DISCHARGE|ENCOUNTER_END|VISIT_END)(?://|$)
 
 @dataclass(frozen=True, kw_only=True)
 class Visits:
-    """The visits of one patient.
-
-    Attributes:
-        of: (events,) number of each event's visit.
-        begin: (visits,) when each one begins: at its encounter's own event (an admission), else its first event.
-        encounter: (visits,) whether it is an encounter of the data.
-    """
+    """The visits of one patient: the number of each event's (`of`); when each one begins, at its encounter's own event
+    (an admission), else its first event; and whether it is an encounter of the data."""
 
     of: np.ndarray
     begin: np.ndarray
@@ -301,14 +293,9 @@ def own_events(events: Events) -> np.ndarray:
 
 
 def extents(of: np.ndarray, count: int, time: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of each encounter: its own events say them, for one row with a wrong time would move a stay by a
-    year; without such events its first and last one.
-
-    Args:
-        of: (events,) number of the encounter, 0 to `count` - 1, of events that have one.
-        time: (events,) microseconds.
-        own: (events,) as `own_events` says of their codes.
-    """
+    """Begin and end of each of `count` encounters: its own events (as `own_events` says of their codes) say them, for
+    one row with a wrong time would move a stay by a year; without such events its first and last one. `of`: (events,)
+    number of each event's encounter."""
     out = []
     for kind, furthest, none in ((1, np.minimum, np.iinfo(np.int64).max), (-1, np.maximum, np.iinfo(np.int64).min)):
         reported, seen = np.full(count, none), np.full(count, none)
@@ -323,15 +310,10 @@ def extents(of: np.ndarray, count: int, time: np.ndarray, own: np.ndarray) -> tu
 def visits_of(time: np.ndarray, named: np.ndarray | None, gap: float, own: np.ndarray | None = None) -> Visits:
     """The visits of one patient's timed events, in order of time.
 
-    An event belongs to the encounter that it names; without one, to the encounter during which it happened (the one
-    that began last, of several); else to the visit of the event before it that has none either, unless more than `gap`
-    hours lie between.
-
-    Args:
-        time: (events,) microseconds, ascending.
-        named: (events,) encounters, `NO_VISIT` for none; None where the data names none.
-        gap: hours; with 0 every time stamp is a visit.
-        own: (events,) as `own_events` says of their codes; None: of no event.
+    An event belongs to the encounter that it names (none of them for `NO_VISIT`, or where `named` is None); without
+    one, to the encounter during which it happened (the one that began last, of several); else to the visit of the event
+    before it that has none either, unless more than `gap` hours lie between (with 0 every time stamp is a visit). `own`
+    is as `own_events` says of their codes.
     """
     of = np.full(len(time), -1)
     begin: list[int] = []

@@ -109,12 +109,8 @@ def typed(
     names: list[str],
     first: int = 0,
 ) -> pl.DataFrame:
-    """The wanted columns of a frame, cast.
-
-    Args:
-        names: of all columns in the file, for the message.
-        first: number of the frame's first row in the file.
-    """
+    """The wanted columns of a frame, cast; `names` are all columns in the file, `first` the number of the frame's first
+    row."""
     out = []
     for name, kind in wanted.items():
         if name not in frame.columns:
@@ -172,10 +168,7 @@ def whole_ids(column: pl.Series, path: Place | str, first: int) -> pl.Series:
 
 
 def refuse_infinite(column: pl.Series, where: str, first: int) -> None:
-    """
-    Args:
-        first: rows before these.
-    """
+    """Refuse values that no 32-bit float holds; `first`: rows before these."""
     value = column.cast(pl.Float64).fill_nan(None)  # no number is greater than any
     wrong = (value.abs() > LARGEST).fill_null(False)
     if wrong.any():

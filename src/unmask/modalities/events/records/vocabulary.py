@@ -34,12 +34,8 @@ _SIGN, _ALL = np.uint32(1 << 31), np.uint32((1 << 32) - 1)
 
 
 class QuantileSketch:
-    """Values of codes 0..codes-1, given in parts.
-
-    Args:
-        codes: how many there are.
-        capacity: values of a code that are kept exactly; default from the number of codes.
-    """
+    """Values of codes 0..codes-1, given in parts; `capacity` of a code's are kept exactly, by default from the number
+    of codes."""
 
     def __init__(self, codes: int, capacity: int | None = None) -> None:
         least, most = CAPACITY

@@ -113,11 +113,7 @@ def convert(
 
 @dataclass
 class _Work:
-    """One conversion: what was asked, and what comes up on the way.
-
-    Attributes:
-        given: names of the options that were given.
-    """
+    """One conversion: what was asked (`given`: names of the options), and what comes up on the way."""
 
     columns: Mapping[str, str]
     reading: Reading

@@ -47,13 +47,8 @@ Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
 
 
 class Reader:
-    """Rows of resources, one at a time.
-
-    Args:
-        names: filled with descriptions of codes.
-        versions: who was merged with whom, and when encounters ended.
-        onset: conditions without any time of recording stand at their onset.
-    """
+    """Rows of resources, one at a time; `names` is filled with descriptions of codes. With `onset` conditions without
+    any time of recording stand at their onset."""
 
     def __init__(
         self, ledger: Ledger, names: dict[str, str], subjects: Subjects, versions: Versions, *, onset: bool
@@ -69,11 +64,8 @@ class Reader:
         note_undescribed(self.ledger, others, "a Patient resource", self.subjects)
 
     def rows(self, where: str, r: Any, scope: Scope) -> list[Row]:
-        """Events of a resource; none where it is rejected, which is counted.
-
-        Raises:
-            AttributeError, TypeError, ValueError, LookupError: it is not as FHIR has it.
-        """
+        """Events of a resource; none where it is rejected, which is counted. What is not as FHIR has it raises
+        AttributeError, TypeError, ValueError or LookupError."""
         kind = r.get("resourceType")
         about = {"where": where, "resourceType": kind, "id": r.get("id")}
         if r.get("modifierExtension"):
@@ -287,10 +279,7 @@ def _zipped(path: Path, ledger: Ledger) -> Iterator[tuple[str, Opener]]:
 
 def _resources(path: Path, ledger: Ledger, versions: Versions) -> Iterator[tuple[str, Any, Scope]]:
     """(where, resource, what it may refer to) of every resource; lines and files that are no JSON are rejected.
-
-    Args:
-        versions: gives the Medication resources of all files, and records what histories delete.
-    """
+    `versions` gives the Medication resources of all files, and records what histories delete."""
     plain = Scope(medications=versions.medications)
     for name, opened in _files(path, ledger):
         try:
@@ -349,13 +338,8 @@ def _reject(where: str, why: str, ledger: Ledger) -> None:
 def read(
     path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, *, onset: bool = False
 ) -> Iterator[pl.DataFrame]:
-    """Events of all resources.
-
-    Args:
-        names: filled with descriptions of codes.
-        subjects: filled with FHIR id -> subject_id, numbered as they come.
-        onset: conditions without any time of recording stand at their onset.
-    """
+    """Events of all resources; `names` is filled with descriptions of codes, `subjects` with FHIR id -> subject_id,
+    numbered as they come. With `onset` conditions without any time of recording stand at their onset."""
     subjects.texts = True
     versions = Versions()
     for place, (_, resource, scope) in enumerate(_resources(path, Ledger(), versions)):

@@ -16,11 +16,7 @@ UNREAD_VALUES = ("valueSampledData", "valueAttachment", "valueReference")
 
 
 class Answers:
-    """Codes and answers of resources.
-
-    Args:
-        names: filled with descriptions of codes.
-    """
+    """Codes and answers of resources; `names` is filled with descriptions of codes."""
 
     def __init__(self, ledger: Ledger, names: dict[str, str]) -> None:
         self.ledger, self.names = ledger, names

@@ -157,13 +157,8 @@ class Name:
 
 @dataclass
 class Scope:
-    """What references in one bundle may lead to.
-
-    Attributes:
-        names: fullUrl -> the resource that stands under it.
-        base: server of the entry at hand, against which relative references count.
-        medications: id -> code of the Medication resources.
-    """
+    """What references in one bundle may lead to: fullUrl -> the resource that stands under it, the server (`base`) of
+    the entry at hand, against which relative references count, and id -> code of the Medication resources."""
 
     names: Mapping[str, Name] = field(default_factory=dict)
     base: str | None = None

@@ -103,11 +103,7 @@ def _refuse_twice(name: str, files: Sequence[Path]) -> None:
 def read(
     kind: Folder, path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
-    """Events of all tables that are there.
-
-    Args:
-        names: filled with descriptions of codes.
-    """
+    """Events of all tables that are there; `names` is filled with descriptions of codes."""
     files = files_of(kind, path, ledger)
     for (known, column), other in kind.refused.items():
         for file in files.get(known, ()):
@@ -128,11 +124,8 @@ def read(
 
 @dataclass
 class People:
-    """The subjects of the table of people, which is read before all others, and where other subjects are met first.
-
-    Attributes:
-        described: their numbers, ascending: eight bytes each.
-    """
+    """The subjects of the table of people (`described`: ascending, eight bytes each), which is read before all others,
+    and where other subjects are met first."""
 
     table: str
     described: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))

@@ -31,11 +31,8 @@ NO_DEATH = "no time of death (with static it is a fact)"
 def read(
     source: Path | pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, reading: Reading
 ) -> Iterator[pl.DataFrame]:
-    """Events of a csv, tsv or parquet, or of a table in memory.
-
-    Args:
-        columns: role (subject, time, code, value, visit, text, unit) -> the table's name for it; see `COLUMNS`.
-    """
+    """Events of a csv, tsv or parquet, or of a table in memory; `columns`: role (see `COLUMNS`) -> the table's name for
+    it."""
     where, have = ("table", source.columns) if isinstance(source, pl.DataFrame) else (source.name, columns_of(source))
 
     def parts(names: list[str], ledger: Ledger) -> Iterable[pl.DataFrame]:
@@ -88,12 +85,8 @@ def _events(
     timed: Collection[str],
     first: int,
 ) -> pl.DataFrame:
-    """Events of some rows.
-
-    Args:
-        timed: codes that have a time in some row: without one they are no facts, unless `reading.static` says so.
-        first: rows of the file before these.
-    """
+    """Events of some rows, `first` rows of the file before them. Codes `timed` have a time in some row: without one
+    they are no facts, unless `reading.static` says so."""
     given, frame = frame, reading.filled(frame)
     when = frame[columns["time"]]
     times = read_times(when, f"{where}, column {columns['time']!r}", first=first, order=reading.order)

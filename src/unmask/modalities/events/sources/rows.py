@@ -88,12 +88,8 @@ def columns_of(path: Path) -> list[str]:
 
 
 def named_as(path: Path, have: Sequence[str], wanted: Collection[str | None]) -> dict[str, str]:
-    """Which column of a table each wanted one is, whatever its capitals and the blanks around it; those that are absent
-    are left out.
-
-    Args:
-        have: the table's columns.
-    """
+    """Which column of a table (`have`) each wanted one is, whatever its capitals and the blanks around it; those that
+    are absent are left out."""
     found: dict[str, str] = {}
     for name in have:
         called = name.strip().lower()
@@ -142,11 +138,8 @@ def chunks(path: Path, wanted: list[str], ledger: Ledger) -> Iterator[pl.DataFra
 def small_table(
     files: Mapping[str, Sequence[Path]], table: str, key: str, *values: str, reading: Reading | None = None
 ) -> pl.DataFrame:
-    """All rows with a key of a table that others are joined with, as text; a column that is absent is null.
-
-    Args:
-        reading: which cells are empty, where words stand for that.
-    """
+    """All rows with a key of a table that others are joined with, as text; a column that is absent is null, and so are
+    cells that `reading` names as missing."""
     parts = [pl.DataFrame(schema=dict.fromkeys((key, *values), pl.String))]
     for path in files.get(table, ()):
         lower = named_as(path, columns_of(path), (key, *values))
@@ -219,16 +212,11 @@ def parsed(
     static: bool = True,
     optional: bool = False,
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Raw columns (`RAW`) -> (events, which rows gave one); the others are counted by reason.
+    """Raw columns (`RAW`) of the file `where`, `first` rows before them -> (events, which rows gave one); the others
+    are counted by reason. A value that is no number becomes the event's text_value, and is noted.
 
-    A value that is no number becomes the event's text_value, and is noted.
-
-    Args:
-        where: file of the rows, for the samples.
-        first: rows of the file before these.
-        static: rows without a time are facts; else they are rejected.
-        optional: rows without a time, or without a code, are no events and no rejects either (a discharge that has not
-            been, a race that is not known).
+    Rows without a time are facts where `static`; else they are rejected. Where `optional`, rows without a time, or
+    without a code, are no events and no rejects either (a discharge that has not been, a race that is not known).
     """
     number, odd = reading.numbers(frame["raw"], f"{where}, values")
     made = frame.with_columns(
@@ -285,12 +273,8 @@ def note(ledger: Ledger, what: str, count: int) -> None:
 
 
 def note_undescribed(ledger: Ledger, others: Mapping[int, str], lacking: str, subjects: Subjects) -> None:
-    """Note subjects that have events, and nothing that says who they are.
-
-    Args:
-        others: their numbers -> where each was met first.
-        lacking: what they are without, such as "a row in person.csv".
-    """
+    """Note subjects that have events, and nothing that says who they are ("a row in person.csv"): their numbers ->
+    where each was met first."""
     first = list(others.items())[:FIRST_SUBJECTS]
     ids = {number: name for name, number in subjects.numbers.items() if number in dict(first)}
     shown = first_of([f"{ids.get(number, number)} in {where}" for number, where in first], between="; ")

@@ -75,14 +75,10 @@ def read_times(
     start: bool = False,
 ) -> pl.DataFrame:
     """Columns time (without a zone; null where empty or not readable), given, dated (whether it was a date alone) and
-    zone (whether it had one; null without a time of day).
+    zone (whether it had one; null without a time of day), of the column `where`, `first` rows of the file before it.
 
-    Args:
-        where: file and column, for messages.
-        first: rows of the file before these.
-        order: how dates such as 01/02/2020 are meant; None asks.
-        midnight: a time of 00:00:00 is a date alone (as the OMOP CDM says of its *_datetime columns).
-        start: dates alone stand at the start of their day (births).
+    `order` says how dates such as 01/02/2020 are meant; None asks. With `midnight` a time of 00:00:00 is a date alone
+    (as the OMOP CDM says of its *_datetime columns). With `start` dates alone stand at the start of their day (births).
     """
     if when.dtype.is_integer():  # 20180803, as data bases without dates write it; anything else is no date
         written = when.cast(pl.String)

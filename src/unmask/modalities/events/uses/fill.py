@@ -47,14 +47,9 @@ def quantiles(folder: EventFolder, code: int, location: float, log_variance: flo
 def missing_values(
     folder: EventFolder, histories: Histories, *, worded: np.ndarray | None = None, level: float = 0.9
 ) -> pl.DataFrame:
-    """Every event without a value whose code usually has one: the value expected there, with its interval.
-
-    The code is known: the answer is p(value | code, everything visible). Events cut off by the model's length are
-    left out.
-
-    Args:
-        worded: (events,) whether an answer in words stands in place of the value: then none is missing.
-    """
+    """Every event without a value (nor an answer in words, as `worded` says) whose code usually has one: the value
+    expected there, with its interval. The code is known: the answer is p(value | code, everything visible). Events cut
+    off by the model's length are left out."""
     vocabulary, events = histories.vocabulary, histories.events
     usual = histories.vocabulary.usual
     questions, about = [], []
@@ -179,12 +174,9 @@ def _longer(folder: EventFolder, histories: Histories, subjects: np.ndarray) -> 
 def timeline(
     folder: EventFolder, histories: Histories, subject: int, prediction_time: int | None
 ) -> list[dict[str, Any]]:
-    """What was expected at every event of a patient, each visit hidden alone: one row per event.
-
-    Returns:
-        time (microseconds), code, value, probability (of the code that stood there), likeliest (code), expected, low
-        and high (the value of the code that stood there, 80 %).
-    """
+    """What was expected at every event of a patient, each visit hidden alone: time (microseconds), code, value,
+    probability (of the code that stood there), likeliest (code), expected, low and high (the value of the code that
+    stood there, 80 %)."""
     slots, vocabulary = folder.settings.slots, histories.vocabulary
     example = histories.example(subject, slots=slots, prediction_time=prediction_time)
     rows, codes, _ = histories.cut(subject, prediction_time, slots=slots)

@@ -149,11 +149,7 @@ def finished(
     rule: AgeAndCount | None = None,
 ) -> OutcomeRun:
     """Write the fine-tuned folder, its figures, to which time, device and precision are added, and its report.
-
-    Args:
-        patients: who trained the head and who was held out, see `who_trained`.
-        rule: what the model is judged beside.
-    """
+    `patients`: as `who_trained` gives them; `rule`: what the model is judged beside."""
     folder = loaded.folder
     folder.head, folder.tuned, target = fitted
     folder.outcome = {**dataclasses.asdict(settings), "target": target.to_dict(), "patients": patients}
@@ -228,11 +224,8 @@ def work_of(
     checkpoints: bool,
     resume: bool,
 ) -> OutcomeWork:
-    """Features and candidates of all points; its trainings keep checkpoints beside `out` where asked for.
-
-    Args:
-        y: targets of all points; held: (points,) which of them nothing is fitted on.
-    """
+    """Features and candidates of all points, whose targets are `y`; of those that are `held` nothing is fitted.
+    Trainings keep checkpoints beside `out` where asked for."""
     stages, events = None, histories.events
     if checkpoints or resume:
         compared = dataclasses.asdict(settings) | {"precision": loaded.precision}

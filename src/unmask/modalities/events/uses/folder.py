@@ -49,11 +49,7 @@ class EventFolder:
 
     @property
     def fine_tuning(self) -> dict[str, Any]:
-        """What the folder says of its outcome head: settings, target, patients.
-
-        Raises:
-            UserError: it has none.
-        """
+        """What the folder says of its outcome head: settings, target, patients."""
         if self.outcome is None:
             raise UserError("the model has no outcome head", hint="Fine-tune it: unmask finetune outcome MODEL MEDS.")
         return self.outcome

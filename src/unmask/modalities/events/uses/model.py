@@ -113,11 +113,7 @@ class EventModel:
             return embed_batches(model, batches, mean_and_maximum, count=len(numbers), width=2 * settings.width)
 
     def learnt(self, *, states: bool, answers: bool) -> Callable[[Histories, Labels], np.ndarray] | None:
-        """What makes the learnt features of points: pooled states, then answers; None without either.
-
-        Raises:
-            UserError: answers of a model that was pretrained without questions.
-        """
+        """What makes the learnt features of points: pooled states, then answers; None without either."""
         made: list[Callable[[Histories, Labels], np.ndarray]] = [self.states] if states else []
         if answers:
             queries_of(self.folder)
@@ -288,11 +284,7 @@ class EventModel:
         }
 
     def probabilities(self, events: Events, points: Labels) -> tuple[Labels, Target, np.ndarray]:
-        """The points, what is predicted of them, and (points, outputs) of it.
-
-        Raises:
-            UserError: the model has no outcome head.
-        """
+        """The points, what is predicted of them, and (points, outputs) of it."""
         outcome, head = self.folder.fine_tuning, self.folder.head
         assert head is not None
         target, histories = from_dict(outcome["target"]), self.histories(events)

@@ -72,11 +72,8 @@ class NextVisits:
 
 
 def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24.0) -> NextVisits:
-    """The last visit (the one that begins last) with a code of the prefixes, of every patient with events before it.
-
-    Args:
-        gap: hours, see `visits_of`.
-    """
+    """The last visit (the one that begins last) with a code of the prefixes, of every patient with events before it;
+    `gap`: as `visits_of` has it."""
     vocabulary, events = histories.vocabulary, histories.events
     chosen_codes = [i for i, c in enumerate(vocabulary.codes) if c.startswith(prefixes)]
     if not chosen_codes:

@@ -62,12 +62,8 @@ def write(
     words: dict[str, str] | None = None,
     examples: bool = False,
 ) -> list[dict[str, Any]]:
-    """Write the page about the held-out `points`; returns the figures by subgroup.
-
-    Args:
-        words: descriptions of codes.
-        examples: draw the record of the patient at highest risk.
-    """
+    """Write the page about the held-out `points`, with codes in `words`, and with `examples` the record of the patient
+    at highest risk; returns the figures by subgroup."""
     words = words or {}
     outcome = str(found.get("outcome", "the outcome"))
     page = Report(f"Prediction of {outcome} from patient events", str(final_place(out)))

@@ -315,14 +315,10 @@ def code_counts(histories: Histories, subjects: np.ndarray) -> np.ndarray:
 
 
 def code_rules(counts: np.ndarray, batches: Iterable[PackedBatch], corruption: Corruption) -> dict[str, float]:
-    """Accuracy on the events that validation hides, of always guessing the most frequent code, and of guessing the most
-    frequent one among the visible events of the same history (of several the one that `counts` has more of; of a
-    history without visible events the most frequent of all). Empty where nothing is hidden.
-
-    Args:
-        counts: (codes,) of the training events, see `code_counts`.
-        batches, corruption: those of the validation.
-    """
+    """Accuracy on the events that validation (`batches`, `corruption`) hides, of always guessing the most frequent
+    code, and of guessing the most frequent one among the visible events of the same history (of several the one that
+    the training events, `counts`, have more of; of a history without visible events the most frequent of all). Empty
+    where nothing is hidden."""
     best, hidden = int(counts.argmax()), 0
     right = {FREQUENT: 0, OWN: 0}
     for batch in batches:

@@ -235,12 +235,8 @@ def write(
     examples: bool,
     source: str,
 ) -> Path:
-    """Write the page.
-
-    Args:
-        patients: subject_ids to draw.
-        examples: where none are named, draw those with the highest answers to the first question.
-    """
+    """Write the page, with the answers along the records of `patients` (subject_ids) or, with `examples`, of those with
+    the highest answers to the first question."""
     questions = frame["question"].unique(maintain_order=True).to_list()
     known = {int(s): i for i, s in enumerate(histories.events.subjects)}
     for patient in patients:

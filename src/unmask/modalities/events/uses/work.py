@@ -42,11 +42,8 @@ def tells(target: Target, strata: np.ndarray) -> bool:
 
 
 class OutcomeWork:
-    """Features of all points, made once; heads on parts of them, and the candidates.
-
-    Args:
-        stages: keep the checkpoints of each training; they raise `StoppedBySignal` at a signal.
-    """
+    """Features of all points, made once; heads on parts of them, and the candidates. `stages` keep the checkpoints of
+    each training, and raise `StoppedBySignal` at a signal."""
 
     def __init__(
         self,
