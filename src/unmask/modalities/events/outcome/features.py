@@ -125,11 +125,6 @@ class Features:
     def __len__(self) -> int:
         return self.shape[0]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes it would take in memory."""
-        return 4 * self.shape[0] * self.shape[1]
-
     def __getitem__(self, rows: Any) -> np.ndarray:
         """A copy of some points: a slice, numbers or booleans."""
         found = self._whole[rows if self._rows is None else self._rows[rows]]

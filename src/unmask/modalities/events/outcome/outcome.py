@@ -160,25 +160,6 @@ class OutcomeHead(nn.Module):
     def shape(self) -> dict[str, Any]:
         return {**self.sizes, "forest": None if self.forest is None else self.forest.sizes}
 
-    def fit_scale(self, x: np.ndarray | Features) -> None:
-        """Centre and spread of the training features, some points at a time; a constant one is left at 0."""
-        count, total, square = (np.zeros(x.shape[1]) for _ in range(3))
-        for here in blocks(len(x)):
-            part = x[here]
-            seen = ~np.isnan(part)
-            count += seen.sum(0)
-            total += np.where(seen, part, 0).sum(0, dtype=np.float64)
-        present, count = count, np.maximum(count, 1)
-        mean = total / count
-        for here in blocks(len(x)):
-            part = x[here]
-            square += np.where(np.isnan(part), 0, (part - mean) ** 2).sum(0)
-        deviation = np.sqrt(square / count)
-        deviation = np.where(deviation > 1e-6, deviation, np.inf)
-        self.centre.copy_(torch.from_numpy(mean).float())
-        self.spread.copy_(torch.from_numpy(deviation).float())
-        self.flagged.copy_(torch.from_numpy(_flagged(1 - present / max(len(x), 1))))
-
     def inputs(self, x: np.ndarray) -> Float[Tensor, "points inputs"]:
         raw = torch.from_numpy(np.asarray(x, np.float32))
         z = ((raw - self.centre) / self.spread).clamp(-5, 5).nan_to_num(0.0)
@@ -209,16 +190,23 @@ class OutcomeHead(nn.Module):
         return target.blend([*voices, *others])
 
 
-def flags_of(x: np.ndarray | Features) -> np.ndarray:
-    """Features missing for between 1 % and 99 % of the points: whether they are there says something."""
-    missing = np.zeros(x.shape[1])
+def scale_of(x: np.ndarray | Features) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(features,) centre and spread, infinite of a constant one, which is left at 0; and which features are missing for
+    between 1 % and 99 % of the points, where that says something. Read some points at a time."""
+    count, total, square = (np.zeros(x.shape[1]) for _ in range(3))
     for here in blocks(len(x)):
-        missing += np.isnan(x[here]).sum(0)
-    return _flagged(missing / max(len(x), 1))
-
-
-def _flagged(share: np.ndarray) -> np.ndarray:
-    return np.flatnonzero((share > 0.01) & (share < 0.99))
+        part = x[here]
+        seen = ~np.isnan(part)
+        count += seen.sum(0)
+        total += np.where(seen, part, 0).sum(0, dtype=np.float64)
+    missing, count = 1 - count / max(len(x), 1), np.maximum(count, 1)
+    mean = total / count
+    for here in blocks(len(x)):
+        part = x[here]
+        square += np.where(np.isnan(part), 0, (part - mean) ** 2).sum(0)
+    deviation = np.sqrt(square / count)
+    flagged = np.flatnonzero((missing > 0.01) & (missing < 0.99))
+    return mean, np.where(deviation > 1e-6, deviation, np.inf), flagged
 
 
 def fit_head(
@@ -241,10 +229,12 @@ def fit_head(
     generator = np.random.default_rng(settings.seed)
     torch.manual_seed(settings.seed)
     k = settings.members
+    centre, spread, flagged = scale_of(x)
     head = OutcomeHead(
-        features=x.shape[1], flags=len(flags_of(x)), members=k, hidden=settings.hidden, outputs=target.outputs
+        features=x.shape[1], flags=len(flagged), members=k, hidden=settings.hidden, outputs=target.outputs
     )
-    head.fit_scale(x)
+    for buffer, found in ((head.centre, centre), (head.spread, spread), (head.flagged, flagged)):
+        buffer.copy_(torch.from_numpy(found))
     with torch.no_grad():
         head.bias.copy_(torch.from_numpy(target.start(y)).float().expand_as(head.bias))
     wanted, width = torch.from_numpy(y), 2 * x.shape[1] + len(head.flagged)

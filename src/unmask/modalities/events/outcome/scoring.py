@@ -52,7 +52,8 @@ def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, s
     if isinstance(target, Binary):
         return figures(y[:, 0].astype(np.int64), p[:, 0], who, draws=draws, seed=seed)
     if isinstance(target, Classes):
-        rules = {"accuracy": _accuracy, "macro_auroc": _macro_auroc, "log_loss": _log_loss}
+        rules: dict[str, Rule] = {"accuracy": lambda y, p: float((p.argmax(1) == y).mean())}
+        rules |= {"macro_auroc": _macro_auroc, "log_loss": _log_loss}
         known = y[y[:, 0] >= 0, 0]
         out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who))}
         out["classes"] = np.bincount(known, minlength=p.shape[1]).tolist()
@@ -69,7 +70,8 @@ def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, s
     out = {"n": len(y), "patients": len(np.unique(who)), "events": int(y[:, 1].sum())}
     out["by_days"] = _with_kaplan_meier(target, labels, p)
     both = np.stack([labels.days, y[:, 1]], 1)
-    return out | _estimated({"c_index": _c_index}, both, p.mean(1), who, min(draws, 100), seed)
+    rules = {"c_index": lambda both, risk: concordance(risk, both[:, 0], both[:, 1])}
+    return out | _estimated(rules, both, p.mean(1), who, min(draws, 100), seed)
 
 
 def _with_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> list[dict[str, float]]:
@@ -118,8 +120,8 @@ def figures(
     rules: dict[str, Rule] = {
         "auprc": average_precision_score,
         "brier": brier_score_loss,
-        "slope": _slope,
-        "intercept": _intercept,
+        "slope": lambda y, p: calibration_line(y, p)[1],
+        "intercept": lambda y, p: calibration_line(y, p)[0],
     }
     found = _estimated(rules, y, p, who, draws, seed)
     found["ece"], floor, ends = calibration_error(y, p, who, draws=draws, seed=seed)
@@ -219,18 +221,6 @@ def _newton(x: np.ndarray, y: np.ndarray, offset: np.ndarray, steps: int = 25) -
     return np.full(x.shape[1], np.nan)
 
 
-def _slope(y: np.ndarray, p: np.ndarray) -> float:
-    return calibration_line(y, p)[1]
-
-
-def _intercept(y: np.ndarray, p: np.ndarray) -> float:
-    return calibration_line(y, p)[0]
-
-
-def _accuracy(y: np.ndarray, p: np.ndarray) -> float:
-    return float((p.argmax(1) == y).mean())
-
-
 def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
     known = np.flatnonzero(y >= 0)
     return float(-np.log(p[known, y[known]].clip(1e-12)).mean()) if len(known) else float("nan")
@@ -241,10 +231,6 @@ def _macro_auroc(y: np.ndarray, p: np.ndarray) -> float:
 
     both = [k for k in range(p.shape[1]) if 0 < (y == k).sum() < len(y)]
     return float(np.mean([roc_auc_score(y == k, p[:, k]) for k in both])) if both else float("nan")
-
-
-def _c_index(both: np.ndarray, risk: np.ndarray) -> float:
-    return concordance(risk, both[:, 0], both[:, 1])
 
 
 def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:

@@ -163,11 +163,6 @@ class Tuner:
                 out[rows] = self.target.probabilities(logits.cpu()[None]).double().numpy()
         return out
 
-    def length(self, number: int) -> int:
-        """Slots of the history of a point."""
-        subject, time = int(self.points.subject[number]), int(self.points.time[number])
-        return self.histories.length(subject, time, slots=self.slots)
-
     def loss(self, logits: Tensor, y: np.ndarray) -> Tensor:
         """Summed over points, whose targets are `y`."""
         return self.target.loss(logits[None], to_device(torch.from_numpy(y), logits.device)).sum()
@@ -293,7 +288,9 @@ class EncoderFinetuning(Finetunable):
         """What the run will need; no more points than fit are worked on together."""
         tuner, device = self.tuner, self.tuner.device
         some = self.numbers[self.learnt[:: max(1, len(self.learnt) // MEASURED)]]
-        longest = some[np.argsort([-tuner.length(number) for number in some.tolist()], kind="stable")[: self.most]]
+        pairs = zip(tuner.points.subject[some].tolist(), tuner.points.time[some].tolist(), strict=True)
+        length = [-tuner.histories.length(subject, time, slots=tuner.slots) for subject, time in pairs]
+        longest = some[np.argsort(length, kind="stable")[: self.most]]
 
         def loss(rows: int) -> Tensor:
             rows_drawn = np.resize(longest, rows)

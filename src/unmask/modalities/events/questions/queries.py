@@ -261,26 +261,18 @@ class QueryDraws:
         code = np.where(again.any(-1), -1, code)
         sided = np.where(side < SIDED, np.where(side < SIDED / 2, ABOVE, BELOW), 0)
         sided = np.where((code >= 0) & self._valued[code], sided, 0)
-        questions = self._with_cuts(code, sided, drawn_levels(height))
+        # Levels of the values: half of them even, a quarter in either tail, evenly on the log scale down to .2 %.
+        tail = np.exp(np.log(0.002) + np.where(height < 0.25, height, np.abs(1 - height)) / 0.25 * np.log(0.25 / 0.002))
+        level = np.where(height > 0.75, 1 - tail, 0.02 + 0.96 * (2 * height - 0.5))
+        level, cut = np.where(height < 0.25, tail, level), np.zeros(code.shape)
+        for place in zip(*np.nonzero(sided), strict=True):
+            cut[place] = histories.vocabulary.at(int(code[place]), float(level[place]))
+        questions = made(histories, code, sided, cut)
         hours = (events.time[later] - moment) / HOUR
         first = first_after(questions, hours, histories.code[later], events.value[later])
         return Came(
             asked=questions, moment=moment, first=first, end=float(self.last[subject] - moment) / HOUR, weight=weight
         )
-
-    def _with_cuts(self, code: np.ndarray, side: np.ndarray, height: np.ndarray) -> Queries:
-        """With values drawn at these quantiles of each code's values."""
-        vocabulary, cut = self.histories.vocabulary, np.zeros(code.shape)
-        for place in zip(*np.nonzero(side), strict=True):
-            cut[place] = vocabulary.at(int(code[place]), float(height[place]))
-        return made(self.histories, code, side, cut)
-
-
-def drawn_levels(u: np.ndarray) -> np.ndarray:
-    """Shares of the values that lie below a question's, of uniform numbers: half of them even, a quarter in either
-    tail, evenly on the log scale down to .2 %."""
-    tail = np.exp(np.log(0.002) + np.where(u < 0.25, u, np.abs(1 - u)) / 0.25 * np.log(0.25 / 0.002))
-    return np.where(u < 0.25, tail, np.where(u > 0.75, 1 - tail, 0.02 + 0.96 * (2 * u - 0.5)))
 
 
 def made(histories: Histories, code: np.ndarray, side: np.ndarray, cut: np.ndarray) -> Queries:

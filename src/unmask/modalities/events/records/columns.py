@@ -192,7 +192,16 @@ class Reader:
             part = self._part(frame, shard, first)
             subject, time = part.subject, part.columns["time"]
             starts = np.r_[before is None or subject[0] != before[0], subject[1:] != subject[:-1]]
-            _check_order(subject, time, starts, before, frame, path, first)
+            earlier = np.r_[STATIC if before is None else before[1], time[:-1]]
+            back = np.flatnonzero((time < earlier) & ~starts)
+            if len(back):
+                row = int(back[0])
+                was = pl.Series([int(earlier[row])]).cast(pl.Datetime("us"))[0]
+                raise UserError(
+                    f"{path}: row {first + row}: the time of subject {subject[row]} goes backwards ({was} to "
+                    f"{frame['time'][row]})",
+                    hint="Sort by subject_id, then time, nulls first.",
+                )
             before = (int(subject[-1]), int(time[-1]))
             edges = np.flatnonzero(starts)
             sizes = np.diff(np.r_[edges, len(subject)])
@@ -263,27 +272,6 @@ def _visits(column: pl.Series) -> np.ndarray:
     # Encounters are compared within subjects alone: 63 bits of a hash are enough.
     hashed = (column.cast(pl.String).hash(seed=7).to_numpy() >> np.uint64(1)).astype(np.int64)
     return np.where(column.is_null().to_numpy(), NO_VISIT, hashed)
-
-
-def _check_order(
-    subject: np.ndarray,
-    time: np.ndarray,
-    starts: np.ndarray,
-    before: tuple[int, int] | None,
-    frame: pl.DataFrame,
-    path: Place,
-    first: int,
-) -> None:
-    earlier = np.r_[np.iinfo(np.int64).min if before is None else before[1], time[:-1]]
-    back = np.flatnonzero((time < earlier) & ~starts)
-    if len(back):
-        row = int(back[0])
-        was = pl.Series([int(earlier[row])]).cast(pl.Datetime("us"))[0]
-        raise UserError(
-            f"{path}: row {first + row}: the time of subject {subject[row]} goes backwards ({was} to "
-            f"{frame['time'][row]})",
-            hint="Sort by subject_id, then time, nulls first.",
-        )
 
 
 def _check_once(ids: np.ndarray, counts: np.ndarray, path: Place) -> None:

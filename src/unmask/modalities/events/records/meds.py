@@ -169,13 +169,11 @@ class Labels:
     def take(self, chosen: np.ndarray) -> Labels:
         """The chosen points (numbers or booleans)."""
         number = np.arange(len(self))[chosen]
+        arrays = {n: getattr(self, n) for n in ("subject", "time", "value", "number", "days")}
+        taken: dict[str, Any] = {n: None if array is None else array[number] for n, array in arrays.items()}
         return Labels(
-            subject=self.subject[number],
-            time=self.time[number],
-            value=None if self.value is None else self.value[number],
+            **taken,
             names=None if self.names is None else [self.names[i] for i in number.tolist()],
-            number=None if self.number is None else self.number[number],
-            days=None if self.days is None else self.days[number],
             outside=self.outside,
             null={name: mask[number] for name, mask in self.null.items()},
         )

@@ -63,14 +63,7 @@ def source_of(path: Place) -> Iterator[Any]:
 
 def read(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> pl.DataFrame:
     """The wanted columns (name -> kind, see `KINDS`) of a file, cast where that loses nothing."""
-    try:
-        with source_of(path) as source:
-            names = pq.read_schema(source).names
-        with source_of(path) as source:
-            frame = pl.read_parquet(source, columns=[n for n in names if n in wanted], hive_partitioning=False)
-    except Exception as error:  # pyarrow and polars raise many kinds for a damaged file
-        raise damaged(path, error) from None
-    return typed(frame, path, wanted, optional, names)
+    return pl.concat(frame for _, frame in batches(path, wanted, optional))
 
 
 def batches(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -97,8 +90,10 @@ def batches(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()
             assert isinstance(frame, pl.DataFrame)
             yield first, typed(frame, path, wanted, optional, names, first)
             first += len(frame)
-    if not first:
-        yield 0, read(path, wanted, optional)
+        if not first:
+            empty = pl.from_arrow(file.schema_arrow.empty_table())
+            assert isinstance(empty, pl.DataFrame)
+            yield 0, typed(empty, path, wanted, optional, names)
 
 
 def typed(

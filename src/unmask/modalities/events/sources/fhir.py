@@ -251,7 +251,15 @@ def _files(path: Path, ledger: Ledger) -> Iterator[tuple[str, Opener]]:
     """(name, how to open it) of every json or ndjson; other files are named in the ledger."""
     for each in files_below(path) if path.is_dir() else [path]:
         if each.suffix.lower() == ".zip":
-            yield from _zipped(each, ledger)
+            try:
+                with zipfile.ZipFile(each) as archive:
+                    for name in sorted(archive.namelist()):
+                        if name.lower().endswith(INNER):
+                            yield f"{each}/{name}", partial(_open, name, archive)
+                        elif not name.endswith("/"):
+                            ledger.unused[f"{each.name}/{name}"] = f"not one of {', '.join(INNER)}"
+            except zipfile.BadZipFile as error:
+                raise UserError(f"{each}: {error}", hint="The file is damaged; write it again.") from None
         elif is_fhir(each):
             yield str(each), partial(_open, str(each))
         elif not each.name.startswith((".", "_")):
@@ -263,18 +271,6 @@ def _open(name: str, archive: zipfile.ZipFile | None = None) -> IO[bytes]:
     if not name.lower().endswith(".gz"):
         return open(name, "rb") if archive is None else archive.open(name)
     return cast(IO[bytes], gzip.open(name if archive is None else archive.open(name)))
-
-
-def _zipped(path: Path, ledger: Ledger) -> Iterator[tuple[str, Opener]]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for name in sorted(archive.namelist()):
-                if name.lower().endswith(INNER):
-                    yield f"{path}/{name}", partial(_open, name, archive)
-                elif not name.endswith("/"):
-                    ledger.unused[f"{path.name}/{name}"] = f"not one of {', '.join(INNER)}"
-    except zipfile.BadZipFile as error:
-        raise UserError(f"{path}: {error}", hint="The file is damaged; write it again.") from None
 
 
 def _resources(path: Path, ledger: Ledger, versions: Versions) -> Iterator[tuple[str, Any, Scope]]:

@@ -33,7 +33,8 @@ class Answers:
             code = prefix
         if kind != "Observation":
             if code is not None:
-                yield code + _doubt(r), None, None
+                verified = verification(r)  # it stands behind the code of a diagnosis that is not confirmed
+                yield code + (f"//{verified}" if verified and verified not in CONFIRMED else ""), None, None
             return
         parts = r.get("component") or []
         for part in parts:
@@ -153,12 +154,6 @@ def verification(r: Mapping[str, Any]) -> str | None:
     if isinstance(found, Mapping):  # a plain code in STU3
         found = next((c.get("code") for c in found.get("coding") or []), None)
     return found
-
-
-def _doubt(r: Mapping[str, Any]) -> str:
-    """What stands behind the code of a diagnosis that is not confirmed."""
-    verified = verification(r)
-    return f"//{verified}" if verified and verified not in CONFIRMED else ""
 
 
 def encounter_class(r: Mapping[str, Any]) -> str | None:

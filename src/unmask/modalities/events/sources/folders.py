@@ -84,20 +84,17 @@ def files_of(kind: Folder, path: Path, ledger: Ledger) -> dict[str, list[Path]]:
         else:
             found.setdefault(name, []).append(file)
     for name, files in found.items():
-        _refuse_twice(name, files)
+        # Shards of one table are of one format; whole tables of one name are two copies.
+        endings = {file.name.lower().removeprefix(stem_of(file) or ""): file for file in files}
+        whole = [file for file in files if stem_of(file) == name]
+        twice = list(endings.values()) if len(endings) > 1 else whole
+        if len(twice) > 1:
+            raise UserError(
+                f"{name} stands there twice: {twice[0]} and {twice[1]}",
+                hint="Both would be read: take one of them away.",
+            )
         files.sort(key=lambda f: natural(str(f)))
     return found
-
-
-def _refuse_twice(name: str, files: Sequence[Path]) -> None:
-    """Shards of one table are of one format; whole tables of one name are two copies."""
-    endings = {file.name.lower().removeprefix(stem_of(file) or ""): file for file in files}
-    whole = [file for file in files if stem_of(file) == name]
-    twice = list(endings.values()) if len(endings) > 1 else whole if len(whole) > 1 else []
-    if twice:
-        raise UserError(
-            f"{name} stands there twice: {twice[0]} and {twice[1]}", hint="Both would be read: take one of them away."
-        )
 
 
 def read(

@@ -35,9 +35,6 @@ from unmask.modalities.events.uses.query_answers import UNCALIBRATED, ask, panel
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.writing import written
 
-PARTS = {"states": True, "summaries": True, "answers": False}
-"""What an outcome head reads, where its folder does not say."""
-
 
 @dataclass(repr=False)
 class EventModel:
@@ -288,7 +285,7 @@ class EventModel:
         outcome, head = self.folder.fine_tuning, self.folder.head
         assert head is not None
         target, histories = from_dict(outcome["target"]), self.histories(events)
-        x = self.features(histories, points, **PARTS | {k: outcome[k] for k in PARTS if k in outcome})
+        x = self.features(histories, points, **{part: outcome[part] for part in ("states", "summaries", "answers")})
         others = []
         if self.folder.tuned is not None:
             others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))

@@ -138,7 +138,11 @@ def write(
             y.append(result.get(key, float("nan")))
         title = FIGURES[key]
         page.section("Learning curve", line_chart(lines, f"{title} by labels", "training labels", title))
-    groups = by_subgroup(histories, points, predicted, target) if predicted else []
+    groups = [
+        {"group": name, **scored(target, points.take(chosen), predicted["ours"][chosen], draws=200)}
+        for name, chosen in (subgroups(histories, points) if predicted else {}).items()
+        if chosen.sum() >= LEAST
+    ]
     if groups:
         page.section(
             "By subgroup",
@@ -179,17 +183,6 @@ def figure_cell(name: str, result: dict[str, Any]) -> str:
     ends = result["intervals"].get(name)
     span = "" if ends is None else f" ({figure_text(name, ends[0])} to {figure_text(name, ends[1])})"
     return figure_text(name, result[name]) + span if name in result else ""
-
-
-def by_subgroup(
-    histories: Histories, points: Labels, predicted: dict[str, np.ndarray], target: Target
-) -> list[dict[str, Any]]:
-    """Ours, by age band and by static fact."""
-    out = []
-    for name, chosen in subgroups(histories, points).items():
-        if chosen.sum() >= LEAST:
-            out.append({"group": name, **scored(target, points.take(chosen), predicted["ours"][chosen], draws=200)})
-    return out
 
 
 def subgroups(histories: Histories, points: Labels) -> dict[str, np.ndarray]:
@@ -339,7 +332,7 @@ def in_words(y: np.ndarray, seen: np.ndarray, target: Number) -> str:
     return " ".join(words)
 
 
-def ranges(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray) -> list[dict[str, object]]:
+def ranges(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray) -> list[dict[str, Any]]:
     """For points in `RANGES` of equal count by some number: count, means, mean error and share within the interval,
     each as (value, low, high)."""
     out = []
@@ -347,7 +340,7 @@ def ranges(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray
     part = np.clip(np.searchsorted(edges, by, side="right") - 1, 0, max(len(edges) - 2, 0))
     for k in np.unique(part):
         selected = part == k
-        row: dict[str, object] = {"from": by[selected].min(), "to": by[selected].max(), "points": int(selected.sum())}
+        row: dict[str, Any] = {"from": by[selected].min(), "to": by[selected].max(), "points": int(selected.sum())}
         columns = {"predicted": seen[selected, 0], "observed": y[selected], "off": np.abs(y - seen[:, 0])[selected]}
         if seen.shape[1] > 1:
             columns["held"] = ((y >= seen[:, 1]) & (y <= seen[:, 2]))[selected]
@@ -370,12 +363,8 @@ def range_table(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.nd
         cells = [f"{amount(row['from'])} to {amount(row['to'])}", row["points"]]
         for name in ("predicted", "observed", "off", "held"):
             if name in row:
-                cells.append(_with_interval(*row[name], percent=name == "held"))  # type: ignore[misc]
+                shown = [amount(number, percent=name == "held") for number in row[name]]
+                cells.append(shown[0] if np.isnan(row[name][1]) else f"{shown[0]} ({shown[1]} to {shown[2]})")
         rows.append(cells)
     headers = ["range", "points", "predicted, mean", "observed, mean", "off by, mean"]
     return table(headers + ["within the interval"] * (seen.shape[1] > 1), rows)
-
-
-def _with_interval(value: float, low: float, high: float, percent: bool) -> str:
-    text = amount(value, percent=percent)
-    return text if np.isnan(low) else f"{text} ({amount(low, percent=percent)} to {amount(high, percent=percent)})"
