@@ -134,8 +134,10 @@ class TextPretraining(Pretrainable[TextRun]):
         check_unknown(cache.unknown, say)
         model, self.family = build_model(self.settings, self.tokenizer)
         frequencies = cache.frequencies(most=COUNTED)
-        if note := special_note(self.tokenizer, frequencies):
-            say(note)
+        unknown = self.tokenizer.unk_id
+        if special := [i for i in self.tokenizer.special_ids.tolist() if i != unknown and frequencies[i]]:
+            named = ", ".join(f"{self.tokenizer.token(i)} {frequencies[i]:,}" for i in special)
+            say(f"warning: special tokens are written in the texts ({named}): they are read as such, and never learnt")
         if isinstance(model, MaskedModel):
             start_from_counts(model, self.settings, frequencies, self._co_occurrences(out))
         size = sum(p.numel() for p in model.parameters())
@@ -190,15 +192,6 @@ def pretrain(
 def counts(cache: TokenCache) -> dict[str, int]:
     """How many examples a corpus has."""
     return {"examples": len(cache), "training": len(cache.train), "held_out": len(cache.validation)}
-
-
-def special_note(tokenizer: Tokenizer, frequencies: np.ndarray) -> str | None:
-    """A warning of special tokens written in the texts; None where there are none."""
-    written = [i for i in tokenizer.special_ids.tolist() if i != tokenizer.unk_id and frequencies[i]]
-    if not written:
-        return None
-    named = ", ".join(f"{tokenizer.token(i)} {frequencies[i]:,}" for i in written)
-    return f"warning: special tokens are written in the texts ({named}): they are read as such, and never learnt"
 
 
 def lengths_of(cache: TokenCache) -> list[int]:

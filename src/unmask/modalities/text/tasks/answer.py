@@ -139,15 +139,6 @@ def _squad(path: Path) -> list[tuple[str, Any]]:
     return out
 
 
-def _impossible(where: str, name: str, said: Any) -> bool:
-    """Whether a question has no answer, by its `is_impossible`: a text "false" (of a csv, say) is no true."""
-    known = {"": False, "none": False, "false": False, "0": False, "true": True, "1": True}
-    word = str(said).strip().lower()
-    if word not in known:
-        raise UserError(f"{where}: is_impossible of question {name!r} is {said!r}", hint="Expected true or false.")
-    return known[word]
-
-
 def _question(where: str, row: dict[str, Any], *, keep: bool = False) -> SquadQuestion:
     """A question from its fields, whichever file they came from."""
     name = str(row.get("id", where))
@@ -171,7 +162,12 @@ def _question(where: str, row: dict[str, Any], *, keep: bool = False) -> SquadQu
             f"{where}: answers of question {name!r} cannot be read ({error})",
             hint='Expected [{"text": ..., "answer_start": ...}]; an empty list says: no answer.',
         ) from None
-    if _impossible(where, name, row.get("is_impossible")):
+    said = row.get("is_impossible")
+    known = {"": False, "none": False, "false": False, "0": False, "true": True, "1": True}
+    word = str(said).strip().lower()  # a text "false" (of a csv, say) is no true
+    if word not in known:
+        raise UserError(f"{where}: is_impossible of question {name!r} is {said!r}", hint="Expected true or false.")
+    if known[word]:
         pairs = ()
     kept = {"id": name} | {k: v for k, v in row.items() if k not in ("context", "answers")} if keep else None
     return SquadQuestion(

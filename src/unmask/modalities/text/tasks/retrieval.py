@@ -55,7 +55,12 @@ def read_collection(folder: str | Path) -> Collection:
     documents, queries = _texts(home / "corpus.jsonl"), _texts(home / "queries.jsonl")
     number = {name: i for i, name in enumerate(documents)}
     relevant: dict[str, dict[int, float]] = {}
-    path = _judgements(home)
+    judged = sorted((home / "qrels").glob("*.tsv"))
+    chosen = [path for path in judged if path.stem == "test"] or judged
+    if len(chosen) != 1:
+        names = ", ".join(path.name for path in judged)
+        raise UserError(f"{home / 'qrels'}: {names or 'no .tsv file'}", hint="Expected test.tsv, or one file.")
+    path = chosen[0]
     for where, row in read_rows(path):
         query, document = str(row.get("query-id")), str(row.get("corpus-id"))
         for name, known, file in ((query, queries, "queries.jsonl"), (document, documents, "corpus.jsonl")):
@@ -89,15 +94,6 @@ def _texts(path: Path) -> dict[str, str]:
             raise UserError(f"{where}: _id {name!r} is there twice", hint="Names must differ.")
         found[str(name)] = f"{row.get('title') or ''} {text}".strip()
     return found
-
-
-def _judgements(home: Path) -> Path:
-    found = sorted((home / "qrels").glob("*.tsv"))
-    chosen = [path for path in found if path.stem == "test"] or found
-    if len(chosen) != 1:
-        names = ", ".join(path.name for path in found)
-        raise UserError(f"{home / 'qrels'}: {names or 'no .tsv file'}", hint="Expected test.tsv, or one file.")
-    return chosen[0]
 
 
 def evaluate_retrieval(

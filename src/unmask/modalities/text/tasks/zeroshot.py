@@ -137,7 +137,10 @@ def zero_shot(
         found = prompts.scores([texts[number] for number in readable], one)
         if calibrate == "context":
             found = found - prompts.scores(priors, one).mean(0)
-        scores[readable] += (_level(found) if calibrate == "batch" else found) / len(templates)
+        if calibrate == "batch":  # each label's share averaged over the texts is divided out
+            shares = log_softmax(found, 1)
+            found = shares - (logsumexp(shares, 0) - np.log(max(len(shares), 1)))
+        scores[readable] += found / len(templates)
     rows = [_row(text, labels, s) for text, s in zip(texts, scores, strict=True)]
     about = {"method": prompts.method, "template": templates, "calibrated": calibrate, "cut": cut}
     return rows, about | {"device": str(prompts.model.device), "precision": prompts.model.precision}
@@ -208,9 +211,10 @@ class Prompts:
                 f"labels {first_of(same)}: the same tokens to this model", hint=f"Give other words: {_words_option()}."
             )
         room = self.room(template)
-        cut = [_shortened(model, text, room) for text in texts]
         examples: list[Example] = []
-        for text in cut:
+        for text in map(self.written, texts):
+            whole = tokens.encode([text], specials=False)[0]
+            text = text if len(whole) <= room else text[: int(whole.offsets[max(room, 1) - 1, 1])]
             head, tail = before.replace("{text}", text), after.replace("{text}", text)
             for e, word in zip(tokens.encode([head + w + tail for _, w in flat]), (w for _, w in flat), strict=True):
                 inside = (e.offsets[:, 0] < len(head) + len(word)) & (e.offsets[:, 1] > len(head)) & ~e.special
@@ -291,18 +295,6 @@ def _room(requested: Prompts | Hypotheses, template: str) -> int:
 
 def _words_option() -> str:
     return either("--words LABEL=word,word", "verbalisers={label: [word, ...]}")
-
-
-def _level(scores: np.ndarray) -> np.ndarray:
-    """(texts, labels) log probabilities, each label's share averaged over the texts divided out."""
-    shares = log_softmax(scores, 1)
-    return shares - (logsumexp(shares, 0) - np.log(max(len(shares), 1)))
-
-
-def _shortened(model: TextModel, text: str, room: int) -> str:
-    text = text.replace(BLANK, model.tokenizer.mask_token)
-    e = model.tokenizer.encode([text], specials=False)[0]
-    return text if len(e) <= room else text[: int(e.offsets[max(room, 1) - 1, 1])]
 
 
 def _row(text: str, labels: Sequence[str], scores: np.ndarray) -> dict[str, Any]:

@@ -81,8 +81,14 @@ def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Co
     fixed = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
     density = density_of(settings.density, fixed, settings.spread)
     ratio: Ratio = fixed if density is None else density
+    weight = None
+    if settings.rarity:
+        if cache is None:
+            raise ValueError("rarity needs a corpus to count tokens in")
+        counts = cache.frequencies() + 1.0  # once more than they occur
+        weight = (counts / counts.max()) ** -settings.rarity
     kinds: dict[str, Callable[[Ratio], Selector]] = {
-        "token": lambda r: Uniform(ratio=r) if not settings.rarity else _by_rarity(r, settings.rarity, cache),
+        "token": lambda r: Uniform(ratio=r) if weight is None else Weighted(ratio=r, weight=weight),
         "word": lambda r: Units(ratio=r),
         "span": lambda r: Spans(ratio=r),
         "entity": lambda r: Units(ratio=r),
@@ -92,14 +98,6 @@ def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Co
     return Corruption(
         select=select, replace=replacement, static=settings.static, weigh=weigh_of(settings.loss_weight, density)
     )
-
-
-def _by_rarity(ratio: Ratio, power: float, cache: TokenCache | None) -> Selector:
-    """Tokens weighted by how often they occur in the training text, once more than they do."""
-    if cache is None:
-        raise ValueError("rarity needs a corpus to count tokens in")
-    counts = cache.frequencies() + 1.0
-    return Weighted(ratio=ratio, weight=(counts / counts.max()) ** -power)
 
 
 def measuring_corruption(ratio: float = 0.15) -> Corruption:

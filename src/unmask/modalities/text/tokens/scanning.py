@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -130,7 +130,15 @@ def gathered(folder: Path, plan: Sequence[Portion]) -> Scanned:
             parts.append(found["marks"])
             sizes.append(found["sizes"])
         documents.append(len(parts[-1]))
-        _add(report, json.loads((folder / "scan" / f"{number:06}.json").read_text())["report"], portion)
+        own = json.loads((folder / "scan" / f"{number:06}.json").read_text())["report"]
+        for name in ("empty", "undecodable", "split"):
+            setattr(report, name, getattr(report, name) + own[name])
+        for way, count in own["parted"].items():
+            report.parted[way] = report.parted.get(way, 0) + count
+        for example in own["examples"][: 20 - len(report.examples)]:
+            # Lines of a portion that begins inside a file are counted from there.
+            inside = [p for p in portion if lines_are_counted_anew(p) and example.startswith(f"{p.file}:")]
+            report.examples.append(relined(example, inside[0], lines_before(inside[0])) if inside else example)
     checks = [zlib.crc32(part.tobytes()) for part in parts]
     every = np.concatenate([np.zeros(0, np.uint64), *parts])
     del parts
@@ -146,17 +154,6 @@ def gathered(folder: Path, plan: Sequence[Portion]) -> Scanned:
     report.documents = len(characters) - len(again)
     report.characters = int(characters.sum() - characters[again].sum())
     return Scanned(counts=documents, drop=drop, marks=checks, report=report)
-
-
-def _add(report: ReadReport, found: dict[str, Any], portion: Portion) -> None:
-    for name in ("empty", "undecodable", "split"):
-        setattr(report, name, getattr(report, name) + found[name])
-    for way, count in found["parted"].items():
-        report.parted[way] = report.parted.get(way, 0) + count
-    for example in found["examples"][: 20 - len(report.examples)]:
-        # Lines of a portion that begins inside a file are counted from there.
-        inside = [p for p in portion if lines_are_counted_anew(p) and example.startswith(f"{p.file}:")]
-        report.examples.append(relined(example, inside[0], lines_before(inside[0])) if inside else example)
 
 
 def sample(folder: Path, scanned: Scanned, most: int) -> list[str] | None:
