@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.hashing import hash_keys
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.training.checkpoint import (
     Checkpoint,
     capture_random_state,
@@ -136,12 +136,21 @@ class Processes:
             p.grad = part.view_as(p)
 
 
-def join_others(out: str | Path | None, device: str, *, resume: bool) -> bool:
+def join_others(out: str | Path | None, device: str, *, resume: bool, minutes: float | None = None) -> bool:
     """Before the model is loaded and the data read: find the other processes of a launcher, each on a device of its
-    own. Whether the run in `out` is resumed: unasked, where the same torchrun starts it again."""
+    own. Whether the run in `out` is resumed: unasked, where the same torchrun starts it again.
+
+    Args:
+        minutes: that the run takes; None where steps end it.
+    """
+    if resume and minutes is not None:
+        raise UserError(
+            f"{option('resume', True)} with {option('minutes')}",
+            hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
+        )
     check_launcher()
     on_cpu = resolve_device(device).type == "cpu"
-    if out is not None:
+    if out is not None and minutes is None:
         resume = goes_on(out, cpu=on_cpu) or resume
         if first_of_all():
             note_start(out, cpu=on_cpu)

@@ -136,7 +136,14 @@ class Run:
         alive = others_alive(self.compute.accelerator)
         with alive, tracker as self.tracker, SignalGuard() as self.signals:
             if not self.resumed:
-                self.tracker.event("start", **self._about())
+                self.tracker.event(
+                    "start",
+                    precision=self.compute.precision.name,
+                    reason=self.compute.precision.reason,
+                    device=str(self.compute.device),
+                    expected_memory_mb=round(self.fitted.expected / 1e6),
+                    micro_batches=self.fitted.parts,
+                )
             self._take_steps()
             self._check(None)
             kept = self.step if self.stopped == "signal" else self._finish(save)
@@ -219,7 +226,19 @@ class Run:
         self.slots, self.seconds = self.slots + report.slots, self.seconds + report.seconds
         self.padding.append(report.padding_waste)
         if self.step % self.settings.log_every == 0 or self.step == self.first_step + 1:
-            self.tracker.log(self.step, report.progress, **self._row(report))
+            self.tracker.log(
+                self.step,
+                report.progress,
+                loss=report.loss,
+                accuracy=report.accuracy,
+                slots_per_second=self.slots / max(self.seconds, 1e-9),
+                padding_waste=report.padding_waste,
+                hidden_slots=report.hidden,
+                gradient_norm=report.gradient_norm,
+                epoch=report.epoch,
+                skipped=report.skipped,
+                learning_rate=self.settings.learning_rate * rate(report.progress, self.settings),
+            )
 
     def _check(self, report: StepReport | None) -> None:
         """Stop a run whose gradients stay other than finite. On a GPU the step before is looked at, so that this one
@@ -228,20 +247,6 @@ class Run:
         looked_at, self.unchecked = (self.unchecked, report) if late else (report, None)
         if looked_at is not None:
             self.guard.check(looked_at.gradient_norm)
-
-    def _row(self, report: StepReport) -> dict[str, Any]:
-        """A step's line of metrics.jsonl."""
-        return {
-            "loss": report.loss,
-            "accuracy": report.accuracy,
-            "slots_per_second": self.slots / max(self.seconds, 1e-9),
-            "padding_waste": report.padding_waste,
-            "hidden_slots": report.hidden,
-            "gradient_norm": report.gradient_norm,
-            "epoch": report.epoch,
-            "skipped": report.skipped,
-            "learning_rate": self.settings.learning_rate * rate(report.progress, self.settings),
-        }
 
     def _evaluation_due(self, report: StepReport) -> bool:
         every = self.settings.validate_every
@@ -297,17 +302,6 @@ class Run:
         """Whether the last weights beat those of the best look, judged the same way; not where they are why the run
         stopped."""
         return self.stopped == "finished" and self.early.improves(self.held_out.evaluate(self.tracker, self.step, 1.0))
-
-    def _about(self) -> dict[str, Any]:
-        """What is said of the run at its start."""
-        precision, fitted = self.compute.precision, self.fitted
-        return {
-            "precision": precision.name,
-            "reason": precision.reason,
-            "device": str(self.compute.device),
-            "expected_memory_mb": round(fitted.expected / 1e6),
-            "micro_batches": fitted.parts,
-        }
 
     def _result(self, kept: int) -> RunResult:
         return RunResult(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from unmask.errors import UserError, setting
 from unmask.training.checkpoint import Checkpoint, checkpoints, read_state
@@ -23,6 +26,18 @@ def started_with(folder: Path, name: str) -> Any:
         with contextlib.suppress(UserError):
             return (read_state(path)["extra"].get("fingerprint") or {}).get(name)
     return None
+
+
+def digest(about: Any, *parts: np.ndarray | Tensor) -> str:
+    """A fingerprint of JSON, arrays and tensors: of others it is another one."""
+    content = hashlib.sha256(json.dumps(about, default=str).encode())
+    for part in parts:
+        if isinstance(part, Tensor):  # as bytes: numpy knows no bf16
+            part = part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        array = np.ascontiguousarray(part)
+        content.update(str((array.dtype, array.shape)).encode())
+        content.update(array.data)
+    return content.hexdigest()
 
 
 def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any], folder: Path, *, hint: str) -> None:

@@ -7,7 +7,6 @@ same prediction times.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import time
 from collections import Counter
@@ -37,6 +36,7 @@ from unmask.modalities.events.uses.model import EventModel, load
 from unmask.modalities.events.uses.work import FittedOutcome, OutcomeWork, tells, worth
 from unmask.training.finetune_checkpoints import Stages, StoppedBySignal
 from unmask.training.processes import join_others
+from unmask.training.same_run import digest
 from unmask.writing import training_folder, writes_model, written_folder
 
 
@@ -234,18 +234,9 @@ def work_of(
         weights = loaded.folder.model.state_dict().values()
         found = {
             "settings": compared,
-            "the model": digest(loaded.folder.vocabulary.codes, *(t.cpu().numpy() for t in weights)),
+            "the model": digest(loaded.folder.vocabulary.codes, *weights),
             "the events": digest([events.digest(), events.codes], events.subjects, events.offsets),
             "the labels": digest([], points.subject, points.time, y, held),
         }
         stages = Stages(training_folder(out), seconds=settings.checkpoint_seconds, fingerprint=found, resume=resume)
     return OutcomeWork(loaded, histories, points, target, y, settings, stages)
-
-
-def digest(about: Any, *arrays: np.ndarray) -> str:
-    """Of JSON and arrays: of others it is another one."""
-    content = hashlib.sha256(json.dumps(about).encode())
-    for array in arrays:
-        content.update(str((array.dtype, array.shape)).encode())
-        content.update(np.ascontiguousarray(array).data)
-    return content.hexdigest()

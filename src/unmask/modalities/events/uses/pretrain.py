@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +35,7 @@ from unmask.modalities.events.uses.folder import FORMAT, EventFolder, new_model,
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.same_run import digest
 from unmask.training.settings import TrainSettings, lasting
 
 VISITS = 0.25
@@ -263,14 +263,16 @@ def make_job(
 
 def _fingerprint(histories: Histories, train: np.ndarray, settings: EventSettings) -> dict[str, Any]:
     """What must not change between a run and its resumption: the events, who is learnt from, and most settings."""
-    events, content = histories.events, hashlib.sha256()
-    content.update(json.dumps([events.digest(), events.codes, histories.vocabulary.codes]).encode())
-    for part in (events.subjects, events.offsets, train):
-        content.update(np.ascontiguousarray(part, np.int64).data)
+    events = histories.events
+    about = [events.digest(), events.codes, histories.vocabulary.codes]
     kept = lasting(dataclasses.asdict(settings))
     for name in ("store", "store_folder"):
         kept.pop(name)
-    return {"settings": kept, "the events": content.hexdigest(), "the network": FORMAT}
+    return {
+        "settings": kept,
+        "the events": digest(about, events.subjects, events.offsets, train),
+        "the network": FORMAT,
+    }
 
 
 def write_report(finished: EventRun) -> Path:

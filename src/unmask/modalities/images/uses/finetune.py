@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import hashlib
 import time
 import warnings
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import resolve_precision
 from unmask.training.processes import first_process_first, join_others
+from unmask.training.same_run import digest
 from unmask.training.settings import refuse_unread
 from unmask.training.tracking import Tracker, console_logger
 from unmask.writing import first_of_all, training_folder, writes_model, written_folder
@@ -81,12 +81,7 @@ def finetune_classify(
     """
     settings, out = settings or ClassifierSettings(), Path(out)
     train_settings = settings.train
-    resume = join_others(out, train_settings.device, resume=resume)
-    if resume and train_settings.minutes is not None:
-        raise UserError(
-            f"{option('resume', True)} with {option('minutes')}",
-            hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
-        )
+    resume = join_others(out, train_settings.device, resume=resume, minutes=train_settings.minutes)
     loaded = load(model, device=train_settings.device) if isinstance(model, str | Path) else model
     base: ImageModel = loaded.model if isinstance(loaded, Classifier) else loaded
     store = store_of(settings.store, settings.store_folder or out / "pictures", train_settings, console_logger(console))
@@ -246,7 +241,7 @@ def _checkpointer(out: Path, settings: ClassifierSettings, data: list[Any], *, r
         kept.pop(name)
     train, targets, held = data
     found: dict[str, Any] = {"settings": kept, "the training pictures": content_digest(train)}
-    found["the labels"] = hashlib.sha256(targets.numpy().tobytes()).hexdigest()
+    found["the labels"] = digest([], targets)
     found["the validation pictures"] = None if held is None else content_digest(held)
     folder, seconds = training_folder(out), settings.train.checkpoint_seconds
     return Checkpointer(folder, seconds=seconds, fingerprint=found, resume=resume)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from unmask.training.launcher import goes_on
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.run import EXAMINED, check_run_folder
+from unmask.training.same_run import digest
 from unmask.training.settings import TrainSettings
 from unmask.training.validation import sample
 
@@ -193,7 +193,8 @@ class TextAdaptation(Pretrainable[Adapted]):
             settings = with_overrides(settings, {"slots": longest, "batch_slots": batch})
         self.loaded.tokenizer.require_mask()
         self.settings = settings
-        self._digest = _digest(self.loaded.model)
+        weights = self.loaded.model.state_dict()
+        self._digest = digest(list(weights), *weights.values())
 
     @property
     def train(self) -> TrainSettings:
@@ -366,15 +367,6 @@ def sources_of(
     """The files of some data, and the settings that they are read with."""
     source = resolve([data] if isinstance(data, str) else list(data), out, say)
     return source, settings if plain_text(source) else dataclasses.replace(settings, document="auto")
-
-
-def _digest(model: torch.nn.Module) -> str:
-    """Of a model's names and weights: a run is resumed from the model it was started from."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _measure(model: Any, sets: Mapping[str, Sequence[PackedBatch]], settings: TextSettings) -> dict[str, float | None]:

@@ -86,7 +86,7 @@ def finetune(
         UserError: naming what is wrong in the model, the data or the settings.
     """
     chosen = apply_overrides(settings or TaskSettings(), overrides)
-    resume = join_others(out, chosen.device, resume=resume)
+    resume = join_others(out, chosen.device, resume=resume, minutes=chosen.minutes)
     target = None if out is None else Path(out)
     training = TaskTraining(task, model, chosen, out=target, metric=metric, say=say)
     rows = training.read(train, validation, columns, lenient=lenient)

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import math
 import shutil
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +39,7 @@ from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.launcher import check_one_process
 from unmask.training.precision import resolve_device, resolve_precision
 from unmask.training.processes import Processes
+from unmask.training.same_run import digest
 from unmask.training.settings import refuse_unread, to_dict
 from unmask.training.tracking import Tracker
 from unmask.writing import final_place, first_of_all, temporary_name, training_folder, written_folder
@@ -199,8 +198,8 @@ class TaskTraining:
             resume=resume,
             fingerprint={
                 "settings": {"task": self.task, "metric": self.metric, **chosen},
-                "the training data": zlib.crc32(json.dumps(rows.items, default=str).encode()),
-                "the validation data": zlib.crc32(json.dumps(rows.held_out, default=str).encode()),
+                "the training data": digest(rows.items),
+                "the validation data": digest(rows.held_out),
             },
         )
 
@@ -210,11 +209,6 @@ class TaskTraining:
         checkpointer = self.checkpointer(rows, resume=resume) if out is not None and (checkpoints or resume) else None
         if checkpointer is None:
             refuse_unread(settings, ["checkpoint_seconds"], "without checkpoints")
-        if resume and settings.minutes is not None:
-            raise UserError(
-                f"{option('resume', True)} with {option('minutes')}",
-                hint=f"A run that ends by the clock starts anew: give {option('epochs')} to resume.",
-            )
         resumed = checkpointer.found if checkpointer else None
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(resumed.extra["precision"] if resumed else settings.precision, self.device)
