@@ -9,7 +9,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, overrides
-from unmask.cli.events.uses import Loading, interval_text, legend_line, odd_points, outside_line
+from unmask.cli.events.uses import Loading, interval_text, odd_points, outside_line, result_lines
 from unmask.errors import UserError, suggest
 from unmask.files import check_results
 
@@ -48,41 +48,43 @@ def finetune(
     )
     settings = apply_overrides(OutcomeSettings(), given)
     if task == "next-visit":
-        return _next_visit(model, data, out, settings, resume)
-    if labels is None:
-        raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
-    from unmask.modalities.events.records.histories import unknown_line
-    from unmask.modalities.events.uses.finetune import finetune_outcome
-    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text, worth_rows
+        from unmask.modalities.events.uses.next_visit import finetune_next_visit
 
-    found = finetune_outcome(model, data, labels, out, settings=settings, checkpoints=True, resume=resume).figures
-    about = {"seed": settings.seed, "folder": out}
+        done: Any = finetune_next_visit(model, data, out, settings=settings, checkpoints=True, resume=resume)
+    elif labels is None:
+        raise UserError("finetune outcome without --labels", hint="Give the MEDS task folder with the labels.")
+    else:
+        from unmask.modalities.events.uses.finetune import finetune_outcome
+
+        done = finetune_outcome(model, data, labels, out, settings=settings, checkpoints=True, resume=resume)
+    found = {"seed": settings.seed, "folder": out} | done.figures
     if found["stopped"] == "signal":
-        return Result(about | found)
+        return Result(found)
+    lines = _visit_lines(found) if task == "next-visit" else _outcome_lines(found)
+    lines += [f"model:  {out}", f"report: {out}/report.html"]
+    return Result({"report": f"{out}/report.html"} | found, lines)
+
+
+def _outcome_lines(found: dict[str, Any]) -> list[str]:
+    from unmask.modalities.events.records.histories import unknown_line
+    from unmask.modalities.events.uses.outcome_report import worth_rows
+
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
     lines += [*outside_line(found["outside"]), *odd_points(found), unknown_line(found)]
     for name, count in found.get("unseen_classes", {}).items():
         lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
     if "number" in found:
         lines.append(found["number"]["taken_as"])
-    for name, result in found["results"].items():
-        shown = [f"{k} {figure_text(k, result[k])}" for k in SHOWN if k in result]
-        lines.append(f"{name:24} {'  '.join(shown)}")
-    lines += legend_line(found["results"])
+    lines += result_lines(found["results"])
     if "worth" in found:
         headers, rows = worth_rows(found["worth"])
         lines += [f"worth ({', '.join(headers[1:-1])}):", *("  " + "  ".join(map(str, row)) for row in rows)]
-    lines += [f"model:  {out}", f"report: {out}/report.html"]
-    return Result(about | {"report": f"{out}/report.html"} | found, lines)
+    return lines
 
 
-def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool) -> Result:
-    from unmask.modalities.events.uses.next_visit import PARTS, finetune_next_visit
+def _visit_lines(found: dict[str, Any]) -> list[str]:
+    from unmask.modalities.events.uses.next_visit import PARTS
 
-    found = finetune_next_visit(model, data, out, settings=settings, checkpoints=True, resume=resume).figures
-    about = {"seed": settings.seed, "folder": out}
-    if found["stopped"] == "signal":
-        return Result(about | found)
     lines = [f"{found['training']} patients to train on, {found['held_out']} held out, {found['codes']} codes"]
     lines.append(f"a visit is {found['visit']}; asked about a moment before it begins")
     for name, result in found["results"].items():
@@ -92,9 +94,7 @@ def _next_visit(model: str, data: str, out: str, settings: Any, resume: bool) ->
             if "auroc" in result[part]
         ]
         lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
-    lines.append("higher is better: AUROC; 0.5 is chance")
-    lines += [f"model:  {out}", f"report: {out}/report.html"]
-    return Result(about | {"report": f"{out}/report.html"} | found, lines)
+    return [*lines, "higher is better: AUROC; 0.5 is chance"]
 
 
 def predict(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,10 +126,10 @@ def embed(
     else:
         write_array([array], len(array), out)
         write_predictions(ids, beside)
+    outside = 0 if points is None else points.outside
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}; ids in the same order: {beside}"]
-    lines += [*outside_line(0 if points is None else points.outside), unknown_line(loaded.unknown)]
-    found = {"out": out, "rows": len(array), "shape": list(array.shape), "ids": beside}
-    found["outside"] = 0 if points is None else points.outside
+    lines += [*outside_line(outside), unknown_line(loaded.unknown)]
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), "ids": beside, "outside": outside}
     return Result(found | loaded.unknown, lines, loaded)
 
 
@@ -142,7 +142,6 @@ def evaluate(
 ) -> Result:
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
     from unmask.modalities.events.records.histories import unknown_line
-    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text
 
     if labels is None or len(data) != 1:
         raise UserError(
@@ -156,16 +155,8 @@ def evaluate(
     trained = [f"{found['trained']:,} points left out: their patients trained the head"] if found["trained"] else []
     if found["trained"] is None:
         trained = [f"warning: {text}: these figures may be of training patients" for text in found["warnings"]]
-    lines += [
-        *outside_line(found["outside"]),
-        *odd_points(found),
-        *trained,
-        unknown_line(loaded.unknown),
-    ]
-    for name, result in found["results"].items():
-        shown = [f"{k} {figure_text(k, result[k])}{interval_text(result, k)}" for k in SHOWN if k in result]
-        lines.append(f"{name:24} {'  '.join(shown)}")
-    lines += legend_line(found["results"])
+    lines += [*outside_line(found["outside"]), *odd_points(found), *trained, unknown_line(loaded.unknown)]
+    lines += result_lines(found["results"], interval_text)
     return Result(found | loaded.unknown, lines, loaded)
 
 
@@ -251,9 +242,13 @@ def interval_text(result: dict[str, Any], name: str) -> str:
     return f" ({figure_text(name, low_high[0])} to {figure_text(name, low_high[1])})" if low_high else ""
 
 
-def legend_line(results: dict[str, dict[str, Any]]) -> list[str]:
-    """Which direction of the figures shown is good, and what stands beside the model."""
-    from unmask.modalities.events.uses.outcome_report import SHOWN
+def result_lines(results: Mapping[str, dict[str, Any]], interval: Callable[..., str] = lambda *_: "") -> list[str]:
+    """The figures of each outcome, with their intervals, and which direction of them is good."""
+    from unmask.modalities.events.uses.outcome_report import SHOWN, figure_text
 
+    lines = []
+    for name, result in results.items():
+        shown = [f"{k} {figure_text(k, result[k])}{interval(result, k)}" for k in SHOWN if k in result]
+        lines.append(f"{name:24} {'  '.join(shown)}")
     words = legend(k for k in SHOWN if any(k in r for r in results.values()))
-    return [words] if words else []
+    return [*lines, words] if words else lines

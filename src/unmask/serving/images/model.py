@@ -149,8 +149,6 @@ def _classify(loaded: Classifier, model: ImageModel, limits: Limits) -> Verb:
 
 
 def _image_classification(verb: Verb) -> Verb:
-    import base64
-
     def answer(found: Any, body: Any) -> Any:
         row = found["results"][0]
         if "probabilities" not in row:

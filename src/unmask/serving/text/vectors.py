@@ -26,7 +26,7 @@ def verbs(model: TextModel, limits: Limits) -> dict[str, Verb]:
 def embedding(
     model: TextModel,
     texts: Sequence[str],
-    finish: Callable[[np.ndarray, list[str]], Any],
+    finish: Callable[[np.ndarray, int, list[str]], Any],
     *,
     truncate: bool,
     pooling: str | None = None,
@@ -34,7 +34,7 @@ def embedding(
     prompt: str | None = None,
     prompt_name: str | None = None,
 ) -> Work:
-    """Texts to embed, tokenised, and what is made of their vectors, (texts, width), and of the warnings.
+    """Texts to embed, tokenised, and what is made of their vectors, (texts, width), count of tokens, and warnings.
 
     Args:
         truncate: cut texts that are longer than the model reads, instead of refusing them.
@@ -62,7 +62,9 @@ def embedding(
         items=list(zip(texts, ids, strict=True)),
         slots=lengths,
         run=run,
-        finish=lambda found: finish(np.stack(found) if len(found) else np.zeros((0, 0), np.float32), warnings),
+        finish=lambda found: finish(
+            np.stack(found) if len(found) else np.zeros((0, 0), np.float32), sum(lengths), warnings
+        ),
         together=("embed", chosen, normalise, unpooled),
     )
 
@@ -73,28 +75,16 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
 
     def prepare(body: Any) -> Work:
         texts, dimensions = listed(body["texts"], limits), body["dimensions"]
-        work: list[Work] = []
 
-        def finish(found: np.ndarray, warnings: list[str]) -> dict[str, Any]:
+        def finish(found: np.ndarray, tokens: int, warnings: list[str]) -> dict[str, Any]:
             if dimensions is not None and len(found):
                 found = found[:, :dimensions]
                 if body["normalise"] or (body["normalise"] is None and sentences.normalise):
                     found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-            return {"embeddings": np.ascontiguousarray(found), "tokens": sum(work[0].slots), "warnings": warnings}
+            return {"embeddings": np.ascontiguousarray(found), "tokens": tokens, "warnings": warnings}
 
-        work.append(
-            embedding(
-                model,
-                texts,
-                finish,
-                truncate=body["truncate"],
-                pooling=body["pooling"],
-                normalise=body["normalise"],
-                prompt=body["prompt"],
-                prompt_name=body["prompt_name"],
-            )
-        )
-        return work[0]
+        how = {name: body[name] for name in ("truncate", "pooling", "normalise", "prompt", "prompt_name")}
+        return embedding(model, texts, finish, **how)
 
     return Verb(
         about="One vector per text, order kept.",
@@ -119,7 +109,7 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
 
 def _similarity(model: TextModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
-        def finish(found: np.ndarray, warnings: list[str]) -> dict[str, Any]:
+        def finish(found: np.ndarray, _: int, warnings: list[str]) -> dict[str, Any]:
             return {"similarities": sentences.alike(found[:1], found[1:])[0].tolist(), "warnings": warnings}
 
         texts = listed([body["text"], *body["others"]], limits)
