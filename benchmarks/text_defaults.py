@@ -130,7 +130,7 @@ def cell(arguments: argparse.Namespace) -> dict:
 def ours(arguments, train, test, began):
     import tempfile
 
-    from unmask.modalities.text.tasks.finetune import finetune, opened, predicted
+    from unmask.modalities.text.tasks.finetune import finetune, opened, predict_items
 
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "m"
@@ -138,7 +138,7 @@ def ours(arguments, train, test, began):
         found = finetune(task, arguments.model, train, out=out, seed=arguments.seed, say=print)
         spent = time.process_time() - began
         folder, work = opened(out, device="auto", precision="auto")
-        predictions = predicted(folder, work, test)
+        predictions = predict_items(folder, work, test)
     return predictions, work, spent, {"kept": found["kept"], "comparison": found["comparison"]}
 
 

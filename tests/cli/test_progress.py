@@ -49,13 +49,13 @@ def test_predictions_are_made_and_written_in_parts(tmp_path, capsys, monkeypatch
     labelled = [(text, "ab"[i % 2]) for i, text in enumerate(texts)]
     finetune("classify", model, labelled, out=tmp_path / "c", steps=2, precision="fp32")
     (tmp_path / "t.txt").write_text("\n".join([*texts, " ", *texts]))
-    sizes, really = [], tuning.predicted
+    sizes, really = [], tuning.predict_items
 
     def watched(folder, task, items, **options):
         sizes.append(len(items))
         return really(folder, task, items, **options)
 
-    monkeypatch.setattr(tuning, "predicted", watched)
+    monkeypatch.setattr(tuning, "predict_items", watched)
     found = []
     for part in (1024, 7):
         monkeypatch.setattr(common, "PART", part)

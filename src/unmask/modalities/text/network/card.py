@@ -81,6 +81,11 @@ def card(files: Path, run: Path) -> Card:
     if settings and "adapted_from" in about:
         what += f", adapted from {model_name(about['adapted_from'])} to other texts"
     what += f": {_shape(config)}."
+    without = ""
+    if onnx:
+        without = "model.onnx runs in onnxruntime; the inputs are those of the tokenizer in this folder."
+    elif visible_only:
+        without = "transformers loads the encoder; the decoder that predicts hidden tokens is unmask's own."
     return Card(
         what=what,
         loaded_by="transformers" if not onnx else "unmask",
@@ -104,7 +109,7 @@ def card(files: Path, run: Path) -> Card:
             commands=commands,
             python=python,
             transformers="" if onnx else _transformers(config, text, fills and not visible_only),
-            without_unmask=_without_unmask(visible_only, onnx),
+            without_unmask=without,
         ),
     )
 
@@ -201,14 +206,6 @@ def _task_in_transformers(kind: str) -> str:
     tag = PIPELINES.get(kind)
     example = '(question="Who wrote it?", context="Ada wrote it.")' if kind == "answer" else '("a text")'
     return f'from transformers import pipeline\n\npipeline("{tag}", MODEL){example}' if tag else ""
-
-
-def _without_unmask(visible_only: bool, onnx: bool) -> str:
-    if onnx:
-        return "model.onnx runs in onnxruntime; the inputs are those of the tokenizer in this folder."
-    if visible_only:
-        return "transformers loads the encoder; the decoder that predicts hidden tokens is unmask's own."
-    return ""
 
 
 MOST_TOKENS = 2_000_000

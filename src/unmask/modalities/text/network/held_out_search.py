@@ -65,13 +65,8 @@ class Search:
 
 @dataclass(frozen=True)
 class HeldOutSearch:
-    """Two searches with no text in common, and none of the training texts.
-
-    Attributes:
-        chosen: that weights are chosen by.
-        judged: that the chosen weights are judged on.
-        learnt: training texts, for the counts of words.
-    """
+    """Two searches with no text in common, that weights are `chosen` by and `judged` on, and none of the texts `learnt`
+    from, which counts of words are taken of."""
 
     chosen: Search
     judged: Search

@@ -18,11 +18,6 @@ _LONGEST_ROW = 256 << 20
 """A row of .jsonl or .csv cannot be parsed in pieces: beyond this many bytes it is refused, not read into memory."""
 
 
-def _column_option() -> str:
-    more = f" (of evaluate: {option('column', 'NAME')})" if flags_are_named() else ""
-    return setting("column", "NAME") + more
-
-
 def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
     columns = [str(c) for c in columns]
     there = ", ".join(columns[:20]) or "no columns"
@@ -33,7 +28,8 @@ def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
     for name in COLUMNS:
         if name in columns:
             return name
-    raise UserError(f"{where}: no text column among {there}", hint=f"Name it with {_column_option()}.")
+    more = f" (of evaluate: {option('column', 'NAME')})" if flags_are_named() else ""
+    raise UserError(f"{where}: no text column among {there}", hint=f"Name it with {setting('column', 'NAME')}{more}.")
 
 
 def _text(value: Any, where: str) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask.core.batch import pack
 from unmask.evaluation.charts import table
 from unmask.evaluation.classes import SHOWN, class_figures, class_lines, class_table, confusion_table, share
-from unmask.evaluation.labels import label_figures, label_lines, label_table
+from unmask.evaluation.labels import label_figures, label_lines
 from unmask.evaluation.meanings import good
 from unmask.evaluation.report import Report, training_curves
 from unmask.modalities.text.tasks.classify import Classify, names_of
@@ -96,15 +96,27 @@ def _classes(report: Report, task: Classify, predictions: Sequence[dict[str, Any
     """Scores of each label, of classes the worst first, and which class is taken for which."""
     if task.problem == "regression":
         return
-    found = figures(task, predictions, items)["figures"]
-    if task.problem == "multi":
-        report.section("By label", label_table(found))
+    truth = [names_of(item) for item in items]
+    if task.problem == "multi":  # counts alone: intervals of areas take longer than many a training
+        rows = []
+        for label in task.labels:
+            there = np.array([label in names for names in truth])
+            guessed = np.array([label in p["labels"] for p in predictions])
+            found = [share(there, guessed), share(guessed, there)]
+            precision, recall = (one["value"] if one else 0.0 for one in found)
+            f1 = 2 * precision * recall / (precision + recall) if precision else 0.0
+            rows.append((label, int(there.sum()), int(guessed.sum()), precision, recall, f1))
+        rows.sort(key=lambda row: row[-1])
+        report.section("By label", table(("label", "rows", "predicted", "precision", "recall", "F1"), rows[:100]))
         return
-    confusion = confusion_table(found, task.labels)
-    found["by_class"].sort(key=lambda row: row["f1"]["value"] if row["f1"] else 0.0)
-    report.section("By label", class_table(found | {"by_class": found["by_class"][:100]}))
+    chance = np.array([[p["probabilities"][name] for name in task.labels] for p in predictions])
+    number = np.array([task.number[names[0]] for names in truth])
+    figured = class_figures(number, chance, task.labels, groups=groups_of(items))
+    confusion = confusion_table(figured, task.labels)
+    figured["by_class"].sort(key=lambda row: row["f1"]["value"] if row["f1"] else 0.0)
+    report.section("By label", class_table(figured | {"by_class": figured["by_class"][:100]}))
     if len(task.labels) > SHOWN:
-        pairs = Counter((names_of(i)[0], p["label"]) for i, p in zip(items, predictions, strict=True))
+        pairs = Counter((names[0], p["label"]) for names, p in zip(truth, predictions, strict=True))
         mixed = [(t, g, n) for (t, g), n in pairs.most_common() if t != g][:30]
         confusion = table(("true", "predicted", "rows"), mixed)
     report.section("Confusion", confusion)

@@ -70,14 +70,15 @@ def as_sentences(
     if isinstance(data, str | Path):
         path = Path(data)
         kind = suffix_of(path)
-        if kind in (".jsonl", ".ndjson", ".json", ".parquet", ".csv") or str(data).startswith("hf:"):
+        by_row = kind in (".jsonl", ".ndjson", ".json", ".parquet", ".csv")
+        if by_row or str(data).startswith("hf:"):
             if other := {part: name for part, name in columns.named.items() if part != "group"}:
                 given = naming(**other)
                 raise UserError(
                     f"{data}: {given}: columns of a CoNLL file, by number",
                     hint="Rows of tagged texts have their own: text and entities, or tokens and tags.",
                 )
-            found = noted.each(read_rows(data), lambda where, row: grouped(where, row))
+            found = noted.each(read_rows(data), grouped)
         elif kind == ".txt" and not labelled and not (columns.text or _columns_in(path)):
             lines = split_lines(read_text(path, hint=GIVE))
             if not lines:
@@ -86,7 +87,7 @@ def as_sentences(
         else:
             refuse_group(columns, "CoNLL")
             found = read_conll(path, noted, columns=columns, labelled=labelled)
-        noted.settle("rows" if kind in (".jsonl", ".ndjson", ".json", ".parquet", ".csv") else "lines")
+        noted.settle("rows" if by_row else "lines")
         if not found:
             raise UserError(f"{data}: no sentences", hint="Each line holds a word and its tag.")
         return found if labelled else [dataclasses.replace(s, row=s.row or {"text": s.text}) for s in found]

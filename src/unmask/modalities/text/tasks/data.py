@@ -59,7 +59,6 @@ class Problems:
     Attributes:
         lenient: leave such rows out and say so, instead of refusing them.
         offered: whether the caller could ask for that.
-        say: called with what was left out.
         found: (where, what is wrong, what to do).
         mended: what was put right, and how often.
     """
@@ -355,8 +354,15 @@ def _separated(
         if twice := [name for name in lowered if name and lowered.count(name) > 1]:
             raise UserError(f"{path}:1: column {twice[0]!r} is there twice", hint="Rename one of them.")
     else:
-        width = len(lines[0][1])
-        names = {1: ["text"], 2: ["text", "label"], 3: ["text", "text2", "label"]}.get(width) or _cola(lines, path)
+        width, usual = len(lines[0][1]), {1: ["text"], 2: ["text", "label"], 3: ["text", "text2", "label"]}
+        if width == 4 and all(cells[1] in ("0", "1") for _, cells in lines[:50] if len(cells) == 4):
+            usual[4] = ["source", "label", "mark", "text"]  # CoLA's published layout has no header
+        if width not in usual:
+            raise UserError(
+                f"{path}:1: no header with a known column name ({', '.join(lines[0][1])[:80]})",
+                hint="Expected columns text[,text2],label in the first line.",
+            )
+        names = usual[width]
     rows = []
     for n, cells in [*lines, *reversed(below)]:
         if len(cells) != len(names) and broken is not None:
@@ -369,16 +375,6 @@ def _separated(
             )
         rows.append((f"{path}:{n}", dict(zip(names, cells, strict=True))))
     return rows, headed
-
-
-def _cola(lines: Sequence[tuple[int, list[str]]], path: Path) -> list[str]:
-    """CoLA's published layout has no header: source, label, the author's mark, sentence."""
-    if len(lines[0][1]) == 4 and all(cells[1] in ("0", "1") for _, cells in lines[:50] if len(cells) == 4):
-        return ["source", "label", "mark", "text"]
-    raise UserError(
-        f"{path}:1: no header with a known column name ({', '.join(lines[0][1])[:80]})",
-        hint="Expected columns text[,text2],label in the first line.",
-    )
 
 
 def _listed(column: str | Sequence[str] | None) -> list[str]:

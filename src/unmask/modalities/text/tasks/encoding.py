@@ -23,7 +23,6 @@ class Prepared:
     """Items made into examples.
 
     Attributes:
-        items: as read.
         examples: one or more per item, in the items' order.
         groups: for each item the numbers of its examples; a step takes whole items.
         extra: whatever the task remembers about them (targets, windows).

@@ -179,7 +179,7 @@ def predictions(
     folder: TaskFolder, task: TextTask, items: Sequence[Any], watch: Callable[[int, int], None] | None = None
 ) -> list[dict[str, Any]]:
     """The second half of `predict`, of all items or some."""
-    found = predicted(folder, task, items, watch=watch)
+    found = predict_items(folder, task, items, watch=watch)
     return [
         _carried(item) | (dict.fromkeys(row) if has_no_text(item) else row)
         for item, row in zip(items, found, strict=True)
@@ -198,7 +198,7 @@ def _carried(item: Any) -> dict[str, Any]:
     )  # JSON has no NaN
 
 
-def predicted(
+def predict_items(
     folder: TaskFolder,
     task: TextTask,
     items: Sequence[Any],
@@ -254,7 +254,7 @@ def evaluate(
     items = _read_for(task, data, columns, say, labelled=True, problems=problems)
     items = problems.each(((getattr(item, "where", ""), item) for item in items), lambda _, item: task.known(item))
     problems.settle("rows")
-    predictions = predicted(folder, task, items, labelled=True, watch=watch)
+    predictions = predict_items(folder, task, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     low, high = metric_interval(task, predictions, items, draws=draws, seed=seed)
     return {

@@ -17,7 +17,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.data import Item, read_rows
-from unmask.modalities.text.tasks.finetune import finetune, opened, predicted
+from unmask.modalities.text.tasks.finetune import finetune, opened, predict_items
 from unmask.writing import temporary_folder, written
 
 
@@ -28,7 +28,6 @@ class Glue:
     Attributes:
         text, text2, label: spellings of the columns, the published one first.
         metrics: names as in `scorers`; the score is the mean of all.
-        out: name of the leaderboard's file.
         names: what the leaderboard calls labels that some copies of the files number: 0, 1, ...
     """
 
@@ -165,7 +164,7 @@ def evaluate_glue(
             )
             device, precision = run["device"], run["precision"]
             tuned = opened(place, device=device, precision=precision)
-            metrics = score(glue, predicted(*tuned, held), held)
+            metrics = score(glue, predict_items(*tuned, held), held)
             results[name] = {"metric": "+".join(metrics), "value": float(np.mean(list(metrics.values()))), **metrics}
             results[name]["seconds"] = run["train_seconds"]
             say(f"{name}: " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
@@ -174,7 +173,7 @@ def evaluate_glue(
                 test = root / name / read
                 if out is not None and test.exists():
                     items = read_glue(test, glue, labelled=False)
-                    write_test(Path(out) / written, predicted(*tuned, items), glue)
+                    write_test(Path(out) / written, predict_items(*tuned, items), glue)
     mean = float(np.mean([row["value"] for row in results.values()]))
     return {"tasks": results, "mean": mean, "device": device, "precision": precision}
 

@@ -51,8 +51,6 @@ def fit(
         target: (n, k): one-hot, 0 and 1, numbers, or (pointer) 1 in the row of each segment that is meant.
         weights: of the rows (not for pointer), mean 1.
         segments: pointer: where each segment's rows begin, ascending from 0.
-        start: a solution nearby.
-        steps: most iterations.
     """
     from scipy.optimize import minimize
 

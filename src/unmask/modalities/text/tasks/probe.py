@@ -78,8 +78,6 @@ def start_classifier(
 
     Args:
         target: class numbers, (n, labels) of 0 and 1, or numbers, by `kind`.
-        slots: of a row of the encoder's batches.
-        weights: of the rows.
         chosen: use this pooling and C, and do not choose.
     """
     head = head_of(model)

@@ -75,7 +75,7 @@ class TokenCache:
         return ids, units
 
     def frequencies(self, most: int | None = None) -> np.ndarray:
-        """Count of each token in the training split."""
+        """Count of each token in the training split; `most`: of `pieces`."""
         counts = np.zeros(self.meta["vocabulary"], np.int64)
         for tokens, _ in self.pieces(most):
             counts += np.bincount(tokens, minlength=len(counts))

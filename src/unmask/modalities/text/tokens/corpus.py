@@ -56,7 +56,12 @@ def build_tokenizer(
     """
     if settings.tokenizer is not None:
         return given_tokenizer(settings)
-    mark, key = out / ".tokenizer.key", _tokenizer_key(data, settings)
+    # The same command, started again after a kill, need not train it again.
+    names = ("tokenizer_kind", "vocabulary", "lowercase", "strip_accents", "column", "document", "holdout")
+    chosen = {name: getattr(settings, name) for name in names}
+    made_of = [__version__, TOKENIZER_CHARACTERS, settings.train.seed, chosen, content_key(data)]
+    key = hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
+    mark = out / ".tokenizer.key"
     made = mark.read_text().strip() if mark.exists() else ""
     named = any(map(on_hub, data))  # nothing says that it is what it was
     if (out / "tokenizer.json").exists() and (reuse or (made == key and not named)):
@@ -111,15 +116,6 @@ def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[s
     if made.vocab_size < settings.vocabulary:
         say(f"the text holds enough for {made.vocab_size} of them")
     return made
-
-
-def _tokenizer_key(data: Sequence[str], settings: TextSettings) -> str:
-    """Hash of what a trained tokenizer comes from: the same command, started again after a kill, need not train it
-    again."""
-    names = ("tokenizer_kind", "vocabulary", "lowercase", "strip_accents", "column", "document", "holdout")
-    chosen = {name: getattr(settings, name) for name in names}
-    made_of = [__version__, TOKENIZER_CHARACTERS, settings.train.seed, chosen, content_key(data)]
-    return hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
 
 
 def build_cache(

@@ -52,10 +52,8 @@ class PreparedText:
 
     Attributes:
         folder: where it lies; what `pretrain` takes as data.
-        settings: those that it was prepared with.
         counts: documents, copies left out ("duplicates"), examples, those held out, tokens, shards and bytes.
         workers: how many worked side by side.
-        seconds: that this call took.
         stages: seconds of each stage: "scan" (all workers), "decide" (copies), "tokenizer", "tokenise" (all workers)
             and "index"; none where nothing was left to do.
         tokens_per_second: of this call's tokenising, all workers together; None where nothing was left to do.
