@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, log_softmax
 
+from unmask.modalities.table.survival.estimators import maximum
+
 RIDGE = 1e-5
 """Share that is added to the diagonal of linear regressions, as in R's mice: collinear predictors stay solvable."""
 PRIOR = 0.04
 """Precision of the normal prior of logistic coefficients (deviation 5): keeps perfectly predicted levels finite."""
-STEPS = 25
 DONORS, KERNEL = 128, 0.4
 """Donors of one row in predictive mean matching at most; the deviation of the kernel that weighs them by the distance
 of their predicted means, in residual deviations."""
@@ -91,7 +92,21 @@ def draw_shares(
         estimate = start.estimate
     else:
         estimate = _first(number, x.shape[1], size, kind)
-    estimate, information = _newton(estimate, x, number, size, kind)
+    prior = np.full(len(estimate), PRIOR)
+    prior[slice(0, size - 1) if kind == "ordinal" else slice(None, None, x.shape[1])] = 1e-4  # thresholds, constants
+
+    def height(parameters: np.ndarray) -> float:
+        if kind == "ordinal" and (np.diff(parameters[: size - 1]) <= 0).any():
+            return -np.inf
+        likely = _log_shares(parameters, x, size, kind)[np.arange(len(x)), number].sum()
+        return float(likely - 0.5 * (prior * parameters**2).sum())
+
+    def derivatives(parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        of = _ordinal_derivatives if kind == "ordinal" else _multinomial_derivatives
+        slope, information = of(parameters, x, number, size)
+        return slope - prior * parameters, information + np.diag(prior)
+
+    estimate, information = maximum(estimate, height, derivatives, steps=25, enough=1e-6)
     factor = np.linalg.cholesky(information)
     for scale in (1.0, 0.5, 0.25, 0.0):  # thresholds must stay in order
         drawn = estimate + scale * np.linalg.solve(factor.T, rng.standard_normal(len(estimate)))
@@ -132,53 +147,11 @@ def _ordered(parameters: np.ndarray, x: np.ndarray, size: int) -> tuple[np.ndarr
     return share, upto, at
 
 
-def _newton(
-    parameters: np.ndarray, x: np.ndarray, number: np.ndarray, size: int, kind: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """The posterior's mode and the precision there."""
-    prior = np.full(len(parameters), PRIOR)
-    if kind == "ordinal":
-        prior[: size - 1] = 1e-4
-    else:
-        prior[:: x.shape[1]] = 1e-4
-    value = _height(parameters, x, number, size, kind, prior)
-    information = np.eye(len(parameters))
-    for _ in range(STEPS):
-        slope, information = _derivatives(parameters, x, number, size, kind)
-        slope, information = slope - prior * parameters, information + np.diag(prior)
-        move = np.linalg.solve(information, slope)
-        scale = 1.0
-        while scale > 1e-4:
-            new = _height(parameters + scale * move, x, number, size, kind, prior)
-            if np.isfinite(new) and new >= value - 1e-9:
-                break
-            scale /= 2
-        else:
-            break
-        parameters = parameters + scale * move
-        settled = abs(new - value) < 1e-6 * (abs(value) + 1)
-        value = new
-        if settled:
-            break
-    return parameters, information
-
-
-def _height(
-    parameters: np.ndarray, x: np.ndarray, number: np.ndarray, size: int, kind: str, prior: np.ndarray
-) -> float:
-    if kind == "ordinal" and (np.diff(parameters[: size - 1]) <= 0).any():
-        return -np.inf
-    likely = _log_shares(parameters, x, size, kind)[np.arange(len(x)), number].sum()
-    return float(likely - 0.5 * (prior * parameters**2).sum())
-
-
-def _derivatives(
-    parameters: np.ndarray, x: np.ndarray, number: np.ndarray, size: int, kind: str
+def _multinomial_derivatives(
+    parameters: np.ndarray, x: np.ndarray, number: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Gradient of the log-likelihood, and its expected information."""
-    if kind == "ordinal":
-        return _ordinal_derivatives(parameters, x, number, size)
-    share = np.exp(_log_shares(parameters, x, size, kind))[:, 1:]
+    share = np.exp(_log_shares(parameters, x, size, "multinomial"))[:, 1:]
     own = (number[:, None] == np.arange(1, size)).astype(float)
     slope = ((own - share).T @ x).ravel()
     width = x.shape[1]

@@ -10,6 +10,7 @@ without `entry`, from the start. Events are 0 where censored; above 0 an event h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,7 +62,6 @@ def fit_cox(
     ridge: float = 0.0,
     weight: np.ndarray | None = None,
     start: np.ndarray | None = None,
-    iterations: int = 40,
 ) -> Cox:
     """Cox regression by Newton's method; tied events by Efron's method (see `PartialLikelihood`).
 
@@ -83,29 +83,50 @@ def fit_cox(
         entry = None if entry is None else entry[keep]
     if not (event > 0).any():
         raise ValueError("no event to regress on")
-    likelihood = PartialLikelihood(x, time, event, entry=entry, weight=weight)
+    likelihood = PartialLikelihood(x, time, event, entry=entry, weight=weight, ridge=ridge)
     beta = np.zeros(x.shape[1]) if start is None else start
-    value, gradient, hessian = likelihood.derivatives(beta, ridge)
-    for _ in range(iterations):
-        move = np.linalg.lstsq(hessian + 1e-9 * np.eye(len(beta)), gradient, rcond=None)[0]
-        scale = 1.0
-        while scale > 1e-4:
-            new = likelihood.derivatives(beta + scale * move, ridge)
-            if np.isfinite(new[0]) and new[0] >= value - 1e-9:
-                break
+    small = 1e-9 * np.eye(len(beta))
+    beta, _ = maximum(
+        beta, likelihood.value, likelihood.derivatives, solve=lambda h, g: np.linalg.lstsq(h + small, g, rcond=None)[0]
+    )
+    covariance = np.linalg.pinv(likelihood.derivatives(beta)[1])
+    return Cox(beta=beta, covariance=covariance, log_likelihood=likelihood.value(beta))
+
+
+def maximum(
+    x: np.ndarray,
+    height: Callable[[np.ndarray], float],
+    derivatives: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    *,
+    steps: int = 40,
+    enough: float = 1e-9,
+    solve: Callable[[np.ndarray, np.ndarray], np.ndarray] = np.linalg.solve,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where a height is greatest, by Newton's method with steps halved until they do not fall, and the information
+    (minus the second derivatives) from which the last step was made.
+
+    Args:
+        x: to start from.
+        derivatives: slope and information.
+        enough: the share of the height that a last step gains at most.
+    """
+    value, information = height(x), np.eye(len(x))
+    for _ in range(steps):
+        slope, information = derivatives(x)
+        move, scale = solve(information, slope), 1.0
+        while not (np.isfinite(new := height(x + scale * move)) and new >= value - 1e-9):
             scale /= 2
-        else:
+            if scale <= 1e-4:
+                return x, information
+        x, before, value = x + scale * move, value, new
+        if abs(value - before) < enough * (abs(before) + 1):
             break
-        beta = beta + scale * move
-        done = abs(new[0] - value) < 1e-9 * (abs(value) + 1)
-        value, gradient, hessian = new
-        if done:
-            break
-    return Cox(beta=beta, covariance=np.linalg.pinv(hessian), log_likelihood=float(value))
+    return x, information
 
 
 class PartialLikelihood:
-    """Cox's partial likelihood of some rows and its derivatives; tied events by Efron's method.
+    """Cox's partial likelihood of some rows, less 1/2 ridge |beta|^2, and its derivatives; tied events by Efron's
+    method.
 
     Efron's method, on five rows at risk of which the first three have their event at the same time. Write r1 .. r5 for
     their relative risks (exp of the linear predictor), S = r1 + .. + r5 and T = r1 + r2 + r3. The three events happened
@@ -135,12 +156,14 @@ class PartialLikelihood:
         *,
         entry: np.ndarray | None = None,
         weight: np.ndarray | None = None,
+        ridge: float = 0.0,
     ) -> None:
         order = np.argsort(time, kind="stable")
         self.x, time = x[order], time[order]
         self.weight = np.ones(len(x)) if weight is None else weight[order]
         self.died = np.flatnonzero(event[order] > 0)
-        at, self.group = np.unique(time[self.died], return_inverse=True)
+        self.at, self.group = np.unique(time[self.died], return_inverse=True)
+        at, self.ridge = self.at, ridge
         self.until = np.searchsorted(at, time, side="right")
         """Number of event times up to the end of each row's follow-up, which rises from row to row."""
         self.first = np.searchsorted(time, at, side="left")
@@ -153,8 +176,9 @@ class PartialLikelihood:
             self.first_later = np.searchsorted(entry[self.later], at, side="left")
         # One line per event; the k-th of n tied events (k from 0) takes off k / n of their risks.
         ties = np.bincount(self.group, minlength=len(at))
+        self.firsts = np.cumsum(ties) - ties
         self.line = np.repeat(np.arange(len(at)), ties)
-        rank = np.arange(len(self.line)) - np.repeat(np.cumsum(ties) - ties, ties)
+        rank = np.arange(len(self.line)) - np.repeat(self.firsts, ties)
         self.part = rank / ties[self.line]
         self.share = (np.bincount(self.group, self.weight[self.died], len(at)) / np.maximum(ties, 1))[self.line]
 
@@ -166,30 +190,33 @@ class PartialLikelihood:
         late = np.concatenate([np.cumsum(values[self.later][::-1], 0)[::-1], np.zeros_like(values[:1])])
         return total - late[self.first_later]
 
+    def baseline(self, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Event times, the deaths at each, and the summed risks of the rows at risk then."""
+        risk = self.weight * np.exp(np.clip(self.x @ beta, -30, 30))
+        return self.at, np.bincount(self.group, self.weight[self.died], len(self.at)), self._at_risk(risk)
+
     def value(self, beta: np.ndarray) -> float:
         eta = np.clip(self.x @ beta, -50, 50)
         risk = self.weight * np.exp(eta)
         tied = np.bincount(self.group, risk[self.died], len(self.first))
-        total = self._at_risk(risk)[self.line] - self.part * tied[self.line]
-        return float(self.weight[self.died] @ eta[self.died] - self.share @ np.log(np.maximum(total, 1e-300)))
+        total = np.maximum(self._at_risk(risk)[self.line] - self.part * tied[self.line], 1e-300)
+        value = float(self.weight[self.died] @ eta[self.died] - self.share @ np.log(total))
+        return value - 0.5 * self.ridge * float(beta @ beta)
 
-    def derivatives(self, beta: np.ndarray, ridge: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """The penalised log-likelihood, its gradient, and minus its second derivatives."""
+    def derivatives(self, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The gradient of `value`, and minus its second derivatives."""
         x, died, line, part, p = self.x, self.died, self.line, self.part, len(beta)
-        eta = np.clip(x @ beta, -50, 50)
-        risk = self.weight * np.exp(eta)
+        risk = self.weight * np.exp(np.clip(x @ beta, -50, 50))
         wx = risk[:, None] * x
         tied0 = np.bincount(self.group, risk[died], len(self.first))
-        tied1 = np.zeros((len(self.first), p))
-        np.add.at(tied1, self.group, wx[died])
+        tied1 = np.add.reduceat(wx[died], self.firsts, axis=0)
         a0 = np.maximum(self._at_risk(risk)[line] - part * tied0[line], 1e-300)
         mean = (self._at_risk(wx)[line] - part[:, None] * tied1[line]) / a0[:, None]
         rate = self.share / a0
-        value = float(self.weight[died] @ eta[died] - self.share @ np.log(a0)) - 0.5 * ridge * float(beta @ beta)
-        gradient = self.weight[died] @ x[died] - self.share @ mean - ridge * beta
+        gradient = self.weight[died] @ x[died] - self.share @ mean - self.ridge * beta
         # How much each row's square counts: the rates of the event times it was at risk at, less what ties take away.
         rates = np.r_[0.0, np.cumsum(np.bincount(line, rate, len(self.first)))]
         count = rates[self.until] - (0.0 if self.since is None else rates[self.since])
         count[died] -= np.bincount(line, rate * part, len(self.first))[self.group]
-        hessian = (x * (risk * count)[:, None]).T @ x - (mean * self.share[:, None]).T @ mean + ridge * np.eye(p)
-        return value, gradient, hessian
+        hessian = (x * (risk * count)[:, None]).T @ x - (mean * self.share[:, None]).T @ mean
+        return gradient, hessian + self.ridge * np.eye(p)

@@ -73,15 +73,8 @@ def fit_baseline(
     beta = np.zeros(x.shape[1])
     if np.isfinite(ridge) and len(beta):
         beta = fit_cox(x, time, event, ridge=ridge, entry=entry, weight=weight).beta
-    risk = weight * np.exp(np.clip((x - np.average(x, axis=0, weights=weight)) @ beta, -30, 30))
-    order = np.argsort(time, kind="stable")
-    at, first = np.unique(time[order], return_index=True)
-    deaths = np.add.reduceat(weight[order] * (event[order] > 0), first)
-    at_risk = np.cumsum(risk[order][::-1])[::-1][first]
-    if entry is not None:
-        order = np.argsort(entry, kind="stable")
-        late = np.r_[np.cumsum(risk[order][::-1])[::-1], 0.0]
-        at_risk = at_risk - late[np.searchsorted(entry[order], at, side="left")]
+    centred = x - np.average(x, axis=0, weights=weight)
+    at, deaths, at_risk = PartialLikelihood(centred, time, event, entry=entry, weight=weight).baseline(beta)
     keep = deaths > 0
     # 1 - exp(-H) of one death among equals is the Kaplan-Meier step.
     share = deaths[keep] / at_risk[keep]
