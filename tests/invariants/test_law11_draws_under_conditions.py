@@ -34,7 +34,7 @@ def model() -> TableModel:
 
 
 def drawn(model, where=None, rules=(), rows=ROWS, seed=1):
-    limits = {model.schema.modelled.index(i): v for i, v in parse_where(where, model.schema).items()}
+    limits = parse_where(where, model.schema)
     return RowSampler(model, limits, Rules.of(model.schema, rules), 1.0).sample(rows, seed)
 
 
@@ -57,7 +57,7 @@ DESIGNS = {
 @pytest.mark.parametrize("name", DESIGNS)
 def test_draws_are_the_models_own_rows_that_meet_them(model, own, name):
     where, rules = DESIGNS[name]
-    limits = {model.schema.modelled.index(i): v for i, v in parse_where(where, model.schema).items()}
+    limits = parse_where(where, model.schema)
     met = np.all([np.ones(len(own[0]), bool), *(v.holds(own[p]) for p, v in limits.items())], axis=0)
     found = Rules.of(model.schema, rules)
     for broken in found.broken(own).values():
@@ -110,6 +110,6 @@ def test_improbable_conditions_are_said_and_contradictions_refused(model):
 
 def test_draws_without_two_bound_columns_are_drawn_once(model):
     for where in (None, "a <= 0"):
-        limits = {model.schema.modelled.index(i): v for i, v in parse_where(where, model.schema).items()}
+        limits = parse_where(where, model.schema)
         sampler = RowSampler(model, limits, Rules.of(model.schema, ()), 1.0)
         assert np.array_equal(sampler.sample(50, 3)[1], sampler._drawn(0, 50, 3)[0][1])

@@ -136,7 +136,7 @@ class Plan:
         self.order = sorted(incomplete, key=lambda p: (int(self.missing[p].sum()), p))
 
     def name(self, place: int) -> str:
-        return self.schema.columns[self.schema.modelled[place]].name
+        return self.schema.column(place).name
 
     def select(self) -> None:
         """Choose the regressors of every incomplete column. Left out are copies of other regressors and those whose

@@ -16,7 +16,7 @@ import numpy as np
 
 from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.parse import text_of
-from unmask.modalities.table.rules.expressions import LONGEST, parsed
+from unmask.modalities.table.rules.expressions import LONGEST, Computed, computed, parsed, plain
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import event_levels
 from unmask.modalities.table.survival.hazards import MOST_LEVELS
@@ -38,13 +38,6 @@ ABSENT = {
     **dict.fromkeys(("ns", "bs", "cr", "cc", "poly", "rcs", "s", "te", "scale", "center", "standardize"), _NOT_BUILT),
 }
 """Functions of R's and patsy's formulas that are refused by name."""
-_OPERATORS: dict[type, Callable[..., np.ndarray]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-    ast.Pow: np.power,
-}
 _SURV = re.compile(r"\s*Surv\(\s*(`[^`]+`|[^,()`]+?)\s*,\s*(`[^`]+`|[^,()`]+?)\s*\)\s*~")
 MOST_CROSSED = 6
 """Factors of one `a*b*c`, which makes a term of every set of them."""
@@ -64,7 +57,7 @@ class Factor:
 
     name: str
     places: tuple[int, ...]
-    value: Callable[[Sequence[np.ndarray]], np.ndarray] | None = None
+    value: Computed | None = None
     reference: int = 0
     full: bool = False
 
@@ -105,10 +98,6 @@ class Formula:
         """Places of the columns on its right-hand side."""
         return tuple(sorted({p for t in self.terms for p in t.places}))
 
-    def column(self, place: int) -> Column:
-        """The column at a place."""
-        return self.schema.columns[self.schema.modelled[place]]
-
     @property
     def names(self) -> list[str]:
         """Of the columns of the design."""
@@ -126,7 +115,7 @@ class Formula:
 
     @property
     def _compared(self) -> list[tuple[Column, Factor]]:
-        own = [(self.column(f.places[0]), f) for t in self.terms for f in t.factors if f.value is None]
+        own = [(self.schema.column(f.places[0]), f) for t in self.terms for f in t.factors if f.value is None]
         return [(c, f) for c, f in own if not c.is_quantity and not f.full]
 
     @property
@@ -138,7 +127,7 @@ class Formula:
         """
         if self.family != "logit":
             return ""
-        column = self.column(self.outcome[0])
+        column = self.schema.column(self.outcome[0])
         return f"{column.name} = {column.categories[1]} against {column.categories[0]}"
 
     def design(self, columns: Sequence[np.ndarray], terms: Sequence[Term] | None = None) -> np.ndarray:
@@ -160,20 +149,20 @@ class Formula:
     def _names(self, factor: Factor) -> list[str]:
         if factor.value is not None:
             return [factor.name]
-        column, levels = self.column(factor.places[0]), self._levels(factor)
+        column, levels = self.schema.column(factor.places[0]), self._levels(factor)
         if column.is_quantity or (levels == [1] and column.categories in (("0", "1"), ("False", "True"))):
             return [column.name]
         return [f"{column.name}={column.categories[level]}" for level in levels]
 
     def _levels(self, factor: Factor) -> list[int]:
         """Numbers of the levels of a category that have an indicator; none of a quantity."""
-        levels = range(len(self.column(factor.places[0]).categories))
+        levels = range(len(self.schema.column(factor.places[0]).categories))
         return [level for level in levels if factor.full or level != factor.reference]
 
     def _block(self, factor: Factor, columns: Sequence[np.ndarray]) -> np.ndarray:
         if factor.value is not None:
             return factor.value(columns)[:, None]
-        column, x = self.column(factor.places[0]), columns[factor.places[0]]
+        column, x = self.schema.column(factor.places[0]), columns[factor.places[0]]
         levels = self._levels(factor)
         if column.is_quantity or (len(column.categories) == 2 and levels == [1]):
             return x[:, None]
@@ -263,7 +252,7 @@ def _coded(terms: Sequence[Term], schema: Schema, *, constant: bool) -> tuple[Te
 
 
 def _is_category(factor: Factor, schema: Schema) -> bool:
-    return factor.value is None and not schema.columns[schema.modelled[factor.places[0]]].is_quantity
+    return factor.value is None and not schema.column(factor.places[0]).is_quantity
 
 
 class _Reader:
@@ -275,17 +264,16 @@ class _Reader:
         self.text, self.schema = text, schema
         self.quoted: dict[str, str] = {}
         self.written: dict[int, str] = {}
-        odd = [n for n in schema.names if not n.isidentifier() and n.strip() == n and n]
-        names = "|".join(re.escape(n) for n in sorted(odd, key=len, reverse=True))
-        self._odd = re.compile(rf"`[^`]*`|(?<![\w.])(?:{names})(?![\w.])" if names else r"`[^`]*`")
 
     def outcome(self, left: str) -> tuple[tuple[int, ...], str]:
-        tree = self._parsed(self._plain(left))
+        tree = self._parsed(plain(left, self.schema.names, self.quoted))
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Surv":
             if len(tree.args) != 2:
                 raise UserError(f"formula {self.text!r}: Surv takes time and event", hint=_HINT)
             time, event = (self._place(a) for a in tree.args)
-            check_pair(self.schema, self._column(time), self._column(event), where=f"formula {self.text!r}: ")
+            check_pair(
+                self.schema, self.schema.column(time), self.schema.column(event), where=f"formula {self.text!r}: "
+            )
             return (time, event), "cox"
         if not isinstance(tree, ast.Name):
             raise UserError(
@@ -293,7 +281,7 @@ class _Reader:
                 hint="Put the transformed outcome in a column of its own, or write Surv(time, event).",
             )
         place = self._place(tree)
-        column = self._column(place)
+        column = self.schema.column(place)
         if not column.is_quantity and len(column.categories) != 2:
             raise UserError(
                 f"formula {self.text!r}: {column.name!r} has {len(column.categories)} categories",
@@ -304,7 +292,7 @@ class _Reader:
     def terms(self, right: str, outcome: tuple[int, ...]) -> tuple[list[Term], bool]:
         found: list[Term] = []
         intercept = True
-        for sign, part in _split(self._plain(right), "+-"):
+        for sign, part in _split(plain(right, self.schema.names, self.quoted), "+-"):
             part = part.strip()
             if part in ("0", "1"):
                 intercept = (part == "1") == (sign == "+")
@@ -320,12 +308,12 @@ class _Reader:
     def _expanded(self, part: str, outcome: tuple[int, ...]) -> list[Term]:
         if part == ".":
             own = (self.schema.duration, self.schema.event)
-            entry = self.schema.entry if tuple(self._column(p).name for p in outcome) == own else None
+            entry = self.schema.entry if tuple(self.schema.column(p).name for p in outcome) == own else None
             places = [p for p in range(len(self.schema.modelled)) if p not in outcome]
             others = [
-                p for p in places if entry is None or self._column(p).name != entry
+                p for p in places if entry is None or self.schema.column(p).name != entry
             ]  # it does not explain the outcome
-            return [Term(factors=(self._own(p, self._column(p).name),)) for p in others]
+            return [Term(factors=(self._own(p, self.schema.column(p).name),)) for p in others]
         pieces = [[self._factor(f) for _, f in _split(piece, ":")] for _, piece in _split(part, "*")]
         if len(pieces) > MOST_CROSSED:
             raise UserError(
@@ -345,7 +333,7 @@ class _Reader:
             tree, reference = self._category(tree)
         if isinstance(tree, ast.Name | ast.Attribute):
             place = self._place(tree)
-            column = self._column(place)
+            column = self.schema.column(place)
             if reference is not None and reference not in column.categories:
                 raise UserError(
                     f"formula {self.text!r}: {column.name!r} has no level {reference!r}",
@@ -369,7 +357,7 @@ class _Reader:
 
     def _own(self, place: int, written: str, *, reference: int = 0) -> Factor:
         """A column as a factor."""
-        column = self._column(place)
+        column = self.schema.column(place)
         first = self.written.setdefault(place, written)
         if first != written and not column.is_quantity:
             raise UserError(
@@ -381,7 +369,7 @@ class _Reader:
     def _category(self, call: ast.Call) -> tuple[ast.expr, str | None]:
         """The column of `C(g)`, `factor(g)` or `C(g, Treatment('b'))`, and the level that is asked for as reference."""
         column, *more = call.args
-        if not isinstance(column, ast.Name | ast.Attribute) or self._column(self._place(column)).is_quantity:
+        if not isinstance(column, ast.Name | ast.Attribute) or self.schema.column(self._place(column)).is_quantity:
             raise UserError(
                 f"formula {self.text!r}: {ast.unparse(call.func)}({ast.unparse(column)}) is a quantity",
                 hint="Declare the column nominal in the schema: then its imputations are categories too.",
@@ -400,24 +388,24 @@ class _Reader:
             "(Sum, Poly, Helmert) are not built here.",
         )
 
-    def _compiled(self, node: ast.expr, places: list[int]) -> Callable[[Sequence[np.ndarray]], np.ndarray]:
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            number = float(node.value)
-            return lambda columns: np.asarray(number)
-        if isinstance(node, ast.Name | ast.Attribute):
+    def _compiled(self, node: ast.expr, places: list[int]) -> Computed:
+        """The value of an expression; the `places` of the columns that it reads are added."""
+
+        def column_of(node: ast.expr) -> int:
             place = self._place(node)
-            column = self._column(place)
+            column = self.schema.column(place)
             if not column.is_quantity and column.categories not in (("0", "1"), ("False", "True")):
                 raise UserError(
                     f"formula {self.text!r}: {column.name!r} is a category inside an expression",
                     hint="Use it as a term of its own or in a product: sex:dose.",
                 )
             places.append(place)
-            return lambda columns: columns[place]
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-            act = _OPERATORS[type(node.op)]
-            one, two = self._compiled(node.left, places), self._compiled(node.right, places)
-            return lambda columns: act(one(columns), two(columns))
+            return place
+
+        return computed(node, column_of, lambda rest: self._called(rest, places))
+
+    def _called(self, node: ast.expr, places: list[int]) -> Computed:
+        """A function of columns, or minus something."""
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self._compiled(node.operand, places)
             return lambda columns: -inner(columns)
@@ -432,14 +420,6 @@ class _Reader:
             return lambda columns: function(argument(columns))
         raise UserError(f"formula {self.text!r}: {ast.unparse(node)!r} cannot be read", hint=_HINT)
 
-    def _plain(self, text: str) -> str:
-        def read(match: re.Match[str]) -> str:
-            key = f"column_{len(self.quoted)}_"
-            self.quoted[key] = match.group().strip("`")
-            return key
-
-        return self._odd.sub(read, text)
-
     def _shown(self, text: str) -> str:
         return re.sub(r"column_\d+_", lambda m: self.quoted.get(m.group(), m.group()), text.replace(" ", ""))
 
@@ -449,9 +429,6 @@ class _Reader:
     def _place(self, node: ast.expr) -> int:
         name = ast.unparse(node)
         return self.schema.place(self.quoted.get(name, name), where=f"formula {self.text!r}: ")
-
-    def _column(self, place: int) -> Column:
-        return self.schema.columns[self.schema.modelled[place]]
 
 
 def _split(text: str, marks: str) -> list[tuple[str, str]]:
@@ -540,7 +517,7 @@ def cox_formula(schema: Schema, places: Sequence[int]) -> Formula:
     """Proportional hazards of the schema's survival pair given these columns."""
     assert schema.duration is not None
     assert schema.event is not None
-    columns = [schema.columns[schema.modelled[p]] for p in places]
+    columns = [schema.column(p) for p in places]
     terms = tuple(Term(factors=(Factor(name=c.name, places=(p,)),)) for c, p in zip(columns, places, strict=True))
     pair = schema.place(schema.duration), schema.place(schema.event)
     right = " + ".join(c.name for c in columns) or "1"

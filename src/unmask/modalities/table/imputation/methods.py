@@ -47,9 +47,9 @@ def choose_methods(
     schema = plan.schema
     for name, wanted in requested.items() if isinstance(requested, Mapping) else ():
         place = schema.place(name, where="method: ")
-        _check_method(wanted, schema.columns[schema.modelled[place]], plan.sizes[place])  # of complete columns too
+        _check_method(wanted, schema.column(place), plan.sizes[place])  # of complete columns too
     for place in plan.order:
-        column, size = schema.columns[schema.modelled[place]], plan.sizes[place]
+        column, size = schema.column(place), plan.sizes[place]
         allowed = CATEGORY_METHODS if size else QUANTITY_METHODS
         method = requested.get(column.name) if isinstance(requested, Mapping) else requested
         if isinstance(requested, str) and requested not in QUANTITY_METHODS + CATEGORY_METHODS:
@@ -166,7 +166,7 @@ def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: Scal
         return "its regression on the others is not a straight line"
     if scale is not None:
         return None
-    low, high = plan.schema.columns[plan.schema.modelled[place]].bounds
+    low, high = plan.schema.column(place).bounds
     low = max(low, 0.0) if y.min() >= 0 else low
     beyond = ndtr((low - fitted[~seen]) / found.sigma) + ndtr((fitted[~seen] - high) / found.sigma)
     if beyond.mean() > 0.005:

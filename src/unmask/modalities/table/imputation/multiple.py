@@ -213,7 +213,7 @@ class MultipleImputation:
         places = parse_formula(self.formula, schema).covariates
         guessed = {
             c.name: c.structural
-            for c in (schema.columns[schema.modelled[p]] for p in places)
+            for c in (schema.column(p) for p in places)
             if c.structural is not None and "structural" not in declared.get(c.name, {})
         }
         columns = tuple(dataclasses.replace(c, structural=None) if c.name in guessed else c for c in schema.columns)
@@ -315,7 +315,7 @@ class MultipleImputation:
             columns = shifted(shifts, schema, one.columns, self._missing, one.odds) if shifts else one.columns
             columns = [np.array(x) for x in columns]
             for place, missing in enumerate(self._missing):
-                column = schema.columns[schema.modelled[place]]
+                column = schema.column(place)
                 if column.is_quantity and missing.any():
                     columns[place][missing], count = written(columns[place][missing], column)
                     held[place] += count
@@ -343,7 +343,7 @@ class MultipleImputation:
             )
         for place, count in enumerate(held):
             if count:
-                column = schema.columns[schema.modelled[place]]
+                column = schema.column(place)
                 low, high = column.bounds
                 total = self.draws * int(gaps[place].sum())
                 self._say(
@@ -464,7 +464,7 @@ class MultipleImputation:
     def _beyond(self, formula: Formula) -> None:
         """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
         left = beyond(formula, self.formula_)
-        read = {formula.column(p).name for p in (*formula.covariates, *formula.outcome)}
+        read = {formula.schema.column(p).name for p in (*formula.covariates, *formula.outcome)}
         if not left or not read & set(self.incomplete_):
             return
         agreed = f"imputation agreed with {self.formula_.text!r}" if self.formula_ else "imputation had no formula"
@@ -556,7 +556,7 @@ class MultipleImputation:
             gap = self._gaps[place]
             found.append(
                 ImputedColumn(
-                    column=self.schema_.columns[self.schema_.modelled[place]],
+                    column=self.schema_.column(place),
                     method=self.methods_[name],
                     why=self.reasons_.get(name),
                     missing=float(gap.mean()),

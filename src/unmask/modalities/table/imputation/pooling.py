@@ -432,7 +432,7 @@ def _new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
     """Coded columns of new rows; only those of the formula are asked for."""
 
     frame = read_frame(data)
-    named = [dataclasses.replace(formula.column(p), structural=None) for p in formula.covariates]
+    named = [dataclasses.replace(formula.schema.column(p), structural=None) for p in formula.covariates]
     found = encode(frame, Schema(columns=tuple(named), missing=formula.schema.missing))
     out: list[np.ndarray] = [np.zeros(len(frame))] * len(formula.schema.modelled)
     for place, column, x in zip(formula.covariates, named, found, strict=True):

@@ -29,7 +29,7 @@ class Shift:
 
     Attributes:
         place: among the modelled columns.
-        where: limits by column of the schema; empty for all rows.
+        where: limits by place; empty for all rows.
     """
 
     place: int
@@ -104,9 +104,9 @@ def shifted(
         delta = np.zeros(len(columns[0]))
         for s in shifts:
             if s.place == place:
-                delta += np.where(_group(s, schema, columns), s.delta, 0.0)
+                delta += np.where(_group(s, columns), s.delta, 0.0)
         rows = np.flatnonzero(missing[place])
-        column = schema.columns[schema.modelled[place]]
+        column = schema.column(place)
         if column.is_quantity:
             out[place][rows] += delta[rows]
         elif len(rows):
@@ -120,11 +120,11 @@ def shifted(
     return out
 
 
-def _group(shift: Shift, schema: Schema, columns: Sequence[np.ndarray]) -> np.ndarray:
+def _group(shift: Shift, columns: Sequence[np.ndarray]) -> np.ndarray:
     """Which rows of completed columns a shift is for."""
     inside = np.ones(len(columns[0]), bool)
-    for number, limit in shift.where.items():
-        inside &= limit.holds(columns[schema.modelled.index(number)])
+    for place, limit in shift.where.items():
+        inside &= limit.holds(columns[place])
     return inside
 
 
@@ -134,9 +134,9 @@ def without_cells(
     """What is to be said of shifts that move nothing, for no cell of their column and group was imputed."""
     out = []
     for s in shifts:
-        if not any((_group(s, schema, columns) & missing[s.place]).any() for columns in drawn):
+        if not any((_group(s, columns) & missing[s.place]).any() for columns in drawn):
             group = f" where {s.text}" if s.text else ""
-            name = schema.columns[schema.modelled[s.place]].name
+            name = schema.column(s.place).name
             out.append(f"the shift of {name!r}{group} moves nothing: no cell of it was imputed")
     return out
 
@@ -147,7 +147,7 @@ def held_back(
     """What is to be said of shifted values outside the bounds that a person gave: they are set to them."""
     notes = []
     for place in dict.fromkeys(s.place for s in shifts):
-        column = schema.columns[schema.modelled[place]]
+        column = schema.column(place)
         if column.is_quantity:
             values = np.concatenate([columns[place][gaps[place]] for columns in drawn])
             low, high = column.bounds

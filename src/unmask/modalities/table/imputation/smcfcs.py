@@ -125,7 +125,7 @@ class Substantive:
                 possible = ~np.isnan(found) & np.isfinite(eta)
                 if functions:  # of the values as they are handed out
                     for p in (*needed, place):
-                        columns[p], _ = written(columns[p], self.formula.column(p))
+                        columns[p], _ = written(columns[p], self.formula.schema.column(p))
                     possible &= np.isfinite(self.formula.design(columns, functions)).all(1)
             return np.where(possible, np.where(self.seen[rows[which]], found, 0.0), -np.inf)
 
@@ -282,7 +282,7 @@ def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.nda
         scale=scale,
         spike=spike,
         share=share,
-        bounds=chain.plan.schema.columns[chain.plan.schema.modelled[place]].bounds,
+        bounds=chain.plan.schema.column(place).bounds,
         score=score,
     )
     drawn, impossible = _drawn(model, y[rows], chain.rng)

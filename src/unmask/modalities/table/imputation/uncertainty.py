@@ -56,7 +56,7 @@ class IntervalRecords:
             yield from sorted(made, key=lambda r: r["position"])
 
     def _of_column(self, place: int, rows: np.ndarray) -> Iterator[dict[str, Any]]:
-        column, found = self.schema.columns[self.schema.modelled[place]], self.found
+        column, found = self.schema.column(place), self.found
         if column.is_quantity:
             assert found.low is not None
             assert found.high is not None

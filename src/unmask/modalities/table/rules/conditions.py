@@ -1,7 +1,4 @@
-"""Conditions on columns ("sex == 0 and age >= 70") and constraints between them ("dbp < sbp"), as limits per cell.
-
-Text is parsed with Python's own grammar, never evaluated. A name that is not a Python name is put in backticks.
-"""
+"""Conditions on columns ("sex == 0 and age >= 70") and constraints between them ("dbp < sbp"), as limits per cell."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import ast
 import dataclasses
 import datetime as dt
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,7 +16,7 @@ import numpy as np
 
 from unmask.errors import UserError, suggest
 from unmask.modalities.table.reading.parse import FORMATS, days, text_of
-from unmask.modalities.table.rules.expressions import LONGEST, parsed
+from unmask.modalities.table.rules.expressions import LONGEST, Computed, computed, parsed, plain
 from unmask.modalities.table.schema.schema import Column, Schema
 
 _HINT = "For example: sex == 0 and age >= 70, or tgrade in ['I', 'II'], or `HistoryHTN ` == 1."
@@ -84,30 +80,12 @@ class Limit:
 
 def _tree(text: str, schema: Schema, what: str) -> tuple[ast.expr, dict[str, str]]:
     quoted: dict[str, str] = {}
-
-    def read(match: re.Match[str]) -> str:
-        found = match.group()
-        if found[0] in "'\"":
-            return found
-        if found == "&":
-            return " and "
-        quoted[f"column_{len(quoted)}_"] = found.strip("`")
-        return f"column_{len(quoted) - 1}_"
-
-    # Names such as flc.grp or Age.3.categories read as they stand; what stands in quotes is a value and stays.
-    odd = [n for n in schema.names if not n.isidentifier() and n.strip() == n and n]
-    names = "|".join(re.escape(n) for n in sorted(odd, key=len, reverse=True))
-    known = rf"(?<![\w.])(?:{names})(?![\w.])|" if names else ""
-    code = (
-        text
-        if len(text) > LONGEST
-        else re.sub(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|{known}&""", read, text)
-    )
+    code = text if len(text) > LONGEST else plain(text, schema.names, quoted, " and ")
     return parsed(code, f"{what} {text!r}", hint=_HINT), quoted
 
 
 def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema: Schema) -> dict[int, Limit]:
-    """Conditions as a limit per column of the schema; several are joined by 'and'.
+    """Conditions as a limit per place among the modelled columns; several are joined by 'and'.
 
     Args:
         texts: expressions, or a mapping of column -> value.
@@ -120,12 +98,12 @@ def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema
     for text in [texts] if isinstance(texts, str) else texts:
         tree, quoted = _tree(text, schema, "condition")
         for part in _conjuncts(tree, text):
-            for column, limit in _comparison(part, schema, quoted, text):
-                out[column] = out[column] & limit if column in out else limit
-                if out[column].empty:
+            for place, limit in _comparison(part, schema, quoted, text):
+                out[place] = out[place] & limit if place in out else limit
+                if out[place].empty:
                     raise UserError(
-                        f"condition {text!r}: nothing is left for {schema.columns[column].name!r}",
-                        hint=f"The conditions contradict each other{_precision(schema.columns[column])}.",
+                        f"condition {text!r}: nothing is left for {schema.column(place).name!r}",
+                        hint=f"The conditions contradict each other{_precision(schema.column(place))}.",
                     )
     return out
 
@@ -156,14 +134,13 @@ def _comparison(node: ast.expr, schema: Schema, quoted: dict[str, str], text: st
         kind: type = type(op)
         if not isinstance(left, ast.Name | ast.Attribute) and isinstance(right, ast.Name | ast.Attribute):
             left, right, kind = right, left, _FLIP.get(kind, kind)
-        column = _column(left, schema, quoted, f"condition {text!r}: ")
-        out.append((column, _limit(schema.columns[column], kind, _value(right, text), text)))
+        place = _place(left, schema, quoted, f"condition {text!r}: ")
+        out.append((place, _limit(schema.column(place), kind, _value(right, text), text)))
     return out
 
 
-def _column(node: ast.expr, schema: Schema, quoted: dict[str, str], where: str) -> int:
-    name = quoted.get(ast.unparse(node), ast.unparse(node))
-    return schema.modelled[schema.place(name, where=where)]
+def _place(node: ast.expr, schema: Schema, quoted: dict[str, str], where: str) -> int:
+    return schema.place(quoted.get(ast.unparse(node), ast.unparse(node)), where=where)
 
 
 def _value(node: ast.expr, text: str) -> object:
@@ -239,15 +216,13 @@ def _limit(column: Column, kind: type, value: object, text: str) -> Limit:
     return Limit(low=limits[kind][0], high=limits[kind][1])
 
 
-Formula = Callable[[dict[int, np.ndarray]], np.ndarray]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
     """A rule between columns: an order ("a < b"), an implication ("a == 1 -> b == 0"), or a formula ("c := a / b").
 
     Attributes:
-        formula: values by column -> the computed column.
+        columns: places among the modelled ones.
+        formula: values by place -> the computed column.
         solve: column of the formula -> what it must be, given the others and the computed one. Columns that the formula
             names once can be solved for; of a power the positive root is taken.
         implied: it follows from what the columns are, and was not given by the user.
@@ -260,8 +235,8 @@ class Constraint:
     implied: bool = False
     premise: Limit | None = None
     conclusion: Limit | None = None
-    formula: Formula | None = dataclasses.field(default=None, compare=False)
-    solve: dict[int, Formula] = dataclasses.field(default_factory=dict, compare=False)
+    formula: Computed | None = dataclasses.field(default=None, compare=False)
+    solve: dict[int, Computed] = dataclasses.field(default_factory=dict, compare=False)
 
 
 def parse_constraints(texts: Sequence[str], schema: Schema) -> list[Constraint]:
@@ -293,30 +268,18 @@ def _orders(text: str, schema: Schema) -> list[Constraint]:
             f"constraint {text!r}: a rule orders columns, and this bounds one by a constant",
             hint="Bounds stand in the schema: low = 0 or high = 0 under [columns.NAME].",
         )
-    sides = [_column(n, schema, quoted, f"constraint {text!r}: ") for n in (tree.left, *tree.comparators)]
+    sides = [_place(n, schema, quoted, f"constraint {text!r}: ") for n in (tree.left, *tree.comparators)]
     out = []
     for a, op, b in zip(sides, tree.ops, sides[1:], strict=False):
         kind = type(op)
         if kind in (ast.Gt, ast.GtE):
             a, b = b, a
-        if kind in (ast.Eq, ast.NotEq) or not all(schema.columns[c].is_quantity for c in (a, b)):
+        if kind in (ast.Eq, ast.NotEq) or not all(schema.column(c).is_quantity for c in (a, b)):
             raise UserError(f"constraint {text!r}: an order of two quantities is expected", hint="Use < or <=.")
-        pair = (
-            text
-            if len(tree.ops) == 1
-            else f"{schema.columns[a].name} {'<' if kind in (ast.Lt, ast.Gt) else '<='} {schema.columns[b].name}"
-        )
-        out.append(Constraint(text=pair, kind="order", columns=(a, b), strict=kind in (ast.Lt, ast.Gt)))
+        strict = kind in (ast.Lt, ast.Gt)
+        pair = f"{schema.column(a).name} {'<' if strict else '<='} {schema.column(b).name}"
+        out.append(Constraint(text=text if len(tree.ops) == 1 else pair, kind="order", columns=(a, b), strict=strict))
     return out
-
-
-_OPERATIONS: dict[type, Callable[..., Any]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.divide,
-    ast.Pow: np.power,
-}
 
 
 def _root(goal: np.ndarray, power: np.ndarray) -> np.ndarray:
@@ -343,38 +306,34 @@ def _formula(text: str, schema: Schema) -> Constraint:
         number = schema.number(name, where=where)
         if not schema.columns[number].modelled or not schema.columns[number].is_quantity:
             raise UserError(f"{where}{name!r} is not a quantity", hint="Formulas compute with quantities.")
-        return number
+        return schema.place(name)
 
-    def build(node: ast.expr) -> Formula:
-        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:
-            left, right, operation = build(node.left), build(node.right), _OPERATIONS[type(node.op)]
-            return lambda values: operation(left(values), right(values))
-        if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-            constant = np.asarray(node.value, np.float64)
-            return lambda values: constant
-        if isinstance(node, ast.Name | ast.Attribute):
-            number = quantity(quoted.get(ast.unparse(node), ast.unparse(node)))
-            used.append(number)
-            return lambda values: values[number]
+    def named(node: ast.expr) -> int:
+        return quantity(quoted.get(ast.unparse(node), ast.unparse(node)))
+
+    def noted(node: ast.expr) -> int:
+        used.append(named(node))
+        return used[-1]
+
+    def other(node: ast.expr) -> Computed:
         raise UserError(
             f"constraint {text!r}: {ast.unparse(node)!r} is not allowed", hint="Use + - * / ** and numbers."
         )
 
-    formula = build(tree)
+    formula = computed(tree, noted, other)
     result = quantity(target.strip("`"))
 
     def holds(node: ast.expr, number: int) -> bool:
-        named = [n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)]
-        return number in [quantity(quoted.get(ast.unparse(n), ast.unparse(n))) for n in named]
+        return number in [named(n) for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute)]
 
-    def turned(node: ast.expr, number: int, goal: Formula) -> Formula:
+    def turned(node: ast.expr, number: int, goal: Computed) -> Computed:
         """What the column must be for the node to have a value."""
         if not isinstance(node, ast.BinOp):
             return goal
         left = holds(node.left, number)
-        other = build(node.right if left else node.left)
+        rest = computed(node.right if left else node.left, named, other)
         undo = _UNDONE[type(node.op)][0 if left else 1]
-        return turned(node.left if left else node.right, number, lambda values: undo(goal(values), other(values)))
+        return turned(node.left if left else node.right, number, lambda values: undo(goal(values), rest(values)))
 
     once = [c for c in used if used.count(c) == 1 and c != result]
     solve = {c: turned(tree, c, lambda values: values[result]) for c in once}

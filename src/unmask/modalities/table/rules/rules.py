@@ -69,15 +69,11 @@ class Range:
 
 
 class Rules:
-    """The rules of a table, by places among its modelled columns.
-
-    Args:
-        rules: as parsed, by number in the schema.
-    """
+    """The rules of a table, by places among its modelled columns."""
 
     def __init__(self, schema: Schema, rules: Sequence[Constraint] = ()) -> None:
         self.columns = [schema.columns[i] for i in schema.modelled]
-        self.all = [_placed(rule, schema) for rule in rules]
+        self.all = list(rules)
         self.formulas = formulas_in_order(self.all)
         self.touched = frozenset(c for rule in self.all for c in rule.columns)
         self.given = frozenset(c for rule in self.all if not rule.implied for c in rule.columns)
@@ -238,25 +234,11 @@ def _implied(schema: Schema, rules: Sequence[Constraint]) -> list[Constraint]:
     """Late entry before the end of follow-up, unless a rule says so already or computes one of the two."""
     if schema.entry is None or schema.duration is None:
         return []
-    columns = schema.number(schema.entry), schema.number(schema.duration)
+    if not all(schema.columns[schema.number(n)].modelled for n in (schema.entry, schema.duration)):
+        return []
+    columns = schema.place(schema.entry), schema.place(schema.duration)
     stated = any(r.kind == "order" and r.strict and r.columns == columns for r in rules)
-    computed = {r.columns[0] for r in rules if r.kind == "formula"} & set(columns)
-    if stated or computed or not all(schema.columns[c].modelled for c in columns):
+    if stated or {r.columns[0] for r in rules if r.kind == "formula"} & set(columns):
         return []
     text = f"{schema.entry} < {schema.duration}"
     return [Constraint(text=text, kind="order", columns=columns, strict=True, implied=True)]
-
-
-def _placed(rule: Constraint, schema: Schema) -> Constraint:
-    """A rule with places among the modelled columns instead of numbers in the schema."""
-    places = {c: schema.modelled.index(c) for c in rule.columns}
-
-    def by_place(formula):  # type: ignore[no-untyped-def]
-        return lambda values: formula({c: values[p] for c, p in places.items()})
-
-    return dataclasses.replace(
-        rule,
-        columns=tuple(places[c] for c in rule.columns),
-        formula=None if rule.formula is None else by_place(rule.formula),
-        solve={places[c]: by_place(f) for c, f in rule.solve.items()},
-    )

@@ -139,6 +139,10 @@ class Schema:
         """Number of categories of every modelled column, 0 for a quantity."""
         return [0 if c.is_quantity else len(c.categories) for c in self.columns if c.modelled]
 
+    def column(self, place: int) -> Column:
+        """The column at a place among the modelled ones."""
+        return self.columns[self.modelled[place]]
+
     def number(self, name: str, *, where: str = "") -> int:
         """Which column has this name.
 

@@ -115,9 +115,7 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
             bounds[place] = Limit(allowed=~few)
             dropped.append(f"{int(few.sum())} of {len(few)} levels of {column.name!r}")
     notes = []
-    named, sparse = (
-        [model.schema.columns[model.schema.modelled[p]].name for p in places] for places in (left_out, few_values)
-    )
+    named, sparse = ([model.schema.column(p).name for p in places] for places in (left_out, few_values))
     not_modelled = [c.name for c in model.schema.columns if not c.modelled]
     if not_modelled:
         notes.append(

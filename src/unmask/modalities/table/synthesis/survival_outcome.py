@@ -20,7 +20,7 @@ def regressors(model: FittedTable, columns: Sequence[np.ndarray]) -> tuple[np.nd
     than two."""
     parts, names = [np.zeros((len(columns[0]), 0))], []
     for place in covariates(model):
-        x, column = columns[place], model.schema.columns[model.schema.modelled[place]]
+        x, column = columns[place], model.schema.column(place)
         levels = column.categories
         if column.is_quantity:
             parts.append(x[:, None])

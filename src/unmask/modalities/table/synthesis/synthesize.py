@@ -92,11 +92,11 @@ def synthesize(
         raise UserError(
             f"recipe {model.table.settings.recipe!r} does not synthesise", hint="Fit with the recipe 'masked'."
         )
-    limits = {model.schema.modelled.index(i): v for i, v in parse_where(where, model.schema).items()}
+    limits = parse_where(where, model.schema)
     rules = Rules.of(model.schema, constraints)
     guard = guard_of(model, rare=rare, extremes=extremes)
     for place in guard.left_out:
-        name = model.schema.columns[model.schema.modelled[place]].name
+        name = model.schema.column(place).name
         if place in limits or place in rules.touched:
             raise UserError(
                 f"{name!r} is left out: its values belong to a few training rows each",
@@ -144,7 +144,7 @@ def support_warnings(model: FittedTable, limits: dict[int, Limit]) -> list[str]:
     for place, limit in limits.items():
         met = _share(model, place, limit) * seen[place] * rows
         if met < SUPPORT:
-            name = model.schema.columns[model.schema.modelled[place]].name
+            name = model.schema.column(place).name
             warnings.append(f"about {met:.0f} of {rows} training rows meet the condition on {name!r}: {_EXTRAPOLATION}")
     if len(limits) > 1 and not warnings:
         drawn = RowSampler(model, {}, Rules(model.schema), 1.0).sample(2048, 0)
@@ -160,7 +160,7 @@ def support_warnings(model: FittedTable, limits: dict[int, Limit]) -> list[str]:
 
 def _share(model: FittedTable, place: int, limit: Limit) -> float:
     """Share of the training values of a column that meet a limit."""
-    column, coding = model.schema.columns[model.schema.modelled[place]], model.table.codings[place]
+    column, coding = model.schema.column(place), model.table.codings[place]
     if coding.scale is None:
         assert limit.allowed is not None
         return float(np.array(coding.share)[limit.allowed].sum())
