@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from unmask.modalities.table.distribution.cells import (
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.table_network import TableNetwork
 from unmask.modalities.table.fitting.held_out_checks import HeldOutChecks
-from unmask.modalities.table.fitting.linear_parts import FitRows, HeldOut, Started, fit_linear_parts
+from unmask.modalities.table.fitting.linear_parts import HeldOut, Started, fit_linear_parts
 from unmask.modalities.table.fitting.margins import scales_of_all_rows
 from unmask.modalities.table.recipes import TableSettings
 from unmask.training.optimiser import NanGuard, build_optimiser, step
@@ -115,18 +114,29 @@ def fit_cells(
     """
     start = time.perf_counter()
     rows = len(columns[0]) if len(columns) else 0
-    kind = STARTS[settings.network](settings)
-    codings = kind.coded(
-        fit_codings([_copies(x, weight) for x in columns], categories, settings.bins, linear), columns, weight
-    )
+    codings = fit_codings([_copies(x, weight) for x in columns], categories, settings.bins, linear)
+    if settings.network == "rows":
+        codings = scales_of_all_rows(codings, columns, settings, weight)
+    elif settings.network == "filter":  # Box-Cox transformed, as MCM does
+        codings = [box_cox(c, x) for c, x in zip(codings, columns, strict=True)]
     cells = to_cells(columns, codings)
     moments, steps = moments_of(cells, weight), steps_for(rows, settings) if rows >= 10 else 0
     corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen, settings.select)
     fold = folds(rows, settings)
-    given = FitRows(
-        cells=cells, corruption=corruption, fold=fold, weight=weight, training=steps > 0, calibrate=calibrate
-    )
-    started = kind.network(codings, moments, given)
+    if settings.network == "rows":
+        started = fit_linear_parts(
+            codings,
+            moments,
+            cells,
+            settings,
+            corruption=corruption,
+            fold=fold,
+            weight=weight,
+            training=steps > 0,
+            calibrate=calibrate,
+        )
+    else:  # from random weights alone
+        started = Started(network=build_network(codings, moments, settings), moments=moments)
     fit = Fit(
         network=started.network,
         settings=settings,
@@ -150,63 +160,6 @@ def fit_cells(
     fit.network.finished()
     fit.seconds = time.perf_counter() - start
     return fit
-
-
-class Start(ABC):
-    """What one kind of network starts from."""
-
-    def __init__(self, settings: TableSettings) -> None:
-        self.settings = settings
-
-    def coded(
-        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
-    ) -> list[Coding]:
-        """The codings of the columns' values, as this kind wants them.
-
-        Args:
-            weight: (rows,) of each row, for bootstrap copies.
-        """
-        return codings
-
-    @abstractmethod
-    def network(self, codings: list[Coding], moments: np.ndarray, rows: FitRows) -> Started:
-        """A network with random weights, and what is fitted before it.
-
-        Args:
-            moments: (columns, 2) mean and deviation of the seen scores.
-        """
-
-
-class LinearStart(Start):
-    """From factor analysis and boosted stumps."""
-
-    def coded(
-        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
-    ) -> list[Coding]:
-        return scales_of_all_rows(codings, columns, self.settings, weight)
-
-    def network(self, codings: list[Coding], moments: np.ndarray, rows: FitRows) -> Started:
-        return fit_linear_parts(codings, moments, rows, self.settings)
-
-
-class BareStart(Start):
-    """From random weights alone."""
-
-    def network(self, codings: list[Coding], moments: np.ndarray, rows: FitRows) -> Started:
-        return Started(network=build_network(codings, moments, self.settings), moments=moments)
-
-
-class FilterStart(BareStart):
-    """From random weights, with quantities Box-Cox transformed as MCM does."""
-
-    def coded(
-        self, codings: list[Coding], columns: Sequence[np.ndarray], weight: np.ndarray | None = None
-    ) -> list[Coding]:
-        return [box_cox(c, x) for c, x in zip(codings, columns, strict=True)]
-
-
-STARTS: dict[str, type[Start]] = {"rows": LinearStart, "cells": BareStart, "filter": FilterStart}
-"""By `TableSettings.network`."""
 
 
 Watch = Callable[[StepReport, int], None]

@@ -84,26 +84,6 @@ class HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRows:
-    """The rows of a fit, and what is done with them.
-
-    Attributes:
-        corruption: of the training run.
-        fold: (rows,) the member that does not train on a row.
-        weight: (rows,) of each row, for bootstrap copies.
-        training: the network will be trained; without, the factor analysis stands alone.
-        calibrate: held-out rows will be asked for after the fit too.
-    """
-
-    cells: Cells
-    corruption: Corruption
-    fold: np.ndarray
-    weight: np.ndarray | None
-    training: bool
-    calibrate: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Started:
     """A network that has learnt nothing yet, and what was fitted before it.
 
@@ -118,20 +98,37 @@ class Started:
     held_out: HeldOut | None = None
 
 
-def fit_linear_parts(codings: list[Coding], moments: np.ndarray, rows: FitRows, settings: TableSettings) -> Started:
-    """Fit what stands before the network.
+def fit_linear_parts(
+    codings: list[Coding],
+    moments: np.ndarray,
+    cells: Cells,
+    settings: TableSettings,
+    *,
+    corruption: Corruption,
+    fold: np.ndarray,
+    weight: np.ndarray | None,
+    training: bool,
+    calibrate: bool,
+) -> Started:
+    """Fit what stands before the network: the factor analysis, then the trust in its discriminants and the boosted
+    stumps, on rows masked several times over.
 
     Args:
         moments: (columns, 2) mean and deviation of the seen scores.
+        corruption: of the training run.
+        fold: (rows,) the member that does not train on a row.
+        weight: (rows,) of each row, for bootstrap copies.
+        training: the network will be trained; without, the factor analysis stands alone.
+        calibrate: held-out rows will be asked for after the fit too.
     """
-    cells = rows.cells
+    seed = settings.train.seed
     factors = FactorFit(
         dims=Dims(codings, moments),
         cells=cells,
         factors=settings.factors,
         shrink=settings.shrink,
-        seed=settings.train.seed,
-        weight=rows.weight,
+        seed=seed,
+        weight=weight,
     )
     related = factors.count(len(cells)) > 0
     if related and not cells.seen.all():
@@ -139,37 +136,23 @@ def fit_linear_parts(codings: list[Coding], moments: np.ndarray, rows: FitRows, 
         factors = dataclasses.replace(factors, dims=Dims(codings, moments))
     network = build_network(codings, moments, settings)
     assert isinstance(network, RowModel)
-    held_out = None
     if related:
         network.base = FactorAnalysis(factors.of(np.arange(len(cells))))
-        if rows.training or rows.calibrate:
-            held_out = HeldOut(network, factors, rows.fold)
-            if rows.training:
-                _refine(held_out, rows, settings)
+    if not related or not (training or calibrate):
+        return Started(network=network, moments=moments)
+    held_out = HeldOut(network, factors, fold)
+    if training:
+        rows = np.flatnonzero(cells.seen.any(1))
+        if len(rows) > MOST_ROWS:
+            rows = np.sort(rows[np.argsort(hash_keys(seed, rows, Salt.MOST_ROWS), kind="stable")[:MOST_ROWS]])
+        batch = batch_of(cells[rows], rows)
+        masked = [(batch, corruption.draw(batch, seed=seed + 3, epoch=copy)) for copy in range(copies_of(len(rows)))]
+        held = torch.from_numpy(fold[rows, None] == np.arange(settings.members)).float()
+        held_out.trust(fit_trust(network, masked, held_out, held > 0))
+        if settings.stumps:
+            train = (1 - held) * (1.0 if weight is None else torch.from_numpy(weight[rows]).float()[:, None])
+            held_out.additive = fit_stumps(network, masked, held_out, train, held, settings.stumps)
+        if held_out.additive:
+            tables = torch.stack([part.table for part in held_out.additive])
+            network.additive = BoostedStumps(network.codec.codings, tables.mean(0))
     return Started(network=network, moments=moments, held_out=held_out)
-
-
-def _refine(held_out: HeldOut, of: FitRows, settings: TableSettings) -> None:
-    """Fit the trust in the discriminants, then the boosted stumps, on rows masked several times over."""
-    network, seed, cells, corruption, fold, weight = (
-        held_out.network,
-        settings.train.seed,
-        of.cells,
-        of.corruption,
-        of.fold,
-        of.weight,
-    )
-    rows = np.flatnonzero(cells.seen.any(1))
-    if len(rows) > MOST_ROWS:
-        rows = np.sort(rows[np.argsort(hash_keys(seed, rows, Salt.MOST_ROWS), kind="stable")[:MOST_ROWS]])
-    batch = batch_of(cells[rows], rows)
-    masked = [(batch, corruption.draw(batch, seed=seed + 3, epoch=copy)) for copy in range(copies_of(len(rows)))]
-    held = torch.from_numpy(fold[rows, None] == np.arange(settings.members)).float()
-    held_out.trust(fit_trust(network, masked, held_out, held > 0))
-    if not settings.stumps:
-        return
-    train = (1 - held) * (1.0 if weight is None else torch.from_numpy(weight[rows]).float()[:, None])
-    held_out.additive = fit_stumps(network, masked, held_out, train, held, settings.stumps)
-    if held_out.additive:
-        tables = torch.stack([part.table for part in held_out.additive])
-        network.additive = BoostedStumps(network.codec.codings, tables.mean(0))
