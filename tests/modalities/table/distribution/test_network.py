@@ -174,7 +174,7 @@ def test_untrained_heads_are_skipped_without_a_difference(with_additive, seed):
         table.network.linear_only = False
         torch.testing.assert_close(table.network(batch, hidden).point(), short)
         next(iter(table.network.codec.head)).add_(0.1)
-    table.network.skip_if_zero()
+    table.network.finished()
     assert not table.network.linear_only
 
 

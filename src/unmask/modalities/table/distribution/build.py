@@ -12,20 +12,23 @@ import torch
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Norm, SinCos
 from unmask.modalities.table.distribution.codec import Coding, TableCodec
-from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.mcm import FilterModel
 from unmask.modalities.table.distribution.network import RowModel
-from unmask.modalities.table.distribution.table_network import TableNetwork, Trunk, TrunkConfig
+from unmask.modalities.table.distribution.table_network import TableNetwork, Trunk
 from unmask.modalities.table.recipes import TableSettings
 
 
-def build_network(
-    codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int = 0
-) -> TableNetwork:
-    """A network with random weights made from the seed alone; its linear part, of so many factors, is empty."""
+def build_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings) -> TableNetwork:
+    """A network with random weights made from the seed alone; it has no linear part yet."""
     with seeded(settings.train.seed):
-        return _new_network(codings, moments, settings, factors)
+        if settings.network == "cells":
+            return _cell_model(codings, settings)
+        if settings.network == "filter":
+            return FilterModel(codings, settings.width, "l1" if settings.loss == "l1" else "mse")
+        trunk = Trunk(len(codings), settings)
+        codec = TableCodec(codings, width=settings.cell, state=settings.width, members=settings.members)
+        return RowModel(codec, trunk, Dims(codings, moments))
 
 
 @contextlib.contextmanager
@@ -34,29 +37,6 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
-
-
-def _new_network(codings: list[Coding], moments: np.ndarray, settings: TableSettings, factors: int) -> TableNetwork:
-    if settings.network == "cells":
-        return _cell_model(codings, settings)
-    if settings.network == "filter":
-        return FilterModel(codings, settings.width, "l1" if settings.loss == "l1" else "mse")
-    trunk = Trunk(
-        TrunkConfig(
-            slots=len(codings),
-            cell=settings.cell,
-            width=settings.width,
-            layers=settings.layers,
-            members=settings.members,
-            dropout=settings.dropout,
-        )
-    )
-    codec = TableCodec(codings, width=settings.cell, state=settings.width, members=settings.members)
-    dims = Dims(codings, moments)
-    base = (
-        FactorAnalysis(Factors(loading=np.zeros((len(dims), factors)), noise=np.ones(len(dims)))) if factors else None
-    )
-    return RowModel(codec, trunk, dims, base)
 
 
 def _cell_model(codings: list[Coding], settings: TableSettings) -> TableNetwork:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,22 +32,18 @@ class Cells:
         return Cells(number=self.number[rows], score=self.score[rows], seen=self.seen[rows])
 
 
-def fit_codings(
-    columns: Sequence[np.ndarray], categories: Sequence[int], bins: int, linear: Collection[int] = ()
-) -> list[Coding]:
+def fit_codings(columns: Sequence[np.ndarray], categories: Sequence[int], bins: int) -> list[Coding]:
     """A coding for every modelled column.
 
     Args:
         columns: values with NaN where there is none.
         categories: of each column, 0 for a quantity.
-        linear: quantities scored by their distance from the mean; see `Coding`.
     """
     out = []
-    for place, (x, size) in enumerate(zip(columns, categories, strict=True)):
+    for x, size in zip(columns, categories, strict=True):
         x = x[~np.isnan(x)]
         if size == 0:
-            moments = (float(x.mean()), max(float(x.std()), 1e-9)) if place in linear else None
-            out.append(Coding(scale=fit_scale(x, most=bins), linear=moments))
+            out.append(Coding(scale=fit_scale(x, most=bins)))
             continue
         # Half a row is added to each category, so that none is impossible.
         count = np.bincount(x.astype(int), minlength=size) + 0.5

@@ -29,15 +29,14 @@ LEVELS = 8
 class Coding:
     """How one modelled column is coded: a scale for a quantity, or the share of each category.
 
-    `linear` (mean, deviation) scores a quantity by its distance from the mean instead of its rank: for a column that is
-    only ever given, never predicted, and whose effect is known to be linear (a cumulative hazard).
+    `linear` (smallest, span) scores a quantity from 0 to 1 instead of by its rank, as MCM does, after the Box-Cox
+    transform of x - smallest + 1 where there is one: `power` (smallest value, lambda).
     """
 
     scale: Scale | None = None
     share: tuple[float, ...] = ()
     linear: tuple[float, float] | None = None
     power: tuple[float, float] | None = None
-    """(smallest value, lambda): Box-Cox of x - smallest + 1 before `linear`, which then is (smallest, span)."""
 
     def unscaled(self, score: np.ndarray) -> np.ndarray:
         """Values from scores made by `power` and `linear`, within the data's range."""

@@ -50,23 +50,18 @@ class RowModel(TableNetwork):
 
     `base` and `additive` are called so in saved models.
 
-    Args:
+    Attributes:
         base: the factor analysis (the linear part), or None.
         additive: the boosted stumps (the additive part), or None.
     """
 
     draws_columns = weighs_heads = True
 
-    def __init__(
-        self,
-        codec: TableCodec,
-        trunk: Trunk,
-        dims: Dims,
-        base: FactorAnalysis | None,
-        additive: BoostedStumps | None = None,
-    ) -> None:
+    def __init__(self, codec: TableCodec, trunk: Trunk, dims: Dims) -> None:
         super().__init__(codec, trunk)
-        self.dims, self.base, self.additive = dims, base, additive
+        self.dims = dims
+        self.base: FactorAnalysis | None = None
+        self.additive: BoostedStumps | None = None
         self.linear_only = False
         for number, block in enumerate(codec.blocks):
             if block.quantity:
@@ -111,11 +106,7 @@ class RowModel(TableNetwork):
 
     def finished(self) -> None:
         super().finished()
-        self.skip_if_zero()
-
-    def skip_if_zero(self) -> None:
-        """Say once that no head has learnt anything: then the other parts alone are the very same
-        prediction, sooner."""
+        # Where no head has learnt anything, the other parts alone are the very same prediction, sooner.
         self.linear_only = self.base is not None and all(not h.any() for h in (*self.codec.head, *self.codec.head_bias))
 
     def rows(
@@ -288,7 +279,7 @@ class ColumnByColumn:
         columns = len(codec.codings)
         self._width = slice(member * codec.width, (member + 1) * codec.width)
         self._visible = torch.zeros(columns, dtype=torch.bool)
-        enter = trunk.enter[member].view(columns, trunk.config.cell, -1)
+        enter = trunk.enter[member].view(columns, trunk.cell, -1)
         first = torch.einsum("cw,cwh->h", codec.masked[:, self._width], enter) + trunk.enter_bias[member]
         self._sum = first.expand(rows, -1).clone()
         """(rows, state) what enters the first layer."""

@@ -162,12 +162,12 @@ def fit_scale(x: np.ndarray, *, most: int = 24, weight: np.ndarray | None = None
     )
 
 
-def _polyline(values: np.ndarray, counts: np.ndarray, n: int, most: int = 400) -> tuple[np.ndarray, np.ndarray]:
+def _polyline(values: np.ndarray, counts: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """The quantile function through the mid-ranks of the values, thinned; ends at the smallest and largest."""
     middle = (np.cumsum(counts) - counts / 2) / n
-    if len(values) > most:
+    if len(values) > 400:
         keep = np.unique(
-            np.r_[np.linspace(0, len(values) - 1, most).astype(int), np.arange(5), len(values) - 1 - np.arange(5)]
+            np.r_[np.linspace(0, len(values) - 1, 400).astype(int), np.arange(5), len(values) - 1 - np.arange(5)]
         )
         values, middle = values[keep], middle[keep]
     return middle, values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +15,7 @@ from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
 from unmask.encoder.dropout import drop
 from unmask.modalities.table.distribution.codec import TableCodec
+from unmask.modalities.table.recipes import TableSettings
 
 
 class TableNetwork(MaskedModel[TableCodec]):
@@ -67,32 +67,15 @@ class TableNetwork(MaskedModel[TableCodec]):
         self.eval()
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrunkConfig:
-    """Residual MLP over a whole row, `members` of them side by side with weights of their own.
-
-    Args:
-        slots: columns of the table.
-        cell: width of a cell's embedding.
-        width: of the row's state.
-    """
-
-    slots: int
-    cell: int = 8
-    width: int = 96
-    layers: int = 2
-    members: int = 4
-    dropout: float = 0.1
-
-
 class Trunk(nn.Module):
-    """All members in one batched product per layer: 4 members cost what one of twice the width does."""
+    """Residual MLP over a whole row, `members` of them side by side with weights of their own, in one batched product
+    per layer: 4 members cost what one of twice the width does."""
 
-    def __init__(self, config: TrunkConfig) -> None:
+    def __init__(self, slots: int, settings: TableSettings) -> None:
         super().__init__()
-        self.config = config
-        c = config
-        self.enter = nn.Parameter(torch.randn(c.members, c.slots * c.cell, c.width) / math.sqrt(c.slots * c.cell) * 2)
+        c = settings
+        self.cell, self.members, self.dropout = c.cell, c.members, c.dropout
+        self.enter = nn.Parameter(torch.randn(c.members, slots * c.cell, c.width) / math.sqrt(slots * c.cell) * 2)
         self.enter_bias = nn.Parameter(torch.zeros(c.members, 1, c.width))
         self.up = nn.ParameterList(
             [nn.Parameter(torch.randn(c.members, c.width, c.width) * math.sqrt(2 / c.width)) for _ in range(c.layers)]
@@ -104,17 +87,15 @@ class Trunk(nn.Module):
 
     def enter_part(self, x: Tensor, slot: int, member: int) -> Tensor:
         """What one slot's embedding (rows, cell) adds to a member's first layer: sampling adds slot by slot."""
-        cell = self.config.cell
-        return x @ self.enter[member, slot * cell : (slot + 1) * cell]
+        return x @ self.enter[member, slot * self.cell : (slot + 1) * self.cell]
 
     def forward(self, x: Float[Tensor, "rows slots width"]) -> Float[Tensor, "members rows state"]:
         rows, slots, _ = x.shape
-        members = self.config.members
-        flat = x.view(rows, slots, members, -1).permute(2, 0, 1, 3).reshape(members, rows, -1)
+        flat = x.view(rows, slots, self.members, -1).permute(2, 0, 1, 3).reshape(self.members, rows, -1)
         return self.finish(torch.baddbmm(self.enter_bias, self.dropped(flat), self.enter), slice(None))
 
     def dropped(self, x: Tensor) -> Tensor:
-        return drop(x, self.config.dropout, self.training)
+        return drop(x, self.dropout, self.training)
 
     def finish(self, h: Tensor, member: slice) -> Tensor:
         """From the first layer's sums (members, rows, state) to the states, of all members or some."""

@@ -269,14 +269,13 @@ def risks(
     train: Cohort,
     x: np.ndarray,
     at: np.ndarray,
-    ridge: float = 1.0,
     weight: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(rows, times) risks of an event by each time from a Cox regression, and the linear predictors."""
     train = Cohort(*train)
     center, scale = train.x.mean(0), np.maximum(train.x.std(0), 1e-9)
     z, new = (train.x - center) / scale, (x - center) / scale
-    base = fit_baseline(z, train.time, train.event, ridge, entry=train.entry, weight=weight)
+    base = fit_baseline(z, train.time, train.event, 1.0, entry=train.entry, weight=weight)
     linear = np.clip((new - np.average(z, axis=0, weights=weight)) @ base.beta, -30, 30)
     total = step_values(base.at, base.hazard, at, start=0.0)
     return 1 - np.exp(-np.exp(linear)[:, None] * total[None]), linear

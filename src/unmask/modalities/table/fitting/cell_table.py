@@ -7,7 +7,7 @@ kinds of tables and files.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,14 +60,13 @@ class CellTable(RowPasses):
         *,
         settings: TableSettings | None = None,
         weight: np.ndarray | None = None,
-        linear: Collection[int] = (),
         calibrate: bool = True,
         watch: Callable[..., None] | None = None,
         **overrides: Any,
     ) -> CellTable:
         """Fit to columns with NaN where missing; `categories` holds 0 for a quantity."""
         settings = settings or settings_of(**overrides)
-        fit = fit_cells(columns, categories, settings, weight=weight, linear=linear, calibrate=calibrate, watch=watch)
+        fit = fit_cells(columns, categories, settings, weight=weight, calibrate=calibrate, watch=watch)
         table = cls(fit)
         if calibrate:
             table.calibrate(columns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -99,7 +99,6 @@ def fit_cells(
     settings: TableSettings,
     *,
     weight: np.ndarray | None = None,
-    linear: Collection[int] = (),
     calibrate: bool = True,
     watch: Watch | None = None,
 ) -> Fit:
@@ -108,13 +107,12 @@ def fit_cells(
     Args:
         categories: of each column, 0 for a quantity.
         weight: (rows,) of each row in the fit, for bootstrap members.
-        linear: quantities scored by their distance from the mean; see `codec.Coding`.
         calibrate: held-out rows will be asked for after the fit too.
         watch: called after every step with its report and the number of steps.
     """
     start = time.perf_counter()
     rows = len(columns[0]) if len(columns) else 0
-    codings = fit_codings([_copies(x, weight) for x in columns], categories, settings.bins, linear)
+    codings = fit_codings([_copies(x, weight) for x in columns], categories, settings.bins)
     if settings.network == "rows":
         codings = scales_of_all_rows(codings, columns, settings, weight)
     elif settings.network == "filter":  # Box-Cox transformed, as MCM does

@@ -81,12 +81,11 @@ def best_constant(values: np.ndarray, rule: str) -> float:
     return float(known.mean() if rule == "mean" else np.median(known))
 
 
-def column_figures(column: Column, judged: Judged, values: np.ndarray, *, least: int = 30) -> dict[str, Any]:
+def column_figures(column: Column, judged: Judged, values: np.ndarray) -> dict[str, Any]:
     """The figures of one column; see `columns_imputed`.
 
     Args:
         values: (rows,) of the column, NaN where missing.
-        least: calibration cells at least, for an interval with a width of its own.
     """
     rule = "mean" if column.is_quantity else "mode"
     plain = best_constant(values, rule)
@@ -96,7 +95,7 @@ def column_figures(column: Column, judged: Judged, values: np.ndarray, *, least:
         more = {
             "mae": _mean(np.abs(judged.point - judged.truth)),
             "mae_of_median": _mean(np.abs(best_constant(values, "median") - judged.truth)),
-            "coverage": covered(judged, COVERAGE, least),
+            "coverage": covered(judged, COVERAGE, 30),
         }
     else:
         losses = [np.not_equal(p, judged.truth).astype(float) for p in (judged.point, plain)]

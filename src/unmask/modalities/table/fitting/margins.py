@@ -67,7 +67,7 @@ def scales_of_all_rows(
     lacking = [
         i
         for i, (c, here) in enumerate(zip(codings, known, strict=True))
-        if c.scale is not None and c.linear is None and c.scale.bins > 1 and FEW <= here.sum() < (weight > 0).sum()
+        if c.scale is not None and c.scale.bins > 1 and FEW <= here.sum() < (weight > 0).sum()
     ]
     sample = _sample(rows, settings.train.seed)
     part, codings = [x[sample] for x in columns], list(codings)

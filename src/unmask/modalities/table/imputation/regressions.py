@@ -192,7 +192,7 @@ def _ordinal_derivatives(
 
 
 def draw_donors(
-    x: np.ndarray, y: np.ndarray, target: np.ndarray, rng: np.random.Generator, *, most: int = DONORS
+    x: np.ndarray, y: np.ndarray, target: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predictive mean matching by local residual draws (Morris, White & Royston 2014, 2.3), the donors under a Bayesian
     bootstrap (Gaffert, Meinfelder & Bosch 2016).
@@ -205,7 +205,6 @@ def draw_donors(
     Args:
         x, y: of the donors.
         target: (rows, predictors) of the rows that get a value.
-        most: donors of one row, the nearest ones.
 
     Returns:
         (rows, donors) values, and log-weights by which one of them is to be drawn.
@@ -219,7 +218,7 @@ def draw_donors(
     width = KERNEL * float(np.sqrt(weight @ (y - mean) ** 2 / len(y)))
     order = np.argsort(mean, kind="stable")
     mean = mean[order]
-    count = min(most, len(y))
+    count = min(DONORS, len(y))
     first = np.clip(np.searchsorted(mean, wanted) - count // 2, 0, len(y) - count)
     window = first[:, None] + np.arange(count)[None, :]
     move = wanted[:, None] - mean[window]

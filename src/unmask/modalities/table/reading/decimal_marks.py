@@ -112,25 +112,13 @@ class Spelling:
     unclear: str = ""
 
 
-def spelling_of(
-    column: np.ndarray,
-    *,
-    delimiter: str = ",",
-    elsewhere: Set[str] = frozenset(),
-    told: str | None = None,
-    prior: Marks | None = None,
-) -> Spelling:
-    """How a column of texts writes its numbers; the plain spelling where it holds none.
+def spelling_of(column: np.ndarray, *, told: str | None = None) -> Spelling:
+    """How a column of texts writes its numbers, the file apart; the plain spelling where it holds none.
 
     Args:
-        delimiter: of the file; a semicolon speaks for decimal commas.
-        elsewhere: the decimal marks that other columns of the file have for certain.
         told: the decimal mark as a person gave it.
-        prior: the spelling of the table that a model was fitted on.
     """
-    if column.dtype != object:
-        return Spelling()
-    return _decide(_numbers_in(column), delimiter, elsewhere, told, prior)
+    return _decide(_numbers_in(column) if column.dtype == object else [], ",", frozenset(), told, None)
 
 
 def spellings_of(
@@ -140,7 +128,13 @@ def spellings_of(
     told: str | None = None,
     priors: Sequence[Marks | None] | None = None,
 ) -> list[Spelling]:
-    """How each column of a file writes its numbers; columns that can be read in one way only speak for the others."""
+    """How each column of a file writes its numbers; columns that can be read in one way only speak for the others.
+
+    Args:
+        delimiter: of the file; a semicolon speaks for decimal commas.
+        told: the decimal mark as a person gave it.
+        priors: the spellings of the table that a model was fitted on.
+    """
     texts = [_numbers_in(c) if c.dtype == object else [] for c in columns]
     certain = [_certain(t) for t in texts]
     count = Counter(certain)

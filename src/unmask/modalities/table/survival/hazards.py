@@ -161,7 +161,6 @@ def fit_outcome(
     *,
     causes: int = 1,
     entry: np.ndarray | None = None,
-    ridge: float | None = None,
 ) -> Outcome:
     """Fit the hazards on complete covariates (rows, covariates).
 
@@ -169,15 +168,12 @@ def fit_outcome(
         event: 0 where censored, else the number of the cause, from 1.
         causes: how many there are.
         entry: time from which each row is at risk.
-        ridge: on standardised covariates, in rows' worth of shrinkage; None chooses it by rows left out
-            (`choose_ridge`), for every hazard its own. The least, .3, keeps separated covariates finite.
     """
     center, scale = x.mean(0), np.maximum(x.std(0), 1e-9)
     z = (x - center) / scale
 
     def fit(happened: np.ndarray) -> Baseline:
-        chosen = choose_ridge(z, time, happened, entry=entry) if ridge is None else ridge
-        return fit_baseline(z, time, happened, chosen, entry=entry)
+        return fit_baseline(z, time, happened, choose_ridge(z, time, happened, entry=entry), entry=entry)
 
     return Outcome(
         causes=tuple(fit((event == k).astype(float)) for k in range(1, causes + 1)),

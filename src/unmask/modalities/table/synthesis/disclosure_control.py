@@ -154,13 +154,13 @@ def new_ids(model: FittedTable, rows: int) -> dict[int, list[Any]]:
     return {i: [f"S{k + 1}" for k in range(rows)] for i, c in enumerate(model.schema.columns) if c.kind == "id"}
 
 
-def shown_levels(model: FittedTable, column: Column, most: int = 6) -> str:
-    """The first levels of a column for a report, without those of fewer than `LEAST` rows, which are counted alone."""
+def shown_levels(model: FittedTable, column: Column) -> str:
+    """The first six levels of a column for a report; those of fewer than `LEAST` rows are counted alone."""
     if not column.modelled or column.is_quantity:
         return ""
     few = _learnt(model)["safety.rare"][model.schema.place(column.name), : len(column.categories)] != 0
     common = [level for level, rare in zip(column.categories, few, strict=True) if not rare]
-    text = ", ".join(common[:most]) + (", ..." if len(common) > most else "")
+    text = ", ".join(common[:6]) + (", ..." if len(common) > 6 else "")
     if not few.any():
         return text
     return f"{text}{' and ' if text else ''}{int(few.sum())} of fewer than {LEAST} rows"
