@@ -24,9 +24,10 @@ from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.fitting.fit import Fit
 from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed
-from unmask.modalities.table.imputation.complete import changes, holes, impute_frame, recorded_breaches
+from unmask.modalities.table.imputation.complete import holes, impute_frame
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_frame
+from unmask.modalities.table.imputation.under_rules import recorded_breaches
 from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
@@ -151,15 +152,9 @@ class TableModel(FittedTable):
         model.facts["seconds"] = round(time.perf_counter() - start, 3)
         return model
 
-    # What is missing, and what of it is filled: see `complete`.
-
     def holes(self, columns: list[np.ndarray]) -> list[np.ndarray]:
         """Per modelled column, which cells to fill: missing ones, unless empty by their meaning."""
         return holes(self.schema, columns)
-
-    def changes(self, holes: list[np.ndarray], filled: list[np.ndarray]) -> dict[int, tuple[np.ndarray, list[Any]]]:
-        """Column of the schema -> (rows, plain values) of what is to be filled."""
-        return changes(self.schema, holes, filled)
 
     def impute_frame(self, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
         """The work behind `impute`; see `unmask.modalities.table.imputation.complete.impute_frame`."""

@@ -14,10 +14,8 @@ from unmask.core.pretrain import StepReport
 from unmask.evaluation.card import source_name
 from unmask.modalities.table.fitting.imputation_quality import error_removed, figure_texts
 from unmask.modalities.table.model import TableModel, load
-from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
-from unmask.modalities.table.rules.declared_schema import schema_for
-from unmask.modalities.table.schema.values import cell_texts, decode, encode
+from unmask.modalities.table.schema.values import cell_texts, decode
 from unmask.modalities.table.synthesis.disclosure_control import shown_levels
 from unmask.training.launcher import check_one_process
 from unmask.training.run import check_run_folder
@@ -73,11 +71,6 @@ def pretrain(
     check_run_folder(out, resume=resume)
     with written_folder(out) as new:
         settings = settings or settings_of()
-        frame = read_frame(data)
-        found = schema_for(
-            frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
-        )
-        encode(frame, found)  # whatever is wrong with a cell is said before anything is written
         with Tracker(new, total="", console=console, config=to_dict(settings)) as tracker:
 
             def watch(report: StepReport, total: int) -> None:
@@ -91,7 +84,17 @@ def pretrain(
                         hidden_slots=report.hidden,
                     )
 
-            model = TableModel.fit(frame, schema=found, settings=settings, watch=watch)
+            model = TableModel.fit(
+                data,
+                schema=schema,
+                duration=duration,
+                event=event,
+                entry=entry,
+                event_level=event_level,
+                constraints=constraints,
+                settings=settings,
+                watch=watch,
+            )
             for step, loss in model.facts["history"]:
                 tracker.log(step, 1.0, kind="validation", loss=loss)
             tracker.event("columns_imputed", columns=model.facts["columns_imputed"])
@@ -190,6 +193,3 @@ def add_imputed(report: Any, model: TableModel) -> None:
         "categories that are wrong; "
         "lower is better. 90 % intervals should hold 90 % of the true values: fewer means too narrow, more too wide.",
     )
-
-
-__all__ = ["TableRun", "pretrain", "settings_of", "write_report"]

@@ -267,6 +267,3 @@ def add_figures(report: Any, found: Mapping[str, Any]) -> None:
         note=f"Ceiling: {CEILING}. Floor: {FLOOR}. ⚠: the floor is at least as good as the ceiling.",
     )
     report.section("What the figures mean", table(("figure", "meaning"), [(r.label, r.sentence) for r in shown]))
-
-
-__all__ = ["MEANINGS", "Meaning", "Reading", "add_figures", "placed", "readings", "text_lines"]

@@ -40,11 +40,8 @@ from unmask.modalities.table.writing.writers import filled_copy
 def holes(schema: Schema, columns: list[np.ndarray]) -> list[np.ndarray]:
     """Per modelled column, which cells to fill: missing ones, unless empty by their meaning."""
     found = [np.isnan(x) for x in columns]
-    for place, i in enumerate(schema.modelled):
-        rule = schema.columns[i].structural
-        if rule is not None:
-            level = schema.columns[schema.number(rule[0])].categories.index(rule[1])
-            found[place] &= columns[schema.place(rule[0])] != level
+    for place, (other, level) in schema.emptied_by.items():
+        found[place] &= columns[other] != level
     return found
 
 
@@ -105,29 +102,19 @@ def complete(
     *,
     draws: int = 0,
     seed: int = 0,
-    interval: float | None = None,
-    unseen: str = "error",
     shift: Mapping[str, float | Mapping[str, float]] | None = None,
-    absent: Sequence[str] | str = (),
-    add_absent: bool = False,
-    constraints: Sequence[str] | str = (),
+    **reading: Any,
 ) -> Completed:
-    """Fill the missing cells of a table; see `TableModel.impute`.
-
-    Args:
-        interval: coverage of the intervals in `records`, e.g. 0.9.
-    """
+    """Fill the missing cells of a table; see `TableModel.impute`. `reading` is for `read_incomplete`."""
     schema = model.schema
     shifts = parse_shifts(shift, schema)
     moved = {s.place: s.delta for s in shifts if not s.where and schema.sizes[s.place] == 0}
     grouped = [s for s in shifts if s.place not in moved]
     if draws and model.table.network.points_only:
         raise _points_alone(model)
-    read = read_incomplete(
-        model, data, unseen=unseen, absent=absent, add_absent=add_absent, constraints=constraints, interval=interval
-    )
+    read = read_incomplete(model, data, **reading)
     if not draws:
-        return with_points(model, read, model.table.impute(read.columns, interval=interval))
+        return with_points(model, read, model.table.impute(read.columns, interval=read.interval))
     members = model.table.network.codec.members
     filled = [
         drawn_under(read.rules, model.table, read.columns, seed=seed + 1000 * m, member=m % members, shift=moved)
@@ -180,6 +167,10 @@ def read_incomplete(
 ) -> Incomplete:
     """The first half of `complete`: what comes before the network is asked. Several tables may then be asked of it at
     once, and each be finished by `with_points`.
+
+    Args:
+        unseen, absent, add_absent, constraints: see `TableModel.impute`.
+        interval: coverage of the intervals in `records`, e.g. 0.9.
     """
     schema = model.schema
     without = model.table.network.points_only
@@ -263,7 +254,10 @@ def _completed(
                 where = f" in draw {number + 1}" if found is None else ""
                 beyond.append(f"{left} cells of {schema.columns[i].name!r} stay empty{where}: the model has no number")
         changed = changes(schema, filling, one, read.rules.touched, shifted)
-        new = {i: _whole(changed.pop(i, None), len(frame)) for i in read.added}
+        new: dict[int, list[Any]] = {i: [None] * len(frame) for i in read.added}
+        for i, whole in new.items():
+            for row, value in zip(*changed.pop(i, ([], [])), strict=True):
+                whole[row] = value
         tables.append(with_added(filled_copy(read.given, changed, schema, read.order), schema, new))
         cells = int(sum(h.sum() for h in filling))
     records: Iterable[dict[str, Any]] = ()
@@ -317,30 +311,17 @@ def left_empty(
     return [f"{empty} empty cells of {name!r} stay empty: {reason}" for empty, name, reason in rows if empty]
 
 
-def _whole(change: tuple[np.ndarray, list[Any]] | None, rows: int) -> list[Any]:
-    """All cells of a column that is not in the table, None where nothing is filled."""
-    out: list[Any] = [None] * rows
-    if change is not None:
-        for row, value in zip(*change, strict=True):
-            out[row] = value
-    return out
-
-
 def _said_of_absent(schema: Schema, lacking: Sequence[str], add_absent: bool) -> tuple[list[str], list[int]]:
     """Notes on the columns that are lacking, and the columns of the schema that cannot be filled without them."""
     notes = []
     if lacking:
         added = ", and added, imputed" if add_absent else ""
         notes.append(f"not in the table, so hidden in every row{added}: {', '.join(map(repr, lacking))}")
-    undecided = (
-        []
-        if add_absent
-        else [
-            i
-            for i, c in enumerate(schema.columns)
-            if c.structural is not None and c.structural[0] in lacking and c.name not in lacking
-        ]
-    )
+    undecided = [
+        i
+        for i, c in enumerate(schema.columns)
+        if not add_absent and c.structural is not None and c.structural[0] in lacking and c.name not in lacking
+    ]
     for i in undecided:
         c = schema.columns[i]
         assert c.structural is not None
@@ -357,12 +338,7 @@ def decided(
     """The holes to fill once all cells are known: where the filled cell of another column says that a cell is empty by
     its meaning, it is."""
     out = [np.array(h) for h in holes]
-    for place, i in enumerate(schema.modelled):
-        rule = schema.columns[i].structural
-        if rule is None:
-            continue
-        other = schema.place(rule[0])
-        level = schema.columns[schema.number(rule[0])].categories.index(rule[1])
+    for place, (other, level) in schema.emptied_by.items():
         out[place] &= ~(np.isnan(columns[other]) & (filled[other] == level))
     return out
 
@@ -373,19 +349,3 @@ def impute_frame(model: FittedTable, data: Any, **options: Any) -> tuple[list[An
     for note in [*found.warnings, *found.notes]:
         warnings.warn(note, stacklevel=4)
     return found.tables, list(found.records), found.cells
-
-
-__all__ = [
-    "Completed",
-    "Incomplete",
-    "changes",
-    "complete",
-    "decided",
-    "holes",
-    "impute_frame",
-    "plain_values",
-    "read_incomplete",
-    "recorded_breaches",
-    "taken_for_missing",
-    "with_points",
-]

@@ -263,26 +263,24 @@ class MultipleImputation:
         first = self._first(plan, m) if self.overrides else None
         if first is not None and self.formula_ is None:
             return Completed(columns=first, odds={}, trace=np.full((0, len(plan.order), 2), np.nan))
-        if self.formula_ is None:
-            return Chain(plan, rng, first=first).run(rounds)
-        if first is None:
+        if self.formula_ is not None and first is None:
             warm = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
             warm.select()
             first = Chain(warm, rng).run(WARM).columns
-        return AgreeingChain(plan, rng, Substantive(self.formula_, plan.columns), first).run(rounds)
+        return self._chain(plan, rng, first, initial=True).run(rounds)
 
     def _longer(self, plan: Plan, m: int, so_far: Completed, rounds: int) -> Completed:
         """The m-th columns after more rounds."""
         rng = np.random.default_rng([self.seed, m, len(so_far.trace)])
-        if self.formula_ is None:
-            chain = Chain(plan, rng, first=so_far.columns)
-        else:
-            analysis = Substantive(self.formula_, plan.columns)
-            chain = AgreeingChain(plan, rng, analysis, so_far.columns, initial=False)
-        more = chain.run(rounds)
+        more = self._chain(plan, rng, so_far.columns, initial=False).run(rounds)
         return dataclasses.replace(
             more, trace=np.concatenate([so_far.trace, more.trace]), stuck=so_far.stuck + more.stuck
         )
+
+    def _chain(self, plan: Plan, rng: np.random.Generator, first: list[np.ndarray] | None, *, initial: bool) -> Chain:
+        if self.formula_ is None:
+            return Chain(plan, rng, first=first)
+        return AgreeingChain(plan, rng, Substantive(self.formula_, plan.columns), first, initial=initial)
 
     def _first(self, plan: Plan, m: int) -> list[np.ndarray]:
         """A table drawn from a model fitted to the m-th bootstrap sample."""
@@ -529,16 +527,8 @@ class MultipleImputation:
         found = [predictions_of(model, new) for model in models]
         if any(error is None for _, error in found):
             mean = np.mean([values for values, _ in found], 0)
-            nothing = np.full(len(mean), np.nan)
-            return Predicted(
-                estimate=mean,
-                error=nothing,
-                low=nothing,
-                high=nothing,
-                response=mean,
-                response_low=nothing,
-                response_high=nothing,
-            )
+            nothing = {k: np.full(len(mean), np.nan) for k in ("error", "low", "high", "response_low", "response_high")}
+            return Predicted(estimate=mean, response=mean, **nothing)
         values, errors = [v for v, _ in found], [e for _, e in found if e is not None]
         # Probabilities are pooled as log-odds, so that no bound lies outside of 0 to 1.
         scale = "logit" if are_shares(models[0], values) else None
@@ -587,6 +577,3 @@ class MultipleImputation:
             ", schema=..." if self.schema is not None else ""
         )
         return f"MultipleImputation({self.draws}{more})"
-
-
-__all__ = ["MultipleImputation", "Pooled", "pool"]

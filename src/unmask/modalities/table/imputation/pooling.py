@@ -20,30 +20,14 @@ from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.survival.estimators import fit_cox
 
-
-@dataclass(frozen=True, kw_only=True)
-class PoolingScale:
-    """A scale on which estimates are about normal.
-
-    Attributes:
-        to, slope, back: the transformation, the size of its derivative, and its inverse.
-    """
-
-    to: Callable[[np.ndarray], np.ndarray]
-    slope: Callable[[np.ndarray], np.ndarray]
-    back: Callable[[np.ndarray], np.ndarray]
-
-
-SCALES = {
-    "fisher": PoolingScale(to=np.arctanh, slope=lambda q: 1 / (1 - q**2), back=np.tanh),
-    "logit": PoolingScale(to=logit, slope=lambda q: 1 / (q * (1 - q)), back=expit),
-    "log": PoolingScale(to=np.log, slope=lambda q: 1 / q, back=np.exp),
-    "cloglog": PoolingScale(
-        to=lambda q: -np.log(-np.log(q)), slope=lambda q: -1 / (q * np.log(q)), back=lambda z: np.exp(-np.exp(-z))
-    ),
+SCALES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], ...]] = {
+    "fisher": (np.arctanh, lambda q: 1 / (1 - q**2), np.tanh),
+    "logit": (logit, lambda q: 1 / (q * (1 - q)), expit),
+    "log": (np.log, lambda q: 1 / q, np.exp),
+    "cloglog": (lambda q: -np.log(-np.log(q)), lambda q: -1 / (q * np.log(q)), lambda z: np.exp(-np.exp(-z))),
 }
 """Scales to pool on (van Buuren 2018, table 5.2): of correlations, probabilities, ratios, and survival probabilities
-(with the sign that makes it rise)."""
+(with the sign that makes it rise). Of each the transformation, the size of its derivative, and its inverse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,20 +70,12 @@ class Pooled:
     def rows(self, *, exponentiate: bool = False) -> list[dict[str, Any]]:
         """One record per name; exponentiated for hazard ratios (estimate and interval only)."""
         turn: Callable[[float], float] = (lambda x: float(np.exp(x))) if exponentiate else float
+        plain = ("error", "p", "df", "fmi", "riv", "monte_carlo")
         return [
-            {
-                "name": n,
-                "estimate": turn(self.estimate[i]),
-                "low": turn(self.low[i]),
-                "high": turn(self.high[i]),
-                "error": float(self.error[i]),
-                "p": float(self.p[i]),
-                "df": float(self.df[i]),
-                "fmi": float(self.fmi[i]),
-                "riv": float(self.riv[i]),
-                "monte_carlo": float(self.monte_carlo[i]),
-            }
-            for i, n in enumerate(self.names)
+            {"name": name}
+            | {k: turn(getattr(self, k)[i]) for k in ("estimate", "low", "high")}
+            | {k: float(getattr(self, k)[i]) for k in plain}
+            for i, name in enumerate(self.names)
         ]
 
     def table(self, *, exponentiate: bool = False, label: str = "estimate") -> str:
@@ -244,9 +220,9 @@ def _pooled_on(scale: str, estimates: Any, errors: Any, **options: Any) -> Poole
     """Estimates pooled on a scale, and transformed back."""
     if scale not in SCALES:
         raise UserError(f"scale={scale!r}", hint=suggest(scale, SCALES))
-    on, q = SCALES[scale], np.atleast_2d(np.asarray(estimates, float))
+    (to, slope_at, back), q = SCALES[scale], np.atleast_2d(np.asarray(estimates, float))
     with np.errstate(all="ignore"):
-        z, slope = on.to(q), on.slope(q)
+        z, slope = to(q), slope_at(q)
     if (np.isfinite(q) & ~np.isfinite(z)).any():
         table, place = np.argwhere(~np.isfinite(z))[0]
         raise UserError(
@@ -254,8 +230,8 @@ def _pooled_on(scale: str, estimates: Any, errors: Any, **options: Any) -> Poole
             hint="Expected correlations (fisher), shares between 0 and 1 (logit, cloglog) or ratios (log).",
         )
     found = pool(z, np.asarray(errors, float) * slope, **options)
-    estimate, low, high = (on.back(x) for x in (found.estimate, found.low, found.high))
-    return dataclasses.replace(found, estimate=estimate, low=low, high=high, error=found.error / on.slope(estimate))
+    estimate, low, high = (back(x) for x in (found.estimate, found.low, found.high))
+    return dataclasses.replace(found, estimate=estimate, low=low, high=high, error=found.error / slope_at(estimate))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -463,21 +439,16 @@ def estimates_of(found: Any) -> Estimates:
     result (`params`, `bse`), and a fitted lifelines regression (`params_`, `standard_errors_`).
     """
     if hasattr(found, "params") and hasattr(found, "bse"):
-        names = getattr(found.params, "index", None)
+        index = getattr(found.params, "index", None)
+        names = tuple(map(_name, index)) if index is not None else None
         df = float(found.df_resid) if getattr(found, "df_resid", None) is not None else None
-        return Estimates(
-            names=tuple(map(_name, names)) if names is not None else None,
-            estimate=_flat(found.params),
-            error=_flat(found.bse),
-            df=df,
-        )
+        return Estimates(names=names, estimate=_flat(found.params), error=_flat(found.bse), df=df)
     if hasattr(found, "params_") and hasattr(found, "standard_errors_"):
         errors = found.standard_errors_
         if hasattr(errors, "reindex"):
             errors = errors.reindex(found.params_.index)
-        return Estimates(
-            names=tuple(map(_name, found.params_.index)), estimate=_flat(found.params_), error=_flat(errors)
-        )
+        names = tuple(map(_name, found.params_.index))
+        return Estimates(names=names, estimate=_flat(found.params_), error=_flat(errors))
     if hasattr(found, "coef_") or hasattr(found, "predict"):
         raise UserError(
             f"a {type(found).__name__} has no standard errors: Rubin's rules need them",
@@ -488,11 +459,8 @@ def estimates_of(found: Any) -> Estimates:
         pairs = [tuple(np.ravel(v)) for v in found.values()]
         if not pairs or any(len(v) != 2 for v in pairs):
             raise UserError("an analysis returned a mapping", hint="Expected name -> (estimate, standard error).")
-        return Estimates(
-            names=tuple(map(str, found)),
-            estimate=np.array([v[0] for v in pairs], float),
-            error=np.array([v[1] for v in pairs], float),
-        )
+        estimate, error = np.array(pairs, float).T
+        return Estimates(names=tuple(map(str, found)), estimate=estimate, error=error)
     if isinstance(found, Sequence | np.ndarray) and not isinstance(found, str) and len(found) in (2, 3):
         names = tuple(map(str, found[2])) if len(found) == 3 else None
         return Estimates(names=names, estimate=_flat(found[0]), error=_flat(found[1]))

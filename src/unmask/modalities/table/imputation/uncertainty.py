@@ -62,25 +62,26 @@ class IntervalRecords:
             assert found.high is not None
             low, high = (None, None) if place in self.ruled else (column.low, column.high)
             ends = [decode(np.clip(v[place][rows], low, high), column) for v in (self.point, found.low, found.high)]
-            more = [
-                {"low": a, "high": b, "probability": None, "probabilities": None} for _, a, b in zip(*ends, strict=True)
-            ]
+            more: list[dict[str, Any]] = [{"low": a, "high": b} for a, b in zip(*ends[1:], strict=True)]
             values = ends[0]
         else:
             code = self.point[place][rows].astype(int)
             levels = typed_levels(column)
             values = [levels[c] for c in code]
             more = [
-                {
-                    "low": None,
-                    "high": None,
-                    "probability": float(p[c]),
-                    "probabilities": dict(zip(column.categories, p.tolist(), strict=True)),
-                }
+                {"probability": float(p[c]), "probabilities": dict(zip(column.categories, p.tolist(), strict=True))}
                 for c, p in zip(code, found.shares_of(place, rows), strict=True)
             ]
+        nothing = dict.fromkeys(("low", "high", "probability", "probabilities"))
         for row, value, rest in zip(rows.tolist(), values, more, strict=True):
-            yield {"position": row, "row": self.frame.label(row), "column": column.name, "value": value, **rest}
+            yield {
+                "position": row,
+                "row": self.frame.label(row),
+                "column": column.name,
+                "value": value,
+                **nothing,
+                **rest,
+            }
 
 
 def typed_levels(column: Column) -> list[Any]:

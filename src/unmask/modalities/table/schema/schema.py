@@ -139,6 +139,16 @@ class Schema:
         """Number of categories of every modelled column, 0 for a quantity."""
         return [0 if c.is_quantity else len(c.categories) for c in self.columns if c.modelled]
 
+    @property
+    def emptied_by(self) -> dict[int, tuple[int, int]]:
+        """Place of a structural column -> (place of the other, number of its category) that leave it empty."""
+        found = {p: self.columns[i].structural for p, i in enumerate(self.modelled)}
+        return {
+            p: (self.place(rule[0]), self.columns[self.number(rule[0])].categories.index(rule[1]))
+            for p, rule in found.items()
+            if rule is not None
+        }
+
     def column(self, place: int) -> Column:
         """The column at a place among the modelled ones."""
         return self.columns[self.modelled[place]]

@@ -51,7 +51,7 @@ class RowSampler:
         self.columns = [model.schema.columns[i] for i in model.schema.modelled]
         self.limits = {place: self._own_limit(place) for place in range(len(self.codings))}
         self.formulas = rules.formulas
-        self.fillers = {p: self._filler(*c.structural) for p, c in enumerate(self.columns) if c.structural is not None}
+        self.fillers = model.schema.emptied_by
         computed = rules.computed
         if computed & set(limits):
             name = self.columns[min(computed & set(limits))].name
@@ -78,11 +78,6 @@ class RowSampler:
         self.bound = set(limits) | {place for rule in between for place in rule.columns}
         """Columns under a condition or under a rule with another: one alone needs no weights."""
         self.said: list[str] = []
-
-    def _filler(self, name: str, level: str) -> tuple[int, int]:
-        """(place of the column, its category) that leave a structural column empty."""
-        other = self.model.schema.place(name)
-        return other, self.columns[other].categories.index(level)
 
     def _refuse(self, place: int) -> None:
         column = self.columns[place]
