@@ -254,7 +254,8 @@ class CellDraws:
         """Draw the missing cells of a batch: of rows `take` of the table."""
         slots = batch.shape[1]
         flat = missing_slots(batch, len(take))
-        order = visiting_order(slots, self.seed)
+        # At random, but the same for every row of a draw, so that rows do not depend on company.
+        order = np.argsort(hash_keys(self.seed, np.arange(slots), Salt.COLUMN_ORDER), kind="stable").tolist()
         order = order if self.ruled is None else self.ruled.order(order)
         turn = torch.full((slots,), -1)
         turn[order] = torch.arange(len(order))
@@ -270,7 +271,10 @@ class CellDraws:
         """Values of a column's cells, coded, drawn from what is predicted of them; written into `out` too."""
         coding, ruled = self.table.codings[c], self.ruled
         u = np.stack([uniform(self.seed, rows, c, salt, 0) for salt in _CELL_SALTS], -1)
-        own = torch.from_numpy(self._members(rows) % prediction.members)
+        members = self.table.network.codec.members
+        each = hash_keys(self.seed, rows, Salt.CELL_MEMBER) % np.uint64(members)
+        member = each.astype(np.int64) if self.member is None else np.full(len(rows), self.member % members)
+        own = torch.from_numpy(member % prediction.members)
         new = prediction.draw(torch.tensor(u, dtype=torch.float32), own)
         value = coding.decode(new[:, 0].long().numpy(), new[:, 1].double().numpy())
         if c in self.shift:
@@ -283,16 +287,3 @@ class CellDraws:
             new = torch.tensor(np.stack([number, score], -1), dtype=torch.float32)
         self.out[c][rows] = value
         return new
-
-    def _members(self, rows: np.ndarray) -> np.ndarray:
-        """The member that each row's cells are drawn from."""
-        members = self.table.network.codec.members
-        if self.member is not None:
-            return np.full(len(rows), self.member % members)
-        return (hash_keys(self.seed, rows, Salt.CELL_MEMBER) % np.uint64(members)).astype(np.int64)
-
-
-def visiting_order(slots: int, seed: int) -> list[int]:
-    """Columns in an order that is random but the same for every row of a draw, so that rows do not depend
-    on company."""
-    return np.argsort(hash_keys(seed, np.arange(slots), Salt.COLUMN_ORDER), kind="stable").tolist()

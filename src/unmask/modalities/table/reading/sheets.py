@@ -269,9 +269,6 @@ def _extent(archive: zipfile.ZipFile, sheet: zipfile.ZipInfo) -> tuple[int, int]
         while part := file.read(PART):
             for letters, number in _PLACE.findall(rest + part):
                 rows = max(rows, int(number))
-                column = 0
-                for letter in letters:
-                    column = 26 * column + letter - 64
-                columns = max(columns, column)
+                columns = max(columns, _column(letters.decode()) + 1)
             rest = part[-LONGEST_PLACE:]
     return rows, columns

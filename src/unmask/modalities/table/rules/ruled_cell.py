@@ -69,19 +69,15 @@ class Ruled:
         if outside.any():
             at = order.numpy()
             again = np.empty(len(value))
-            again[at] = self._again(distribution, _taken(left, at), member[order], uniform[at])
+            cells = _taken(left, at), member[order], uniform[at], self.best
             if isinstance(distribution, Quantities):
+                again[at] = _within(distribution, *cells)
                 again = self.rules.rounded(place, again, left.low, left.high)
+            else:
+                again[at] = _allowed(distribution, *cells)
             value = np.where(outside, again, value)
         fixed = self.rules.determined(place, known)
         return np.where(np.isnan(fixed), value, fixed)
-
-    def _again(
-        self, distribution: Quantities | Categories, left: Range, member: Tensor, uniform: np.ndarray
-    ) -> np.ndarray:
-        if isinstance(distribution, Quantities):
-            return _within_best(distribution, left) if self.best else _within(distribution, left, member, uniform)
-        return _allowed_best(distribution, left) if self.best else _allowed(distribution, left, member, uniform)
 
 
 def _taken(left: Range, rows: np.ndarray) -> Range:
@@ -90,41 +86,31 @@ def _taken(left: Range, rows: np.ndarray) -> Range:
     )
 
 
-def _ends(distribution: Quantities, left: Range) -> tuple[Tensor, Tensor]:
-    """Shares of the distribution below the limits' lower and up to their upper end."""
+def _within(distribution: Quantities, left: Range, member: Tensor, uniform: np.ndarray, best: bool) -> np.ndarray:
+    """Draws from the part of each cell's distribution that lies within its limits, of one member each; or the means of
+    these parts."""
     low, high = (torch.tensor(x, dtype=torch.float32) for x in (left.low, left.high))
-    return distribution.shares_at(low)[0], distribution.shares_at(high)[1]
 
+    def quantile(of: Quantities, u: Tensor | float) -> np.ndarray:
+        a, b = of.shares_at(low)[0], of.shares_at(high)[1]
+        return of.quantile(a + (b - a) * u).double().numpy()
 
-def _within(distribution: Quantities, left: Range, member: Tensor, uniform: np.ndarray) -> np.ndarray:
-    """Draws from the part of each cell's distribution that lies within its limits; of one member each."""
-    out = np.zeros(len(left.low))
-    u = torch.tensor(uniform[:, 2], dtype=torch.float32)
-    for m in torch.unique(member).tolist():
-        own = distribution.of_member(m)
-        a, b = _ends(own, left)
-        here = (member == m).numpy()
-        out[here] = own.quantile(a + (b - a) * u).double().numpy()[here]
+    if best:
+        out = np.mean([quantile(distribution, (k + 0.5) / STEPS) for k in range(STEPS)], axis=0)
+    else:
+        out, u = np.zeros(len(left.low)), torch.tensor(uniform[:, 2], dtype=torch.float32)
+        for m in torch.unique(member).tolist():
+            here = (member == m).numpy()
+            out[here] = quantile(distribution.of_member(m), u)[here]
     return np.clip(out, left.low, left.high)
 
 
-def _within_best(distribution: Quantities, left: Range) -> np.ndarray:
-    """Means of the parts within the limits."""
-    a, b = _ends(distribution, left)
-    parts = [distribution.quantile(a + (b - a) * (k + 0.5) / STEPS).double().numpy() for k in range(STEPS)]
-    return np.clip(np.mean(parts, axis=0), left.low, left.high)
-
-
-def _allowed(distribution: Categories, left: Range, member: Tensor, uniform: np.ndarray) -> np.ndarray:
-    """Draws among the allowed categories."""
+def _allowed(distribution: Categories, left: Range, member: Tensor, uniform: np.ndarray, best: bool) -> np.ndarray:
+    """Draws among the allowed categories, or the likeliest of these."""
     assert left.allowed is not None
-    own = distribution.restricted(torch.from_numpy(left.allowed))
+    allowed = torch.from_numpy(left.allowed)
+    if best:
+        probs = distribution.probabilities()[:, : left.allowed.shape[1]]
+        return probs.masked_fill(~allowed, -1.0).argmax(-1).double().numpy()
     u = torch.tensor(uniform[:, 2:], dtype=torch.float32)
-    return own.draw(u, member, 1.0)[:, 0].double().numpy()
-
-
-def _allowed_best(distribution: Categories, left: Range) -> np.ndarray:
-    """The likeliest of the allowed categories."""
-    assert left.allowed is not None
-    probs = distribution.probabilities()[:, : left.allowed.shape[1]]
-    return probs.masked_fill(~torch.from_numpy(left.allowed), -1.0).argmax(-1).double().numpy()
+    return distribution.restricted(allowed).draw(u, member, 1.0)[:, 0].double().numpy()

@@ -90,11 +90,10 @@ def stored_outcome(model: FittedTable) -> Outcome | None:
     if "outcome.end" not in model.extra:
         return None
     causes = sum(key.startswith("outcome.event") and key.endswith(".beta") for key in model.extra)
-    beta, at, hazard = (
-        [model.extra[f"outcome.{name}.{part}"] for name in [*_cause_names(causes), "censoring"]]
-        for part in ("beta", "at", "hazard")
-    )
-    bases = [Baseline(beta=b, at=a, hazard=h) for b, a, h in zip(beta, at, hazard, strict=True)]
+    bases = [
+        Baseline(**{part: model.extra[f"outcome.{name}.{part}"] for part in ("beta", "at", "hazard")})
+        for name in [*_cause_names(causes), "censoring"]
+    ]
     return Outcome(
         causes=tuple(bases[:-1]),
         censoring=bases[-1],
