@@ -25,7 +25,7 @@ from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.infer import infer_schema
+from unmask.modalities.table.schema.infer import infer_schema, look
 from unmask.modalities.table.schema.raw_column import spellings
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column
 from unmask.modalities.table.schema.values import encode, missing_cells
@@ -148,14 +148,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         override["missing"] = spellings(override.get("missing", ()))
         if not no_value(self.missing_values):
             override["missing"] += spellings(self.missing_values)
-        self.schema_ = infer_schema(
-            frame.names,
-            frame.columns,
-            override=override,
-            source=frame.source,
-            row_name=frame.row_name,
-            levels=frame.levels,
-        )
+        self.schema_ = look(frame, override=override)[0]
         self._bounds = [_bound(b, len(frame.names), n) for b, n in ((self.min_value, "min"), (self.max_value, "max"))]
         columns = self.schema_.columns
         self.kept_ = np.array(
@@ -444,5 +437,5 @@ def _column(
     if len(values) != rows:
         raise UserError(f"{len(values)} outcomes for {rows} rows", hint="Give one outcome per row.")
     raw = values.astype(np.float64) if values.dtype.kind in "fiu" else values.astype(object)
-    column = infer_schema([name], [raw], override={"columns": {name: given or {}}}, source="y", row_name=int).columns[0]
+    column = infer_schema([name], [raw], override={"columns": {name: given or {}}}, source="y", first_row=0).columns[0]
     return [column], [raw]

@@ -9,7 +9,7 @@ from typing import Any
 
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.infer import infer_schema
+from unmask.modalities.table.schema.infer import look
 from unmask.modalities.table.schema.schema import Schema
 from unmask.training.settings import load_toml
 
@@ -33,22 +33,10 @@ def schema_for(
     event_level: str | Sequence[str] | None = None,
     constraints: Sequence[str] | str = (),
 ) -> Schema:
-    """The schema given, or one inferred from the table under what is given of it; see `infer_schema`."""
+    """The schema given, or one inferred from the table under what is given of it; see `look`."""
     found = read_schema(schema)
     if not isinstance(found, Schema):
-        found = infer_schema(
-            frame.names,
-            frame.columns,
-            override={k: v for k, v in found.items() if k != "decimal"},
-            duration=duration,
-            event=event,
-            entry=entry,
-            event_level=event_level,
-            source=frame.source,
-            row_name=frame.row_name,
-            levels=frame.levels,
-            spelled=frame.find_spellings(found.get("decimal")),
-        )
+        found = look(frame, override=found, duration=duration, event=event, entry=entry, event_level=event_level)[0]
     more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))
     Rules.of(found)  # whatever is wrong with a rule is said now

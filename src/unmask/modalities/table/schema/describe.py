@@ -249,19 +249,13 @@ def describe(
     """
     frame = read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet)
     override = dict(schema or {})
-    told = override.pop("decimal", None)
     found, findings = look(
-        frame.names,
-        frame.columns,
+        frame,
         override=override,
         duration=duration,
         event=event,
         entry=entry,
         event_level=event_level,
-        source=frame.source,
-        row_name=frame.row_name,
-        levels=frame.levels,
-        spelled=frame.find_spellings(told),
         strict=False,
     )
     columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]
@@ -272,7 +266,12 @@ def describe(
         findings.append(Finding("note", None, "encoding", text))
     findings.sort(key=lambda f: ("error", "warning", "note").index(f.severity))
     return Description(
-        source=frame.source, rows=len(frame), columns=columns, findings=findings, schema=found, decimal=told
+        source=frame.source,
+        rows=len(frame),
+        columns=columns,
+        findings=findings,
+        schema=found,
+        decimal=override.get("decimal"),
     )
 
 

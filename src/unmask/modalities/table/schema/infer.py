@@ -7,14 +7,14 @@ doubtful is a warning with the lines of a schema that settle it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError, suggest
-from unmask.modalities.table.reading.decimal_marks import Spelling, spellings_of
 from unmask.modalities.table.reading.findings import Finding, refuse, setting
+from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.column import column_of
 from unmask.modalities.table.schema.raw_column import spellings
@@ -31,41 +31,37 @@ from unmask.modalities.table.schema.tick_boxes import blank_notes, with_blanks
 from unmask.modalities.table.schema.values import missing_cells
 
 
-def infer_schema(names: Sequence[str], columns: Sequence[np.ndarray], **known: Any) -> Schema:
+def infer_schema(
+    names: Sequence[str], columns: Sequence[np.ndarray], *, source: str = "table", first_row: int = 1, **known: Any
+) -> Schema:
     """The schema of raw columns (floats, or objects as read from a file), with a person's overrides laid over it.
 
     Args:
+        first_row: what errors call the first row.
         known: what is known of the table already; see `look`.
     """
-    return look(names, columns, **known)[0]
+    frame = Frame(names=list(names), columns=list(columns), source=source, first_row=first_row)
+    return look(frame, **known)[0]
 
 
 def look(
-    names: Sequence[str],
-    columns: Sequence[np.ndarray],
+    frame: Frame,
     *,
     override: Mapping[str, Any] | None = None,
     duration: str | None = None,
     event: str | None = None,
     entry: str | None = None,
     event_level: str | Sequence[str] | None = None,
-    source: str = "table",
-    row_name: Callable[[int], int] = lambda row: row + 1,
-    levels: Sequence[tuple[str, ...] | None] = (),
-    spelled: Sequence[Spelling] = (),
     strict: bool = True,
 ) -> tuple[Schema, list[Finding]]:
-    """`infer_schema`, with everything that was noticed.
+    """The schema of a table, with everything that was noticed.
 
     Args:
         override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
         duration, event, entry, event_level: the survival pair, before what the override says of it.
-        source: named in errors.
-        row_name: how errors number a row, e.g. by its line in a file.
-        levels: what the types of the columns declare of categories; see `Frame.levels`.
-        spelled: how the columns write their numbers, where the file has been looked at; else found here.
         strict: cells that do not fit raise; else they are findings, and the schema is what would be without them.
     """
+    names, columns, source, row_name = frame.names, frame.columns, frame.source, frame.row_name
     override = dict(override or {})
     known = {"columns", "duration", "event", "event_level", "entry", "missing", "constraints", "decimal"}
     for key in set(override) - known:
@@ -78,8 +74,7 @@ def look(
             raise UserError(f"schema: no column {name!r} in {source}", hint=suggest(name, names))
     named = Named.of(override, given, duration=duration, event=event, entry=entry, event_level=event_level)
     missing = spellings(override.get("missing", ()))
-    if "decimal" in override or not spelled:
-        spelled = spellings_of(columns, told=override.get("decimal"))
+    spelled = frame.find_spellings(override.get("decimal"))
     found, findings, spelt = [], [], {}
     for i, (name, raw) in enumerate(zip(names, columns, strict=True)):
         column, noticed, empty = column_of(
@@ -88,7 +83,7 @@ def look(
             given.get(name, {}),
             missing=missing,
             spelling=spelled[i],
-            levels=levels[i] if levels else None,
+            levels=frame.levels[i] if frame.levels else None,
             row_name=row_name,
         )
         found.append(column)

@@ -90,10 +90,9 @@ def stored_outcome(model: FittedTable) -> Outcome | None:
     if "outcome.end" not in model.extra:
         return None
     causes = sum(key.startswith("outcome.event") and key.endswith(".beta") for key in model.extra)
-    bases = [
-        Baseline(**{part: model.extra[f"outcome.{name}.{part}"] for part in ("beta", "at", "hazard")})
-        for name in [*_cause_names(causes), "censoring"]
-    ]
+    names = [f"outcome.{name}" for name in [*_cause_names(causes), "censoring"]]
+    extra = model.extra
+    bases = [Baseline(beta=extra[f"{n}.beta"], at=extra[f"{n}.at"], hazard=extra[f"{n}.hazard"]) for n in names]
     return Outcome(
         causes=tuple(bases[:-1]),
         censoring=bases[-1],
