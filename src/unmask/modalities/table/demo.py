@@ -34,11 +34,8 @@ def load_study() -> Any:
 def run_demo(
     out: str | Path = "demo-table", *, minutes: float | None = None, seed: int = 0, console: bool = True
 ) -> dict[str, Any]:
-    """Fit, impute, synthesise, compare, and write report.html; under two minutes on two cores.
-
-    Args:
-        minutes: not used: the fit's length follows from the table.
-    """
+    """Fit, impute, synthesise, compare, and write report.html; under two minutes on two cores. `minutes`: not used: the
+    fit's length follows from the table."""
     study = load_study()
     out = demo_folder(out)
     start = time.perf_counter()

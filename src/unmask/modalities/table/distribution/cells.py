@@ -78,11 +78,7 @@ def to_cells(columns: Sequence[np.ndarray], codings: Sequence[Coding]) -> Cells:
 
 
 def moments_of(cells: Cells, weight: np.ndarray | None = None) -> np.ndarray:
-    """(columns, 2) mean and deviation of the seen scores.
-
-    Args:
-        weight: of each row, for bootstrap copies.
-    """
+    """(columns, 2) mean and deviation of the seen scores. `weight`: of each row, for bootstrap copies."""
     out = np.ones((cells.seen.shape[1], 2))
     for i in range(len(out)):
         here = cells.seen[:, i]
@@ -158,11 +154,8 @@ class CellMasks:
 def training_corruption(
     low: float, high: float, copied: float, seen: np.ndarray, select: str | None = None
 ) -> Corruption:
-    """The corruption of a training run; hidden cells are always masked, never noised or kept.
-
-    Args:
-        select: 'package.module:name' of a user's own selector, instead of these three.
-    """
+    """The corruption of a training run; hidden cells are always masked, never noised or kept. `select`:
+    'package.module:name' of a user's own selector, instead of these three."""
     if select is not None:
         return Corruption(select=own_selector(select, (low, high)), replace=ALL_MASK)
     lacking = ~seen[~seen.all(1)]

@@ -201,10 +201,7 @@ class TableCodec(nn.Module):
         self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"], guess: Tensor | None = None
     ) -> Float[Tensor, "rows slots width"]:
         """(rows, slots, members * width). A missing cell is embedded as a masked one: nothing is known of either.
-
-        Args:
-            guess: (rows, slots) the linear part's mean for quantities that are not seen.
-        """
+        `guess`: (rows, slots) the linear part's mean for quantities that are not seen."""
         column = values["column"]
         unseen = masked | (values["seen"] == 0)
         number = torch.where(unseen, 0, values["bin"]).clamp_min(0)

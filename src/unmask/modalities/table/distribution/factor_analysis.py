@@ -184,10 +184,7 @@ def _posterior(
     center: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean (rows, factors) of the factors given the seen dims (x is 0 elsewhere), and covariance of each pattern.
-
-    Args:
-        center: (dims,) mean of x.
-    """
+    `center`: (dims,) mean of x."""
     factors = loading.shape[1]
     row, column = np.tril_indices(factors)
     scaled = loading / noise[:, None]
@@ -204,11 +201,8 @@ def _posterior(
 
 
 class FactorAnalysis(nn.Module):
-    """The fitted factor analysis, as constants of the model; see `fit_factors`.
-
-    Attributes:
-        trust: (dims,) in levels of categories; 1 unless fitted, see `discriminant.py`.
-    """
+    """The fitted factor analysis, as constants of the model; see `fit_factors`. `trust`: (dims,) in levels of
+    categories; 1 unless fitted, see `discriminant.py`."""
 
     loading: Tensor
     noise: Tensor

@@ -312,11 +312,8 @@ class ColumnByColumn:
         return factor @ base.loading.t(), variance.expand(self.rows, -1)
 
     def show(self, column: int, number: Int[Tensor, " rows"], score: Float[Tensor, " rows"]) -> None:
-        """A hidden column becomes visible.
-
-        Args:
-            number, score: bin or category, and normal score (0 for a category) of every row.
-        """
+        """A hidden column becomes visible. `number`, `score`: bin or category, and normal score (0 for a category) of
+        every row."""
         codec, trunk, base, dims = self.network.codec, self.network.encoder, self.network.base, self.network.dims
         slope = codec.slope[column, self._width]
         new = codec.embedding[codec.offset[column] + number][:, self._width] + score[:, None] * slope

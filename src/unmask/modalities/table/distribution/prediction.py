@@ -304,11 +304,8 @@ class Categories:
         return own
 
     def restricted(self, allowed: Bool[Tensor, "wanted levels"]) -> Categories:
-        """The distributions among the allowed categories alone.
-
-        Args:
-            allowed: of the column's own categories; those of the padding never are.
-        """
+        """The distributions among the allowed categories alone. `allowed`: of the column's own categories; those of the
+        padding never are."""
         own = copy.copy(self)
         refused = ~_padded(allowed, self._log_probs.shape[-1])
         own._log_probs = self._log_probs.masked_fill(refused, -torch.inf).log_softmax(-1)

@@ -75,10 +75,7 @@ class CellTable(RowPasses):
 
     def impute(self, columns: Sequence[np.ndarray], *, interval: float | None = None) -> Imputed:
         """Point values of missing cells: the mean of a quantity, the likeliest category; observed ones unchanged.
-
-        Args:
-            interval: coverage of the intervals, e.g. 0.9; calibrated per column by split conformal prediction.
-        """
+        `interval`: coverage of the intervals, e.g. 0.9; calibrated per column by split conformal prediction."""
         return impute(self, columns, None if interval is None else lambda column: self.level(column, interval))
 
     def level(self, column: int, interval: float) -> float:

@@ -29,11 +29,8 @@ LEAST_GAIN = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Held-out rows of one member, with the same cells hidden at every check.
-
-    Attributes:
-        known: keywords of the network's forward pass: what the parts fitted without these rows say of them.
-    """
+    """Held-out rows of one member, with the same cells hidden at every check. `known`: keywords of the network's
+    forward pass: what the parts fitted without these rows say of them."""
 
     member: int
     batch: PackedBatch

@@ -99,11 +99,8 @@ def _rows_between(rows: np.ndarray, shares: np.ndarray, start: int, end: int) ->
 
 
 def impute(table: RowPasses, columns: Sequence[np.ndarray], level: Level | None = None) -> Imputed:
-    """Point values of missing cells: the mean of a quantity, the likeliest category; observed ones unchanged.
-
-    Args:
-        level: of each column, how much of the predicted distribution its intervals hold; None for no intervals.
-    """
+    """Point values of missing cells: the mean of a quantity, the likeliest category; observed ones unchanged. `level`:
+    of each column, how much of the predicted distribution its intervals hold; None for no intervals."""
     rows = len(columns[0]) if len(columns) else 0
     blocks = [
         _impute_block(table, [x[start : start + BLOCK] for x in columns], level)

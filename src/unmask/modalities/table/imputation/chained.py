@@ -48,11 +48,8 @@ class Completed:
 
 
 class Regressors:
-    """Complete columns as standardised regressors, kept up to date column by column.
-
-    Args:
-        scales: place -> the scale on which a column is one.
-    """
+    """Complete columns as standardised regressors, kept up to date column by column. `scales`: place -> the scale on
+    which a column is one."""
 
     def __init__(
         self,

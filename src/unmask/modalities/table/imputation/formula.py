@@ -452,11 +452,8 @@ def _split(text: str, marks: str) -> list[tuple[str, str]]:
 
 
 def finite_design(formula: Formula, columns: Sequence[np.ndarray], number: np.ndarray | None = None) -> np.ndarray:
-    """The design of complete columns.
-
-    Args:
-        number: (rows,) of each row in the table, from 0; by default they are all its rows.
-    """
+    """The design of complete columns. `number`: (rows,) of each row in the table, from 0; by default they are all its
+    rows."""
     with np.errstate(all="ignore"):
         x = formula.design(columns)
     bad = ~np.isfinite(x)

@@ -59,10 +59,7 @@ class Scale:
 
 def best_scale(x: np.ndarray, predictors: np.ndarray) -> Scale | None:
     """The scale on which a complete column is likeliest under a normal linear regression; None where it is its own.
-
-    Args:
-        predictors: (rows, predictors) of that regression, the first the constant 1.
-    """
+    `predictors`: (rows, predictors) of that regression, the first the constant 1."""
     low, high = float(x.min()), float(x.max())
     margin = (high - low) / len(x)
     below = 0.0 if low > 0 else low - margin

@@ -113,11 +113,8 @@ class Spelling:
 
 
 def spelling_of(column: np.ndarray, *, told: str | None = None) -> Spelling:
-    """How a column of texts writes its numbers, the file apart; the plain spelling where it holds none.
-
-    Args:
-        told: the decimal mark as a person gave it.
-    """
+    """How a column of texts writes its numbers, the file apart; the plain spelling where it holds none. `told`: the
+    decimal mark as a person gave it."""
     return _decide(_numbers_in(column) if column.dtype == object else [], ",", frozenset(), told, None)
 
 

@@ -119,11 +119,8 @@ _QUANTITY_LIKE = re.compile(r"\s*[<>≤≥]?=?\s*[+\-−]?[.,]?\d.*")
 
 
 def _texts_stand(values: Iterable[Any], plain: int) -> bool:
-    """Whether texts that are not numbers or dates are the rule among a column's distinct values.
-
-    Args:
-        plain: how many more there are, which are plain numbers.
-    """
+    """Whether texts that are not numbers or dates are the rule among a column's distinct values. `plain`: how many more
+    there are, which are plain numbers."""
     found = [isinstance(v, str) and not _QUANTITY_LIKE.fullmatch(v) for v in values]
     return bool(found) and 2 * sum(found) > len(found) + plain
 

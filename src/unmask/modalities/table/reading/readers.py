@@ -192,11 +192,8 @@ _OTHERS = ("cp1252", "cp1250", "cp437", "mac_roman")
 
 
 def letters_of(path: Path, encoding: str | None = None) -> tuple[str, str]:
-    """The encoding to open a file with, and the one to write it again with.
-
-    Args:
-        encoding: as Python names it; by default UTF-8, or UTF-16 where the file begins with that's mark.
-    """
+    """The encoding to open a file with, and the one to write it again with. `encoding`: as Python names it; by default
+    UTF-8, or UTF-16 where the file begins with that's mark."""
     with path.open("rb") as file:
         start = file.read(200)
     if encoding is not None:

@@ -32,11 +32,8 @@ _FLIP: dict[type, type] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """What one column may be: within [low, high] (ends included), or one of some categories.
-
-    Attributes:
-        allowed: (categories,) booleans, None for a quantity.
-    """
+    """What one column may be: within [low, high] (ends included), or one of some categories. `allowed`: (categories,)
+    booleans, None for a quantity."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -85,11 +82,8 @@ def _tree(text: str, schema: Schema, what: str) -> tuple[ast.expr, dict[str, str
 
 
 def parse_where(texts: Sequence[str] | str | Mapping[str, object] | None, schema: Schema) -> dict[int, Limit]:
-    """Conditions as a limit per place among the modelled columns; several are joined by 'and'.
-
-    Args:
-        texts: expressions, or a mapping of column -> value.
-    """
+    """Conditions as a limit per place among the modelled columns; several are joined by 'and'. `texts`: expressions, or
+    a mapping of column -> value."""
     if not texts:
         return {}
     if isinstance(texts, Mapping):

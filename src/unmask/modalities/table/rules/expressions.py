@@ -55,11 +55,7 @@ def plain(text: str, names: Sequence[str], quoted: dict[str, str], conjunction: 
 
 
 def parsed(code: str, what: str, *, hint: str) -> ast.expr:
-    """The tree of one expression.
-
-    Args:
-        what: names it in messages.
-    """
+    """The tree of one expression. `what`: names it in messages."""
     if len(code) > LONGEST:
         raise UserError(f"{what[:80]}...: {len(code):,} characters", hint=f"Up to {LONGEST:,} are read.")
     try:

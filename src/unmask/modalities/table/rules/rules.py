@@ -22,11 +22,8 @@ _EVERYTHING = Limit()
 
 @dataclasses.dataclass
 class Range:
-    """What cells of one column may still be: ends of a quantity, or (rows, categories) booleans.
-
-    Attributes:
-        known: cells that have a value; they bound others and are never moved.
-    """
+    """What cells of one column may still be: ends of a quantity, or (rows, categories) booleans. `known`: cells that
+    have a value; they bound others and are never moved."""
 
     low: np.ndarray
     high: np.ndarray
@@ -85,11 +82,8 @@ class Rules:
 
     @classmethod
     def of(cls, schema: Schema, texts: Sequence[str] | str = (), *, implied: bool = True) -> Rules:
-        """The schema's own rules, and further ones.
-
-        Args:
-            implied: whether to add the built-in rule that late entry comes before the end of follow-up.
-        """
+        """The schema's own rules, and further ones. `implied`: whether to add the built-in rule that late entry comes
+        before the end of follow-up."""
         texts = [texts] if isinstance(texts, str) else list(texts)
         found = parse_constraints(list(dict.fromkeys([*schema.constraints, *texts])), schema)
         return cls(schema, [*found, *(_implied(schema, found) if implied else [])])

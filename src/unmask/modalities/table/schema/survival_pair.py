@@ -71,11 +71,8 @@ class Named:
 
     @classmethod
     def of(cls, override: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]], **given: Any) -> Named:
-        """From arguments, where they are not None, else from a schema's keys.
-
-        Args:
-            columns: settings of each column, of which the event's may hold `event = LEVEL`.
-        """
+        """From arguments, where they are not None, else from a schema's keys. `columns`: settings of each column, of
+        which the event's may hold `event = LEVEL`."""
         keys = ("duration", "event", "entry")
         duration, event, entry = (given.get(k) if given.get(k) is not None else override.get(k) for k in keys)
         levels = given.get("event_level") or override.get("event_level")
@@ -348,11 +345,8 @@ def _bad_rows(bad: np.ndarray, column: str, what: Callable[[int], str], row_name
 def refuse_impossible(
     schema: Schema, columns: Sequence[np.ndarray], *, source: str, row_name: Callable[[int], int]
 ) -> None:
-    """Refuse follow-up that cannot be, in a table read under a schema that has a survival pair.
-
-    Args:
-        columns: the modelled ones, coded, NaN where missing: an unknown time or entry is not refused.
-    """
+    """Refuse follow-up that cannot be, in a table read under a schema that has a survival pair. `columns`: the modelled
+    ones, coded, NaN where missing: an unknown time or entry is not refused."""
     if schema.duration is None:
         return
     time = columns[schema.place(schema.duration)]

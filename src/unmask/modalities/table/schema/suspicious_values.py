@@ -69,10 +69,7 @@ _UNIT = re.compile(
 
 def sentinel_values(values: np.ndarray, counts: np.ndarray) -> dict[float, int]:
     """Numbers such as -9 and 999 at an end of a column, apart from its other values, and how often each stands there.
-
-    Args:
-        values, counts: the column's distinct numbers, rising, and how often each stands there.
-    """
+    `values`, `counts`: the column's distinct numbers, rising, and how often each stands there."""
     found: dict[float, int] = {}
     while len(values) > 2:
         taken = _codes_at(values, -1) or -_codes_at(-values[::-1], 1)
@@ -89,10 +86,7 @@ def sentinel_values(values: np.ndarray, counts: np.ndarray) -> dict[float, int]:
 
 def _codes_at(values: np.ndarray, sign: int) -> int:
     """How many of the greatest of rising numbers are codes apart from the rest; several together are 88 and 99, say.
-
-    Args:
-        sign: 1 where the numbers were turned over, so that their greatest are a column's least.
-    """
+    `sign`: 1 where the numbers were turned over, so that their greatest are a column's least."""
     for k in range(1, min(3, len(values) - 2) + 1):
         ends, rest = values[-k:], values[:-k]
         if not all(v in SENTINELS and (k == 1 or abs(v) >= 66) for v in ends.tolist()):
@@ -192,11 +186,8 @@ def _kept(c: RawColumn, code: str, counts: Mapping[str, int], what: str) -> None
 
 
 def codes(c: RawColumn, values: np.ndarray) -> None:
-    """Whole numbers that could be the codes of categories: few, without a gap, from 0 or 1, each many times.
-
-    Args:
-        values: the column's distinct numbers, rising.
-    """
+    """Whole numbers that could be the codes of categories: few, without a gap, from 0 or 1, each many times. `values`:
+    the column's distinct numbers, rising."""
     coded = bool(_CODED.fullmatch(words_of(c.name)))
     gaps = values[-1] - values[0] + 1 - len(values)
     few = 3 <= len(values) <= (30 if coded else 12) and c.rows >= (3 if coded else 5) * len(values)
@@ -221,11 +212,7 @@ _TIME_NAMES = re.compile(rf"(?:.* )?(?:time|timestamp|epoch|unix|ts|zeit)(?: .*)
 
 def dates_as_numbers(name: str, values: np.ndarray) -> list[Finding]:
     """Numbers that read as dates: whole ones as YYYYMMDD, DDMMYYYY, MMDDYYYY; under the name of a day or a moment also
-    days since 1900, as spreadsheets count, and seconds since 1970.
-
-    Args:
-        values: the column's distinct numbers.
-    """
+    days since 1900, as spreadsheets count, and seconds since 1970. `values`: the column's distinct numbers."""
     if len(values) < 3:
         return []
     first = f"{name!r} holds numbers such as {values[0]:.0f}, which read as"

@@ -30,10 +30,7 @@ from unmask.modalities.table.schema.tick_boxes import unexplained, with_blanks
 
 def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.ndarray]:
     """The modelled columns as floats: a quantity's value, or the number of a category; NaN where there is none.
-
-    Args:
-        unseen: a category the schema does not have is an "error", or taken as "missing".
-    """
+    `unseen`: a category the schema does not have is an "error", or taken as "missing"."""
     order = match_columns(frame, schema)
     marks = spelling_in(frame, schema, order)
     out, findings = [], []
@@ -76,11 +73,8 @@ def missing_cells(raw: np.ndarray, column: Column, schema: Schema) -> np.ndarray
 
 
 def spelling_in(frame: Frame, schema: Schema, order: Sequence[int]) -> list[Marks | None]:
-    """How this table writes the numbers of each column of the schema; None where it could be two ways.
-
-    Args:
-        order: where the schema's columns stand in the frame; behind its last one where it lacks them.
-    """
+    """How this table writes the numbers of each column of the schema; None where it could be two ways. `order`: where
+    the schema's columns stand in the frame; behind its last one where it lacks them."""
     if frame.native is not None and not any(c.dtype == object for c in frame.columns):
         return [PLAIN] * len(schema.columns)
     if len(frame.spellings) != len(frame.columns):
@@ -265,11 +259,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def with_added(table: Any, schema: Schema, added: dict[int, list[Any]]) -> Any:
-    """A table (or `Frame` of texts) with further columns of the schema at its end.
-
-    Args:
-        added: column of the schema -> plain values.
-    """
+    """A table (or `Frame` of texts) with further columns of the schema at its end. `added`: column of the schema ->
+    plain values."""
     if not added:
         return table
     if isinstance(table, Frame):
@@ -338,11 +329,7 @@ def empty_rows(frame: Frame, schema: Schema) -> np.ndarray:
 
 
 def empty_row_notes(frame: Frame, empty: np.ndarray, what: str) -> list[str]:
-    """A sentence on the rows without any value, with their numbers.
-
-    Args:
-        what: is done with them.
-    """
+    """A sentence on the rows without any value, with their numbers. `what`: is done with them."""
     if not empty.any():
         return []
     rows = [frame.row_name(i) for i in np.flatnonzero(empty).tolist()]

@@ -28,11 +28,7 @@ def cumulative_incidence(
     time: np.ndarray, event: np.ndarray, cause: int, entry: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Distinct event times and the probability that this cause has struck by each, the other causes taken into account
-    (Aalen & Johansen 1978).
-
-    Args:
-        event: 0 where censored, else the number of the cause.
-    """
+    (Aalen & Johansen 1978). `event`: 0 where censored, else the number of the cause."""
     at, _, at_risk = event_steps(time, event, entry)
     alive = np.r_[1.0, kaplan_meier(time, event, entry)[1]][: len(at)]
     own = np.bincount(np.searchsorted(at, time[event == cause]), minlength=len(at))

@@ -26,11 +26,8 @@ were 5 % further from the real ones)."""
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A cumulative hazard as a step function, with the log hazard ratios it belongs to.
-
-    Attributes:
-        ridge: the penalty it was fitted with.
-    """
+    """A cumulative hazard as a step function, with the log hazard ratios it belongs to. `ridge`: the penalty it was
+    fitted with."""
 
     beta: np.ndarray
     at: np.ndarray
@@ -38,11 +35,8 @@ class Baseline:
     ridge: float = 0.0
 
     def times(self, risk: np.ndarray, uniform: np.ndarray, entry: np.ndarray | None = None) -> np.ndarray:
-        """Event times of rows with log hazards `risk`, infinite beyond the last observed event.
-
-        Args:
-            entry: times after which they lie: rows are known to have come that far.
-        """
+        """Event times of rows with log hazards `risk`, infinite beyond the last observed event. `entry`: times after
+        which they lie: rows are known to have come that far."""
         need = -np.log(np.maximum(1 - uniform, 1e-12)) / np.exp(np.clip(risk, -30, 30))
         if entry is not None:
             need = need + np.r_[0.0, self.hazard][np.searchsorted(self.at, entry, side="right")]

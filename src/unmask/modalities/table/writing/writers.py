@@ -159,11 +159,8 @@ def _example(kind: Any) -> Any:
 
 
 def new_table(schema: Schema, columns: dict[int, list[Any]], like: Frame) -> Any:
-    """A table of new rows with the columns of the schema, of the same kind as `like`; ids are left out.
-
-    Args:
-        columns: column of the schema -> plain values.
-    """
+    """A table of new rows with the columns of the schema, of the same kind as `like`; ids are left out. `columns`:
+    column of the schema -> plain values."""
     names = [schema.columns[i].name for i in columns]
     if isinstance(like.native, np.ndarray):
         parts = [np.array(_typed(v, schema.columns[i], like.columns[i]), object) for i, v in columns.items()]
@@ -230,10 +227,7 @@ def new_frame(schema: Schema, columns: dict[int, list[Any]], point: Sequence[boo
 
 def rows_below(frame: Frame, schema: Schema, columns: dict[int, list[Any]]) -> Frame:
     """The texts of a CSV file with new rows at its end, spelled as the file spells; what was there is not touched.
-
-    Args:
-        columns: column of the schema -> plain values; other columns of the file are empty in the new rows.
-    """
+    `columns`: column of the schema -> plain values; other columns of the file are empty in the new rows."""
     order, count = match_columns(frame, schema), len(next(iter(columns.values())))
     marks = spelling_in(frame, schema, order)
     new = {
