@@ -166,9 +166,9 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._say(missing)
         return self
 
-    def _fit_model(self, frame: Frame, outcome: tuple[list[Any], list[np.ndarray]]) -> None:
+    def _fit_model(self, frame: Frame, outcome: Outcome) -> None:
         """The model of the columns of `X` and, behind them, of the outcome."""
-        self._outcomes = len(outcome[0])
+        self._outcomes = len(outcome)
         self.model_, self._only = None, [c[~g][:1] for c, g in zip(frame.columns, self._missing(frame).T, strict=True)]
         if not self.schema_.modelled or len(frame) < 2:
             return
@@ -177,9 +177,11 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             f"warning: {c.name!r} is empty where " for c in self.schema_.columns if c.structural is not None
         )
         notes = tuple(note for note in self.schema_.notes if not note.startswith(decided))
-        schema = dataclasses.replace(self.schema_, columns=(*self.schema_.columns, *outcome[0]), notes=notes)
+        schema = dataclasses.replace(
+            self.schema_, columns=(*self.schema_.columns, *(c for c, _ in outcome)), notes=notes
+        )
         whole = dataclasses.replace(
-            frame, names=schema.names, columns=[*frame.columns, *outcome[1]], native=None, lines=None
+            frame, names=schema.names, columns=[*frame.columns, *(x for _, x in outcome)], native=None, lines=None
         )
         self.model_ = TableModel.fit(whole, schema=schema, steps=self.steps, members=self.members, seed=self._seed())
         self.model_.like = None
@@ -366,9 +368,10 @@ def _bound(bound: Any, columns: int, name: str) -> np.ndarray:
     return values
 
 
-def outcome_columns(
-    y: Any, duration: Any, event: Any, wanted: bool, rows: int
-) -> tuple[list[Column], list[np.ndarray]]:
+Outcome = list[tuple[Column, np.ndarray]]
+
+
+def outcome_columns(y: Any, duration: Any, event: Any, wanted: bool, rows: int) -> Outcome:
     """Columns of an outcome and their raw values: time and event of a survival pair, or one of numbers or classes.
 
     Args:
@@ -387,14 +390,14 @@ def outcome_columns(
     if y is None:
         if wanted:
             raise UserError("use_outcome=True without an outcome", hint="Pass y, or duration and event, to `fit`.")
-        return [], []
+        return []
     y = np.asarray(y)
     if y.dtype.names is not None:
         return _pair(*_fields(y), rows)
     values = y.reshape(len(y), -1)
     if values.shape[1] != 1:
         raise UserError(f"y of {values.shape[1]} columns", hint="Expected one outcome, or a survival pair.")
-    return _column("(outcome)", values[:, 0], rows)
+    return [_column("(outcome)", values[:, 0], rows)]
 
 
 def _fields(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -408,7 +411,7 @@ def _fields(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return y[times[0]], y[events[0]]
 
 
-def _pair(duration: Any, event: Any, rows: int) -> tuple[list[Column], list[np.ndarray]]:
+def _pair(duration: Any, event: Any, rows: int) -> Outcome:
     """Time and event; their joint distribution with the covariates is what carries the outcome (White &
     Royston 2009)."""
     try:
@@ -424,18 +427,15 @@ def _pair(duration: Any, event: Any, rows: int) -> tuple[list[Column], list[np.n
     odd = [v for v in np.unique(happened) if v not in (0, 1)]
     if odd:
         raise UserError(f"event: {odd[0]!r}", hint="Expected 0 or False (censored), 1 or True (event happened).")
-    parts = [
+    return [
         _column("(time)", time, rows, {"kind": "numeric"}),
         _column("(event)", happened.astype(int), rows, {"kind": "binary"}),
     ]
-    return [c for columns, _ in parts for c in columns], [v for _, values in parts for v in values]
 
 
-def _column(
-    name: str, values: np.ndarray, rows: int, given: dict[str, Any] | None = None
-) -> tuple[list[Column], list[np.ndarray]]:
+def _column(name: str, values: np.ndarray, rows: int, given: dict[str, Any] | None = None) -> tuple[Column, np.ndarray]:
     if len(values) != rows:
         raise UserError(f"{len(values)} outcomes for {rows} rows", hint="Give one outcome per row.")
     raw = values.astype(np.float64) if values.dtype.kind in "fiu" else values.astype(object)
     column = infer_schema([name], [raw], override={"columns": {name: given or {}}}, source="y", first_row=0).columns[0]
-    return [column], [raw]
+    return column, raw

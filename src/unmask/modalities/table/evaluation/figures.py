@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from unmask.evaluation.meanings import Meaning
+from unmask.modalities.table.fitting.imputation_quality import aligned
 
 CEILING = "another sample of real rows"
 FLOOR = "columns shuffled one by one"
@@ -232,9 +233,7 @@ def text_lines(found: Sequence[Reading]) -> list[str]:
     for r in found:
         ends = ["–" if end is None else f"{end:.3g}" for end in (r.ceiling, r.floor)]
         rows.append((r.label, f"{r.value:.3g}", DIRECTIONS[r.better], ends[0], ends[1], r.verdict))
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[5]]) for row in rows]
-    return [*lines, f"ceiling: {CEILING}; floor: {FLOOR}"]
+    return [*aligned(rows), f"ceiling: {CEILING}; floor: {FLOOR}"]
 
 
 def add_figures(report: Any, found: Mapping[str, Any]) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +33,7 @@ from unmask.modalities.table.distribution.cells import (
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.table_network import TableNetwork
 from unmask.modalities.table.fitting.held_out_checks import HeldOutChecks
-from unmask.modalities.table.fitting.linear_parts import HeldOut, Started, fit_linear_parts
+from unmask.modalities.table.fitting.linear_parts import HeldOut, fit_linear_parts
 from unmask.modalities.table.fitting.margins import scales_of_all_rows
 from unmask.modalities.table.recipes import TableSettings
 from unmask.training.optimiser import NanGuard, build_optimiser, step
@@ -59,7 +57,6 @@ class Fit:
     fold: np.ndarray
     held_out: HeldOut | None = None
     steps: int = 0
-    seconds: float = 0.0
     history: list[tuple[int, float]] = field(default_factory=list)
 
     def without(self, member: int) -> contextlib.AbstractContextManager[None]:
@@ -110,7 +107,6 @@ def fit_cells(
         calibrate: held-out rows will be asked for after the fit too.
         watch: called after every step with its report and the number of steps.
     """
-    start = time.perf_counter()
     rows = len(columns[0]) if len(columns) else 0
     codings = fit_codings([_copies(x, weight) for x in columns], categories, settings.bins)
     if settings.network == "rows":
@@ -121,8 +117,10 @@ def fit_cells(
     moments, steps = moments_of(cells, weight), steps_for(rows, settings) if rows >= 10 else 0
     corruption = training_corruption(settings.low, settings.high, settings.copied, cells.seen, settings.select)
     fold = folds(rows, settings)
+    network: TableNetwork
+    held_out = None
     if settings.network == "rows":
-        started = fit_linear_parts(
+        network, moments, held_out = fit_linear_parts(
             codings,
             moments,
             cells,
@@ -134,29 +132,18 @@ def fit_cells(
             calibrate=calibrate,
         )
     else:  # from random weights alone
-        started = Started(network=build_network(codings, moments, settings), moments=moments)
+        network = build_network(codings, moments, settings)
     fit = Fit(
-        network=started.network,
+        network=network,
         settings=settings,
-        codings=started.network.codec.codings,
-        moments=started.moments,
+        codings=network.codec.codings,
+        moments=moments,
         fold=fold,
-        held_out=started.held_out,
+        held_out=held_out,
     )
     if steps:
-        fit.steps, fit.history = train_network(
-            fit.network,
-            cells,
-            corruption,
-            settings,
-            steps=steps,
-            fold=fold,
-            without=fit.without,
-            weight=weight,
-            watch=watch,
-        )
-    fit.network.finished()
-    fit.seconds = time.perf_counter() - start
+        train(fit, cells, corruption, steps, weight=weight, watch=watch)
+    network.finished()
     return fit
 
 
@@ -164,29 +151,19 @@ Watch = Callable[[StepReport, int], None]
 """Called after every step with its report and the number of steps of the run."""
 
 
-def train_network(
-    network: TableNetwork,
+def train(
+    fit: Fit,
     cells: Cells,
     corruption: Corruption,
-    settings: TableSettings,
-    *,
     steps: int,
-    fold: np.ndarray,
-    without: Callable[[int], AbstractContextManager[None]],
+    *,
     weight: np.ndarray | None = None,
     watch: Watch | None = None,
-) -> tuple[int, list[tuple[int, float]]]:
-    """Train in place; every member ends at its best weights.
-
-    Args:
-        fold: (rows,) the member that does not train on a row.
-        without: within `without(m)` the network is as it is for the rows held out from member m.
-        weight: (rows,) of each row in the fit, for bootstrap members.
-
-    Returns:
-        Steps taken, and (step, held-out loss) of every check; step 0 is before the network has learnt anything.
-    """
-    train = dataclasses.replace(
+) -> None:
+    """Train the network of a fit in place, and note the steps taken and the history; every member ends at its best
+    weights. `weight`: (rows,) of each row in the fit, for bootstrap members."""
+    network, settings, fold = fit.network, fit.settings, fit.fold
+    run = dataclasses.replace(
         settings.train,
         steps=steps,
         epochs=None,
@@ -196,23 +173,23 @@ def train_network(
     )
     share = member_weights(fold, settings.members, weight)
     usable = np.flatnonzero(cells.seen.any(1) & (share.numpy().sum(1) > 0))
-    optimiser = build_optimiser(network, train)
-    guard = NanGuard(train.nan_limit)
+    optimiser = build_optimiser(network, run)
+    guard = NanGuard(run.nan_limit)
     parameters = list(network.parameters())
 
     def update(progress: float) -> tuple[Tensor, Tensor]:
-        norm = step(optimiser, parameters, clip=train.clip, rate=rate(progress, train))
+        norm = step(optimiser, parameters, clip=run.clip, rate=rate(progress, run))
         guard.check(norm)
         optimiser.zero_grad(set_to_none=True)
         return norm, torch.isfinite(norm)
 
-    checks = HeldOutChecks(network, cells, fold=fold, without=without, corruption=corruption, seed=train.seed)
+    checks = HeldOutChecks(network, cells, fold=fold, without=fit.without, corruption=corruption, seed=run.seed)
     checks(0)
     every = max(10, steps // 16)
-    batches = row_batches(cells, usable, min(settings.rows, len(usable)), train.seed, share)
-    with seeded(train.seed):  # dropout
+    batches = row_batches(cells, usable, min(settings.rows, len(usable)), run.seed, share)
+    with seeded(run.seed):  # dropout
         for report in pretrain(
-            network, batches, corruption, StepContext(update=update), seed=train.seed, progress=lambda s: s / steps
+            network, batches, corruption, StepContext(update=update), seed=run.seed, progress=lambda s: s / steps
         ):
             if watch is not None:
                 watch(report, steps)
@@ -221,7 +198,7 @@ def train_network(
                 if checks.idle >= settings.patience:
                     break
     checks.restore()
-    return report.step, checks.history
+    fit.steps, fit.history = report.step, checks.history
 
 
 def member_weights(fold: np.ndarray, members: int, weight: np.ndarray | None) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,7 +25,6 @@ from unmask.modalities.table.distribution.discriminant import fit_trust
 from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.network import RowModel
-from unmask.modalities.table.distribution.table_network import TableNetwork
 from unmask.modalities.table.fitting.margins import FactorFit, estimate_margins
 from unmask.modalities.table.recipes import TableSettings
 
@@ -83,21 +81,6 @@ class HeldOut:
             self.network.base, self.network.additive = whole
 
 
-@dataclass(frozen=True, kw_only=True)
-class Started:
-    """A network that has learnt nothing yet, and what was fitted before it.
-
-    Attributes:
-        moments: (columns, 2) mean and deviation of the scores, as they would be without holes.
-        held_out: the network as it is for the rows held out from a member; None where it is the same for all, or where
-            nobody will ask for held-out rows.
-    """
-
-    network: TableNetwork
-    moments: np.ndarray
-    held_out: HeldOut | None = None
-
-
 def fit_linear_parts(
     codings: list[Coding],
     moments: np.ndarray,
@@ -109,9 +92,9 @@ def fit_linear_parts(
     weight: np.ndarray | None,
     training: bool,
     calibrate: bool,
-) -> Started:
-    """Fit what stands before the network: the factor analysis, then the trust in its discriminants and the boosted
-    stumps, on rows masked several times over.
+) -> tuple[RowModel, np.ndarray, HeldOut | None]:
+    """A network that has learnt nothing yet, with what stands before it fitted: the factor analysis, then the trust in
+    its discriminants and the boosted stumps, on rows masked several times over.
 
     Args:
         moments: (columns, 2) mean and deviation of the seen scores.
@@ -120,6 +103,10 @@ def fit_linear_parts(
         weight: (rows,) of each row, for bootstrap copies.
         training: the network will be trained; without, the factor analysis stands alone.
         calibrate: held-out rows will be asked for after the fit too.
+
+    Returns:
+        The network; (columns, 2) mean and deviation of the scores, as they would be without holes; and the network as
+        it is for the rows held out from a member, None where it is the same for all, or nobody will ask for these.
     """
     seed = settings.train.seed
     factors = FactorFit(
@@ -139,7 +126,7 @@ def fit_linear_parts(
     if related:
         network.base = FactorAnalysis(factors.of(np.arange(len(cells))))
     if not related or not (training or calibrate):
-        return Started(network=network, moments=moments)
+        return network, moments, None
     held_out = HeldOut(network, factors, fold)
     if training:
         rows = np.flatnonzero(cells.seen.any(1))
@@ -155,4 +142,4 @@ def fit_linear_parts(
         if held_out.additive:
             tables = torch.stack([part.table for part in held_out.additive])
             network.additive = BoostedStumps(network.codec.codings, tables.mean(0))
-    return Started(network=network, moments=moments, held_out=held_out)
+    return network, moments, held_out

@@ -14,9 +14,9 @@ import numpy as np
 
 from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.reading.frame import Frame
-from unmask.modalities.table.reading.parse import numbers, text_of
-from unmask.modalities.table.schema.schema import Column, Schema
-from unmask.modalities.table.schema.values import cell_texts, decode
+from unmask.modalities.table.reading.parse import text_of
+from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.schema.values import cell_texts, decode, typed_levels
 from unmask.modalities.table.writing.containers import is_pandas
 from unmask.writing import written
 
@@ -82,23 +82,6 @@ class IntervalRecords:
                 **nothing,
                 **rest,
             }
-
-
-def typed_levels(column: Column) -> list[Any]:
-    """The categories as what they are: numbers where all are written as numbers, booleans, or texts.
-
-    >>> typed_levels(Column(name="x", kind="binary", categories=("0", "1")))
-    [0, 1]
-    >>> typed_levels(Column(name="x", kind="nominal", categories=("01", "02")))
-    ['01', '02']
-    """
-    levels = list(column.categories)
-    if set(levels) <= {"False", "True"}:
-        return [v == "True" for v in levels]
-    found, bad = numbers(np.array([*levels, None], object)[:-1])
-    if bad.any() or any(text_of(float(v)) != level for v, level in zip(found, levels, strict=True)):
-        return levels
-    return [int(v) if float(v).is_integer() else float(v) for v in found]
 
 
 def interval_frame(records: list[dict[str, Any]], given: Frame) -> Any:

@@ -153,43 +153,45 @@ def _narrow(rules: Rules, columns: Sequence[np.ndarray], found: Imputed, missing
 
 def _newly_broken(rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray]) -> np.ndarray:
     """Rows that break a rule which they did not break as recorded."""
-    out = np.zeros(len(filled[0]), bool)
-    before = rules.broken(columns)
-    for text, rows in rules.broken(filled).items():
-        out |= rows & ~before[text]
-    return out
+    broken = _broken_anew(rules, columns, [filled]).values()
+    return np.any([*broken, np.zeros(len(filled[0]), bool)], axis=0)
 
 
 def recorded_breaches(rules: Rules, columns: Sequence[np.ndarray], row_name: Callable[[int], int]) -> list[str]:
     """A sentence per rule that observed cells break, with the rows."""
-    found = {text: np.flatnonzero(rows) for text, rows in rules.broken(columns).items()}
-    return [
-        f"{text!r} is broken as recorded in {_rows(rows, row_name)}; left as they are"
-        for text, rows in found.items()
-        if len(rows)
-    ]
+    return _sentences(rules.broken(columns), row_name, "is broken as recorded in {}; left as they are")
 
 
 def not_kept(
     rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray], row_name: Callable[[int], int], why: str
 ) -> list[str]:
     """A sentence per rule that filled cells break, of a model that does not fill under rules."""
-    before, after = rules.broken(columns), rules.broken(filled)
-    broken = {text: np.flatnonzero(rows & ~before[text]) for text, rows in after.items()}
-    return [f"{text!r} is not kept {why} in {_rows(rows, row_name)}" for text, rows in broken.items() if len(rows)]
+    return _sentences(_broken_anew(rules, columns, [filled]), row_name, f"is not kept {why} in {{}}")
 
 
 def unmet(
     rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[Sequence[np.ndarray]], row_name: Callable[[int], int]
 ) -> list[str]:
     """A sentence per rule that filled cells break, since what is observed in the row leaves them nothing."""
-    before, out = rules.broken(columns), []
+    what = "cannot be met, given what is recorded, in {}; filled without it"
+    return _sentences(_broken_anew(rules, columns, filled), row_name, what)
+
+
+def _broken_anew(
+    rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[Sequence[np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Text of each rule -> rows that break it in any of some completed copies, and did not as recorded."""
     after = [rules.broken(one) for one in filled]
-    for text, recorded in before.items():
-        rows = np.flatnonzero(np.any([one[text] for one in after], axis=0) & ~recorded)
-        if len(rows):
-            out.append(f"{text!r} cannot be met, given what is recorded, in {_rows(rows, row_name)}; filled without it")
-    return out
+    return {
+        text: np.any([one[text] for one in after], axis=0) & ~recorded
+        for text, recorded in rules.broken(columns).items()
+    }
+
+
+def _sentences(broken: Mapping[str, np.ndarray], row_name: Callable[[int], int], what: str) -> list[str]:
+    """A sentence per rule that is broken, `{}` standing for the rows."""
+    found = {text: np.flatnonzero(rows) for text, rows in broken.items()}
+    return [f"{text!r} {what.format(_rows(rows, row_name))}" for text, rows in found.items() if len(rows)]
 
 
 def _rows(rows: np.ndarray, row_name: Callable[[int], int]) -> str:

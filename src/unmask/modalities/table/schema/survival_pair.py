@@ -51,6 +51,7 @@ CODINGS = (
 CENSORED = ("censored", "no event", "event-free", "event free")
 """Levels that leave no other meaning to those beside them than causes of the event."""
 MOST_CAUSES = 9
+_NUMBERS, _BEFORE = "Follow-up times are numbers, 0 or more.", "Rows enter before their follow-up ends."
 SHOWN = 50
 """Bad rows named in one error."""
 
@@ -300,7 +301,7 @@ class Place:
                 f"{self.source}, column {name!r}: no value at all", hint="Name the columns of follow-up time and event."
             )
         time, bad = self.numbers(number)
-        hint = "Follow-up times are numbers, 0 or more."
+        hint = _NUMBERS
         if self.schema.columns[number].kind == "datetime":
             hint = "These are dates: write the days from the start to the end of follow-up into a column of numbers."
         with np.errstate(invalid="ignore"):
@@ -322,17 +323,13 @@ class Place:
                 entry >= time,
                 f"column {name!r}",
                 lambda i: f"entry {raw[i]} at follow-up time {time[i]:g}",
-                "Rows enter before their follow-up ends.",
+                _BEFORE,
             )
         return entry
 
     def _refuse(self, bad: np.ndarray, column: str, what: Callable[[int], str], hint: str) -> None:
         if sentence := _bad_rows(bad, column, what, self.row_name):
             raise UserError(f"{self.source}, {sentence}", hint=hint)
-
-
-def _as_duration(values: np.ndarray, row: int) -> str:
-    return f"{values[row]:g} as a duration"
 
 
 def _bad_rows(bad: np.ndarray, column: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
@@ -350,23 +347,22 @@ def refuse_impossible(
     if schema.duration is None:
         return
     time = columns[schema.place(schema.duration)]
-    problems: list[str] = []
-    hints: list[str] = []
+    problems: dict[str, str] = {}
+
+    def check(bad: np.ndarray, name: str, what: Callable[[int], str], hint: str) -> None:
+        if sentence := _bad_rows(bad, f"column {name!r}", what, row_name):
+            problems[sentence] = hint
+
     with np.errstate(invalid="ignore"):
-        for name in (schema.duration, schema.entry):
-            if name is not None:
-                x = columns[schema.place(name)]
-                problems.append(_bad_rows(x < 0, f"column {name!r}", functools.partial(_as_duration, x), row_name))
-                hints += ["Follow-up times are numbers, 0 or more."] if problems[-1] and not hints else []
+        for name in filter(None, (schema.duration, schema.entry)):
+            x = columns[schema.place(name)]
+            check(x < 0, name, functools.partial("{0[{1}]:g} as a duration".format, x), _NUMBERS)
         if schema.entry is not None:
             entry = columns[schema.place(schema.entry)]
-            late, column = (entry >= time) & (time >= 0), f"column {schema.entry!r}"
-            problems.append(
-                _bad_rows(late, column, lambda i: f"entry {entry[i]:g} at follow-up time {time[i]:g}", row_name)
-            )
-            hints += ["Rows enter before their follow-up ends."] if problems[-1] else []
-    if any(problems):
-        raise UserError(f"{source}, {'; '.join(filter(None, problems))}", hint=" ".join(hints))
+            late = (entry >= time) & (time >= 0)
+            check(late, schema.entry, lambda i: f"entry {entry[i]:g} at follow-up time {time[i]:g}", _BEFORE)
+    if problems:
+        raise UserError(f"{source}, {'; '.join(problems)}", hint=" ".join(dict.fromkeys(problems.values())))
 
 
 def _by_name(place: Place) -> tuple[Named | None, str]:

@@ -21,6 +21,7 @@ from unmask.modalities.table.reading.parse import (
     days,
     is_missing,
     measured,
+    numbers,
     text_of,
 )
 from unmask.modalities.table.schema.schema import Column, Schema
@@ -267,7 +268,11 @@ def with_added(table: Any, schema: Schema, added: dict[int, list[Any]]) -> Any:
         texts = [np.array([*cell_texts(v, schema.columns[i]), None], object)[:-1] for i, v in added.items()]
         names = [schema.columns[i].name for i in added]
         return dataclasses.replace(table, names=[*table.names, *names], columns=[*table.columns, *texts])
-    typed = {schema.columns[i].name: _typed(v, schema.columns[i]) for i, v in added.items()}
+    typed = {}
+    for i, values in added.items():
+        column = schema.columns[i]
+        level = dict(zip(column.categories, typed_levels(column), strict=True))
+        typed[column.name] = [None if v is None else level[v] for v in values] if level else values
     if hasattr(table, "iloc"):
         return table.assign(**typed)
     import narwhals as nw
@@ -291,18 +296,21 @@ def in_order(table: Any, names: Sequence[str]) -> Any:
     return nw.to_native(nw.from_native(table, eager_only=True).select(list(names)))
 
 
-def _typed(values: list[Any], column: Column) -> list[Any]:
-    """Categories as numbers or truth values where all of the column's are."""
-    if column.is_quantity or not column.categories:
-        return values
-    if set(column.categories) <= {"True", "False"}:
-        return [None if v is None else v == "True" for v in values]
-    try:
-        as_number: dict[str, float] = {c: float(c) for c in column.categories}
-    except ValueError:
-        return values
-    whole = all(v.is_integer() for v in as_number.values())
-    return [None if v is None else (int(as_number[v]) if whole else as_number[v]) for v in values]
+def typed_levels(column: Column) -> list[Any]:
+    """The categories as what they are: numbers where all are written as numbers, booleans, or texts.
+
+    >>> typed_levels(Column(name="x", kind="binary", categories=("0", "1")))
+    [0, 1]
+    >>> typed_levels(Column(name="x", kind="nominal", categories=("01", "02")))
+    ['01', '02']
+    """
+    levels = list(column.categories)
+    if set(levels) <= {"False", "True"}:
+        return [v == "True" for v in levels]
+    found, bad = numbers(np.array([*levels, None], object)[:-1])
+    if bad.any() or any(text_of(float(v)) != level for v, level in zip(found, levels, strict=True)):
+        return levels
+    return [int(v) if float(v).is_integer() else float(v) for v in found]
 
 
 SHOWN_ROWS = 10
