@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -224,8 +225,8 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _changes(self, frame: Frame, missing: np.ndarray) -> dict[int, tuple[np.ndarray, list[Any]]]:
         """Column -> (rows, plain values) of what is to be filled."""
         if self.model_ is None:
-            rows = [np.flatnonzero(g) for g in missing.T]
-            return {i: (r, [self._only[i][0]] * len(r)) for i, r in enumerate(rows) if len(r) and len(self._only[i])}
+            empty = [np.flatnonzero(g) for g in missing.T]
+            return {i: (r, [self._only[i][0]] * len(r)) for i, r in enumerate(empty) if len(r) and len(self._only[i])}
         if not len(frame):
             return {}
         coded = encode(frame, self.schema_, unseen="error" if self.unseen == "error" else "missing")
@@ -243,13 +244,11 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             holes = [h & missing[:, i] for h, i in zip(holes, self.schema_.modelled, strict=False)]
         holes += [np.zeros(len(frame), bool)] * (len(known) - len(holes))
         found = changes(self.model_.schema, holes, filled, rules.touched)
-        return {i: self._bounded(i, *change) for i, change in found.items()}
-
-    def _bounded(self, i: int, rows: np.ndarray, values: list[Any]) -> tuple[np.ndarray, list[Any]]:
-        low, high = (b[i] for b in self._bounds)
-        if self.schema_.columns[i].kind in ("numeric", "integer") and (low > -np.inf or high < np.inf):
-            values = [min(max(v, low), high) for v in values]
-        return rows, values
+        for i, (rows, values) in found.items():
+            low, high = (b[i] for b in self._bounds)
+            if self.schema_.columns[i].kind in ("numeric", "integer") and (low > -np.inf or high < np.inf):
+                found[i] = rows, [min(max(v, low), high) for v in values]
+        return found
 
     def _missing(self, frame: Frame) -> np.ndarray:
         """(rows, columns) missing cells."""
@@ -259,7 +258,9 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def _read(self, X: Any, *, reset: bool) -> Frame:
         """The input, its names checked as scikit-learn does."""
         if is_frame(X):
-            _refuse_twins(X)
+            for name, count in Counter(map(str, getattr(X, "column_names", X.columns))).items():
+                if count > 1:  # scikit-learn knows columns by their names
+                    raise UserError(f"X: a column {name!r} twice", hint="Give every column a name of its own.")
             _check_feature_names(self, X, reset=reset)
             _check_n_features(self, X, reset=reset)
             _refuse_spans(X)
@@ -301,14 +302,6 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.input_tags.categorical = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _refuse_twins(X: Any) -> None:
-    """scikit-learn knows columns by their names."""
-    names = [str(n) for n in getattr(X, "column_names", X.columns)]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"X: a column {name!r} twice", hint="Give every column a name of its own.")
 
 
 def _refuse_spans(X: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from unmask.evaluation.meanings import Meaning
@@ -134,20 +134,19 @@ class Reading:
     """
 
     key: str
-    label: str
+    meaning: Meaning
     value: float
-    better: str
-    best: float
     ceiling: float | None
     floor: float | None
     share: float | None
     marked: bool
     verdict: str
-    sentence: str
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
-        return asdict(self)
+        m, rest = self.meaning, {k: v for k, v in vars(self).items() if k not in ("key", "meaning", "value")}
+        about = {"key": self.key, "label": m.label, "value": self.value, "better": m.better, "best": m.best}
+        return about | rest | {"sentence": m.sentence}
 
 
 def readings(found: Mapping[str, Any]) -> list[Reading]:
@@ -162,21 +161,7 @@ def readings(found: Mapping[str, Any]) -> list[Reading]:
         ceiling, floor = (end.get(key) for end in ends)
         share, marked = placed(meaning, value, ceiling, floor)
         verdict = _verdict(key, meaning, value, card, ceiling, share, marked)
-        out.append(
-            Reading(
-                key,
-                meaning.label,
-                value,
-                meaning.better,
-                meaning.best,
-                ceiling,
-                floor,
-                share,
-                marked,
-                verdict,
-                meaning.sentence,
-            )
-        )
+        out.append(Reading(key, meaning, value, ceiling, floor, share, marked, verdict))
     return out
 
 
@@ -232,7 +217,7 @@ def text_lines(found: Sequence[Reading]) -> list[str]:
     rows = [("figure", "value", "better", "ceiling", "floor", "in words")]
     for r in found:
         ends = ["–" if end is None else f"{end:.3g}" for end in (r.ceiling, r.floor)]
-        rows.append((r.label, f"{r.value:.3g}", DIRECTIONS[r.better], ends[0], ends[1], r.verdict))
+        rows.append((r.meaning.label, f"{r.value:.3g}", DIRECTIONS[r.meaning.better], ends[0], ends[1], r.verdict))
     return [*aligned(rows), f"ceiling: {CEILING}; floor: {FLOOR}"]
 
 
@@ -252,17 +237,16 @@ def add_figures(report: Any, found: Mapping[str, Any]) -> None:
             "what chance alone does.",
         )
         report.chart(
-            bars(
-                [(MEANINGS[r.key].short, min(max(r.share or 0.0, 0.0), 1.0), (r.share or 0.0) >= 0.95) for r in between]
-            )
+            bars([(r.meaning.short, min(max(r.share or 0.0, 0.0), 1.0), (r.share or 0.0) >= 0.95) for r in between])
         )
-    rows = [
-        (r.label, r.value, DIRECTIONS[r.better], r.ceiling, r.floor, ("⚠ " if r.marked else "") + r.verdict)
-        for r in shown
-    ]
+    rows, meant = [], []
+    for r in shown:
+        m, verdict = r.meaning, ("⚠ " if r.marked else "") + r.verdict
+        rows.append((m.label, r.value, DIRECTIONS[m.better], r.ceiling, r.floor, verdict))
+        meant.append((m.label, m.sentence))
     report.section(
         "Figures",
         table(("figure", "synthetic", "better", "ceiling", "floor", "in words"), rows),
         note=f"Ceiling: {CEILING}. Floor: {FLOOR}. ⚠: the floor is at least as good as the ceiling.",
     )
-    report.section("What the figures mean", table(("figure", "meaning"), [(r.label, r.sentence) for r in shown]))
+    report.section("What the figures mean", table(("figure", "meaning"), meant))

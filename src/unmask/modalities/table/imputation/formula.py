@@ -7,6 +7,7 @@ coded columns (a quantity's values, a category's number), for imputation asks it
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -101,8 +102,7 @@ class Formula:
     @property
     def names(self) -> list[str]:
         """Of the columns of the design."""
-        parts = [[":".join(n) for n in _crossed([self._names(f) for f in t.factors])] for t in self.terms]
-        return [n for part in parts for n in part]
+        return [":".join(n) for t in self.terms for n in itertools.product(*map(self._names, t.factors))]
 
     @property
     def references(self) -> dict[str, str]:
@@ -167,13 +167,6 @@ class Formula:
         if column.is_quantity or (len(column.categories) == 2 and levels == [1]):
             return x[:, None]
         return (x[:, None] == np.array(levels)).astype(float)
-
-
-def _crossed(names: Sequence[list[str]]) -> list[list[str]]:
-    out: list[list[str]] = [[]]
-    for each in names:
-        out = [[*start, name] for start in out for name in each]
-    return out
 
 
 def beyond(analysis: Formula, imputed: Formula | None) -> list[str]:
