@@ -386,22 +386,17 @@ def outcome_columns(y: Any, duration: Any, event: Any, wanted: bool, rows: int) 
         return []
     y = np.asarray(y)
     if y.dtype.names is not None:
-        return _pair(*_fields(y), rows)
+        # As scikit-survival makes it: a boolean field (event) and a number (time).
+        events = [n for n in y.dtype.names if y[n].dtype.kind == "b"]
+        times = [n for n in y.dtype.names if y[n].dtype.kind in "fiu"]
+        if len(events) != 1 or len(times) != 1:
+            kinds = ", ".join(f"{n}: {y[n].dtype}" for n in y.dtype.names)
+            raise UserError(f"y with the fields {kinds}", hint="Expected a boolean field (event) and a number (time).")
+        return _pair(y[times[0]], y[events[0]], rows)
     values = y.reshape(len(y), -1)
     if values.shape[1] != 1:
         raise UserError(f"y of {values.shape[1]} columns", hint="Expected one outcome, or a survival pair.")
     return [_column("(outcome)", values[:, 0], rows)]
-
-
-def _fields(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(times, events) of a structured array, as scikit-survival makes it."""
-    assert y.dtype.names is not None
-    events = [n for n in y.dtype.names if y[n].dtype.kind == "b"]
-    times = [n for n in y.dtype.names if y[n].dtype.kind in "fiu"]
-    if len(events) != 1 or len(times) != 1:
-        kinds = ", ".join(f"{n}: {y[n].dtype}" for n in y.dtype.names)
-        raise UserError(f"y with the fields {kinds}", hint="Expected a boolean field (event) and a number (time).")
-    return y[times[0]], y[events[0]]
 
 
 def _pair(duration: Any, event: Any, rows: int) -> Outcome:

@@ -309,11 +309,17 @@ def fit_formula(
         beta, covariance = _logit(formula, x, outcome[0], firth=firth)
         df = len(x) - x.shape[1]
     else:
-        entry = entry_of(formula, columns)
+        (time, event), entry = outcome, entry_of(formula, columns)
         if entry is not None and penalizer:
             raise UserError("a penalised Cox regression with late entry", hint="Leave the penalizer out.")
-        beta, covariance = _cox(formula, names, x, outcome[0], outcome[1], penalizer, entry)
-        df, center = int((outcome[1] > 0).sum()) - x.shape[1], x.mean(0)
+        if not (event > 0).any():
+            raise UserError(f"formula {formula.text!r}: no event", hint="A Cox regression needs events.")
+        if penalizer:
+            beta, covariance = _penalised_cox(x, time, event, penalizer)
+        else:
+            found = fit_cox(x, time, event, entry=entry)
+            beta, covariance = found.beta, found.covariance
+        df, center = int((event > 0).sum()) - x.shape[1], x.mean(0)
     reach = np.where((x == 1).all(0), 1.0, np.ptp(x, axis=0))
     return FormulaFit(
         formula=formula, names=names, beta=beta, covariance=covariance, df=max(df, 1), center=center, reach=reach
@@ -345,20 +351,9 @@ def _logit(formula: Formula, x: np.ndarray, y: np.ndarray, *, firth: bool) -> tu
     )
 
 
-def _cox(
-    formula: Formula,
-    names: Sequence[str],
-    x: np.ndarray,
-    time: np.ndarray,
-    event: np.ndarray,
-    penalizer: float,
-    entry: np.ndarray | None,
+def _penalised_cox(
+    x: np.ndarray, time: np.ndarray, event: np.ndarray, penalizer: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    if not (event > 0).any():
-        raise UserError(f"formula {formula.text!r}: no event", hint="A Cox regression needs events.")
-    if not penalizer:
-        found = fit_cox(x, time, event, entry=entry)
-        return found.beta, found.covariance
     try:
         from lifelines import CoxPHFitter
     except ImportError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -305,38 +304,30 @@ class Place:
         if self.schema.columns[number].kind == "datetime":
             hint = "These are dates: write the days from the start to the end of follow-up into a column of numbers."
         with np.errstate(invalid="ignore"):
-            self._refuse(bad | (time < 0), f"column {name!r}", lambda i: f"{_plain(raw[i])!r} as a duration", hint)
+            self._refuse(bad | (time < 0), name, lambda i: f"{_plain(raw[i])!r} as a duration", hint)
         return time
 
     def entries(self, name: str, number: int, time: np.ndarray) -> np.ndarray:
         """A column of entries as numbers."""
         raw = self.columns[number]
         entry = self.times(name, number)
-        self._refuse(
-            np.isnan(entry) & ~np.isnan(time),
-            f"column {name!r}",
-            lambda i: "no entry",
-            "Fill in 0 where rows enter at once.",
-        )
+        empty = np.isnan(entry) & ~np.isnan(time)
+        self._refuse(empty, name, lambda i: "no entry", "Fill in 0 where rows enter at once.")
         with np.errstate(invalid="ignore"):
-            self._refuse(
-                entry >= time,
-                f"column {name!r}",
-                lambda i: f"entry {raw[i]} at follow-up time {time[i]:g}",
-                _BEFORE,
-            )
+            late = entry >= time
+        self._refuse(late, name, lambda i: f"entry {raw[i]} at follow-up time {time[i]:g}", _BEFORE)
         return entry
 
-    def _refuse(self, bad: np.ndarray, column: str, what: Callable[[int], str], hint: str) -> None:
-        if sentence := _bad_rows(bad, column, what, self.row_name):
+    def _refuse(self, bad: np.ndarray, name: str, what: Callable[[int], str], hint: str) -> None:
+        if sentence := _bad_rows(bad, name, what, self.row_name):
             raise UserError(f"{self.source}, {sentence}", hint=hint)
 
 
-def _bad_rows(bad: np.ndarray, column: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
+def _bad_rows(bad: np.ndarray, name: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
     """A column's bad rows and what each holds; "" where there is none."""
     rows = np.flatnonzero(bad)
     named = first_of((f"row {row_name(int(i))}: {what(int(i))}" for i in rows), SHOWN, between="; ")
-    return f"{column}, {named}" if named else ""
+    return f"column {name!r}, {named}" if named else ""
 
 
 def refuse_impossible(
@@ -350,14 +341,17 @@ def refuse_impossible(
     problems: dict[str, str] = {}
 
     def check(bad: np.ndarray, name: str, what: Callable[[int], str], hint: str) -> None:
-        if sentence := _bad_rows(bad, f"column {name!r}", what, row_name):
+        if sentence := _bad_rows(bad, name, what, row_name):
             problems[sentence] = hint
 
+    def check_time(name: str) -> None:
+        x = columns[schema.place(name)]
+        check(x < 0, name, lambda i: f"{x[i]:g} as a duration", _NUMBERS)
+
     with np.errstate(invalid="ignore"):
-        for name in filter(None, (schema.duration, schema.entry)):
-            x = columns[schema.place(name)]
-            check(x < 0, name, functools.partial("{0[{1}]:g} as a duration".format, x), _NUMBERS)
+        check_time(schema.duration)
         if schema.entry is not None:
+            check_time(schema.entry)
             entry = columns[schema.place(schema.entry)]
             late = (entry >= time) & (time >= 0)
             check(late, schema.entry, lambda i: f"entry {entry[i]:g} at follow-up time {time[i]:g}", _BEFORE)
