@@ -15,7 +15,7 @@ from unmask.errors import UserError, suggest
 from unmask.modalities.table.reading.dates import dates_of
 from unmask.modalities.table.reading.decimal_marks import CELL
 from unmask.modalities.table.reading.findings import Finding
-from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, numbers, text_of
+from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, text_of
 from unmask.modalities.table.schema.date_columns import date_fields
 from unmask.modalities.table.schema.number_columns import number_fields
 from unmask.modalities.table.schema.raw_column import RawColumn
@@ -24,7 +24,6 @@ from unmask.modalities.table.schema.roles import (
     is_free_text,
     numbers_are_ids,
     repeats_individuals,
-    runs_of,
     spelt_alike,
     texts_are_ids,
     zeros_in_front,
@@ -139,7 +138,7 @@ def _kind(c: RawColumn) -> Kind:
         texts = sorted({text_of(v) for v in c.values})
         kind = _text_kind(c, texts)
         if kind == "nominal" or not repeats_individuals(c.name):
-            c.findings += zeros_in_front(c.name, texts)
+            zeros_in_front(c, texts)
         return kind
     texts = sorted({text_of(v) for v in c.values})
     if c.levels and len(texts) > 1:
@@ -181,9 +180,7 @@ def _numeric_kind(c: RawColumn) -> Kind:
         return "binary" if len({text_of(v) for v in c.values}) == 2 else "nominal"  # 1 and 1.00 are two spellings
     dated = dates_as_numbers(c.name, distinct) if "kind" not in c.given else []
     if len(distinct) > 2:
-        every = c.raw[~c.empty]
-        counting = whole and len(distinct) == c.rows and bool((np.diff(numbers(every, c.spelling.marks)[0]) == 1).all())
-        why = numbers_are_ids(c.name, distinct, c.rows, len(c.raw), whole, counting, _runs(c))
+        why = numbers_are_ids(c, distinct, whole)
         if why is not None:
             c.findings += [] if repeats_individuals(c.name) else dated
             return _left_out(c, "id", "looks like an identifier", why, len(distinct))
@@ -193,15 +190,11 @@ def _numeric_kind(c: RawColumn) -> Kind:
     return "integer" if whole else "numeric"
 
 
-def _runs(c: RawColumn) -> int:
-    return runs_of(c.raw[~c.empty]) if repeats_individuals(c.name) else c.rows
-
-
 def _text_kind(c: RawColumn, texts: list[str]) -> Kind:
     if is_free_text(texts, c.rows, len(c.raw)):
         return _left_out(c, "text", "is free text", "sentences, mostly not repeated", 0)
     if c.levels is None or len(texts) > 12:
-        why = texts_are_ids(c.name, texts, c.rows, len(c.raw), _runs(c))
+        why = texts_are_ids(c, texts)
         if why is not None:
             return _left_out(c, "id", "looks like an identifier", why, len(texts))
     return "binary" if len(texts) <= 2 else "nominal"

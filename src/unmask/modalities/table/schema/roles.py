@@ -11,7 +11,9 @@ from decimal import Decimal
 
 import numpy as np
 
-from unmask.modalities.table.reading.findings import Finding, named, setting
+from unmask.modalities.table.reading.findings import Finding, named
+from unmask.modalities.table.reading.parse import numbers
+from unmask.modalities.table.schema.raw_column import RawColumn
 
 _PERSON = (
     "patient|patienten|pat|subject|subj|participant|proband(?:en)?|person|personal|case|fall|record|study|studien|chart|"
@@ -77,14 +79,10 @@ def named_like_person(name: str) -> bool:
     return not _GROUP.fullmatch(words) and bool(named)
 
 
-def _told_by_name(name: str, values: Sequence[float] | Sequence[str] | np.ndarray, rows: int, runs: int) -> bool:
-    """Whether the name of a column and how its values repeat make it an identifier.
-
-    Args:
-        values: its distinct values, whole numbers or texts.
-        rows: cells that hold a value.
-        runs: how often a value differs from the one above it, the first counted.
-    """
+def _told_by_name(c: RawColumn, values: Sequence[str] | np.ndarray) -> bool:
+    """Whether the name of a column and how its distinct values, whole numbers or texts, repeat make it an
+    identifier."""
+    name, rows = c.name, c.rows
     distinct = len(values)
     if named_like_person(name):
         least = 0.02 if _ID.fullmatch(words_of(name)) else 0.1
@@ -94,6 +92,7 @@ def _told_by_name(name: str, values: Sequence[float] | Sequence[str] | np.ndarra
     if distinct < 3 or not (_INDIVIDUAL.fullmatch(words) or _ANIMAL.fullmatch(words)):
         return False
     # Many rows of each. Names without a digit may be those of anything: a subject taught at school.
+    runs = runs_of(c.raw[~c.empty]) if repeats_individuals(name) else rows
     coded = all(not isinstance(v, str) or any(c.isdigit() for c in v) for v in values)
     together = runs <= 1.2 * distinct and rows >= 2 * distinct
     many = distinct >= FEWEST_INDIVIDUALS and bool(_INDIVIDUAL.fullmatch(words))
@@ -118,27 +117,21 @@ def repeats_individuals(name: str) -> bool:
     return named_like_person(name) or bool(_ANIMAL.fullmatch(words_of(name)))
 
 
-def numbers_are_ids(
-    name: str, values: Sequence[float] | np.ndarray, rows: int, table: int, whole: bool, counting: bool, runs: int
-) -> str | None:
+def numbers_are_ids(c: RawColumn, values: np.ndarray, whole: bool) -> str | None:
     """Why a column of numbers is an identifier; None where it is not.
 
     Args:
         values: its distinct values.
-        rows: cells that hold a value.
-        table: rows of the table.
         whole: all of them are whole numbers.
-        counting: from row to row it goes up by one.
-        runs: see `runs_of`.
     """
-    if not whole or rows < 2:
+    name, distinct = c.name, len(values)
+    if not whole or c.rows < 2:
         return None
-    distinct = len(values)
-    if _told_by_name(name, values, rows, runs):
+    if _told_by_name(c, values):
         return "its name says so"
-    if distinct < rows or table < 20:
+    if distinct < c.rows or len(c.raw) < 20:
         return None
-    if counting and rows >= 20:
+    if c.rows >= 20 and (np.diff(numbers(c.raw[~c.empty], c.spelling.marks)[0]) == 1).all():
         return "it counts the rows"
     if not name.strip():
         return "it has no name, as row names have none, and no value repeats"
@@ -150,25 +143,16 @@ def numbers_are_ids(
     return None
 
 
-def texts_are_ids(name: str, values: Sequence[str], rows: int, table: int, runs: int) -> str | None:
-    """Why a column of texts is an identifier; None where it is not.
-
-    Args:
-        values: its distinct values.
-        rows: cells that hold a value.
-        table: rows of the table: a few cells of many rows tell people apart as well as many cells do.
-        runs: see `runs_of`.
+def texts_are_ids(c: RawColumn, values: Sequence[str]) -> str | None:
+    """Why a column of texts with these distinct values is an identifier; None where it is not.
 
     Nearly no value twice, or so many values that a category has fewer than three rows: nothing can be learnt of those,
-    and such categories name people.
-
-    >>> texts_are_ids("surname", ["Meyer", "Smith", "Li", "Kaya", "Roy", "Ito"], 12, 12, 12)
-    'its name says so'
+    and such categories name people. A few cells of many rows tell people apart as well as many cells do.
     """
-    distinct = len(values)
-    if rows >= 2 and _told_by_name(name, values, rows, runs):
+    distinct, rows = len(values), c.rows
+    if rows >= 2 and _told_by_name(c, values):
         return "its name says so"
-    if rows >= 2 and table >= 20 and distinct > 0.9 * rows:
+    if rows >= 2 and len(c.raw) >= 20 and distinct > 0.9 * rows:
         return "hardly a value repeats"
     if rows >= 20 and distinct > 12 and distinct * 3 > rows:
         return f"{distinct} values in {rows} cells: fewer than three rows per value"
@@ -219,21 +203,17 @@ def are_codes(values: np.ndarray) -> bool:
     return len(distinct) <= MOST_CODES or len({int(t) for t in distinct}) == len(distinct)
 
 
-def zeros_in_front(name: str, texts: Sequence[str]) -> list[Finding]:
+def zeros_in_front(c: RawColumn, texts: Sequence[str]) -> None:
     """Codes that `are_codes` found, or dates written as such."""
-    example = next(t for t in texts if t[0] == "0" and len(t) > 1)
+    holds = f"{c.name!r} holds texts such as {next(t for t in texts if t[0] == '0' and len(t) > 1)!r}"
     forms = [form for form in _DAYS if all(_reads(t, form) for t in texts)]
     if forms:
-        add = " or ".join(
-            setting(name, f'kind = "datetime", format = "{form}"').replace('", f', '"\nf') for form in forms
-        )
-        text = f"{name!r} holds texts such as {example!r}, which read as dates: kept as codes. If they are dates:"
-        return [Finding("warning", name, "date_as_number", text, add)]
-    text = (
-        f"{name!r} holds texts such as {example!r}, with zeros in front: kept as codes, not as numbers. If they are "
-        "numbers:"
-    )
-    return [Finding("warning", name, "zeros_in_front", text, setting(name, 'kind = "integer"'))]
+        add = [c.setting(f'kind = "datetime", format = "{form}"').replace('", f', '"\nf') for form in forms]
+        what = f"{holds}, which read as dates: kept as codes. If they are dates:"
+        c.warn("date_as_number", what, " or ".join(add))
+    else:
+        what = f"{holds}, with zeros in front: kept as codes, not as numbers. If they are numbers:"
+        c.warn("zeros_in_front", what, c.setting('kind = "integer"'))
 
 
 def _reads(text: str, form: str) -> bool:
