@@ -55,14 +55,14 @@ def evaluate_model(
     seen = _encoded(model, data)
     before = None if train is None else _encoded(model, train)
     overlap = None if before is None else _overlap(before, seen)
-    real = _filled(model, model.table.draw(seen, seed=seed))
+    real = _filled(model.table.draw(seen, seed=seed))
     rows = len(real[0]) if rows is None else rows
     if min(len(real[0]), rows) < 20:
         raise UserError(
             f"{len(real[0])} real rows, {rows} synthetic ones", hint="At least 20 are needed to compare anything."
         )
     made = synthesize(model, rows, seed=seed)
-    synthetic = _filled(model, made.columns)
+    synthetic = _filled(made.columns)
     found = {"rows": len(real[0])} | compare(model, real, synthetic, seed=seed, observed=(seen, made.released))
     if overlap is not None:
         found["overlap"] = overlap
@@ -107,10 +107,10 @@ def _overlap(train: list[np.ndarray], held_out: list[np.ndarray]) -> str | None:
 def complete(model: TableModel, data: Any, seed: int) -> list[np.ndarray]:
     """The modelled columns of a table with missing cells drawn; cells empty by their meaning get a category
     of chance."""
-    return _filled(model, model.table.draw(encode_warned(model, read_frame(data)), seed=seed))
+    return _filled(model.table.draw(encode_warned(model, read_frame(data)), seed=seed))
 
 
-def _filled(model: TableModel, columns: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _filled(columns: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [np.nan_to_num(x) for x in columns]
 
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, ch
 
 from unmask.errors import UserError
 from unmask.given import no_value
-from unmask.modalities.table.imputation.complete import changes
+from unmask.modalities.table.imputation.complete import changes, holes
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.under_rules import drawn_under, points_under, unmet
 from unmask.modalities.table.model import TableModel
@@ -239,11 +239,11 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         beyond = beyond_range(self.model_.schema, table.codings, known, frame.row_name)
         for note in [*beyond, *unmet(rules, known, [filled], frame.row_name)]:
             warnings.warn(note, stacklevel=4)
-        holes = self.model_.holes(known) if self.structural == "keep" else [np.isnan(x) for x in known]
+        gaps = holes(self.model_.schema, known) if self.structural == "keep" else [np.isnan(x) for x in known]
         if self.unseen == "keep":
-            holes = [h & missing[:, i] for h, i in zip(holes, self.schema_.modelled, strict=False)]
-        holes += [np.zeros(len(frame), bool)] * (len(known) - len(holes))
-        found = changes(self.model_.schema, holes, filled, rules.touched)
+            gaps = [h & missing[:, i] for h, i in zip(gaps, self.schema_.modelled, strict=False)]
+        gaps += [np.zeros(len(frame), bool)] * (len(known) - len(gaps))
+        found = changes(self.model_.schema, gaps, filled, rules.touched)
         for i, (rows, values) in found.items():
             low, high = (b[i] for b in self._bounds)
             if self.schema_.columns[i].kind in ("numeric", "integer") and (low > -np.inf or high < np.inf):

@@ -138,7 +138,7 @@ class TableModel(FittedTable):
         model = cls(found, table, facts)
         model.like = frame
         # What rows lack, for synthetic ones that are to lack as much.
-        lacking = np.column_stack(model.holes(columns)).astype(np.uint8)
+        lacking = np.column_stack(holes(found, columns)).astype(np.uint8)
         order = hash_keys(settings.train.seed, np.arange(len(lacking)), Salt.SAVED_HOLES).argsort()
         model.extra["holes"] = lacking[order[:PATTERNS]]
         model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns)
@@ -151,10 +151,6 @@ class TableModel(FittedTable):
             model.extra |= learn_outcome(model, columns)
         model.facts["seconds"] = round(time.perf_counter() - start, 3)
         return model
-
-    def holes(self, columns: list[np.ndarray]) -> list[np.ndarray]:
-        """Per modelled column, which cells to fill: missing ones, unless empty by their meaning."""
-        return holes(self.schema, columns)
 
     def impute_frame(self, data: Any, **options: Any) -> tuple[list[Any], list[dict[str, Any]], int]:
         """The work behind `impute`; see `unmask.modalities.table.imputation.complete.impute_frame`."""
