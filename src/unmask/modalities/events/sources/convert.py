@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +18,7 @@ from unmask.files import files_below
 from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.shards import ShardWriter
 from unmask.modalities.events.sources import fhir, folders, plain
-from unmask.modalities.events.sources.ids import Subjects
-from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table, note
+from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table
 from unmask.modalities.events.sources.tables import Reading
 from unmask.modalities.events.sources.times import Order
 from unmask.progress import counted
@@ -74,10 +72,9 @@ def convert(
     options = {"dates": dates, "decimal": decimal, "missing": missing, "static": static, "onset": onset}
     options |= {role: name != plain.COLUMNS.get(role) for role, name in (columns or {}).items()}
     given = frozenset(name for name, value in options.items() if value not in (None, False))
-    work = _Work(columns=columns or {}, reading=reading, onset=onset, given=given)
-    ledger = work.ledger
+    ledger = Ledger(reading=reading)
     with ShardWriter(out) as shards:
-        for frame in counted(work.events(source), size=len):
+        for frame in counted(_events(source, columns or {}, ledger, given, onset), size=len):
             shards.add(frame)
         if not shards.rows:
             first = f"; the first: {ledger.samples[0]['row']}" if ledger.samples else ""
@@ -85,15 +82,15 @@ def convert(
                 f"{name}: no events in {ledger.rows} rows ({dict(ledger.counts)}{first})", hint="Check the columns."
             )
         if ledger.zones[True]:
-            note(ledger, "times without a zone beside times with one, taken as UTC", ledger.zones[False])
+            ledger.note("times without a zone beside times with one, taken as UTC", ledger.zones[False])
         lines = "".join(json.dumps(s, ensure_ascii=False, default=str) + "\n" for s in ledger.samples)
         (shards.folder / "rejected.jsonl").write_text(lines, encoding="utf-8")
-        if work.subjects.texts and work.subjects.numbers:
+        if ledger.subjects.texts and ledger.subjects.numbers:
             (shards.folder / "metadata").mkdir(exist_ok=True)
-            numbers = work.subjects.numbers
+            numbers = ledger.subjects.numbers
             mapped = pl.DataFrame({"source_id": list(numbers), "subject_id": list(numbers.values())})
             mapped.write_parquet(shards.folder / "metadata" / "source_ids.parquet")
-        target = shards.finish(name=name, descriptions=work.names)
+        target = shards.finish(name=name, descriptions=ledger.names)
         return {
             "out": str(target),
             "rows": ledger.rows,
@@ -111,48 +108,39 @@ def convert(
         }
 
 
-@dataclass
-class _Work:
-    """One conversion: what was asked (`given`: names of the options), and what comes up on the way."""
+def _events(
+    source: Path | pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, given: frozenset[str], onset: bool
+) -> Iterator[pl.DataFrame]:
+    """Events of a source; options that are given and not read for it are refused."""
 
-    columns: Mapping[str, str]
-    reading: Reading
-    onset: bool
-    given: frozenset[str] = frozenset()
-    ledger: Ledger = field(default_factory=Ledger)
-    names: dict[str, str] = field(default_factory=dict)
-    subjects: Subjects = field(default_factory=Subjects)
-
-    def _read_alone(self, kind: str, *read: str) -> None:
-        """Refuse an option that is not read for this kind of source."""
-        others = sorted(self.given.difference(read))
+    def read_alone(kind: str, *read: str) -> None:
+        others = sorted(given.difference(read))
         if others:
             raise UserError(
                 f"{', '.join(f'--{name}' for name in others)}: not read for {kind}",
                 hint=f"Read are {', '.join(f'--{name}' for name in read)}.",
             )
 
-    def events(self, source: Path | pl.DataFrame) -> Iterator[pl.DataFrame]:
-        if isinstance(source, pl.DataFrame) or (source.is_file() and is_table(source)):
-            self._read_alone("a table", *OF_TABLES, *OF_PLAIN)
-            return plain.read(source, self.columns, self.ledger, self.subjects, self.reading)
-        if not source.exists():
+    if isinstance(source, pl.DataFrame) or (source.is_file() and is_table(source)):
+        read_alone("a table", *OF_TABLES, *OF_PLAIN)
+        return plain.read(source, columns, ledger)
+    if not source.exists():
+        raise UserError(
+            f"{source}: no such file", hint="Give a table (csv, parquet), FHIR, or a folder of OMOP or MIMIC-IV."
+        )
+    if source.is_dir():
+        kind = folders.kind_of(source)
+        if kind is not None:
+            read_alone(kind.name, *OF_TABLES)
+            return folders.read(kind, source, ledger)
+        files = files_below(source)
+        if not any(fhir.is_fhir(p) for p in files):
             raise UserError(
-                f"{source}: no such file", hint="Give a table (csv, parquet), FHIR, or a folder of OMOP or MIMIC-IV."
+                f"{source}: neither OMOP (person), MIMIC-IV (patients, admissions) nor FHIR (json)",
+                hint=f"Found {', '.join(str(p.relative_to(source)) for p in files[:20]) or 'no file'}.",
             )
-        if source.is_dir():
-            kind = folders.kind_of(source)
-            if kind is not None:
-                self._read_alone(kind.name, *OF_TABLES)
-                return folders.read(kind, source, self.ledger, self.names, self.subjects, self.reading)
-            files = files_below(source)
-            if not any(fhir.is_fhir(p) for p in files):
-                raise UserError(
-                    f"{source}: neither OMOP (person), MIMIC-IV (patients, admissions) nor FHIR (json)",
-                    hint=f"Found {', '.join(str(p.relative_to(source)) for p in files[:20]) or 'no file'}.",
-                )
-        elif not fhir.is_fhir(source):
-            known = ", ".join((*ENDINGS, *fhir.ENDINGS))
-            raise UserError(f"{source}: not a kind of file known here", hint=f"Give {known}.")
-        self._read_alone("FHIR", "onset")
-        return fhir.read(source, self.ledger, self.names, self.subjects, onset=self.onset)
+    elif not fhir.is_fhir(source):
+        known = ", ".join((*ENDINGS, *fhir.ENDINGS))
+        raise UserError(f"{source}: not a kind of file known here", hint=f"Give {known}.")
+    read_alone("FHIR", "onset")
+    return fhir.read(source, ledger, onset=onset)

@@ -38,8 +38,8 @@ from unmask.modalities.events.sources.fhir_kinds import (
     scope_of,
 )
 from unmask.modalities.events.sources.fhir_versions import Versions
-from unmask.modalities.events.sources.ids import Subjects, hashed_id
-from unmask.modalities.events.sources.rows import Ledger, note, note_undescribed
+from unmask.modalities.events.sources.ids import hashed_id
+from unmask.modalities.events.sources.rows import Ledger
 from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day, unzoned
 
 Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
@@ -47,21 +47,18 @@ Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
 
 
 class Reader:
-    """Rows of resources, one at a time; `names` is filled with descriptions of codes. With `onset` conditions without
-    any time of recording stand at their onset."""
+    """Rows of resources, one at a time. With `onset` conditions without any time of recording stand at their onset."""
 
-    def __init__(
-        self, ledger: Ledger, names: dict[str, str], subjects: Subjects, versions: Versions, *, onset: bool
-    ) -> None:
-        self.ledger, self.names, self.subjects, self.versions, self.onset = ledger, names, subjects, versions, onset
-        self.answers, self.servers = Answers(ledger, names), versions.servers
+    def __init__(self, ledger: Ledger, versions: Versions, *, onset: bool) -> None:
+        self.ledger, self.subjects, self.versions, self.onset = ledger, ledger.subjects, versions, onset
+        self.answers, self.servers = Answers(ledger), versions.servers
         self.facts: dict[tuple[int, str], tuple[str, datetime | None]] = {}
         self.met: dict[int, str] = {}
 
     def note_undescribed(self) -> None:
         """Note patients of whom no Patient resource was read: with one, a sex is known, if only as unknown."""
         others = {subject: where for subject, where in self.met.items() if (subject, "sex") not in self.facts}
-        note_undescribed(self.ledger, others, "a Patient resource", self.subjects)
+        self.ledger.note_undescribed(others, "a Patient resource")
 
     def rows(self, where: str, r: Any, scope: Scope) -> list[Row]:
         """Events of a resource; none where it is rejected, which is counted. What is not as FHIR has it raises
@@ -104,7 +101,7 @@ class Reader:
         if kind == "Encounter":
             end, dated = fhir_time(at(r, "period.end") or at(r, "actualPeriod.end"))
             if end is not None and is_none_day(end):
-                note(self.ledger, "Encounter: an end that stands for none, left out", 1)
+                self.ledger.note("Encounter: an end that stands for none, left out", 1)
             elif end is not None:
                 self._dated(dated)
                 out.append((subject, end, f"ENCOUNTER_END//{encounter_class(r) or 'UNKNOWN'}", None, None, visit))
@@ -121,9 +118,9 @@ class Reader:
         born, _ = fhir_time(r.get("birthDate"), start=True)
         died, dated = self._time(r.get("deceasedDateTime"))
         if r.get("deceasedBoolean") is True and died is None:
-            note(self.ledger, "Patient: deceased, without a time of death", 1)
+            self.ledger.note("Patient: deceased, without a time of death", 1)
         if died is not None and is_none_day(died):
-            note(self.ledger, "Patient: a death that stands for none, left out", 1)
+            self.ledger.note("Patient: a death that stands for none, left out", 1)
             died = None
         facts: list[tuple[str, str, datetime | None]] = [
             ("sex", f"GENDER//{str(r.get('gender', 'unknown')).upper()}", None)
@@ -139,7 +136,7 @@ class Reader:
                 self.facts[subject, what] = code, moment
                 self._dated(dated and what == "death")
                 if what == "birth" and moment is not None and moment.date() in NONE_DAYS:
-                    note(self.ledger, f"births on {moment:%Y-%m-%d}, which may stand for none", 1)
+                    self.ledger.note(f"births on {moment:%Y-%m-%d}, which may stand for none", 1)
                 out.append((subject, moment, code, None, None, None))
             elif known != (code, moment):
                 self.ledger.add(f"Patient given again, with another {what}", about)
@@ -154,7 +151,7 @@ class Reader:
             return None
         person = self.versions.person(name)
         if person.id != name.id:
-            note(self.ledger, "resources of a patient who was replaced, under the one who replaces them", 1)
+            self.ledger.note("resources of a patient who was replaced, under the one who replaces them", 1)
         return self.subjects.number(self.servers.key(person))
 
     def _encounter(self, kind: str, r: Mapping[str, Any], scope: Scope) -> Name | None:
@@ -182,11 +179,11 @@ class Reader:
             )
             # A date alone ends its day: it does not say that the time beside it is wrong.
             if taken is not None and not whole_day and taken > moment and path != name:
-                note(self.ledger, f"{kind} at {name}, which is after {path}", 1)
+                self.ledger.note(f"{kind} at {name}, which is after {path}", 1)
                 return taken
             self._dated(dated)
             if path != declared.times[0] and (kind != "Encounter" or path == META):
-                note(self.ledger, f"{kind} at {path}, for want of {declared.times[0]}", 1)
+                self.ledger.note(f"{kind} at {path}, for want of {declared.times[0]}", 1)
             return moment
         return None
 
@@ -196,7 +193,7 @@ class Reader:
         end = None if name is None else self.versions.end_of(Name("Encounter", name.id, name.base))
         if end is None:
             return None
-        note(self.ledger, f"{kind} at the end of its encounter, for want of {declared.times[0]}", 1)
+        self.ledger.note(f"{kind} at the end of its encounter, for want of {declared.times[0]}", 1)
         for path in declared.onset:
             begun, dated = fhir_time(at(r, path))
             if begun is not None and not dated:
@@ -205,11 +202,11 @@ class Reader:
 
     def _time(self, value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:
         found, dated = fhir_time(value, start=start)
-        note(self.ledger, "times without a zone, taken as UTC", int(found is not None and unzoned(value)))
+        self.ledger.note("times without a zone, taken as UTC", int(found is not None and unzoned(value)))
         return found, dated
 
     def _dated(self, dated: bool) -> None:
-        note(self.ledger, "dates without a time of day, at the end of their day, month or year", int(dated))
+        self.ledger.note("dates without a time of day, at the end of their day, month or year", int(dated))
 
 
 def _given(r: Mapping[str, Any], path: str) -> Any:
@@ -331,17 +328,15 @@ def _reject(where: str, why: str, ledger: Ledger) -> None:
     ledger.add(NOT_FHIR, {"where": where, "error": why})
 
 
-def read(
-    path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, *, onset: bool = False
-) -> Iterator[pl.DataFrame]:
-    """Events of all resources; `names` is filled with descriptions of codes, `subjects` with FHIR id -> subject_id,
-    numbered as they come. With `onset` conditions without any time of recording stand at their onset."""
-    subjects.texts = True
+def read(path: Path, ledger: Ledger, *, onset: bool = False) -> Iterator[pl.DataFrame]:
+    """Events of all resources, whose subjects are numbered as they come. With `onset` conditions without any time of
+    recording stand at their onset."""
+    ledger.subjects.texts = True
     versions = Versions()
     for place, (_, resource, scope) in enumerate(_resources(path, Ledger(), versions)):
         versions.see(place, resource, scope)
     versions.settle()
-    reader = Reader(ledger, names, subjects, versions, onset=onset)
+    reader = Reader(ledger, versions, onset=onset)
     rows: list[Row] = []
     for place, (where, resource, scope) in enumerate(_resources(path, ledger, versions)):
         ledger.rows += 1

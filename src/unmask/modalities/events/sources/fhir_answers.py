@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unmask.modalities.events.sources.fhir_kinds import CONFIRMED, SYSTEMS, Kind, Scope, name_of
-from unmask.modalities.events.sources.rows import Ledger, note
+from unmask.modalities.events.sources.rows import Ledger
 
 CodedAnswer = tuple[str, float | None, str | None]
 """Code, value, words."""
@@ -16,10 +16,10 @@ UNREAD_VALUES = ("valueSampledData", "valueAttachment", "valueReference")
 
 
 class Answers:
-    """Codes and answers of resources; `names` is filled with descriptions of codes."""
+    """Codes and answers of resources; the ledger's names are filled with descriptions of codes."""
 
-    def __init__(self, ledger: Ledger, names: dict[str, str]) -> None:
-        self.ledger, self.names = ledger, names
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.names = ledger, ledger.names
 
     def of(self, kind: str, declared: Kind, r: Mapping[str, Any], scope: Scope) -> Iterator[CodedAnswer]:
         """Code and answer of a resource; of an observation with components one each."""
@@ -40,7 +40,7 @@ class Answers:
         for part in parts:
             inner = self._code(part.get("code"), prefix)
             if inner is None:
-                note(self.ledger, "Observation: components without a code, left out", 1)
+                self.ledger.note("Observation: components without a code, left out", 1)
             elif not is_absent(part):
                 yield self._answered(inner, part)
         if code is not None and (not parts or has_value(r)) and not is_absent(r):
@@ -105,7 +105,7 @@ class Answers:
             return (code, None, str(concept["text"])) if worded or answer is None else (answer, None, None)
         for name in UNREAD_VALUES:
             if name in r:
-                note(self.ledger, f"Observation: {name} is not read, its code is", 1)
+                self.ledger.note(f"Observation: {name} is not read, its code is", 1)
         for name in ("valueString", "valueDateTime", "valueTime"):
             if r.get(name) is not None:
                 return code, None, str(r[name])

@@ -13,7 +13,6 @@ import polars as pl
 
 from unmask.errors import UserError, first_of
 from unmask.files import files_below
-from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.mimic import MIMIC
 from unmask.modalities.events.sources.omop import OMOP
 from unmask.modalities.events.sources.rows import (
@@ -23,8 +22,6 @@ from unmask.modalities.events.sources.rows import (
     columns_of,
     first_given,
     named_as,
-    note,
-    note_undescribed,
     parsed,
     text,
 )
@@ -97,10 +94,8 @@ def files_of(kind: Folder, path: Path, ledger: Ledger) -> dict[str, list[Path]]:
     return found
 
 
-def read(
-    kind: Folder, path: Path, ledger: Ledger, names: dict[str, str], subjects: Subjects, reading: Reading
-) -> Iterator[pl.DataFrame]:
-    """Events of all tables that are there; `names` is filled with descriptions of codes."""
+def read(kind: Folder, path: Path, ledger: Ledger) -> Iterator[pl.DataFrame]:
+    """Events of all tables that are there."""
     files = files_of(kind, path, ledger)
     for (known, column), other in kind.refused.items():
         for file in files.get(known, ()):
@@ -109,14 +104,14 @@ def read(
                     f"{path}: {other}, by the column {column!r} of {file.name}",
                     hint=f"Read is {kind.name}: give that, or make a MEDS folder or a plain event table of it.",
                 )
-    derive, people = kind.context(files, names, reading), People(table=kind.known_by[0])
+    derive, people = kind.context(files, ledger.names, ledger.reading), People(table=kind.known_by[0])
     for table in kind.tables:
         count = ledger.table(table.name)
         for file in files.get(table.name, ()):
             count["files"] += 1
-            yield from _table(table, file, ledger, derive, subjects, reading, people)
+            yield from _table(table, file, ledger, derive, people)
     lacking = f"a row in {first_of(file.name for file in files[people.table])}"
-    note_undescribed(ledger, people.others, lacking, subjects)
+    ledger.note_undescribed(people.others, lacking)
 
 
 @dataclass
@@ -139,9 +134,8 @@ class People:
             self.others.setdefault(number, where)
 
 
-def _table(
-    table: Table, path: Path, ledger: Ledger, derive: Derive, subjects: Subjects, reading: Reading, people: People
-) -> Iterator[pl.DataFrame]:
+def _table(table: Table, path: Path, ledger: Ledger, derive: Derive, people: People) -> Iterator[pl.DataFrame]:
+    reading, subjects = ledger.reading, ledger.subjects
     have = columns_of(path)
     lower = named_as(path, have, _wanted(table))
     if table.subject not in lower:
@@ -159,7 +153,7 @@ def _table(
         if reading.missing is None:
             for (column, word), number in reading.empty_words(frame).items():
                 remark = f"{word!r} in {column}, taken as written (--missing says what is empty)"
-                note(ledger, f"{table.name}: {remark}", number)
+                ledger.note(f"{table.name}: {remark}", number)
         else:
             frame = reading.filled(frame)
         frame = derive(table, frame)
@@ -168,9 +162,8 @@ def _table(
         kept = pl.repeat(False, len(frame), eager=True)
         for event in table.events:
             rows = _event(event, table, frame, path.name, first, reading)
-            made, good = parsed(
-                rows, ledger, path.name, subjects, reading, first=first, static=not event.times, optional=event.optional
-            )
+            static, optional = not event.times, event.optional
+            made, good = parsed(rows, ledger, path.name, first=first, static=static, optional=optional)
             kept |= good
             if event.times and "from" in rows.columns:
                 _note_times(event, table, rows.filter(good)["from"], ledger)
@@ -272,9 +265,9 @@ def _note_times(event: Event, table: Table, used: pl.Series, ledger: Ledger) -> 
     for (name,), part in used.to_frame("from").group_by("from"):
         if str(name).endswith(AFTER):
             late = str(name).removesuffix(AFTER)
-            note(ledger, f"{table.name} at {event.taken}, which is after {late}", len(part))
+            ledger.note(f"{table.name} at {event.taken}, which is after {late}", len(part))
         elif name != event.times[0]:
-            note(ledger, f"{table.name} at {name}, for want of {event.times[0]}", len(part))
+            ledger.note(f"{table.name} at {name}, for want of {event.times[0]}", len(part))
 
 
 def _code(template: str, have: Sequence[str]) -> pl.Expr:

@@ -9,9 +9,7 @@ import polars as pl
 
 from unmask.errors import UserError
 from unmask.modalities.events.records.meds import BIRTH, DEATH
-from unmask.modalities.events.sources.ids import Subjects
 from unmask.modalities.events.sources.rows import Ledger, chunks, columns_of, parsed, refuse_nested, text
-from unmask.modalities.events.sources.tables import Reading
 from unmask.modalities.events.sources.times import read_times
 
 COLUMNS = {
@@ -28,9 +26,7 @@ ELSEWHERE = "no time, of a code that has one elsewhere (with static it is a fact
 NO_DEATH = "no time of death (with static it is a fact)"
 
 
-def read(
-    source: Path | pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, subjects: Subjects, reading: Reading
-) -> Iterator[pl.DataFrame]:
+def read(source: Path | pl.DataFrame, columns: Mapping[str, str], ledger: Ledger) -> Iterator[pl.DataFrame]:
     """Events of a csv, tsv or parquet, or of a table in memory; `columns`: role (see `COLUMNS`) -> the table's name for
     it."""
     where, have = ("table", source.columns) if isinstance(source, pl.DataFrame) else (source.name, columns_of(source))
@@ -50,11 +46,11 @@ def read(
     if isinstance(source, pl.DataFrame):
         refuse_nested(source.select(wanted), where)
     when, code = columns["time"], columns["code"]
-    known = () if reading.static else parts([when, code], Ledger())
-    timed: set[str] = set().union(*(_timed(reading.filled(part), when, code) for part in known))
+    known = () if ledger.reading.static else parts([when, code], Ledger())
+    timed: set[str] = set().union(*(_timed(ledger.reading.filled(part), when, code) for part in known))
     first = 0
     for frame in parts(wanted, ledger):
-        yield _events(frame, columns, ledger, where, subjects, reading, timed, first)
+        yield _events(frame, columns, ledger, where, timed, first)
         first += len(frame)
 
 
@@ -80,14 +76,12 @@ def _events(
     columns: Mapping[str, str],
     ledger: Ledger,
     where: str,
-    subjects: Subjects,
-    reading: Reading,
     timed: Collection[str],
     first: int,
 ) -> pl.DataFrame:
     """Events of some rows, `first` rows of the file before them. Codes `timed` have a time in some row: without one
     they are no facts, unless `reading.static` says so."""
-    given, frame = frame, reading.filled(frame)
+    given, reading, frame = frame, ledger.reading, ledger.reading.filled(frame)
     when = frame[columns["time"]]
     times = read_times(when, f"{where}, column {columns['time']!r}", first=first, order=reading.order)
     born = frame[columns["code"]].cast(pl.String).str.starts_with(BIRTH).fill_null(False)
@@ -123,7 +117,7 @@ def _events(
     # Nothing is converted: a code in another unit is another code, as it is of FHIR, OMOP and MIMIC-IV.
     behind = pl.when(pl.col("raw").is_not_null()).then(pl.lit("//") + text("unit"))
     raw = raw.with_columns(pl.concat_str(text("code"), behind.fill_null("")).alias("code"))
-    made, good = parsed(raw, ledger, where, subjects, reading, first=first)
+    made, good = parsed(raw, ledger, where, first=first)
     ledger.kept += int(good.sum())
     table = ledger.table(where)
     table["files"] = 1

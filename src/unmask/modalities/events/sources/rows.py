@@ -47,6 +47,9 @@ class Ledger:
         tables: of each table or kind of resource: files, rows, events.
         unused: files that were not read, and why.
         zones: times of day of tables with a zone (True) and without one.
+        names: descriptions of codes.
+        subjects: their numbers.
+        reading: how cells of tables are meant.
     """
 
     rows: int = 0
@@ -58,6 +61,9 @@ class Ledger:
     tables: dict[str, Counter[str]] = field(default_factory=dict)
     unused: dict[str, str] = field(default_factory=dict)
     zones: Counter[bool] = field(default_factory=Counter)
+    names: dict[str, str] = field(default_factory=dict)
+    subjects: Subjects = field(default_factory=Subjects)
+    reading: Reading = field(default_factory=Reading)
 
     def add(self, reason: str, row: Any, count: int = 1) -> None:
         self.counts[reason] += count
@@ -66,6 +72,19 @@ class Ledger:
 
     def table(self, name: str) -> Counter[str]:
         return self.tables.setdefault(name, Counter({"files": 0, "rows": 0, "events": 0}))
+
+    def note(self, what: str, count: int) -> None:
+        """Note what was done, where it was done at all."""
+        if count:
+            self.notes[what] += count
+
+    def note_undescribed(self, others: Mapping[int, str], lacking: str) -> None:
+        """Note subjects that have events, and nothing that says who they are ("a row in person.csv"): their numbers ->
+        where each was met first."""
+        first = list(others.items())[:FIRST_SUBJECTS]
+        ids = {number: name for name, number in self.subjects.numbers.items() if number in dict(first)}
+        shown = first_of([f"{ids.get(number, number)} in {where}" for number, where in first], between="; ")
+        self.note(f"subjects without {lacking}, so of unknown birth and sex; the first: {shown}", len(others))
 
 
 def is_table(path: Path) -> bool:
@@ -205,8 +224,6 @@ def parsed(
     frame: pl.DataFrame,
     ledger: Ledger,
     where: str,
-    subjects: Subjects,
-    reading: Reading,
     *,
     first: int = 0,
     static: bool = True,
@@ -218,7 +235,7 @@ def parsed(
     Rows without a time are facts where `static`; else they are rejected. Where `optional`, rows without a time, or
     without a code, are no events and no rejects either (a discharge that has not been, a race that is not known).
     """
-    number, odd = reading.numbers(frame["raw"], f"{where}, values")
+    subjects, (number, odd) = ledger.subjects, ledger.reading.numbers(frame["raw"], f"{where}, values")
     made = frame.with_columns(
         subjects.of(frame["subject"]).alias("subject_id"),
         encounters(frame["visit"]).alias("visit_id"),
@@ -250,35 +267,20 @@ def parsed(
         ledger.counts[str(name)] += len(part)
     good = made.select(pl.col("reason").is_null() & pl.col("asked")).to_series()
     kept = made.filter(good)
-    note(ledger, "dates without a time of day, at the end of their day", int(kept["dated"].sum()))
+    ledger.note("dates without a time of day, at the end of their day", int(kept["dated"].sum()))
     if "zone" in kept.columns:
         ledger.zones.update(dict(kept["zone"].drop_nulls().value_counts().iter_rows()))
     doubtful = kept.filter(may_mean_none(pl.col("time"), birth)).select(
         pl.when(birth).then(pl.lit("births")).otherwise(pl.lit("events")).alias("what"), day.alias("day")
     )
     for what, day, count in doubtful.group_by("what", "day").len().iter_rows():
-        note(ledger, f"{what} on {day}, which may stand for none", count)
+        ledger.note(f"{what} on {day}, which may stand for none", count)
     facts = kept.filter(pl.col("time").is_null())["code"].value_counts()
     ledger.static.update(dict(facts.iter_rows()))
     text_alone = pl.col("text_value").is_not_null() & pl.col("numeric_value").is_null()
-    note(ledger, "numbers with a mark that decimal does not explain, kept as text_value", odd)
-    note(ledger, "values that are no numbers, kept as text_value", kept.select(text_alone.sum()).item())
+    ledger.note("numbers with a mark that decimal does not explain, kept as text_value", odd)
+    ledger.note("values that are no numbers, kept as text_value", kept.select(text_alone.sum()).item())
     return kept.select("subject_id", "time", "code", "numeric_value", "text_value", "visit_id"), good
-
-
-def note(ledger: Ledger, what: str, count: int) -> None:
-    """Note what was done, where it was done at all."""
-    if count:
-        ledger.notes[what] += count
-
-
-def note_undescribed(ledger: Ledger, others: Mapping[int, str], lacking: str, subjects: Subjects) -> None:
-    """Note subjects that have events, and nothing that says who they are ("a row in person.csv"): their numbers ->
-    where each was met first."""
-    first = list(others.items())[:FIRST_SUBJECTS]
-    ids = {number: name for name, number in subjects.numbers.items() if number in dict(first)}
-    shown = first_of([f"{ids.get(number, number)} in {where}" for number, where in first], between="; ")
-    note(ledger, f"subjects without {lacking}, so of unknown birth and sex; the first: {shown}", len(others))
 
 
 def first_given(columns: Sequence[str]) -> pl.Expr:

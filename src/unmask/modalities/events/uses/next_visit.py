@@ -84,11 +84,7 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
     column = np.full(len(vocabulary), -1)
     column[np.array(chosen_codes) + FIRST] = np.arange(len(chosen_codes))
     own = own_events(events)
-    subject: list[int] = []
-    moment: list[int] = []
-    came: list[np.ndarray] = []
-    before: list[np.ndarray] = []
-    encounter: list[bool] = []
+    visits: list[tuple[int, int, bool, np.ndarray, np.ndarray]] = []
     all_encounters = True
     for i in range(len(events)):
         rows = histories.rows(i)
@@ -108,23 +104,21 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
         begin = int(found.begin[last])
         if when[0] >= begin:
             continue
-        subject.append(i)
-        moment.append(begin - 1)
-        encounter.append(bool(found.encounter[last]))
-        for out, chosen in ((came, (found.of == last) & (when >= begin)), (before, when < begin)):
-            hot = np.zeros(len(chosen_codes), np.float32)
+        both = np.zeros((2, len(chosen_codes)), np.float32)
+        for hot, chosen in zip(both, ((found.of == last) & (when >= begin), when < begin), strict=True):
             hot[which[chosen & (which >= 0)]] = 1
-            out.append(hot)
-    if not subject:
+        visits.append((i, begin - 1, bool(found.encounter[last]), *both))
+    if not visits:
         raise UserError(
             "no patient has a visit before one with such a code", hint="Give patients with two visits or more."
         )
+    subject, moment, encounter, came, before = (np.array(column) for column in zip(*visits, strict=True))
     return NextVisits(
-        points=Labels(subject=np.array(subject, np.int64), time=np.array(moment, np.int64)),
+        points=Labels(subject=subject.astype(np.int64), time=moment.astype(np.int64)),
         names=[vocabulary.codes[i] for i in chosen_codes],
-        came=np.stack(came),
-        before=np.stack(before),
-        encounter=np.array(encounter),
+        came=came,
+        before=before,
+        encounter=encounter,
         gap=None if all_encounters else gap,
     )
 

@@ -79,7 +79,9 @@ class EventPretraining(Pretrainable[EventRun]):
         settings, seed, vocabulary = self.settings, self.settings.train.seed, None
         folder = prepared_at(self.data, "events") if isinstance(self.data, str | Path) else None
         if folder is None:
-            self.events = as_events(self.data, store=store_of(settings, out, say))
+            most = data_in_memory(settings.store, settings.train.memory)
+            store = Store(folder=Path(settings.store_folder or out / "events"), most=most, say=say)
+            self.events = as_events(self.data, store=store)
         else:
             if self.subjects is not None:
                 raise UserError(f"{folder}: its patients were chosen when it was prepared", hint="Leave subjects= out.")
@@ -182,12 +184,6 @@ def pretrain(
     check_read(settings)
     kind = EventPretraining(data, settings, subjects)
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
-
-
-def store_of(settings: EventSettings, out: Path, say: Callable[[str], None]) -> Store:
-    """Where the events of a run go: see `EventSettings.store`."""
-    most = data_in_memory(settings.store, settings.train.memory)
-    return Store(folder=Path(settings.store_folder or out / "events"), most=most, say=say)
 
 
 def corruption_of(settings: EventSettings) -> Corruption:
