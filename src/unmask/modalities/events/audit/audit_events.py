@@ -49,15 +49,8 @@ CLOSING = re.compile(r"(_END|DISCHARGE)")
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What one check saw.
-
-    Attributes:
-        check: its name.
-        level: "warning" or "note".
-        sentence: what was seen, with figures.
-        todo: what to do about it.
-        columns, rows: the codes (or patients) concerned, those most so first, `SHOWN` at most.
-    """
+    """What one check saw: a sentence with figures, what to do about it, and under `columns` and `rows` the codes (or
+    patients) concerned, those most so first, `SHOWN` at most. The level is "warning" or "note"."""
 
     check: str
     level: str

@@ -135,15 +135,9 @@ hours, and hidden with them."""
 
 @dataclass(frozen=True, kw_only=True)
 class EventCodecConfig:
-    """How events are read.
-
-    Args:
-        codes: numbers in the vocabulary.
-        width: of the encoder.
-        code_weight, value_weight, time_weight: of each target's loss; 0 leaves it out.
-        clock, joined, hides, values, evidence: see `recipes.Structure`.
-        deviation: of the codes' initial embeddings; large enough, without a norm after them, to count beside the clock.
-    """
+    """How events are read: how many codes there are, the weight of each target's loss (0 leaves it out), and what
+    `recipes.Structure` has. `deviation` is that of the codes' initial embeddings; without a norm behind them, they must
+    be heard beside the clock."""
 
     codes: int
     width: int = 64

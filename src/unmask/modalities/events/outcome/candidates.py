@@ -112,10 +112,8 @@ class AgeAndCount:
     """Regression (logistic, softmax, linear or of discrete-time hazards, as the target is) on the age in years, the
     logarithm of 1 + number of known events, both squares, and whether the age is known.
 
-    Attributes:
-        centre, spread: (2,) of age and logarithm at the training points.
-        weights: (outputs, 6), the last of each the intercept.
-        known: of how many training points the age was, a share.
+    `centre`, `spread`: (2,) of age and logarithm at the training points. `weights`: (outputs, 6), the last of each the
+    intercept. `known`: of which share of the training points the age was.
     """
 
     centre: list[float]

@@ -27,14 +27,9 @@ FEWEST = 3
 
 @dataclass(frozen=True, kw_only=True)
 class LastValue:
-    """intercept + slope * the last value of a code; in the unit of the labels.
-
-    Attributes:
-        code: of the vocabulary.
-        slope, intercept: 1 and 0 carry the value itself forward.
-        otherwise: what is said without any value of the code.
-        weight: share of the rule in a prediction; the rest is that of the networks and trees.
-    """
+    """intercept + slope * the last value of a code, in the unit of the labels (1 and 0 carry the value itself forward);
+    `otherwise` without any value of the code. `weight` is the share of the rule in a prediction; the rest is that of
+    the networks and trees."""
 
     code: str
     slope: float

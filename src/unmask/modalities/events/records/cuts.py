@@ -6,7 +6,7 @@ intervals.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from unmask.modalities.events.records.meds import BIRTH, DEATH, NO_VISIT, STATIC, Events, Labels
 
+NEVER = np.iinfo(np.int64).max
 ROWS = 4_000_000
 """Events looked at in one go."""
 
@@ -22,20 +23,23 @@ def without_events(events: Events, points: Labels) -> np.ndarray:
     """(points,) whether a point lies before the first event of its patient that has a time, birth apart: nothing but
     facts without a time is known then."""
     birth = events.begins(BIRTH)
-    first = np.full(len(events), np.iinfo(np.int64).max)
-    for owners, here in events.blocks():
-        timed = (events.time[here] != STATIC) & ~birth[events.code[here]]
-        np.minimum.at(first, events.owner(owners)[timed], events.time[here][timed])
+    first = first_times(events, lambda time, code: (time != STATIC) & ~birth[code])
     return points.time < first[points.subject]
 
 
 def after_death(events: Events, points: Labels) -> np.ndarray:
     """(points,) whether the death of its patient is known at a point; one without a time always is."""
-    deadly, died = events.begins(DEATH), np.full(len(events), np.iinfo(np.int64).max)
-    for owners, here in events.blocks() if deadly.any() else ():
-        found = deadly[events.code[here]]
-        np.minimum.at(died, events.owner(owners)[found], events.time[here][found])
-    return died[points.subject] <= points.time
+    deadly = events.begins(DEATH)
+    return first_times(events, lambda _, code: deadly[code])[points.subject] <= points.time
+
+
+def first_times(events: Events, chosen: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """(subjects,) time of the first event that is chosen by time and code; `NEVER` where none is."""
+    first = np.full(len(events), NEVER)
+    for owners, here in events.blocks():
+        hit = chosen(events.time[here], events.code[here])
+        np.minimum.at(first, events.owner(owners)[hit], events.time[here][hit])
+    return first
 
 
 def searched(
@@ -65,13 +69,8 @@ def flat(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Some points, patient by patient, and where their histories are cut.
-
-    Attributes:
-        number: (n,) which points of the labels.
-        subject, time: (n,) theirs.
-        start, known, stop: (n,) the events start:known are known at the point, known:stop lie behind it.
-    """
+    """Some points of the labels (by `number`), patient by patient, and where their histories are cut: the events
+    start:known are known at the point, known:stop lie behind it."""
 
     number: np.ndarray
     subject: np.ndarray

@@ -29,7 +29,7 @@ from unmask.errors import UserError
 from unmask.modalities.events.records.columns import BLOCK, Checked, Columns, Store, read_columns
 from unmask.modalities.events.records.columns import NO_VISIT as NO_VISIT
 from unmask.modalities.events.records.columns import STATIC as STATIC
-from unmask.modalities.events.records.parquet import as_frame, read, shards_of, source_of, typed
+from unmask.modalities.events.records.parquet import as_frame, damaged, read, shards_of, source_of, typed
 from unmask.remote import Place, place
 from unmask.writing import temporary_folder
 
@@ -290,8 +290,7 @@ def parents_of(root: Place) -> dict[str, str]:
         with source_of(path) as source:
             frame = pl.read_parquet(source)
     except Exception as error:  # polars raises many kinds for a damaged file
-        first = str(error).splitlines()[0]
-        raise UserError(f"{path}: not a whole parquet file ({first})", hint="Write it again.") from None
+        raise damaged(path, error) from None
     if not {"code", "parent_codes"} <= set(frame.columns) or not isinstance(frame["parent_codes"].dtype, pl.List):
         return {}
     pairs = frame.select("code", pl.col("parent_codes").list.first()).drop_nulls()

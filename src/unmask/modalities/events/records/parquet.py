@@ -38,27 +38,18 @@ BUFFER = 1 << 20
 
 def shards_of(folder: Place, what: str) -> Sequence[Place]:
     """The .parquet files in a folder and those below it, sorted."""
-    if isinstance(folder, Remote):
-        there = [p for p in files_at(str(folder)) if p.suffix == ".parquet"]
-        if not there:
-            raise UserError(f"{folder}: no .parquet file in it", hint=f"Expected {what}.")
-        return there
-    if not folder.is_dir():
+    if not isinstance(folder, Remote) and not folder.is_dir():
         raise UserError(f"{folder}: no such folder", hint=f"Expected {what}.")
-    found = [p for p in files_below(folder) if p.suffix == ".parquet"]
+    files: Sequence[Place] = files_at(str(folder)) if isinstance(folder, Remote) else files_below(folder)
+    found = [p for p in files if p.suffix == ".parquet"]
     if not found:
         raise UserError(f"{folder}: no .parquet file in it", hint=f"Expected {what}.")
     return found
 
 
-@contextlib.contextmanager
-def source_of(path: Place) -> Iterator[Any]:
+def source_of(path: Place) -> contextlib.AbstractContextManager[Any]:
     """What pyarrow and polars read a file from."""
-    if not isinstance(path, Remote):
-        yield path
-        return
-    with path.open() as file:
-        yield file
+    return path.open() if isinstance(path, Remote) else contextlib.nullcontext(path)
 
 
 def read(path: Place, wanted: Mapping[str, str], optional: Iterable[str] = ()) -> pl.DataFrame:

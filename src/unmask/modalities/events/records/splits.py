@@ -37,13 +37,9 @@ def who_trained(events: Events, points: Labels, held: np.ndarray) -> dict[str, s
 
 @dataclass(frozen=True, kw_only=True)
 class Met:
-    """What a model knows of the subjects of some data.
-
-    Attributes:
-        split: (subjects,) 'train', 'held_out' or 'unseen' by the subject's id; None where it is not known.
-        compared, alike: subjects whose births were compared with those of the same ids, and how many agree.
-        others: the ids are of other people, or numbered anew: so nobody's split is known.
-    """
+    """What a model knows of the subjects of some data: the split of each by its id ('train', 'held_out' or 'unseen'),
+    None where the ids are of other people (`others`); how many births were compared with those of the same ids, and how
+    many agree."""
 
     split: np.ndarray
     compared: int = 0

@@ -19,6 +19,7 @@ from unmask.core.score import Mode, score
 from unmask.errors import UserError
 from unmask.modalities.events.network.clock import squash, stretch
 from unmask.modalities.events.network.codec import EventPrediction
+from unmask.modalities.events.records.cuts import NEVER, first_times
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import DEATH, HOUR, STATIC, Events
 from unmask.modalities.events.records.vocabulary import FIRST
@@ -94,10 +95,7 @@ def _values(
 def died(events: Events) -> np.ndarray:
     """(subjects,) whether the record has a death, with a time or without."""
     dead = events.begins(DEATH)
-    out = np.zeros(len(events), bool)
-    for owners, here in events.blocks():
-        out[events.owner(owners)[dead[events.code[here]]]] = True
-    return out
+    return first_times(events, lambda _, code: dead[code]) < NEVER
 
 
 def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
@@ -236,17 +234,13 @@ KEYS: dict[str, list[str]] = {"patient": ["subject_id"], "visit": ["subject_id",
 
 
 def surprise(folder: EventFolder, histories: Histories, *, by: By = "patient", mode: Mode = "unit") -> pl.DataFrame:
-    """Log-probabilities in nats; the lower, the more surprising.
+    """Log-probabilities in nats of each event, visit (events of one time stamp) or patient; the lower, the more
+    surprising.
 
-    Args:
-        by: one row per event, visit (events of one time stamp) or patient.
-        mode: see above.
-
-    Returns:
-        subject_id; of visits and events visit (its number) and time; of events code and value; score, and its parts
-        code_score, value_score and time_score (null where an event has none, or the model predicts none; those of
-        values and times are densities, of normal scores and of squashed hours); slots, how many events were scored.
-        Facts without a time are never hidden, so they have no score; nor have events that the model's length cuts off.
+    The rows have subject_id; of visits and events visit (its number) and time; of events code and value; score, and its
+    parts code_score, value_score and time_score (null where an event has none, or the model predicts none; those of
+    values and times are densities, of normal scores and of squashed hours); slots, how many events were scored. Facts
+    without a time are never hidden, so they have no score; nor have events that the model's length cuts off.
     """
     if by not in get_args(By):
         raise UserError(f"by={by}", hint=f"Expected one of {', '.join(get_args(By))}.")

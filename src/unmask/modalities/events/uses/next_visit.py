@@ -42,16 +42,10 @@ PARTS = ("all", "onsets", "repeats")
 
 @dataclass(frozen=True, kw_only=True)
 class NextVisits:
-    """Prediction points and what came.
-
-    Attributes:
-        points: just before the first event of each patient's last visit that has one of the codes.
-        names: (codes,) asked for.
-        came: (points, codes) whether the visit has it.
-        before: (points, codes) whether the patient had it before: then it is a repeat, else an onset.
-        encounter: (points,) whether the visit is an encounter of the data; else events close in time.
-        gap: hours without an event after which another visit begins, of those; None where every visit is an encounter.
-    """
+    """Points just before the first event of each patient's last visit that has one of the codes `names`; (points,
+    codes) whether the visit has each, and whether the patient had it before: then it is a repeat, else an onset; and
+    whether the visit is an encounter of the data, else events close in time: `gap` hours without an event begin another
+    one."""
 
     points: Labels
     names: list[str]

@@ -182,17 +182,15 @@ def panel(histories: Histories, head: QueryHead) -> Queries:
     """The questions: each code, a value of it above its upper quartile, and one below its lower."""
     share, vocabulary = head.share.cpu().numpy(), histories.vocabulary
     order = np.argsort(-share, kind="stable")
-    code: list[int] = []
-    side: list[int] = []
-    cut: list[float] = []
-    for column in order[:CODES][share[order[:CODES]] > 0].tolist():
-        for way in (0, ABOVE, BELOW) if vocabulary.valued[column] else (0,):
-            code.append(column)
-            side.append(way)
-            cut.append(0.0 if not way else vocabulary.at(column, 0.75 if way == ABOVE else 0.25))
-    shape = (len(code), ITEMS)
+    rows = [
+        (column, way, 0.0 if not way else vocabulary.at(column, 0.75 if way == ABOVE else 0.25))
+        for column in order[:CODES][share[order[:CODES]] > 0].tolist()
+        for way in ((0, ABOVE, BELOW) if vocabulary.valued[column] else (0,))
+    ]
+    shape = (len(rows), ITEMS)
     codes, sides, cuts = np.full(shape, -1, np.int64), np.zeros(shape, np.int64), np.zeros(shape)
-    codes[:, 0], sides[:, 0], cuts[:, 0] = code, side, cut
+    for part, into in enumerate((codes, sides, cuts)):
+        into[:, 0] = [row[part] for row in rows]
     return made(histories, codes, sides, cuts)
 
 
