@@ -77,7 +77,7 @@ def test_it_finds_what_age_and_number_say_of_every_kind(made, seed: int):
     ]
     for target, labels, figure, least in cases:
         rule = AgeAndCount.fit(histories, labels.take(train), target.encode(labels.take(train)), target)
-        again = AgeAndCount(**json.loads(json.dumps(rule.to_dict())))
+        again = AgeAndCount(**json.loads(json.dumps(dataclasses.asdict(rule))))
         p = again.predict(histories, labels.take(test), target)
         assert scored(target, labels.take(test), p, draws=5)[figure] > least
 
@@ -121,4 +121,4 @@ def test_the_rule_says_of_whom_it_knows_the_age(made):
     unborn = dataclasses.replace(events, codes=["AGE" if c == "MEDS_BIRTH" else c for c in events.codes])
     without = AgeAndCount.fit(Histories(unborn, Vocabulary.fit(unborn, floor=1)), labels, y, Binary())
     assert (without.known, without.name) == (0, "number of events")
-    assert AgeAndCount(**without.to_dict()).name == without.name
+    assert AgeAndCount(**dataclasses.asdict(without)).name == without.name
