@@ -115,7 +115,7 @@ def measured(changes: list[str], seconds: float) -> dict[str, Any]:
     from unmask.modalities.events.uses import query_answers
     from unmask.modalities.events.uses.model import load
     from unmask.modalities.events.uses.pretrain import pretrain
-    from unmask.training.run import RunClock
+    from unmask.training.schedule import RunClock
     from unmask.training.settings import parse_set
 
     data = SHARED / "data/events/physionet2012_a"

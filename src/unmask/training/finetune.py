@@ -32,7 +32,7 @@ from unmask.training.processes import (
     others_alive,
     own_random_numbers,
 )
-from unmask.training.schedule import rate
+from unmask.training.schedule import RunClock, rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
 
@@ -166,7 +166,8 @@ class _Loop:
         if members > 1:
             self.best = {name: p.detach().clone() for name, p in work.module.named_parameters()}
         self.started, self.worked = time.perf_counter(), time.process_time()
-        self.looking, self.looking_cpu, self.by_clock = 0.0, 0.0, 0.0
+        self.looking, self.looking_cpu, self.done = 0.0, 0.0, 0.0
+        self.clock = RunClock(settings.minutes, self.steps, 0.0, processes)
         self.unread: tuple[Later, float, dict[str, Any]] | None = None
 
     def take_steps(self, until: float) -> None:
@@ -184,7 +185,7 @@ class _Loop:
                 if self._patience_is_over():
                     self.stopped = "early"
                     break
-            if self.by_clock >= 1.0:
+            if self.settings.minutes is not None and self.done >= 1.0:
                 self.stopped = "time"
                 break
             if self.checkpointer is not None:
@@ -247,16 +248,13 @@ class _Loop:
         if self.work.divided:
             loss = self.processes.total(loss)
             self.processes.sum_gradients(self.parameters)
-        place = self.work.place(run.step, self.steps)
-        if settings.minutes is not None:
-            spent = time.perf_counter() - self.started - (0.0 if self.work.evaluations_count else self.looking)
-            place = self.by_clock = min(1.0, self.processes.from_first(spent) / (60 * settings.minutes))
-        factor = rate(place, settings)
+        self.done = min(1.0, self.clock.progress(run.step))
+        factor = rate(self.work.place(run.step, self.steps) if settings.minutes is None else self.done, settings)
         norm = step(self.optimiser, self.parameters, clip=settings.clip, rate=factor)
         self.optimiser.zero_grad(set_to_none=True)
         row: dict[str, Any] = {}
         if self.tracker is not None and (run.step % settings.log_every == 0 or run.step == 1):
-            row = {"step": run.step, "progress": self._share(), "epoch": epoch}
+            row = {"step": run.step, "progress": self.done, "epoch": epoch}
             row |= self.work.row(factor, time.perf_counter() - self.started)
         self._read()
         self.unread = Later([loss, norm]), factor, row
@@ -274,18 +272,11 @@ class _Loop:
         if self.tracker is not None and row:
             self.tracker.log(**row, loss=loss, gradient_norm=norm)
 
-    def _share(self) -> float:
-        """The share of the run that is done."""
-        return self.by_clock if self.settings.minutes is not None else self.progress.step / self.steps
-
-    def _ends_here(self) -> bool:
-        return self._share() >= 1.0
-
     def _evaluation_due(self) -> bool:
         every = self.settings.validate_every
         if every is None:
             return False
-        return self.progress.step % every == 0 or (self.work.evaluate_last and self._ends_here())
+        return self.progress.step % every == 0 or (self.work.evaluate_last and self.done >= 1.0)
 
     def _evaluate(self) -> None:
         """Look at the held-out data, and keep the state where it is the best so far."""
@@ -295,11 +286,13 @@ class _Loop:
         evaluation = self.work.evaluate()
         if self.tracker is not None and evaluation.metrics:
             shown: dict[str, Any] = {f"validation_{name}": value for name, value in evaluation.metrics.items()}
-            self.tracker.log(self.progress.step, self._share(), kind="validation", **shown)
+            self.tracker.log(self.progress.step, self.done, kind="validation", **shown)
         self.count(evaluation)
         self.work.module.train()
         self.looking += time.perf_counter() - began
         self.looking_cpu += time.process_time() - working
+        if not self.work.evaluations_count:
+            self.clock.before -= time.perf_counter() - began
 
     def count(self, evaluation: Evaluation, state: Mapping[str, Tensor] | None = None) -> None:
         """Count a look, and keep the state, of each member, where it is the best so far.
@@ -320,7 +313,7 @@ class _Loop:
                 for name, p in module.named_parameters():
                     self.best[name][better] = p.detach()[better]
             elif kept:  # after the last step the state need not be copied
-                self.best = {} if self._ends_here() else dict(state or copy.deepcopy(module.state_dict()))
+                self.best = {} if self.done >= 1.0 else dict(state or copy.deepcopy(module.state_dict()))
         if kept:
             run.metrics, run.kept_step, run.best_extra = evaluation.metrics, run.step, self.work.saved()
 

@@ -38,7 +38,7 @@ from unmask.training.processes import (
     own_random_numbers,
 )
 from unmask.training.same_run import check_not_done, check_same_run, warn_of_threads
-from unmask.training.schedule import rate
+from unmask.training.schedule import RunClock, rate
 from unmask.training.settings import TrainSettings, same_run_hint
 from unmask.training.signals import SignalGuard
 from unmask.training.tracking import Tracker, console_logger
@@ -428,31 +428,6 @@ def planned_steps(
             step = MicroBatches(itertools.chain([batch], rest), parts)
             del batch
             yield epoch, step
-
-
-class RunClock:
-    """The share of a run that is done; by the clock, all processes go by the first one's.
-
-    Args:
-        minutes: that the run takes; None where steps end it.
-        steps: that it takes else.
-        before: seconds that were spent before the run was resumed.
-    """
-
-    def __init__(self, minutes: float | None, steps: int | None, before: float, compute: Compute) -> None:
-        self.minutes, self.steps, self.compute = minutes, steps, compute
-        self.before, self.started = before, time.monotonic()
-
-    def elapsed(self) -> float:
-        """Seconds of the run so far, those before a resume included."""
-        return self.before + time.monotonic() - self.started
-
-    def progress(self, step: int) -> float:
-        """The share of the run that is done after `step` steps; over 1 where its minutes are over."""
-        if self.minutes is not None:
-            return self.compute.from_first(self.elapsed() / (60 * self.minutes))
-        assert self.steps is not None  # a run without minutes has an end in steps
-        return step / self.steps
 
 
 def total_steps(settings: TrainSettings, plan: Plan) -> int | None:

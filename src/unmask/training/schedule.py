@@ -1,4 +1,4 @@
-"""Schedules as pure functions of the fraction of the run done.
+"""Schedules as pure functions of the fraction of the run done, and the clock that says how much is done.
 
 A run may be bounded by steps, epochs or minutes; a schedule only sees how much of it is over, so all three
 share it, and a resumed run continues where it was.
@@ -7,8 +7,10 @@ share it, and a resumed run continues where it was.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
+from unmask.training.processes import Processes
 from unmask.training.settings import TrainSettings
 
 
@@ -41,6 +43,31 @@ def rate(progress: float, settings: TrainSettings) -> float:
     if settings.schedule == "cosine":
         left = 0.5 * (1.0 - math.cos(math.pi * left))
     return settings.minimum_rate + (1.0 - settings.minimum_rate) * left
+
+
+class RunClock:
+    """The share of a run that is done; by the clock, all processes go by the first one's.
+
+    Args:
+        minutes: that the run takes; None where steps end it.
+        steps: that it takes else.
+        before: seconds that were spent before the run was resumed.
+    """
+
+    def __init__(self, minutes: float | None, steps: int | None, before: float, processes: Processes) -> None:
+        self.minutes, self.steps, self.processes = minutes, steps, processes
+        self.before, self.started = before, time.monotonic()
+
+    def elapsed(self) -> float:
+        """Seconds of the run so far, those before a resume included."""
+        return self.before + time.monotonic() - self.started
+
+    def progress(self, step: int) -> float:
+        """The share of the run that is done after `step` steps; over 1 where its minutes are over."""
+        if self.minutes is not None:
+            return self.processes.from_first(self.elapsed() / (60 * self.minutes))
+        assert self.steps is not None  # a run without minutes has an end in steps
+        return step / self.steps
 
 
 @dataclass(frozen=True)
