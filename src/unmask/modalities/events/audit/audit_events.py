@@ -119,10 +119,8 @@ def _first(block: Block, chosen: np.ndarray) -> np.ndarray:
 
 
 def midnights(events: Events) -> Iterator[Finding]:
-    """Codes whose events stand at midnight: dates taken for times, visible up to a day before they happened.
-
-    A subject's first time stamp does not count: records are often counted from a nominal midnight.
-    """
+    """Codes whose events stand at midnight: dates taken for times, visible up to a day before they happened. A
+    subject's first time stamp does not count: records are often counted from a nominal midnight."""
     birth, counted, night = events.begins(BIRTH), Tally(len(events.codes)), Tally(len(events.codes))
     for block in blocks(events):
         timed = (block.time != STATIC) & ~birth[block.code]

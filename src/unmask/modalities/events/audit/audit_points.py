@@ -219,11 +219,9 @@ def _label(points: Labels, i: int) -> str:
 
 
 def encounter_continues(events: Events, points: Labels) -> Iterator[Finding]:
-    """Points that know how an encounter ended which has events more than a day later; points within an encounter.
-
-    An encounter is an interval from its first event to its last, and so is what a closing event gives away: from its
-    own time to a day before the last event of its encounter.
-    """
+    """Points that know how an encounter ended which has events more than a day later; points within an encounter. An
+    encounter is an interval from its first event to its last, and so is what a closing event gives away: from its own
+    time to a day before the last event of its encounter."""
     if events.visit is None:
         return
     closing = named(events, CLOSING)

@@ -35,10 +35,8 @@ PSEUDO = 2.0
 
 
 def sets_of(values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Int[Tensor, "rows slots"]:
-    """A number for each time stamp of each example of the batch, whose slots stand beside each other.
-
-    It changes with the number of the visit, at the first slot of an example, behind it, and at the start of a row.
-    """
+    """A number for each time stamp of each example of the batch, whose slots stand beside each other. It changes with
+    the number of the visit, at the first slot of an example, behind it, and at the start of a row."""
     visit = values["visit"]
     new = torch.ones_like(masked)
     first = (values["code"] == CLS) & ~masked
@@ -280,10 +278,8 @@ class EventPrediction:
 
 
 def log_density(x: Tensor, location: Tensor, log_variance: Tensor, tempered: bool = False) -> Tensor:
-    """Log density; `tempered`, each times its deviation, taken as given (Seitzer et al. 2022, beta 0.5).
-
-    Without that the gradient of a nearly certain value or time, which grows with its precision, drowns the codes'.
-    """
+    """Log density; `tempered`, each times its deviation, taken as given (Seitzer et al. 2022, beta 0.5). Without that
+    the gradient of a nearly certain value or time, which grows with its precision, drowns the codes'."""
     found = -0.5 * ((x - location) ** 2 * (-log_variance).exp() + log_variance + math.log(2 * math.pi))
     return found * (0.5 * log_variance.detach()).exp() if tempered else found
 

@@ -61,7 +61,6 @@ class Candidates:
 
     def predict(self, train: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
         """(points, outputs) for `test`, by name of the candidate: first the constant, then age and number of events.
-
         scikit-learn's models need their points in memory: of very many a random part is taken, which their names say.
         """
         rule, target = self.age_and_count(train), self.target

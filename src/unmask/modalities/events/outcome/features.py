@@ -28,10 +28,8 @@ KINDS = ("count", "last", "min", "max", "mean", "first", "deviation", "recent", 
 
 
 def summarise(histories: Histories, points: Labels) -> tuple[np.ndarray, list[str]]:
-    """(points, features) float32 and the features' names "code|kind", from events known at each point.
-
-    The `MOST_CODES` most frequent codes have features.
-    """
+    """(points, features) float32 of the `MOST_CODES` most frequent codes and the features' names "code|kind", from
+    events known at each point."""
     vocabulary, events = histories.vocabulary, histories.events
     count = min(len(vocabulary) - FIRST, MOST_CODES)
     grid = np.full((len(points) * count, len(KINDS)), np.nan, np.float32)

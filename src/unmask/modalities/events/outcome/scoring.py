@@ -196,10 +196,8 @@ def _estimated(
 
 
 def calibration_line(y: np.ndarray, p: np.ndarray) -> tuple[float, float]:
-    """Intercept and slope of the logistic regression of the outcome on the log-odds of the prediction (Cox 1958).
-
-    The intercept is that at slope 1 (calibration in the large). NaN where predictions or outcomes are all alike.
-    """
+    """Intercept, at slope 1 (calibration in the large), and slope of the logistic regression of the outcome on the
+    log-odds of the prediction (Cox 1958). NaN where predictions or outcomes are all alike."""
     x = np.log(np.clip(p, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(p, 1e-6, 1 - 1e-6))
     if len(np.unique(y)) < 2 or np.ptp(x) < 1e-9:
         return float("nan"), float("nan")

@@ -89,14 +89,9 @@ PARTS = ("code", "side", "cut", "score", "share")
 
 @dataclass(frozen=True, kw_only=True)
 class Came:
-    """Questions about one patient at one time, and what came.
-
-    Attributes:
-        moment: the time they are asked at, microseconds.
-        first: (questions,) hours to the first event that answers yes; infinite where none was seen.
-        end: hours to the end of what was observed.
-        weight: (questions,) of each in the loss: what was drawn more often than its code's share counts for less.
-    """
+    """Questions about one patient at one time (`moment`, microseconds), and what came: (questions,) hours to the first
+    event that answers yes, infinite where none was seen; hours to the end of what was observed; and the weight of each
+    in the loss: what was drawn more often than its code's share counts for less."""
 
     asked: Queries
     moment: int
@@ -286,9 +281,7 @@ def made(histories: Histories, code: np.ndarray, side: np.ndarray, cut: np.ndarr
 
 def features(histories: Histories, asked: Queries, subject: int, moment: int) -> np.ndarray:
     """(questions, items, FEATURES) what the known events say of each item: how often, how long ago, at which values.
-
-    Attention can learn to count and to look up, but not from few patients, so these simple facts are inputs.
-    """
+    Attention can learn to count and to look up, but not from few patients, so these simple facts are inputs."""
     events = histories.events
     rows = histories.rows(subject, moment)
     time = events.time[rows]

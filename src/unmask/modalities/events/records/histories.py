@@ -106,10 +106,8 @@ class Histories:
         return int(np.count_nonzero(self.code[self.events.before(subject, prediction_time)] >= 0))
 
     def slots_of(self, subject: int, prediction_time: int | None = None) -> tuple[np.ndarray, np.ndarray, int]:
-        """Event row and code number of every slot behind the first, uncut, and how many of them are static.
-
-        A mark has the row of the event it stands beside, and a code number of its own.
-        """
+        """Event row and code number of every slot behind the first, uncut, and how many of them are static. A mark has
+        the row of the event it stands beside, and a code number of its own."""
         rows = self.rows(subject, prediction_time)
         time = self.events.time[rows]
         static = int(np.searchsorted(time, STATIC, side="right"))

@@ -16,14 +16,11 @@ WHOLE = r"^-?(?:0|[1-9]\d*)(?:\.0+)?$"
 
 @dataclass
 class Subjects:
-    """Numbers of subjects. Whole numbers stand for themselves; other ids are numbered in the order they come.
+    """Numbers of subjects. Whole numbers stand for themselves; other ids (texts) are numbered in the order they come,
+    and memory grows with them.
 
     Which of the two a source has is decided by the first ids seen: texts where more than half are no whole numbers, or
     one is beyond 64 bits.
-
-    Attributes:
-        numbers: id -> number, of ids that are texts. Memory grows with them.
-        texts: whether ids are texts; None until the first are seen.
     """
 
     numbers: dict[str, int] = field(default_factory=dict)

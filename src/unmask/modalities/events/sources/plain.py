@@ -72,12 +72,7 @@ def _timed(frame: pl.DataFrame, when: str, code: str) -> set[str]:
 
 
 def _events(
-    frame: pl.DataFrame,
-    columns: Mapping[str, str],
-    ledger: Ledger,
-    where: str,
-    timed: Collection[str],
-    first: int,
+    frame: pl.DataFrame, columns: Mapping[str, str], ledger: Ledger, where: str, timed: Collection[str], first: int
 ) -> pl.DataFrame:
     """Events of some rows, `first` rows of the file before them. Codes `timed` have a time in some row: without one
     they are no facts, unless `reading.static` says so."""

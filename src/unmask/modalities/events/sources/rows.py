@@ -221,13 +221,7 @@ def text(name: str) -> pl.Expr:
 
 
 def parsed(
-    frame: pl.DataFrame,
-    ledger: Ledger,
-    where: str,
-    *,
-    first: int = 0,
-    static: bool = True,
-    optional: bool = False,
+    frame: pl.DataFrame, ledger: Ledger, where: str, *, first: int = 0, static: bool = True, optional: bool = False
 ) -> tuple[pl.DataFrame, pl.Series]:
     """Raw columns (`RAW`) of the file `where`, `first` rows before them -> (events, which rows gave one); the others
     are counted by reason. A value that is no number becomes the event's text_value, and is noted.

@@ -133,9 +133,7 @@ def comparison(results: dict[str, dict[str, Any]]) -> list[str]:
 
 def recovered(folder: Path, meds: Path) -> dict[str, dict[str, float]]:
     """What the model expects of hidden values of patients it never saw, with and without the disease in their record.
-
-    Of every patient the last value of a code is hidden, one event at a time.
-    """
+    Of every patient the last value of a code is hidden, one event at a time."""
     from unmask.modalities.events.records.meds import read_meds
     from unmask.modalities.events.uses.model import load
 

@@ -100,11 +100,9 @@ def died(events: Events) -> np.ndarray:
 
 def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
     """The likeliest codes of one more event behind each record, with the value expected of each and the time of the
-    event: the median of what is predicted, given that it lies after the last event.
-
-    Of time and value only what the model was trained to predict; without codes among that there are no next events, nor
-    are there any of patients who died.
-    """
+    event: the median of what is predicted, given that it lies after the last event. Of time and value only what the
+    model was trained to predict; without codes among that there are no next events, nor are there any of patients who
+    died."""
     vocabulary, events = histories.vocabulary, histories.events
     usual = histories.vocabulary.usual
     if not folder.settings.code_weight:
