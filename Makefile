@@ -1,5 +1,7 @@
-# unmask: `make demo` and `make test` install what they need into .venv on a bare machine with python3.11 and pip.
-PYTHON ?= python3.11
+# unmask: `make demo` and `make test` install what they need into .venv on a bare machine with Python 3.11 to 3.14.
+# The newest of them that starts and can make environments; `make PYTHON=...` takes another.
+CAN = import sys, ensurepip, venv; print(sys.executable)
+PYTHON ?= $(firstword $(foreach v,3.14 3.13 3.12 3.11,$(shell python$(v) -c '$(CAN)' 2>/dev/null)))
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -13,7 +15,8 @@ help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
-	command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11, or make PYTHON=python3"; exit 2; }
+	@test -x "$$(command -v '$(PYTHON)')" || { echo "no Python 3.11 to 3.14 with venv found: install one (Debian:" \
+	  "apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
