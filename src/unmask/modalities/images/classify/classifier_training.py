@@ -22,6 +22,7 @@ from unmask.training.budget import MemoryPlan, fit_here, measure_loss
 from unmask.training.finetune import Evaluation, Finetunable, planned_steps, shuffled
 from unmask.training.launcher import own_share, process_count
 from unmask.training.optimiser import AdamW, layer_groups
+from unmask.training.precision import computing
 from unmask.training.settings import TrainSettings
 
 MOST_EVALUATIONS = 25
@@ -44,6 +45,7 @@ class PictureFinetuning(Finetunable):
         train: pictures to train on, with `targets` of the loss.
         held: pictures that the best state is chosen by; None where there are none.
         from_probe: the head starts as a linear probe.
+        precision: of the steps; what is judged computes as the classifier's model says.
 
     Attributes:
         rows: pictures that go through the network at a time.
@@ -58,8 +60,10 @@ class PictureFinetuning(Finetunable):
         settings: ClassifierSettings,
         *,
         from_probe: bool = False,
+        precision: str = "fp32",
     ) -> None:
         super().__init__(classifier.net)
+        self.precision = precision
         self.from_probe, self.keep_best = from_probe, settings.keep_best
         self.classifier, self.train, self.targets, self.held = classifier, train, targets, held
         self.settings, self.seed = settings, settings.train.seed
@@ -173,7 +177,7 @@ class PictureFinetuning(Finetunable):
         """
         classifier, net = self.classifier, self.classifier.net
         packed = image_batch(net.config, seen, numbers).to(classifier.device)
-        with classifier.model._context():
+        with computing(self.precision, classifier.device):
             logits = net(packed)
         return classifier.objective.loss(logits, to_device(target, classifier.device))
 

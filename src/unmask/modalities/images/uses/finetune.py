@@ -32,7 +32,7 @@ from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import store_of
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Checkpointer
-from unmask.training.precision import resolve_precision
+from unmask.training.precision import precision_of, resolve_precision
 from unmask.training.processes import first_process_first, join_others
 from unmask.training.same_run import digest
 from unmask.training.settings import refuse_unread
@@ -114,10 +114,12 @@ def finetune_classify(
     if (bias := objective.bias(truth)) is not None:
         with torch.no_grad():
             net.head.bias.copy_(torch.from_numpy(bias))
-    inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, precision.name)
+    judged_in = precision_of(masked, train_settings.precision, base.device)  # as the saved folder will compute
+    inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, judged_in)
     classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective)
     targets = objective.prepare(truth, smoothing)
-    work = PictureFinetuning(classifier, train, targets, held, settings, from_probe=start == "probe")
+    probed = start == "probe"
+    work = PictureFinetuning(classifier, train, targets, held, settings, from_probe=probed, precision=precision.name)
     figures = {
         "pictures": len(train),
         "whole_pictures": picture_count(train),

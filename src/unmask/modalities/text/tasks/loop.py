@@ -38,6 +38,7 @@ from unmask.training.finetune import (
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.launcher import own_share, process_count
 from unmask.training.optimiser import AdamW, layer_groups
+from unmask.training.precision import computing
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
 
@@ -156,6 +157,7 @@ class TextFinetuning(Finetunable):
     Args:
         validation: rows that the best state is chosen by; None where there are none.
         settings: with a learning rate.
+        precision: of the steps; what is judged computes as the model says.
     """
 
     evaluations_count = False
@@ -167,8 +169,10 @@ class TextFinetuning(Finetunable):
         training: Prepared,
         validation: Prepared | None,
         settings: TaskSettings,
+        precision: str,
     ) -> None:
         super().__init__(model)
+        self.precision = precision
         self.model, self.task, self.training, self.validation = model, task, training, validation
         self.settings, self.slots, self.device = settings, task.encoder.slots, model.device
         self.items, self.width = training_items(task, training), model.masked.encoder.config.width
@@ -239,7 +243,7 @@ class TextFinetuning(Finetunable):
         """Of some examples, which go through the encoder together."""
         batch = batch_of(self.training.examples, numbers, self.slots, self.width)
         batch = (self.compact.batch(batch) if self.compact else batch).to(self.device)
-        with self.model.context():
+        with computing(self.precision, self.device):
             return self.task.loss(self.model, batch, self.training, np.array(numbers))
 
     def evaluate(self) -> Evaluation:

@@ -37,7 +37,7 @@ from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune import FinetuneResult
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.launcher import check_one_process
-from unmask.training.precision import resolve_device, resolve_precision
+from unmask.training.precision import precision_of, resolve_device, resolve_precision
 from unmask.training.processes import Processes
 from unmask.training.same_run import digest
 from unmask.training.settings import refuse_unread, to_dict
@@ -259,7 +259,7 @@ class TaskTraining:
         torch.manual_seed(self.settings.seed)
         built, random = models.build(text, task.head, task.outputs, pooling=task.about.get("pooling"))
         built.to(self.device)
-        built.precision = self.precision.name
+        built.precision = precision_of(built, self.settings.precision, self.device)  # as the saved folder will compute
         folder = TaskFolder(text=text, model=built, about=task.about)
         training, nothing = task.prepare(items, labelled=True), cast(Any, None)
         return FittedTask(folder=folder, task=task, training=training, checked=None, outcome=nothing), random
@@ -312,7 +312,7 @@ class TaskTraining:
             if settings.baseline != "none":
                 compare.rival_called(settings.baseline, others)  # refused before it is trained
             initial = copy.deepcopy(built.state_dict())
-        tuning = loop.TextFinetuning(built, task, training, checked, settings)
+        tuning = loop.TextFinetuning(built, task, training, checked, settings, self.precision.name)
         fitted.outcome = loop.train(
             tuning, tracker=tracker, checkpointer=checkpointer, first=first, initial=initial, say=self.say
         )
@@ -412,7 +412,7 @@ class TaskTraining:
         new.outcome, new.tokens, new.expected_memory = old, fitted.tokens, fitted.expected_memory
         if old.kept_step:
             settings = dataclasses.replace(self.settings, patience=None, micro_slots=self.micro_slots)
-            tuning = loop.TextFinetuning(built, task, new.training, None, settings)
+            tuning = loop.TextFinetuning(built, task, new.training, None, settings, self.precision.name)
             more = loop.train(tuning, until=old.kept_step / old.total)
             new.tokens += tuning.tokens
             new.outcome = dataclasses.replace(
