@@ -21,14 +21,15 @@ from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import Binary, TimeToEvent
-from unmask.modalities.events.recipes import OutcomeSettings
+from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.histories import Histories, own_events, visits_of
 from unmask.modalities.events.records.meds import HOUR, Labels, read_labels, read_meds
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
-from unmask.modalities.events.uses.fill import later_than, next_events, timeline
+from unmask.modalities.events.uses.fill import next_events, timeline
 from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.folder import EventFolder
 from unmask.modalities.events.uses.next_visit import figures, finetune_next_visit, next_visits
+from unmask.modalities.events.uses.pretrain import pretrain
 
 QUICK = OutcomeSettings(epochs=12, members=2, hidden=16, trees=20, curve=False)
 
@@ -117,8 +118,7 @@ def test_what_was_never_trained_is_not_told(home: Path):
 
     assert any(row["expected"] is not None for row in timeline(whole, histories, 0, None))
     assert not any(row["expected"] is not None for row in timeline(weighing(value_weight=0.0), histories, 0, None))
-    assert next_events(whole, histories)["time"].is_not_null().any()
-    assert next_events(weighing(time_weight=0.0), histories)["time"].is_null().all()
+    assert next_events(whole, histories)["time"].is_null().all()
     assert next_events(weighing(code_weight=0.0), histories).is_empty()
     assert next_events(whole, histories, top=10_000)["code"].n_unique() == len(model.folder.vocabulary.codes)
 
@@ -177,24 +177,35 @@ def test_nothing_comes_after_a_death(home: Path, tmp_path: Path, capsys: pytest.
     assert "2 patients who died have no next events" in capsys.readouterr().out
 
 
-def test_next_events_lie_after_the_last_one(home: Path):
-    """Of every patient, whatever the model expects of the time."""
-    model, events = unmask.load(home / "model"), read_meds(home / "meds")
-    frame = model.fill(events, top=1).filter(pl.col("kind") == "next")
-    last = dict(zip(events.subjects.tolist(), events.time[events.offsets[1:] - 1].tolist(), strict=True))
-    when = frame["time"].to_physical().to_list()
-    assert len(when) == len(events)
-    assert all(t > last[s] for s, t in zip(frame["subject_id"].to_list(), when, strict=True))
-
-
-@pytest.mark.parametrize("location", [0.0, 1.0, 3.0, 4.5])
-def test_a_time_after_the_last_event_is_a_median_of_the_tail(location: float):
-    from scipy.stats import norm
-
-    spread, hours = 0.3, 200.0
-    start, found = (np.log1p(h) / 3 for h in (hours, later_than(hours, location, 2 * np.log(spread))))
-    tail = [norm.logsf((x - location) / spread) for x in (start, found)]
-    assert tail[1] - tail[0] == pytest.approx(-np.log(2), abs=0.02)
+def test_next_events_do_not_take_the_next_visit_for_one_of_a_single_event(tmp_path: Path):
+    """Visits have four events, and deaths stand alone: asked by one empty slot at the end of the record, a model said
+    of everybody that death (.10) comes next (.55)."""
+    rng, rows = np.random.default_rng(0), []
+    for subject in range(300):
+        day = DAY
+        for _ in range(rng.integers(2, 6)):
+            day += timedelta(days=int(rng.integers(20, 100)))
+            rows += [(subject, day, code, None) for code in ("ADMISSION", "LAB//A", "LAB//B", "DRUG")]
+        if rng.random() < 0.4:
+            rows.append((subject, day + timedelta(days=30), "MEDS_DEATH", None))
+    shape = {"width": 32, "layers": 2, "heads": 2, "inner": 64, "slots": 64, "questions": 0, "steps": 250}
+    settings = with_overrides(
+        EventSettings(), shape | {"learning_rate": 3e-3, "precision": "fp32", "batch_slots": 1024}
+    )
+    pretrain(shard(tmp_path / "meds", table(rows)), tmp_path / "m", settings=settings, console=False)
+    model = unmask.load(tmp_path / "m")
+    visits = model.folder.vocabulary.visits
+    stays = [[(day, code) for s, day, code, _ in rows if s == subject] for subject in range(300)]
+    last = [len({day for day, _ in stay}) - 1 for stay in stays]
+    died = sum(stay[-1][1] == "MEDS_DEATH" for stay in stays)
+    assert visits[0, 0] == pytest.approx(died / sum(last), abs=0.03)  # of 250 to 300 patients
+    assert visits[1, 3] == pytest.approx((sum(last) - 300) / sum(last), abs=0.03)
+    assert visits.sum() == pytest.approx(1)
+    living = shard(tmp_path / "living", table([row for row in rows if row[2] != "MEDS_DEATH"]))
+    found = model.fill(living, top=5).filter(pl.col("kind") == "next")
+    share = found.group_by("code").agg(pl.col("probability").sum() / found["subject_id"].n_unique())
+    dead = dict(share.iter_rows())["MEDS_DEATH"]
+    assert dead < 0.2
 
 
 def test_the_value_that_stands_there_does_not_change_its_expectation(home: Path, tmp_path: Path):

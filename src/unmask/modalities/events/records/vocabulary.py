@@ -24,7 +24,7 @@ import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys
 from unmask.errors import UserError, setting
-from unmask.modalities.events.records.meds import BIRTH, DEATH, OBSERVATION_END, Events
+from unmask.modalities.events.records.meds import BIRTH, DEATH, OBSERVATION_END, STATIC, Events
 
 KEYS = 1 << 24
 """Keys kept in a level, about: 128 MB."""
@@ -151,6 +151,8 @@ NO_SLOTS = (BIRTH, OBSERVATION_END)
 """Codes that are facts about the record, not events of it."""
 STEPS = 10
 """Parents followed upward from a rare code."""
+SIZES = 8
+"""Events of a time stamp that are counted; one with more counts as one of so many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,8 @@ class Vocabulary:
         rollup: rule that shortens codes before they are counted, see `shortened`; or 'parents'.
         share: (codes + FIRST,) share of a code's events that have a value.
         parents: with 'parents': code -> a more general one; a code that is not known stands for its nearest known one.
+        visits: (2, sizes) share of the time stamps behind each patient's first that are the last one (0) or not (1) and
+            have 1, 2, ... events.
     """
 
     codes: list[str]
@@ -170,6 +174,7 @@ class Vocabulary:
     share: np.ndarray
     rollup: str = ""
     parents: dict[str, str] = field(default_factory=dict)
+    visits: np.ndarray = field(default_factory=lambda: np.array([[0.0], [1.0]]))
 
     @classmethod
     def fit(
@@ -216,7 +221,8 @@ class Vocabulary:
             counted += np.bincount(code[code >= 0], minlength=len(made))
             with_value += np.bincount(code[(code >= 0) & np.isfinite(value)], minlength=len(made))
         made.knots[FIRST:] = sketch.quantiles(LEVELS)[FIRST:]
-        return dataclasses.replace(made, share=with_value / np.maximum(counted, 1))
+        visits = _visits(events, number, subjects)
+        return dataclasses.replace(made, share=with_value / np.maximum(counted, 1), visits=visits)
 
     def __len__(self) -> int:
         return len(self.codes) + FIRST
@@ -307,13 +313,15 @@ class Vocabulary:
         """As plain data, what a model's folder keeps."""
         knots = [None if not ok else row.tolist() for ok, row in zip(self.valued, self.knots, strict=True)]
         about = {"codes": self.codes, "knots": knots, "rollup": self.rollup, "parents": self.parents}
-        return about | {"share": self.share.tolist()}
+        return about | {"share": self.share.tolist(), "visits": self.visits.tolist()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Vocabulary:
         """From what `to_dict` gave."""
         knots = np.array([[np.nan] * len(LEVELS) if row is None else row for row in data["knots"]])
         rest = {"rollup": data["rollup"], "parents": data["parents"]}
+        if "visits" in data:
+            rest["visits"] = np.array(data["visits"])
         return cls(codes=list(data["codes"]), knots=knots, share=np.array(data["share"]), **rest)
 
 
@@ -338,6 +346,23 @@ def _parts(events: Events, rows: np.ndarray | None, subjects: np.ndarray | None)
     for owners, here in events.blocks(BLOCK):
         chosen = np.repeat(wanted[owners], np.diff(events.offsets[owners.start : owners.stop + 1]))
         yield here if chosen.all() else here.start + np.flatnonzero(chosen)
+
+
+def _visits(events: Events, number: np.ndarray, subjects: np.ndarray | None) -> np.ndarray:
+    """(2, sizes) see `Vocabulary.visits`; `number` is that of each code."""
+    chosen = np.full(len(events), subjects is None)
+    chosen[slice(0) if subjects is None else subjects] = True
+    out = np.zeros((2, SIZES))
+    for owners, here in events.blocks(BLOCK):
+        owner, time = events.owner(owners), events.time[here]
+        kept = chosen[owner] & (time != STATIC) & (number[events.code[here]] >= 0)
+        owner, time = owner[kept], time[kept]
+        begin = np.flatnonzero((np.diff(owner, prepend=-1) != 0) | (np.diff(time, prepend=STATIC) != 0))
+        size, owner = np.minimum(np.diff(begin, append=len(time)), SIZES), owner[begin]
+        follows = np.diff(owner, prepend=-1) == 0
+        goes_on = (np.diff(owner, append=-1) == 0).astype(np.int64)
+        np.add.at(out, (goes_on[follows], size[follows] - 1), 1)
+    return out / out.sum() if out.any() else np.eye(2, SIZES, -1)
 
 
 def shortened(codes: list[str], rule: str) -> list[str]:

@@ -17,11 +17,10 @@ from unmask.core.batch import Example
 from unmask.core.fill import BLOCK, Question, answers
 from unmask.core.score import Mode, score
 from unmask.errors import UserError
-from unmask.modalities.events.network.clock import squash, stretch
 from unmask.modalities.events.network.codec import EventPrediction
 from unmask.modalities.events.records.cuts import NEVER, first_times
 from unmask.modalities.events.records.histories import Histories
-from unmask.modalities.events.records.meds import DEATH, HOUR, STATIC, Events
+from unmask.modalities.events.records.meds import DEATH, STATIC, Events
 from unmask.modalities.events.records.vocabulary import FIRST
 from unmask.modalities.events.uses.folder import EventFolder
 
@@ -98,72 +97,94 @@ def died(events: Events) -> np.ndarray:
     return first_times(events, lambda _, code: dead[code]) < NEVER
 
 
+LEAST_SHARE = 0.01
+"""Kinds of visits that fewer are of are not thought of."""
+
+
 def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
-    """The likeliest codes of one more event behind each record, with the value expected of each and the time of the
-    event: the median of what is predicted, given that it lies after the last event. Of time and value only what the
-    model was trained to predict; without codes among that there are no next events, nor are there any of patients who
-    died."""
+    """The likeliest codes of the first event behind each record, with the value expected of each.
+
+    How many events the next time stamp has, and whether it is the record's last, is not known, and the number of slots
+    would say it: one empty slot at the end asks for the last event of a record, which is often a death. Probabilities
+    are the mean over time stamps of 1, 2, ... events, with none behind them and with `BEHIND`, weighted by how many of
+    the training patients' are so. Times have none: what is predicted is hours since the first event, too coarse for a
+    gap (`ask` answers when). There are none of patients who died, nor where codes are not predicted.
+    """
     vocabulary, events = histories.vocabulary, histories.events
-    usual = histories.vocabulary.usual
+    usual = vocabulary.usual
     if not folder.settings.code_weight:
         return _frame([])
     top = min(top, len(vocabulary.codes))
     living = np.flatnonzero(~died(events))
-    questions = [Question(example=e, hidden=np.array([len(e) - 1])) for e in _longer(folder, histories, living)]
+    room = max(1, folder.settings.slots // 2 - BEHIND)
+    weight = np.where(vocabulary.visits >= min(LEAST_SHARE, vocabulary.visits.max()), vocabulary.visits, 0)[:, :room]
     out: list[tuple[Any, ...]] = []
-    for numbers, prediction, places in answers(folder.model, questions, slots=folder.settings.slots):
-        codes, log_probs = (x.cpu() for x in prediction.code.top(top))
-        values = [prediction.of_code(codes[:, k].to(prediction.logits.device)) for k in range(top)]
-        for number, (place,) in zip(numbers, places, strict=True):
-            subject = int(living[number])
-            last = int(events.time[events.offsets[subject + 1] - 1])
-            hours = float(questions[number].example.values["hours"][-1])
-            when = None
-            if prediction.time is not None and folder.settings.time_weight and last != STATIC:
-                guess = prediction.time[place].double().cpu()
-                when = last + max(1, int((later_than(hours, float(guess[0]), float(guess[1])) - hours) * HOUR))
-            for code, log_prob, (location, log_variance) in zip(
-                codes[place].tolist(), log_probs[place].tolist(), values, strict=True
-            ):
-                found: list[float | None] = [None, None, None]
+    for start in range(0, len(living), BLOCK):
+        subjects = living[start : start + BLOCK]
+        codes, p, value = _likeliest(folder, histories, subjects, weight / weight.sum(), top)
+        for n, subject in enumerate(subjects.tolist()):
+            for k, code in enumerate(codes[n].tolist()):
+                expected: list[float | None] = [None, None, None]
                 if usual[code] and folder.settings.value_weight:
-                    found = [*quantiles(folder, code, float(location[place]), float(log_variance[place]), level)]
+                    expected = [*quantiles(folder, code, *value[n, k].tolist(), level)]
                 name = vocabulary.codes[code - FIRST]
-                out.append((int(events.subjects[subject]), "next", when, name, math.exp(log_prob), *found))
+                out.append((int(events.subjects[subject]), "next", None, name, float(p[n, k]), *expected))
     return _frame(out)
 
 
-def later_than(hours: float, location: float, log_variance: float) -> float:
-    """Median, in hours, of a normal of the squashed hours, given that it lies above `hours`."""
-    start = float(squash(torch.tensor(hours, dtype=torch.float64)))
-    spread = math.exp(0.5 * min(max(log_variance, -8.0), 4.0))
-    z = (start - location) / spread
-    if z < 6:
-        above = 0.5 * math.erfc(z / math.sqrt(2))
-        middle = -NormalDist().inv_cdf(above / 2)
-    else:  # the tail is exponential there
-        middle = z + math.log(2) / z
-    return float(stretch(torch.tensor(location + spread * middle, dtype=torch.float64)))
+def _likeliest(
+    folder: EventFolder, histories: Histories, subjects: np.ndarray, weight: np.ndarray, top: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the next time stamp of each of these patients: (patients, top) the likeliest codes; (patients, top) their
+    probabilities; (patients, top, 2) location and log-variance of the value that goes with each, where the time stamp
+    is of the most frequent kind.
+
+    Args:
+        weight: (2, sizes) of time stamps with none behind them and with some, of 1, 2, ... events.
+    """
+    slots, kept = folder.settings.slots, []
+    p = np.zeros((len(subjects), len(histories.vocabulary.codes)))
+    for goes_on, size in np.argwhere(weight).tolist():
+        questions = _longer(folder, histories, subjects, size + 1, BEHIND * goes_on)
+        for numbers, prediction, places in answers(folder.model, questions, slots=slots):
+            place, share = [at for (at,) in places], weight[goes_on, size]
+            p[numbers] += share * prediction.code.probabilities()[place][:, FIRST:].double().cpu().numpy()
+            if share == weight.max():
+                kept.append((numbers, place, prediction))
+    best = np.argsort(-p, axis=1, kind="stable")[:, :top]
+    value = np.zeros((*best.shape, 2))
+    with torch.inference_mode():
+        for numbers, place, prediction in kept:
+            for k in range(best.shape[1]):
+                code = torch.zeros(len(prediction), dtype=torch.int64)
+                code[place] = torch.from_numpy(best[numbers, k] + FIRST)
+                both = torch.stack(prediction.of_code(code.to(prediction.logits.device)), -1)
+                value[numbers, k] = both[place].double().cpu().numpy()
+    return best + FIRST, np.take_along_axis(p, best, 1), value
 
 
-def _longer(folder: EventFolder, histories: Histories, subjects: np.ndarray) -> list[Example]:
-    """Every one of these patients with one empty slot at the end, a visit of its own, at the time of the last event."""
-    out = []
+BEHIND = 4
+"""Time stamps behind the next one, where it is not the last: with 1 to 10 the probabilities are nearly the same."""
+
+
+def _longer(folder: EventFolder, histories: Histories, subjects: np.ndarray, size: int, behind: int) -> list[Question]:
+    """Every one of these patients with a time stamp of so many empty slots at the end, and so many of one slot behind
+    it, all at the time of the last event; the first is asked for."""
+    out, steps = [], np.r_[np.ones(size, np.int64), 2 + np.arange(behind)]
     for subject in subjects.tolist():
-        e = histories.example(subject, slots=folder.settings.slots - 1)
-        values = {name: np.r_[v, v[-1:]] for name, v in e.values.items()}
-        values["visit"][-1] += 1
-        values["timed"][-1] = 1
-        unit, special = np.asarray(e.unit), np.asarray(e.special)
-        out.append(
-            Example(
-                values=values,
-                identity=e.identity,
-                special=np.r_[special, False],
-                unit=np.r_[unit, values["visit"][-1]],
-                position=None if e.position is None else np.r_[e.position, np.max(e.position) + 1],
-            )
+        e = histories.example(subject, slots=folder.settings.slots - len(steps))
+        values = {name: np.r_[v, np.repeat(v[-1:], len(steps), 0)] for name, v in e.values.items()}
+        values["visit"][len(e) :] += steps
+        values["timed"][len(e) :] = 1
+        example = Example(
+            values=values,
+            identity=e.identity,
+            special=np.r_[np.asarray(e.special), np.zeros(len(steps), bool)],
+            unit=np.r_[np.asarray(e.unit), values["visit"][len(e) :]],
+            position=None if e.position is None else np.r_[e.position, np.max(e.position) + steps],
         )
+        hidden = np.arange(len(e), len(example))
+        out.append(Question(example=example, hidden=hidden, wanted=hidden[:1]))
     return out
 
 
