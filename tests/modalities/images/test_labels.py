@@ -154,7 +154,7 @@ def test_a_table_is_read_with_its_columns_groups_and_what_it_leaves_out(tmp_path
     assert found.names[0] == "004.png"
     np.testing.assert_allclose(found.targets.values[:, 0], value[4::-1])
     np.testing.assert_array_equal(found.pixels[..., 0], pixels[4::-1])
-    assert found.groups.tolist() == [2, 1, 1, 0, 0]
+    assert found.groups.tolist() == ["p2", "p1", "p1", "p0", "p0"]
     assert any("1 pictures beside them have no row" in note for note in found.notes)
     assert found.targets.names == ["age"]
     flags = [f"{n:03d}.png\t" + "\t".join(str(int(y)) for y in row) for n, row in enumerate(labels)]
@@ -420,6 +420,13 @@ def test_groups_of_a_table_stay_on_one_side_and_are_no_labels_of_the_validation_
         where, tmp_path / "a.csv", tmp_path / "m", validation=tmp_path / "b.csv", settings=settings, console=False
     )
     assert given.figures["validation"]["n"] == 6
+    assert "6 groups (patients, files, folders) for training, 2 held out whole" in given.figures["data"]["notes"]
+    rows(tmp_path / "c.csv", "file,age,patient", [line.replace(",p6", ",p0") for line in lines[18:]])
+    leaking = finetune_classify(
+        where, tmp_path / "a.csv", tmp_path / "l", validation=tmp_path / "c.csv", settings=settings, console=False
+    )
+    shared = "3 of 6 pictures to judge on are of groups that have training pictures"
+    assert any(shared in note for note in leaking.figures["data"]["notes"])
     settings = with_overrides(settings, {"holdout": 0.3})
     drawn = finetune_classify(where, tmp_path / "a.csv", tmp_path / "n", settings=settings, console=False)
     assert drawn.figures["validation"]["n"] % 3 == 0

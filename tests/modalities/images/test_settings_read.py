@@ -392,7 +392,7 @@ def test_a_frame_of_arrays_has_its_labels_and_groups():
     frame = pd.DataFrame({"image": list(PIXELS), "label": list("abcabc"), "site": [1, 1, 2, 2, 3, 3]})
     found = read_images(frame, group="site")
     assert found.classes == ["a", "b", "c"]
-    assert found.groups.tolist() == [0, 0, 1, 1, 2, 2]
+    assert found.groups.tolist() == ["1", "1", "2", "2", "3", "3"]
 
 
 @pytest.mark.parametrize("kind", ["LA", "RGBA", "P", "L", "deep"])

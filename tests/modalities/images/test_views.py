@@ -181,10 +181,10 @@ def test_groups_of_files_folders_and_patients(tmp_path):
                 patient=patient,
             )
     found = read_images(tmp_path)
-    assert found.groups.tolist() == [0, 0, 0, 1, 1, 1]
+    assert found.groups[:3].tolist() == [found.groups[0]] * 3 != found.groups[3:].tolist() == [found.groups[3]] * 3
     # Slices go by their place in space, not by their names.
     assert found.pixels[:3, 0, 0, 0].tolist() == [200, 100, 0]
-    assert sorted(read_images(tmp_path, group="file").groups.tolist()) == list(range(6))
+    assert len(set(read_images(tmp_path, group="file").groups)) == 6
     with pytest.raises(UserError, match="group=3"):
         read_images(tmp_path, group="3")
 

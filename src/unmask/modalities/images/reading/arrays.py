@@ -67,8 +67,8 @@ class ImageSet:
         test: True for pictures of a test part (a folder, file or array named so), or None.
         skipped: (name, reason) of pictures that could not be read.
         missing: (pictures, height, width), True where a pixel was not measured (it holds 0); None where all were.
-        groups: a number for each picture; pictures of one group (patient, slide, file) belong on one side of a split.
-            None where each stands for itself.
+        groups: (pictures,) names of what each belongs to (patient, slide, file), whose pictures no split parts;
+            None where each is for itself.
         tiles: where each stands in the picture it was cut from; None where pictures are whole.
         notes: what was made of the files.
         targets: several labels or a number for each picture, where the label is not one class; `labels` is then None.

@@ -3,6 +3,7 @@ why."""
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -186,7 +187,7 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
                 where = f"y={place.top},x={place.left}" if len(found) > 1 else ""
                 names.append(name_of(file.name, ",".join(p for p in (header.part, where) if p)))
                 spots.append((len(scene_names), place))
-                groups.append(file.group if file.group is not None else header.group or file.name)
+                groups.append(file.group if file.group is not None else header.group or _own(file))
             scene_names.append(name_of(file.name, header.part))
             sizes.append((header.height, header.width))
         counts.append(len(names) - before)
@@ -202,7 +203,6 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
             names=scene_names,
             sizes=sizes,
         )
-    together = np.unique(groups, return_inverse=True)[1]
     depths = {h.depth for _, headers in good for h in headers}
     notes = described([h for _, headers in good for h in headers])
     if form.view == "shrink":
@@ -218,11 +218,16 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
         labels=labels,
         classes=classes,
         test=None if files[0].test is None else np.array([f.test for f in files], bool),
-        groups=together if len(np.unique(together)) < len(together) or files[0].group is not None else None,
+        groups=np.array(groups) if len(set(groups)) < len(groups) or files[0].group is not None else None,
         tiles=tiles,
         skipped=skipped,
         notes=notes,
     )
+
+
+def _own(file: File) -> str:
+    """A name for the group of one file, which no file of another set has."""
+    return file.source if isinstance(file.source, str) else f"{file.name} {zlib.crc32(file.source)}"
 
 
 def without(listing: Listing, kept: np.ndarray, skipped: list[tuple[str, str]]) -> Listing:

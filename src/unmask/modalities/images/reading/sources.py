@@ -200,7 +200,7 @@ def _from_arrays(columns: dict[str, list[Any]], name: str, how: Reading) -> Imag
     pixels = _plain([c if isinstance(c, Image.Image) or c is None else as_array(c) for c in columns[name]], how.choice)
     inner = replace(how, column=None, label_column=None, group=None)
     found = _read(pixels, inner) if label is None else _from_pair(pixels, columns[label], inner)
-    return found if how.group is None else replace(found, groups=np.unique(columns[how.group], return_inverse=True)[1])
+    return found if how.group is None else replace(found, groups=np.array([str(name) for name in columns[how.group]]))
 
 
 def _from_pair(pixels: Any, labels: Any, how: Reading) -> ImageSet:

@@ -72,18 +72,26 @@ def several_labels(images: ImageSet) -> list[str]:
     return [f"{len(names):,} pictures stand under several labels: {first_of(names, 3, between='; ')}"] if names else []
 
 
-def copies_across(train: ImageSet, held: ImageSet) -> list[str]:
-    """`copy_notes` of both as one set whose test part is `held`; none where they are not in memory, or of several
-    sizes."""
+def notes_across(train: ImageSet, held: ImageSet) -> list[str]:
+    """Lines on groups of both, and `copy_notes` of both as one set whose test part is `held`; none of copies where they
+    are not in memory, or of several sizes."""
+    lines = []
+    if train.groups is not None and held.groups is not None:
+        shared = np.isin(held.groups, train.groups)
+        parts = [len(np.unique(part.groups)) for part in (train, held)]  # type: ignore[arg-type]
+        lines = [f"{parts[0]:,} groups (patients, files, folders) for training, {parts[1]:,} held out whole"]
+        if shared.any():
+            judged = f"{shared.sum():,} of {len(held):,} pictures to judge on"
+            lines = [f"warning: {judged} are of groups that have training pictures: figures flatter the model"]
     if not isinstance(train.pixels, np.ndarray) or not isinstance(held.pixels, np.ndarray):
-        return []
+        return lines
     if train.pixels.shape[1:] != held.pixels.shape[1:]:
-        return []
+        return lines
     labels = None
     if train.labels is not None and held.labels is not None:
         labels = np.concatenate([np.array(part.classes)[part.labels] for part in (train, held)])
         labels = np.unique(labels, return_inverse=True)[1]
-    return copy_notes(
+    return lines + copy_notes(
         ImageSet(
             pixels=np.concatenate([train.pixels, held.pixels]),
             names=[*train.names, *held.names],

@@ -27,7 +27,7 @@ from unmask.modalities.images.reading.account import class_counts, describe, tol
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.reading.label_table import ENDINGS
 from unmask.modalities.images.reading.shards import Store
-from unmask.modalities.images.reading.split import copies_across, copy_notes, held_out_by_class
+from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, notes_across
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import store_of
 from unmask.training.finetune import finetune
@@ -97,7 +97,7 @@ def finetune_classify(
     account = describe(train)
     if objective.problem == "single":
         account["notes"] = [*class_counts(objective.classes, truth), *account["notes"]]
-    account["notes"] += copy_notes(train) if held is None else copies_across(train, held)
+    account["notes"] += copy_notes(train) if held is None else notes_across(train, held)
     for line in told(account):
         console_logger(console)(line)
     torch.manual_seed(train_settings.seed)
@@ -164,7 +164,7 @@ def _pictures(
     train = base.read(data, group=settings.group, **table)
     if (test := train.test) is not None:
         train, apart = train.take(np.flatnonzero(~test)), train.take(np.flatnonzero(test))
-        train = dataclasses.replace(train, notes=[*train.notes, *copies_across(train, apart)])
+        train = dataclasses.replace(train, notes=[*train.notes, *notes_across(train, apart)])
     objective = objective_of(train, settings.problem, settings.threshold)
     _smoothing(settings, objective.problem)
     if validation is not None:
