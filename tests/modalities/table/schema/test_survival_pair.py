@@ -278,3 +278,21 @@ def test_a_recipe_without_rules_says_which_entries_come_too_late():
     new = frame.assign(entry=np.nan, time=0.0)
     with pytest.warns(UserWarning, match="'entry < time' is not kept .* in rows 1, 2, 3, 4, 5, 6, 7, 8 and 52 more"):
         model.impute(new)
+
+
+@pytest.mark.parametrize("name", ["alive", "Censored", "is_censored", "os_alive"])
+@pytest.mark.parametrize("coding", [(0, 1), (False, True), ("no", "yes")])
+def test_a_column_whose_yes_may_be_no_event_is_asked_about(name, coding):
+    """event="alive" with 1 = alive was read as 1 = died, without a word: a hazard ratio was .57 for 3.2."""
+    table = pd.DataFrame({"time": np.arange(1.0, 41), name: [coding[i % 2] for i in range(40)], "x": np.arange(40.0)})
+    with pytest.raises(UserError, match=r"which of them is the event\?[\s\S]*event_level="):
+        TableModel.fit(table, duration="time", event=name, steps=0)
+    model = TableModel.fit(table, duration="time", event=name, event_level=str(coding[0]), steps=0)
+    column = next(c for c in model.schema.columns if c.name == name)
+    assert column.event == (str(coding[0]),)
+
+
+def test_words_that_say_what_happened_need_no_question():
+    table = pd.DataFrame({"time": np.arange(1.0, 41), "alive": ["alive", "dead"] * 20, "x": np.arange(40.0)})
+    model = TableModel.fit(table, duration="time", event="alive", steps=0)
+    assert next(c for c in model.schema.columns if c.name == "alive").event == ("dead",)

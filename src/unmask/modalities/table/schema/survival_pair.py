@@ -23,6 +23,8 @@ _LIKE_DURATION = re.compile(r"(.*[_\W])?(time|duration|futime|survival|follow[_\
 _LIKE_EVENT = re.compile(
     r"(.*[_\W])?(event|status|death|died|dead|deceased|cens(or(ed|ing)?)?|vital|outcome)([_\W].*)?"
 )
+_OPPOSITE = re.compile(r"(.*[_\W])?(is[_\W]?)?(alive|living|survived|survivor|censored)")
+"""Names of columns whose 1, true or yes may well say that the event did not come."""
 _LIKE_ENTRY = re.compile(r"(.*[_\W])?(t?start|entry|t0|left[_\W]?trunc(ation)?)([_\W]?(time|age|day|days))?")
 
 CODINGS = (
@@ -47,6 +49,8 @@ CODINGS = (
     ("1", "2"),
 )
 """(censored, event happened) in lower case; 1 and 2 as in R's survival."""
+BARE = {word for coding in (*CODINGS[:8], CODINGS[-1]) for word in coding}
+"""Levels whose meaning hangs on the name of the column."""
 CENSORED = ("censored", "no event", "event-free", "event free")
 """Levels that leave no other meaning to those beside them than causes of the event."""
 MOST_CAUSES = 9
@@ -128,6 +132,12 @@ def with_pair(
     if not seen:
         raise UserError(
             f"{source}, column {named.event!r}: no value at all", hint="Name the columns of follow-up time and event."
+        )
+    if not named.levels and _OPPOSITE.fullmatch(named.event.strip().lower()) and {v.lower() for v in seen} <= BARE:
+        raise UserError(
+            f"{source}, column {named.event!r} holds {first_of(map(repr, seen), 4)}: which of them is the event?",
+            hint=f"By its name the last may say that it did not come. Say at which level it happened: "
+            f"{option('event_level', seen[0])} or {option('event_level', seen[-1])}.",
         )
     levels, notes = event_levels(seen, named.levels, rows=rows, where=f"{source}, column {named.event!r}")
     happened = np.array([text_of(v) in levels[1:] for v in columns[e]], bool)
@@ -391,5 +401,5 @@ def _by_name(place: Place) -> tuple[Named | None, str]:
     return None, (
         f"{duration!r} and {event!r} look like follow-up time and event, but NO survival pair is taken: {why}. If "
         f"they are one, say {option('duration', duration)} {option('event', event)} (and "
-        f"{option('event_level', 'LEVEL')} where the coding is not plain){late and f'; {late}'}"
+        f"{option('event_level', 'LEVEL')}, when it happened, where coding or name are not plain){late and f'; {late}'}"
     )
