@@ -23,6 +23,25 @@ def no_value(value: Any) -> bool:
         return False
 
 
+SPLIT_COLUMNS = ("split", "part", "set", "subset")
+"""Names of columns that say which part of a data set a row is of."""
+_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("val", "valid", "validation", "dev"),
+    "test": ("test", "t10k"),
+}
+
+
+def split_named(name: Any) -> str | None:
+    """Which part of a data set a folder, a file or a cell of this name says: 'train', 'validation' or 'test'.
+
+    >>> [split_named(name) for name in ("Train", "val_2019", "test-a.npy", "left")]
+    ['train', 'validation', 'test', None]
+    """
+    start = str(name).strip().lower().replace("_", "-").split("-")[0].split(".")[0]
+    return next((split for split, names in _SPLITS.items() if start in names), None)
+
+
 def values_of(column: Any) -> list[Any]:
     """What a column holds, as Python has it: values of an Arrow array, rows of a sparse matrix as arrays."""
     if hasattr(column, "to_pylist"):

@@ -257,6 +257,59 @@ def test_labels_that_join_others_are_refused(tmp_path, joined):
     finetune("classify", model, [("the fox", "a"), ("the dog", "b"), ("a fox", "c;d")], **QUICK)  # a name of its own
 
 
+def test_labels_with_bars_between_are_several(tmp_path):
+    """Cells neg|asp, pos|asp|sep were a class per combination, with problem=multi too."""
+    model, both = folder(tmp_path / "model"), ["neg|asp", "pos|asp", "pos|sep", "neg|sep", "|", "neg"]
+    rows = [(f"the fox {w}", both[i % 6]) for i, w in enumerate(["lazy", "dog", "quick", "bank"] * 6)]
+    with pytest.raises(UserError, match=r"holds several of the other labels[\s\S]*problem='multi'"):
+        finetune("classify", model, rows, **QUICK)
+    lists = [(text, [] if label == "|" else label.split("|")) for text, label in rows]
+    given = {"problem": "multi", "validation": rows[:12], **QUICK}
+    finetune("classify", model, rows, out=tmp_path / "m", **given)
+    finetune("classify", model, lists, out=tmp_path / "l", **given | {"validation": lists[:12]})
+    assert predict(tmp_path / "m", ["the fox"]) == predict(tmp_path / "l", ["the fox"])
+    assert set(predict(tmp_path / "m", ["the fox"])[0]["probabilities"]) == {"neg", "pos", "asp", "sep"}
+    assert evaluate(tmp_path / "m", rows, draws=2)["metrics"] == evaluate(tmp_path / "l", lists, draws=2)["metrics"]
+    with pytest.raises(UserError, match=r"row 1: an empty label in 'neg\|'"):
+        finetune("classify", model, [("a", "neg|"), *rows], **given)
+    semicolons = [(text, label.replace("|", "; ")) for text, label in rows if label != "|"]
+    with pytest.raises(UserError, match="holds several of the other labels"):
+        finetune("classify", model, semicolons, **given)
+
+
+@pytest.mark.parametrize("task", ["classify", "tag", "answer"])
+def test_a_column_split_says_what_rows_are_for(tmp_path, task):
+    """Test rows of a file with a column `split` were trained on, without a word."""
+    parts = ["train", "train", "dev", "Test"] * 12
+    rows: list[dict[str, object]] = [{"split": part} for part in parts]
+    for i, row in enumerate(rows):
+        text = f"the {['quick', 'lazy'][i % 2]} fox {i}"
+        extra = {"text": text, "label": f"class {i % 2 + 2 * (row['split'] == 'Test')}"}
+        if task == "tag":
+            extra = {"tokens": text.split(), "tags": ["O", "B-A" if row["split"] == "Test" else "B-B", "O", "O"]}
+        if task == "answer":
+            extra = {
+                "id": f"q{i}",
+                "question": "which fox?",
+                "context": text,
+                "answers": {"text": [text[4:8]], "answer_start": [4]},
+            }
+        row |= extra
+    path, said = tmp_path / "rows.jsonl", []
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    given = {"epochs": 1, "precision": "fp32"}
+    result = finetune(task, folder(tmp_path / "model"), path, out=tmp_path / "m", say=said.append, **given)
+    assert "a column says what the rows are for: 24 train, 12 validation, 12 test; test rows are left out" in said
+    assert (result["rows_trained_on"], result["rows_held_out"]) == (24, 0)
+    if task != "answer":
+        labels = json.loads((tmp_path / "m" / "config.json").read_text())["id2label"].values()
+        assert not {"class 2", "class 3", "B-A"} & set(labels)
+        return  # their test rows have labels that the model lacks
+    said.clear()
+    assert evaluate(tmp_path / "m", path, say=said.append, draws=2)["rows"] == 12
+    assert "a column says what the rows are for: the 12 test rows of 48 are judged" in said
+
+
 def test_numbers_that_the_training_mean_is_nearer_to_are_said(tmp_path):
     """On validation rows of another scale the correlation was .996 and the error half as large again as the mean's."""
     words = ["fox", "dog", "quick", "lazy"]

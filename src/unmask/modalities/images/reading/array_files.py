@@ -11,21 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.given import split_named
 from unmask.memory import refuse_more_than_memory
 from unmask.modalities.images.formats.picture import DEFLATE
 from unmask.modalities.images.reading.arrays import PLAIN, ImageSet, Part, Reading, from_array, joined
 
-SPLITS = {
-    "train": ("train", "training"),
-    "test": ("test", "t10k", "val", "valid", "validation", "dev"),
-}
-"""Names of folders, files and arrays that say which part of a data set they hold."""
-
 
 def part_of(name: str) -> bool | None:
     """Whether a folder or file of this name is of a test part; None where the name does not say."""
-    start = name.lower().replace("_", "-").split("-")[0].split(".")[0]
-    return next((split == "test" for split, names in SPLITS.items() if start in names), None)
+    split = split_named(name)
+    return None if split is None else split != "train"
 
 
 def read_numpy(path: Path, how: Reading = PLAIN) -> ImageSet:

@@ -14,6 +14,7 @@ from typing import Any
 
 from unmask.errors import UserError, first_of, setting, suggest
 from unmask.files import read_text
+from unmask.given import SPLIT_COLUMNS
 from unmask.modalities.images.reading.array_files import part_of
 from unmask.modalities.images.reading.arrays import Reading
 from unmask.modalities.images.reading.listing import File
@@ -22,7 +23,6 @@ from unmask.modalities.images.reading.targets import Parsed, cell_text, parse_ce
 
 FILES = ("file", "filename", "file_name", "filepath", "file_path", "path", "image", "image_path", "img", "picture")
 LABELS = ("label", "labels", "class", "classes", "target")
-PARTS = ("split", "part", "set", "subset")
 ENDINGS = (".csv", ".tsv", ".parquet")
 SHOWN = 50
 """Bad rows that are named one by one."""
@@ -94,7 +94,7 @@ def read_label_table(
         raise UserError(f"pictures={how.pictures}: no such folder", hint="It is what the paths are relative to.")
     file_column = _file_column(path, names, how.column)
     root = path.parent if how.pictures is None else Path(how.pictures).expanduser()
-    part_column = next((n for n in names if n.lower() in PARTS), None)
+    part_column = next((n for n in names if n.lower() in SPLIT_COLUMNS), None)
     parts = None if part_column is None else [part_of(cell_text(c)) for c in rows.columns[part_column]]
     if parts is None or any(p is None for p in parts) or len(set(parts)) < 2:
         parts, part_column = None, None

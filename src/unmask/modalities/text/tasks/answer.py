@@ -31,7 +31,7 @@ from unmask.given import no_value
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks import probe, scorers
-from unmask.modalities.text.tasks.data import Columns, Problems, read_rows
+from unmask.modalities.text.tasks.data import Columns, Problems, read_rows, split_of
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window, by_owner, trimmed
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.network import TaskModel
@@ -63,6 +63,7 @@ class SquadQuestion:
     context: str
     answers: tuple[tuple[str, int], ...] | None = None
     group: str | None = None
+    split: str | None = None
     where: str = ""
     row: dict[str, Any] | None = None
 
@@ -83,7 +84,7 @@ def as_questions(
         q = row
         if not isinstance(row, SquadQuestion):
             group = (columns or Columns()).group_of(where, row)
-            q = dataclasses.replace(_question(where, row, keep=not labelled), group=group)
+            q = dataclasses.replace(_question(where, row, keep=not labelled), group=group, split=split_of(row))
         if labelled and q.answers is None:
             raise UserError(f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer.")
         for text, start in (q.answers or ()) if labelled else ():

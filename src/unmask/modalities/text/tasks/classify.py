@@ -89,6 +89,9 @@ class Classify(TextTask):
             refuse_commas(items)
             refuse_joined(items)
         problem = settings.problem if settings.problem != "auto" else guess_problem(items)
+        if problem == "multi":
+            refuse_joined(items, "[;,]")
+            items = [_several(item) for item in items]
         if problem != "multi":
             refuse_unread(settings, ["threshold"], "without several labels per text")
         about: dict[str, Any] = {
@@ -146,6 +149,7 @@ class Classify(TextTask):
 
     def named(self, items: list[Item]) -> list[Item]:
         """Labels in this model's spelling ('1.0' for 1), vectors of 0 and 1 as the names of the labels they mark."""
+        items = [_several(item) for item in items] if self.problem == "multi" else items
         places = vectors(items)
         if places is None:
             own = {spelling(name): name for name in self.labels} | {name: name for name in self.labels}
@@ -361,6 +365,17 @@ def names_of(item: Item) -> list[str]:
             return [str(n) for n in label]
         return [name for name, mark in zip(place_names(len(label)), label, strict=True) if mark]
     return [str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()]
+
+
+def _several(item: Item) -> Item:
+    """An item whose label 'a|b' is the names of several; a lone bar says that none holds."""
+    if not isinstance(item.label, str):
+        return item
+    names = [name.strip() for name in item.label.split("|")] if item.label.strip() != "|" else []
+    if "" in names or len(set(names)) < len(names):
+        what = "an empty label" if "" in names else "a label twice"
+        raise UserError(f"{item.where}: {what} in {item.label!r}", hint="Write a|b, and | where none holds.")
+    return dataclasses.replace(item, label=tuple(names))
 
 
 def _spelled(item: Item, own: Mapping[str, str]) -> Item:

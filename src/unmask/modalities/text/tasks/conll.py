@@ -23,7 +23,7 @@ from unmask.errors import UserError
 from unmask.files import read_text, split_lines
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
-from unmask.modalities.text.tasks.data import Columns, Problems, naming, read_rows, refuse_group
+from unmask.modalities.text.tasks.data import Columns, Problems, naming, read_rows, refuse_group, split_of
 from unmask.modalities.text.tasks.encoding import trimmed
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 
@@ -49,6 +49,7 @@ class Sentence:
     spans: tuple[Span, ...] | None = None
     words: tuple[tuple[int, int], ...] | None = None
     group: str | None = None
+    split: str | None = None
     where: str = ""
     row: dict[str, Any] | None = None
 
@@ -65,7 +66,8 @@ def as_sentences(
     noted, columns = Problems() if problems is None else problems, columns or Columns()
 
     def grouped(where: str, row: dict[str, Any]) -> Sentence:
-        return dataclasses.replace(_row(where, row, labelled, noted), group=columns.group_of(where, row))
+        found = _row(where, row, labelled, noted)
+        return dataclasses.replace(found, group=columns.group_of(where, row), split=split_of(row))
 
     if isinstance(data, str | Path):
         path = Path(data)

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from unmask.errors import UserError, either, first_of, option, quoted, setting, suggest
 from unmask.files import read_text, split_lines
-from unmask.given import no_value, values_of
+from unmask.given import SPLIT_COLUMNS, no_value, split_named, values_of
 from unmask.modalities.text.reading.rows import encloses, hub_rows, separated
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 
@@ -118,6 +118,8 @@ class Item:
     label: Label = None
     group: str | None = None
     """What it must not be parted from."""
+    split: str | None = None
+    """What its row is for, see `split_of`."""
     where: str = ""
     row: Mapping[str, Any] | None = None
     """All columns of an unlabelled row, carried along by `predict`."""
@@ -189,6 +191,27 @@ class Columns:
         given = {part: _listed(getattr(self, part)) for part in PARTS}
         parts = ", ".join(f"{part}: {', '.join(map(repr, names))}" for part, names in given.items() if names)
         return f"{parts} (by position: the file has no header)" if self.header is False else parts
+
+
+def split_of(row: Mapping[str, Any]) -> str | None:
+    """What a column `split` says that a row is for: 'train', 'validation' or 'test'; None where none says it."""
+    name = next((n for n in row if str(n).strip().lower() in SPLIT_COLUMNS), None)
+    return None if name is None else split_named(row[name])
+
+
+def by_split(items: Sequence[Any]) -> dict[str, list[Any]]:
+    """The items by what a column `split` says they are for; {} where it does not say so of each, or of all the same."""
+    found: dict[Any, list[Any]] = {}
+    for item in items:
+        found.setdefault(getattr(item, "split", None), []).append(item)
+    return {} if None in found or len(found) < 2 else found
+
+
+def judged_part(items: Sequence[Any], first: str = "validation") -> list[Any]:
+    """The rows to judge on: by a column `split` those of the part `first`, else of the other one that is not trained
+    on; all where no column says."""
+    parts = by_split(items)
+    return parts.get(first) or parts.get("validation") or parts.get("test") or list(items)
 
 
 def read_rows(
@@ -499,6 +522,7 @@ def _item(where: str, row: Mapping[str, Any], columns: Columns, *, labelled: boo
         text2=texts["text2"],
         negative=texts["negative"],
         group=columns.group_of(where, row),
+        split=split_of(row),
         label=_label(label, f"{where}: column {columns.label!r}") if labelled else label,
         where=where,
         row=carried,

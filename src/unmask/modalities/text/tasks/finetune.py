@@ -21,7 +21,7 @@ from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import figures
 from unmask.modalities.text.tasks.compare import metric_interval
-from unmask.modalities.text.tasks.data import PARTS, Columns, Problems, warned
+from unmask.modalities.text.tasks.data import PARTS, Columns, Problems, judged_part, warned
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.held_out import several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
@@ -251,7 +251,11 @@ def evaluate(
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision, say=say)
     folder, task = opened(model, device=device, precision=precision)
     problems = Problems(lenient=lenient, say=say)
-    items = _read_for(task, data, columns, say, labelled=True, problems=problems)
+    read = _read_for(task, data, columns, say, labelled=True, problems=problems)
+    if len(items := judged_part(read, "test")) < len(read):
+        say(
+            f"a column says what the rows are for: the {len(items):,} {items[0].split} rows of {len(read):,} are judged"
+        )
     items = problems.each(((getattr(item, "where", ""), item) for item in items), lambda _, item: task.known(item))
     problems.settle("rows")
     predictions = predict_items(folder, task, items, labelled=True, watch=watch)

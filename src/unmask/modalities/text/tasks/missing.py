@@ -4,6 +4,7 @@ numbers with commas, labels that are spelled in two ways."""
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,18 +32,19 @@ def spelling_notes(items: Sequence[Item], *, labelled: bool) -> list[str]:
     return out + label_notes(item.label for item in items) if labelled else out
 
 
-def refuse_joined(items: Sequence[Item]) -> None:
-    """Labels of which all parts between bars, semicolons or commas are labels too are several labels, not one."""
-    known = {item.label.strip() for item in items if isinstance(item.label, str)}
-    joined = {
-        name for name in known if len(parts := re.split("[|;,]", name)) > 1 and {p.strip() for p in parts} <= known
-    }
+def refuse_joined(items: Sequence[Item], separators: str = "[|;,]") -> None:
+    """Labels of which all parts between bars, semicolons or commas stand in other labels too are several labels, not
+    one."""
+    names = {item.label.strip() for item in items if isinstance(item.label, str)}
+    parts = {name: {part.strip() for part in re.split(separators, name)} for name in names}
+    labels_with = Counter(part for some in parts.values() for part in some)
+    joined = {name for name, some in parts.items() if len(some) > 1 and all(labels_with[part] > 1 for part in some)}
     found = next((item for item in items if isinstance(item.label, str) and item.label.strip() in joined), None)
     if found is not None:
         raise UserError(
             f"{found.where}: label {found.label!r} holds several of the other labels",
-            hint=f"Several labels per text are lists of names in .jsonl or .parquet; {setting('problem', 'single')} "
-            "takes it for a class.",
+            hint="Several labels per text are lists of names in .jsonl or .parquet, or cells with bars between: "
+            f"a|b, with {setting('problem', 'multi')}; {setting('problem', 'single')} takes it for a class.",
         )
 
 

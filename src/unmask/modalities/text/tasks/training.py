@@ -24,7 +24,7 @@ from unmask.modalities.text.tasks import compare, loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import write_report
 from unmask.modalities.text.tasks.baselines import fit_baseline
-from unmask.modalities.text.tasks.data import Columns, Problems
+from unmask.modalities.text.tasks.data import Columns, Problems, by_split, judged_part
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared
 from unmask.modalities.text.tasks.held_out import hold_out, several_labels
 from unmask.modalities.text.tasks.missing import unread_notes
@@ -151,11 +151,21 @@ class TaskTraining:
         items, read_from = self.kind.read(train, columns, labelled=True, problems=problems)
         named = read_from.named if read_from else {}
         held = None
+        if parts := by_split(items):
+            counts = ", ".join(f"{len(rows):,} {name}" for name, rows in parts.items())
+            unread = "" if "test" not in parts else "; test rows are left out"
+            self.say(f"a column says what the rows are for: {counts}{unread}")
+            items, held = parts.get("train", []), parts.get("validation")
+            if not items:
+                raise UserError(f"no training rows: {counts}", hint="Call them train in the column, or leave it out.")
+            if held is not None and validation is None:
+                refuse_unread(self.settings, ["held", "refit"], "with validation rows in the data")
         if validation is not None:
             refuse_unread(self.settings, ["held", "refit"], "with validation data")
             learnt = named | ({"group": columns.group} if columns.group else {})
             wanted = dataclasses.replace(columns, group=None).trained_on(learnt)
             held, held_from = self.kind.read(validation, wanted, labelled=True, problems=problems)
+            held = judged_part(held)
             if held_from and (warning := held_from.not_there()):
                 self.say(f"validation data: {warning}")
         if read_from:
@@ -261,7 +271,7 @@ class TaskTraining:
         built.to(self.device)
         built.precision = precision_of(built, self.settings.precision, self.device)  # as the saved folder will compute
         folder = TaskFolder(text=text, model=built, about=task.about)
-        training, nothing = task.prepare(items, labelled=True), cast(Any, None)
+        training, nothing = task.prepare(task.named(list(items)), labelled=True), cast(Any, None)
         return FittedTask(folder=folder, task=task, training=training, checked=None, outcome=nothing), random
 
     def start_head(self, fitted: FittedTask, chosen: Probed | None = None) -> Probed | None:
