@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 
 import numpy as np
 import polars as pl
@@ -132,6 +133,23 @@ def test_the_rule_of_fill_sees_no_hidden_pixel(capsys, folders, tmp_path):
     one = folders / "data" / "down" / "001.png"
     found = good(capsys, "fill", folders / "model", one, "--box", "0,0,12,12", "--out", tmp_path / "f.png")
     assert (found["hidden_share"], found["rmse_of_mean"]) == (1.0, None)
+
+
+def test_accuracies_stand_beside_the_most_frequent_class(capsys, folders, tmp_path):
+    """A probe right in 90.3 % and a validation accuracy of 87.5 % were printed of noise, 90.3 % of it one class."""
+    rng = np.random.default_rng(0)
+    for name, count in (("often", 36), ("seldom", 4)):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for n in range(count):
+            Image.fromarray(rng.integers(0, 255, (12, 12), np.uint8)).save(tmp_path / "data" / name / f"{n}.png")
+    tune = ["finetune", "classify", folders / "model", tmp_path / "data", "--epochs", 1, "--set", "start=zero"]
+    code, out, _ = run(capsys, *tune, "--out", tmp_path / "c", "--precision", "fp32")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("validation accuracy")]
+    assert re.fullmatch(r"validation accuracy [\d.]+% \(\d+ pictures\); always 'often' is right in [\d.]+%", line)
+    assert ("no better than always naming" in out) == (float(line.split()[2][:-1]) <= float(line.split()[-1][:-1]))
+    code, out, _ = run(capsys, "evaluate", folders / "model", tmp_path / "data")
+    assert len(re.findall("the most frequent class 0.[0-9]{4}", out)) == 2
 
 
 def test_finetune_and_predict(capsys, folders, tmp_path):

@@ -68,7 +68,9 @@ MEANINGS: dict[str, Meaning] = {
     "ece": Meaning(
         "calibration error", LOWER, 0, "Mean distance of predicted and observed shares, in bins, less what chance adds."
     ),
-    "ece_floor": Meaning("floor of the calibration error", LOWER, 0, "What chance alone makes of it in so few rows."),
+    "ece_floor": Meaning(
+        "chance's part of the calibration error", LOWER, 0, "What chance adds in so few rows: taken off it already."
+    ),
     "calibration_error": Meaning("calibration error", LOWER, 0, "Mean distance of confidence and accuracy, in bins."),
     "slope": Meaning("calibration slope", "near 1", 1, "Below 1 the probabilities are too extreme."),
     "intercept": Meaning("calibration intercept", "near 0", 0, "Above 0 the probabilities are too low on average."),

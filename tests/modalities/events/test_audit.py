@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from event_data import labels
+from event_data import DAY, labels, shard, table
 
 from unmask.cli import main
 from unmask.cli.events.uses import odd_points
@@ -60,6 +60,18 @@ def found(folder: Path, rows: list[Row], asked: list[tuple]) -> dict[str, str]:
     )
     write_meds(frame, folder / "m", name="made")
     return {f.check: f.level for f in audit(folder / "m", labels(folder / "task", asked))[0]}
+
+
+def test_one_code_in_several_spellings_is_named(tmp_path):
+    """mg/dL, mg/dl and no unit made three codes of one laboratory value, and audit said nothing."""
+    spelled = ["GLU//mg/dL", "GLU//mg/dl", "GLU", "NA//mmol/L", "VISIT", "VISIT//IN"]
+    kinds = [(code, None if "VISIT" in code else 5.5) for code in spelled]
+    rows = [(s, DAY + timedelta(hours=s + k), *kind) for s in range(9) for k, kind in enumerate(kinds)]
+    found = audit(read_meds(shard(tmp_path / "m", table(rows))))[0]
+    (seen,) = (f for f in found if f.check == "one code spelled in several ways")
+    assert seen.level == "warning"
+    ((first, others),) = seen.rows
+    assert {first, *others.split(", ")} == {"GLU//mg/dL (9)", "GLU//mg/dl (9)", "GLU (9)"}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

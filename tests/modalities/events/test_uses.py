@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import warnings
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -460,3 +461,17 @@ def test_passes_of_an_outcome_head_are_whole_numbers(home: Path, tmp_path: Path,
     with pytest.raises(SystemExit):
         main(["finetune", "outcome", "--help"])
     assert re.search(r"--epochs\s+<int>", capsys.readouterr().out)
+
+
+def test_prediction_times_in_a_zone_are_said_to_be_brought_to_utc(home: Path, tmp_path: Path):
+    """The same wall-clock times, marked Europe/Berlin, were shifted by an hour or two beside events that were not."""
+    events, frame = read_meds(home / "meds"), pl.read_parquet(next((home / "task").rglob("*.parquet")))
+    for zone, warned in (("Europe/Berlin", True), ("UTC", False)):
+        folder = tmp_path / zone.replace("/", "")
+        folder.mkdir()
+        zoned = frame.with_columns(pl.col("prediction_time").dt.replace_time_zone(zone, ambiguous="earliest"))
+        zoned.write_parquet(folder / "0.parquet")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            read_labels(folder, events)
+        assert any("prediction_time is in the zone Europe/Berlin" in str(w.message) for w in caught) == warned

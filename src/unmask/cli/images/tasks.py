@@ -40,6 +40,12 @@ def finetune(
         value, label = found[f"validation_{found['kept_by']}"], KEPT[found["kept_by"]]
         shown = f"{value:.1%}" if found["kept_by"] == "accuracy" else f"{value:.4g}"
         lines += [f"validation {label} {shown} ({found['validation_pictures']} pictures)"]
+        judged = found["validation"]
+        if found["kept_by"] == "accuracy":
+            often, name = judged["most_frequent_accuracy"], judged["most_frequent"]
+            lines[-1] += f"; always {name!r} is right in {often:.1%}"
+            if judged["accuracy"] <= often:
+                lines.append("warning: no better than always naming the most frequent class")
     if found["problem"] != "single" and "validation" in found:
         lines += scored_lines(found["validation"])
     lines += [f"model:  {out}", f"report: {done.folder / 'report.html'}"]

@@ -198,6 +198,9 @@ def evaluate(
     found["data"] = described["data"]
     shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
     rules = {name: "raw pixels " + f"{found['raw_' + name]:.4f}" for name in shown[:2] if "raw_" + name in found}
+    if not tuned and "most_frequent_accuracy" in found:
+        often = f"the most frequent class {found['most_frequent_accuracy']:.4f}"
+        rules = {name: "; ".join(filter(None, (rules.get(name), often))) for name in shown[:2]}
     lines = notes + figure_lines(found, [*shown[:2], "loss"], rules=rules)
     if tuned:
         lines += scored_lines(found)

@@ -24,11 +24,13 @@ def test_texts_that_are_cut_are_counted(tmp_path):
     model, said = folder(tmp_path / "model"), []
     rows = [("the fox", "a"), ("the fox " * 40, "b"), ("the quick fox", "b")]
     finetune("classify", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
-    line = "1 of 3 texts are longer than 64 tokens: their ends are not read"
+    line = "warning: 1 of 3 texts are longer than 64 tokens: their ends are not read"
     assert line in said
     said.clear()
     predict(tmp_path / "m", [text for text, _ in rows], say=said.append)
     assert line in said
+    with pytest.warns(UserWarning, match="1 of 3 texts are longer than 64 tokens"):
+        predict(tmp_path / "m", [text for text, _ in rows])
     pairs = [("the fox " * 20, "the dog " * 20), ("the fox", "the dog " * 20)]
     said.clear()
     finetune(
@@ -46,7 +48,7 @@ def test_texts_that_are_cut_are_counted_where_they_are_embedded(tmp_path, capsys
     home, said = folder(tmp_path / "model"), []
     model = load(home, precision="fp32")
     texts = ["the fox", "the fox " * 31, "the fox " * 40, "the fox " * 200]  # the second fits: 62 words and 2 tokens
-    line = "2 of 4 texts are longer than 64 tokens: their ends are not read"
+    line = "warning: 2 of 4 texts are longer than 64 tokens: their ends are not read"
     assert model.too_long(texts) == 2
     vectors = model.embed(texts, say=said.append)
     assert said == [line]
@@ -70,7 +72,7 @@ def test_documents_that_are_cut_are_counted_where_they_are_searched(tmp_path, ca
     (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t0\t1\n")
     code, _, err = run(capsys, "evaluate", home, data, "--precision", "fp32")
     assert code == 0
-    assert "1 of 2 documents are longer than 64 tokens: their ends are not read" in err.splitlines()
+    assert "warning: 1 of 2 documents are longer than 64 tokens: their ends are not read" in err.splitlines()
 
 
 def test_a_column_that_the_first_row_lacks_is_read(tmp_path):

@@ -36,7 +36,7 @@ def test_texts_that_are_cut_are_told_of_and_counted(request, kind):
     _, about = zero_shot(request.getfixturevalue(kind), texts, LABELS, precision="fp32", say=said.append)
     assert about["cut"] == 2
     [line] = said
-    assert line.startswith("2 of 3 texts are longer than ")
+    assert line.startswith("warning: 2 of 3 texts are longer than ")
     assert line.endswith("tokens: their ends are not read")
     _, about = zero_shot(request.getfixturevalue(kind), texts[:1], LABELS, precision="fp32", say=said.append)
     assert (about["cut"], len(said)) == (0, 1)

@@ -20,7 +20,7 @@ FIGURES = {
     "auprc": "AUPRC",
     "brier": "Brier score",
     "ece": "calibration error",
-    "ece_floor": "by chance alone",
+    "ece_floor": "taken off for chance",
     "slope": "calibration slope",
     "intercept": "calibration intercept",
     "accuracy": "accuracy",

@@ -4,6 +4,7 @@ size (events)."""
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -124,6 +125,12 @@ def typed(
         if kind == "float":
             refuse_infinite(column, f"{path}: {name}", first)
         if isinstance(have, pl.Datetime) and have.time_zone:
+            if have.time_zone not in ("UTC", "Etc/UTC"):
+                warnings.warn(
+                    f"{path}: {name} is in the zone {have.time_zone} and is brought to UTC; times without a zone, as "
+                    "MEDS has them, stay as they are: give all times of a data set in one zone",
+                    stacklevel=4,
+                )
             column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
         try:
             out.append(column.cast(KINDS[kind]))

@@ -126,7 +126,8 @@ def next_events(folder: EventFolder, histories: Histories, *, top: int = 5, leve
             for k, code in enumerate(codes[n].tolist()):
                 expected: list[float | None] = [None, None, None]
                 if usual[code] and folder.settings.value_weight:
-                    expected = [*quantiles(folder, code, *value[n, k].tolist(), level)]
+                    location, log_variance = value[n, k].tolist()
+                    expected = [*quantiles(folder, code, location, log_variance, level)]
                 name = vocabulary.codes[code - FIRST]
                 out.append((int(events.subjects[subject]), "next", None, name, float(p[n, k]), *expected))
     return _frame(out)

@@ -118,6 +118,7 @@ def classes_told_apart(
         a, b = (as_floats(part.pixels).reshape(len(part), -1) for part in (train, test))
         right["raw_knn_accuracy"] = knn_predict(a, known, b, k=k) == truth
         right["raw_probe_accuracy"] = probe_predict(a, known, b, seed=seed) == truth
+    right["most_frequent_accuracy"] = truth == np.bincount(known).argmax()
     each = np.arange(len(truth)) if test.groups is None else test.groups[settled(test)]
     out = plain({name: bootstrap_mean(r.astype(float), each, seed=seed) for name, r in right.items()})
     return out | {"classes": images.classes, "training_pictures": len(known), "test_pictures": len(truth)}

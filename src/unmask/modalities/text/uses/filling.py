@@ -452,4 +452,5 @@ def may_be_longer(room: int, *texts: str) -> bool:
 
 def cut_notes(cut: int, total: int, slots: int, what: str = "texts") -> list[str]:
     """How many are cut, in words; nothing where none is."""
-    return [f"{cut:,} of {total:,} {what} are longer than {slots:,} tokens: their ends are not read"] if cut else []
+    line = f"warning: {cut:,} of {total:,} {what} are longer than {slots:,} tokens: their ends are not read"
+    return [line] if cut else []
