@@ -75,10 +75,11 @@ def test_a_key_given_twice(tmp_path):
         read_items(path)
 
 
-def test_numbers_with_commas_are_no_classes(tmp_path):
-    rows = [("the fox", "0,5"), ("the dog", "1,25"), ("the ox", "2")] * 3
+@pytest.mark.parametrize("numbers", [("0,5", "1,25", "2"), ("10,050.0", "64.5", "1,000,000")])
+def test_numbers_with_commas_are_no_classes(tmp_path, numbers):
+    rows = list(zip(["the fox", "the dog", "the ox"], numbers, strict=True)) * 3
     model = folder(tmp_path / "model")
-    with pytest.raises(UserError, match="row 1: label '0,5': a number with a decimal comma"):
+    with pytest.raises(UserError, match=f"row 1: label '{numbers[0]}': a number with a comma"):
         finetune("classify", model, rows, **QUICK)
     assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
 

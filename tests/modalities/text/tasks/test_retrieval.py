@@ -58,6 +58,10 @@ def test_documents_are_found_by_their_vectors(model, tmp_path, capsys):
     found = evaluated([model, data], capsys)
     assert (found["task"], found["queries"], found["documents"]) == ("retrieval", 3, 5)
     assert found["mrr@10"] == 1.0  # a document of the query's own name is not looked at
+    words = found["figures"]["rule"]
+    assert words["name"] == "shared words (TF-IDF)"
+    assert words["mrr@10"] == 1.0  # each query has the words of its document
+    assert words["ndcg@10"] <= 1.0
     assert found["recall@10"] == found["recall@100"] == 1.0
     assert found["low"] <= found["value"] == found["ndcg@10"] <= found["high"] == 1.0
     assert evaluated([model.parent / "model", data], capsys)["mrr@10"] == 1.0

@@ -16,7 +16,7 @@ from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.filling import bare_notes, nothing_to_read, unknown_notes
 
-_NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)*(\.[0-9]+)?")
 
 
 def spelling_notes(items: Sequence[Item], *, labelled: bool) -> list[str]:
@@ -54,8 +54,8 @@ def refuse_commas(items: Sequence[Item]) -> None:
         found = next((item for item in items if "," in str(item.label)), None)
         if found is not None:
             raise UserError(
-                f"{found.where}: label {found.label!r}: a number with a decimal comma",
-                hint=f"Write it with a point; {setting('problem', 'single')} takes it for a class.",
+                f"{found.where}: label {found.label!r}: a number with a comma",
+                hint=f"Write it without, a decimal with a point; {setting('problem', 'single')} takes it for a class.",
             )
 
 

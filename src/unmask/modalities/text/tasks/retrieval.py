@@ -125,12 +125,8 @@ def evaluate_retrieval(
         for line in cut_notes(loaded.too_long(texts), len(texts), loaded.embedded_slots, what):
             say(line)
     hits = Index(loaded, data.documents).search(data.queries, top=DEEPEST + 1)
-    rows: list[dict[str, float]] = []
-    for found, truth, itself in zip(hits, data.relevant, data.itself, strict=True):
-        ranked = [hit["number"] for hit in found if hit["number"] != itself]
-        deep = scorers.retrieval_scores([ranked], [truth], k=DEEPEST)
-        rows.append(scorers.retrieval_scores([ranked], [truth]) | {f"recall@{DEEPEST}": deep[f"recall@{DEEPEST}"]})
-    metrics = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    rows = _scored(data, [[hit["number"] for hit in found] for found in hits])
+    metrics, words = (_means(part) for part in (rows, _scored(data, _by_words(data))))
     main = bootstrap_mean([row["ndcg@10"] for row in rows], groups=np.arange(len(rows)), seed=seed)
     return {
         "task": "retrieval",
@@ -141,10 +137,39 @@ def evaluate_retrieval(
         "rows": len(data.queries),
         "queries": len(data.queries),
         "documents": len(data.documents),
+        "metrics": metrics,
         **metrics,
+        "figures": {"rule": {"name": "shared words (TF-IDF)", **words}},
         "device": str(loaded.device),
         "precision": loaded.precision,
     }
+
+
+def _scored(data: Collection, hits: Sequence[Sequence[int]]) -> list[dict[str, float]]:
+    """Of each query, the scores of its ranked documents, without the one of its own name."""
+    rows: list[dict[str, float]] = []
+    for found, truth, itself in zip(hits, data.relevant, data.itself, strict=True):
+        ranked = [number for number in found if number != itself]
+        deep = scorers.retrieval_scores([ranked], [truth], k=DEEPEST)
+        rows.append(scorers.retrieval_scores([ranked], [truth]) | {f"recall@{DEEPEST}": deep[f"recall@{DEEPEST}"]})
+    return rows
+
+
+def _means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def _by_words(data: Collection) -> list[list[int]]:
+    """Of each query the documents by the cosine of their TF-IDF vectors, those without a shared word last."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    made = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b", sublinear_tf=True)
+    documents = made.fit_transform([text or "empty" for text in data.documents])
+    found = []
+    for query in made.transform(data.queries):
+        score = (documents @ query.T).toarray().ravel()
+        found.append(np.argsort(-score, kind="stable")[: DEEPEST + 1].tolist())
+    return found
 
 
 def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any]]:
