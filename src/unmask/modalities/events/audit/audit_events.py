@@ -438,7 +438,7 @@ def absurd_values(events: Events) -> Iterator[Finding]:
         )
 
 
-def spelled_apart(events: Events) -> Iterator[Finding]:
+def code_spellings(events: Events) -> Iterator[Finding]:
     """Codes that differ in case or blanks alone, and codes of values with a unit beside the same without one: one
     measurement, of which a question about either sees a part."""
     values, every = Tally(len(events.codes)), Tally(len(events.codes))
@@ -542,7 +542,7 @@ CHECKS = (
     coded_early,
     outside_encounters,
     absurd_values,
-    spelled_apart,
+    code_spellings,
     duplicates,
     order,
 )

@@ -360,8 +360,8 @@ def _visits(events: Events, number: np.ndarray, subjects: np.ndarray | None) -> 
         begin = np.flatnonzero((np.diff(owner, prepend=-1) != 0) | (np.diff(time, prepend=STATIC) != 0))
         size, owner = np.minimum(np.diff(begin, append=len(time)), SIZES), owner[begin]
         follows = np.diff(owner, prepend=-1) == 0
-        goes_on = (np.diff(owner, append=-1) == 0).astype(np.int64)
-        np.add.at(out, (goes_on[follows], size[follows] - 1), 1)
+        followed = (np.diff(owner, append=-1) == 0).astype(np.int64)
+        np.add.at(out, (followed[follows], size[follows] - 1), 1)
     return out / out.sum() if out.any() else np.eye(2, SIZES, -1)
 
 

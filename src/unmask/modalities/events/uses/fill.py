@@ -145,10 +145,10 @@ def _likeliest(
     """
     slots, kept = folder.settings.slots, []
     p = np.zeros((len(subjects), len(histories.vocabulary.codes)))
-    for goes_on, size in np.argwhere(weight).tolist():
-        questions = _longer(folder, histories, subjects, size + 1, BEHIND * goes_on)
+    for followed, size in np.argwhere(weight).tolist():
+        questions = _longer(folder, histories, subjects, size + 1, BEHIND * followed)
         for numbers, prediction, places in answers(folder.model, questions, slots=slots):
-            place, share = [at for (at,) in places], weight[goes_on, size]
+            place, share = [at for (at,) in places], weight[followed, size]
             p[numbers] += share * prediction.code.probabilities()[place][:, FIRST:].double().cpu().numpy()
             if share == weight.max():
                 kept.append((numbers, place, prediction))
