@@ -39,6 +39,7 @@ class Target:
 
     @property
     def outputs(self) -> int:
+        """How many numbers the head gives per point."""
         raise NotImplementedError
 
     def encode(self, labels: Labels) -> np.ndarray:
