@@ -331,7 +331,8 @@ def onnx(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """ONNX of the trained models at hand, and of --model on --sentences: top 5 as ours, int8 top-1 agreement on hidden
     tokens, sizes."""
     import unmask
-    from unmask.export.onnx import session, to_onnx
+    from unmask.export.eight_bits import session
+    from unmask.export.onnx import to_onnx
 
     rows = []
     home = SHARED / "data" / "weights"

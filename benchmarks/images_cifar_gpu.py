@@ -74,10 +74,11 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
+    from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
+    from unmask.modalities.images.classify.classifier_settings import with_overrides as tune_with
     from unmask.modalities.images.reading.sources import read_images
     from unmask.modalities.images.recipes import PIXELS, ImageSettings, with_overrides
-    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify
-    from unmask.modalities.images.uses.finetune import with_overrides as tune_with
+    from unmask.modalities.images.uses.finetune import finetune_classify
     from unmask.modalities.images.uses.model import load
     from unmask.modalities.images.uses.pretrain import pretrain
 

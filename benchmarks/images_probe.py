@@ -142,9 +142,10 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
 
 
 def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
+    from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
     from unmask.modalities.images.network.probe import knn_predict, probe_predict
     from unmask.modalities.images.reading.floats import as_floats
-    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.uses.finetune import finetune_classify
     from unmask.modalities.images.uses.model import load
 
     train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))

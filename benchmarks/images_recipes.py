@@ -198,7 +198,8 @@ def chosen(images: Any, seed: int, per_class: int) -> Any:
 
 def tuned(folder: Path, images: Any, seed: int, per_class: int, changes: dict[str, Any]) -> dict[str, Any]:
     """Accuracy on the test pictures after fine-tuning with few labels, and what the head read; the last step counts."""
-    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
+    from unmask.modalities.images.uses.finetune import finetune_classify
     from unmask.modalities.images.uses.model import load
 
     _, test = parted(images)

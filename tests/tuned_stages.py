@@ -11,8 +11,9 @@ from safetensors.numpy import load_file
 
 from tiny_folders import sentiment
 from tiny_images import bars
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.classify.classifier_training import PictureFinetuning
-from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify
+from unmask.modalities.images.uses.finetune import finetune_classify
 from unmask.modalities.text.tasks.finetune import finetune
 from unmask.modalities.text.tasks.loop import TextFinetuning
 from unmask.training.settings import TrainSettings

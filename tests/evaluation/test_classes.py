@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import confusion_matrix, f1_score, precision_recall_fscore_support, roc_auc_score
 
-from unmask.evaluation.classes import area, class_figures, class_lines, confusion_table, share, wilson
+from unmask.evaluation.classes import area, class_figures, class_lines, confusion_table, share
 from unmask.evaluation.labels import label_figures
+from unmask.evaluation.metrics import wilson
 
 
 def drawn(seed: int, n: int = 300, k: int = 3) -> tuple[np.ndarray, np.ndarray]:

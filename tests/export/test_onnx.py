@@ -11,7 +11,8 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 transformers = pytest.importorskip("transformers")
 from published import published  # noqa: E402
-from unmask.export.onnx import session, to_onnx  # noqa: E402
+from unmask.export.eight_bits import session  # noqa: E402
+from unmask.export.onnx import to_onnx  # noqa: E402
 
 EXPORTED = ["bert", "albert-groups", "mpnet", "deberta-v3", "eurobert"]
 """Exports take seconds: the others (roberta, distilbert, electra, longformer, modernbert) are in test_onnx_heads.py."""

@@ -14,7 +14,8 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("transformers")
 from published import published, task_head
-from unmask.export.onnx import session, to_onnx
+from unmask.export.eight_bits import session
+from unmask.export.onnx import to_onnx
 
 
 def slow(*cases):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import KEEP, MASK, RANDOM, Hidden
+from unmask.core.corruption import Hidden
 from unmask.core.prediction import Prediction
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
@@ -266,17 +266,3 @@ class MaskedModel(nn.Module, Generic[CodecT]):
         nothing = torch.zeros(batch.shape, dtype=torch.bool, device=batch.segment.device)
         x = self.codec.embed(batch.values, nothing)
         return self.encoder(x, segment=batch.segment, position=batch.position, wanted=wanted)
-
-
-__all__ = [
-    "KEEP",
-    "MASK",
-    "RANDOM",
-    "Codec",
-    "MaskedEncoder",
-    "MaskedModel",
-    "WantedSlots",
-    "codec_of",
-    "corrupt",
-    "lacking",
-]

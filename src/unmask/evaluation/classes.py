@@ -251,6 +251,3 @@ def label_notes(labels: Iterable[Any]) -> list[str]:
     shown = first_of((" and ".join(repr(name) for name in names) for names in found), between="; ")
     line = f"warning: labels that differ in case or spelling alone count as classes apart: {shown}"
     return [*out, line] if found else out
-
-
-__all__ = ["area", "class_figures", "class_lines", "class_table", "confusion_table", "share", "wilson"]

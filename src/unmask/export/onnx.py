@@ -17,12 +17,10 @@ from torch import Tensor
 from unmask.encoder.kinds import BlockSparse
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
-from unmask.export.eight_bits import eight_bits, quantise, quiet, sample, session
+from unmask.export.eight_bits import eight_bits, quiet, sample, session
 from unmask.export.folders import chosen_sentences, whole_folder
 from unmask.export.graph import (
     BY_TEXT,
-    ENCODER,
-    LOGITS,
     MASKED,
     OUTPUTS,
     SENTENCE,
@@ -31,7 +29,6 @@ from unmask.export.graph import (
     outputs_here,
     what,
 )
-from unmask.families.heads import SEQUENCE
 from unmask.families.onnx_import import NOTE, TRANSPOSED
 from unmask.modalities.text.network.sentence_files import write_sentences
 
@@ -256,6 +253,3 @@ def _check(path: Path, graph: Graph, model: Any, types: bool) -> float:
                 hint="This torch cannot export this encoder; export to hf instead.",
             )
     return worst
-
-
-__all__ = ["ENCODER", "LOGITS", "MASKED", "SENTENCE", "SEQUENCE", "quantise", "require_onnx", "session", "to_onnx"]

@@ -9,9 +9,10 @@ from huggingface_hub import ModelCard
 
 from tiny_images import TINY, class_folder
 from unmask.evaluation.card import is_ours
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as image_settings
-from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+from unmask.modalities.images.uses.finetune import finetune_classify
 from unmask.modalities.images.uses.model import load
 from unmask.modalities.images.uses.pretrain import pretrain
 

@@ -11,6 +11,7 @@ import torch
 import unmask
 from tiny_images import TINY, bars
 from unmask.errors import UserError
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.network.build import codec_config, new_model
 from unmask.modalities.images.network.codec import patchify
@@ -19,7 +20,7 @@ from unmask.modalities.images.network.gradients import DIRECTIONS, cells_of, gra
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as settings_with
-from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+from unmask.modalities.images.uses.finetune import finetune_classify
 
 
 def ramp(across: float, down: float, patch: int = 4) -> torch.Tensor:

@@ -14,6 +14,7 @@ from tiny_images import TINY
 from unmask.errors import UserError
 from unmask.evaluation.labels import label_figures, label_table
 from unmask.evaluation.values import value_chart, value_figures
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.classify.objectives import OneClass, OneNumber, SeveralLabels, strata
 from unmask.modalities.images.network.build import codec_config, new_model
 from unmask.modalities.images.network.folder import save_folder
@@ -22,7 +23,7 @@ from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.targets import Targets, parse_cells
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as image_with
-from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+from unmask.modalities.images.uses.finetune import finetune_classify
 
 FAST = {
     "epochs": 12,

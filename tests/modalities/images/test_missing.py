@@ -13,6 +13,8 @@ import unmask
 from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
+from unmask.modalities.images.classify.classifier_settings import with_overrides as finetune_with
 from unmask.modalities.images.network.augment import Augment, at_scale
 from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.network.build import codec_config, new_model
@@ -23,8 +25,7 @@ from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.floats import channel_statistics
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify
-from unmask.modalities.images.uses.finetune import with_overrides as finetune_with
+from unmask.modalities.images.uses.finetune import finetune_classify
 from unmask.modalities.images.uses.pretrain import pretrain
 
 ARCHITECTURES = ("visible_only", "in_place")

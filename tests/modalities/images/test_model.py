@@ -17,6 +17,8 @@ from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.corruption import hide
 from unmask.errors import UserError
 from unmask.modalities.images.classify.classifier import ClassifierNet, DropPath
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
+from unmask.modalities.images.classify.classifier_settings import with_overrides as finetune_with
 from unmask.modalities.images.classify.classifier_training import PictureFinetuning, groups
 from unmask.modalities.images.network.augment import Augment, mix_batch, smoothed
 from unmask.modalities.images.network.batches import image_batch
@@ -26,8 +28,7 @@ from unmask.modalities.images.network.folder import ImageFolder, save_folder
 from unmask.modalities.images.network.probe import knn_predict, probe_predict
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import RECIPES, SIZES, ImageSettings, with_overrides
-from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify
-from unmask.modalities.images.uses.finetune import with_overrides as finetune_with
+from unmask.modalities.images.uses.finetune import finetune_classify
 from unmask.modalities.images.uses.model import ImageModel
 from unmask.modalities.images.uses.pretrain import ImagePretraining, pretrain
 from unmask.training.budget import fit_here

@@ -14,6 +14,7 @@ from tiny_images import TINY, bars
 from unmask.errors import UserError
 from unmask.modalities.images.classify import probe_start
 from unmask.modalities.images.classify.classifier import ClassifierNet
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.network.build import codec_config, new_model
 from unmask.modalities.images.network.folder import save_folder
@@ -22,7 +23,7 @@ from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as settings_with
 from unmask.modalities.images.uses import finetune as finetuning
-from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+from unmask.modalities.images.uses.finetune import finetune_classify
 
 STILL = {"steps": 1, "learning_rate": 1e-12, "holdout": 0.0, "precision": "fp32"}
 

@@ -295,7 +295,8 @@ def test_a_bare_file_with_a_decoder_is_asked_for_its_targets(tmp_path):
 
 
 def test_a_picture_in_tiles_is_judged_once_by_the_mean_of_its_tiles(scenes, tmp_path):
-    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
+    from unmask.modalities.images.uses.finetune import finetune_classify
 
     root, _ = scenes
     settings = with_overrides(ClassifierSettings(holdout=0.5, batch=8), {"epochs": 2, "precision": "fp32"})

@@ -444,7 +444,8 @@ ONNX = ["dense", "labse", "layer norm", "mean over root of length", "weighted me
 @pytest.mark.parametrize("kind", [*ONNX, "prompt", "cut", "lower case"])
 def test_a_graph_gives_the_folders_vectors(kind, plain, tmp_path):
     pytest.importorskip("onnxruntime")
-    from unmask.export.onnx import session, to_onnx
+    from unmask.export.eight_bits import session
+    from unmask.export.onnx import to_onnx
 
     model = unmask.load(sentence_folder(plain, tmp_path / "st", kind), precision="fp32", device="cpu")
     to_onnx(model, tmp_path / "onnx")

@@ -23,8 +23,9 @@ def finetune(
     validation: options.Validation = None,
 ) -> Result:
     """Fine-tune a model of images on labelled pictures."""
+    from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
     from unmask.modalities.images.classify.scored_report import KEPT, scored_lines
-    from unmask.modalities.images.uses.finetune import ClassifierSettings, finetune_classify, with_overrides
+    from unmask.modalities.images.uses.finetune import finetune_classify
 
     if task != "classify":
         raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")

@@ -9,7 +9,8 @@ import pytest
 from tables import patients
 
 from unmask.errors import UserError
-from unmask.modalities.table.imputation.multiple import MultipleImputation, pool
+from unmask.modalities.table.imputation.multiple import MultipleImputation
+from unmask.modalities.table.imputation.pooling import pool
 from unmask.modalities.table.imputation.tipping_point import tipping_point
 
 

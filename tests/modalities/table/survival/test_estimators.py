@@ -12,7 +12,8 @@ from tables import patients
 from unmask.errors import UserError
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.table.evaluation import fidelity
-from unmask.modalities.table.imputation.multiple import MultipleImputation, pool
+from unmask.modalities.table.imputation.multiple import MultipleImputation
+from unmask.modalities.table.imputation.pooling import pool
 from unmask.modalities.table.imputation.tipping_point import tipping_point
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.survival.estimators import (

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from unmask.modalities.images.formats.picture import PLAIN, Asked, Broken, Choice, Header, Picture, Source
-from unmask.modalities.images.reading.reader import is_picture, pictures, survey
+from unmask.modalities.images.reading.reader import pictures, survey
 from unmask.progress import counted
 
 INLINE = 64
@@ -265,22 +265,3 @@ def decode_all(
     """The examples of many files in one form, file by file in order."""
     with _mapper(count, workers) as mapped:
         yield from counted(mapped(_decode, ((s, form, choice) for s in sources)), count)
-
-
-__all__ = [
-    "Broken",
-    "Choice",
-    "Form",
-    "Header",
-    "Picture",
-    "Place",
-    "Source",
-    "decode",
-    "decode_all",
-    "examples",
-    "is_picture",
-    "places",
-    "resize",
-    "scale_of",
-    "survey_all",
-]

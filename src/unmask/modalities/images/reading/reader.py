@@ -141,19 +141,3 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:
         return -1
-
-
-__all__ = [
-    "Asked",
-    "Broken",
-    "Choice",
-    "Header",
-    "Opened",
-    "Picture",
-    "described",
-    "is_picture",
-    "name_of",
-    "opened",
-    "pictures",
-    "survey",
-]

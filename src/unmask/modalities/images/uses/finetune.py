@@ -17,7 +17,7 @@ import torch
 from unmask.errors import UserError, option, setting
 from unmask.memory import peak_memory
 from unmask.modalities.images.classify.classifier import Classifier, ClassifierNet
-from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
+from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.classify.classifier_training import PictureFinetuning
 from unmask.modalities.images.classify.objectives import objective_of, strata
 from unmask.modalities.images.classify.probe_start import Reading, choose_reading, readings, start_as_probe
@@ -283,6 +283,3 @@ def _train(
         for name, value in (work.evaluate().metrics if averaged else result.metrics).items():
             figures |= {"kept_by": name, f"validation_{name}": value}
     return figures
-
-
-__all__ = ["ClassifierSettings", "Finetuned", "finetune_classify", "with_overrides"]

@@ -29,7 +29,6 @@ from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.floats import evenly
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes
-from unmask.modalities.images.recipes import sides
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
 from unmask.modalities.images.uses.score import Scored, attention_maps, classes_told_apart, score_pictures, scored_of
 from unmask.training.precision import computing, precision_of, resolve_device
@@ -311,6 +310,3 @@ def load(path: str | Path, *, device: str = "auto", precision: str = "auto", **s
     from unmask.modalities.images.classify.classifier import Classifier
 
     return Classifier.restore(model)
-
-
-__all__ = ["ImageModel", "Reconstruction", "features", "load", "sides"]

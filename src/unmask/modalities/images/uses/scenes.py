@@ -8,7 +8,8 @@ import numpy as np
 
 from unmask.errors import UserError
 from unmask.modalities.images.reading.arrays import ImageSet, Tiles
-from unmask.modalities.images.uses.model import ImageModel, Reconstruction
+from unmask.modalities.images.uses.model import ImageModel
+from unmask.modalities.images.uses.reconstruct import Reconstruction
 
 
 def fill_scenes(
