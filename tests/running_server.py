@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from unmask.serving.engine import Engine
+from unmask.serving.engine import ServingEngine
 from unmask.serving.gateway import Gateway
 from unmask.serving.keys import Keys
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.server import Server
-from unmask.serving.shapes import Field, ListOf, Number, Record, Text
+from unmask.serving.shapes import Field, ListOf, NumberShape, Record, Text
 from unmask.serving.start import listen
 from unmask.serving.verbs import Served, Verb, Work
 
@@ -73,7 +73,7 @@ def running(
         keys=keys,
         cors=cors,
     )
-    engine = gateway.backend = Engine(served, gateway.deliver, limits, metrics, threads=threads)
+    engine = gateway.backend = ServingEngine(served, gateway.deliver, limits, metrics, threads=threads)
     server = Server(gateway, sock)
     thread = threading.Thread(target=server.run_until_stopped, daemon=True)
     thread.start()
@@ -158,10 +158,10 @@ def counting(run: Callable[[Sequence[str]], Sequence[Any]] | None = None, **more
         "length": Verb(
             about="How long texts are.",
             request=Record(texts=Field(ListOf(Text(), most=1000), "Texts.")),
-            answer=Record(lengths=Field(ListOf(Number(whole=True)), "One per text.")),
+            answer=Record(lengths=Field(ListOf(NumberShape(whole=True)), "One per text.")),
             prepare=lengths,
             example={"texts": ["a", "bc"]},
         ),
-        "sum": Verb(about="The sum.", request=Record(numbers=Field(ListOf(Number()), "Numbers.")), prepare=add),
+        "sum": Verb(about="The sum.", request=Record(numbers=Field(ListOf(NumberShape()), "Numbers.")), prepare=add),
     }
     return Served(kind="counting", about={"slots": 100}, verbs=verbs, **more)

@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from tiny import MODALITIES
 from unmask.core.batch import pack
 from unmask.encoder import attention
-from unmask.encoder.attention import Layout, _Explicit, attend, reference
+from unmask.encoder.attention import AttentionLayout, _Explicit, attend, reference
 
 ROWS, HEADS, SLOTS, DEPTH = 3, 2, 24, 8
 
 
 @pytest.fixture(params=[[5, 19, 24, 8, 9], [24, 24, 24]], ids=["packed", "one per row"])
-def layout(request, seed: int) -> Layout:
+def layout(request, seed: int) -> AttentionLayout:
     examples = [MODALITIES["text"].example(i, n) for i, n in enumerate(request.param)]
     batch = pack(examples, slots=SLOTS, rows=ROWS)
-    return Layout(segment=batch.segment, position=batch.position)
+    return AttentionLayout(segment=batch.segment, position=batch.position)
 
 
 def projections(queries: int = SLOTS) -> list[torch.Tensor]:
@@ -40,7 +40,7 @@ def compare(found: torch.Tensor, expected: torch.Tensor, leaves: list[torch.Tens
 
 @pytest.mark.parametrize("window", [None, 0, 3])
 @pytest.mark.parametrize("queries", [None, 4, 16])
-def test_attend_equals_the_reference(layout: Layout, window: int | None, queries: int | None):
+def test_attend_equals_the_reference(layout: AttentionLayout, window: int | None, queries: int | None):
     q, k, v = leaves = projections(queries or SLOTS)
     which = chosen(queries)
     expected = reference(q, k, v, layout.allowed(window, which), DEPTH**-0.5)
@@ -52,7 +52,7 @@ def test_attend_equals_the_reference(layout: Layout, window: int | None, queries
 
 
 @pytest.mark.parametrize("window", [None, 3])
-def test_explicit_and_fused_kernels_equal_the_reference(layout: Layout, window: int | None):
+def test_explicit_and_fused_kernels_equal_the_reference(layout: AttentionLayout, window: int | None):
     q, k, v = leaves = projections()
     allowed, scale = layout.allowed(window), DEPTH**-0.5
     expected = reference(q, k, v, allowed, scale)
@@ -72,7 +72,7 @@ def test_the_explicit_gradient_is_the_numerical_one(dropout: float, seed: int):
     assert torch.autograd.gradcheck(attention, leaves)
 
 
-def test_attention_dropout_keeps_the_mean(layout: Layout):
+def test_attention_dropout_keeps_the_mean(layout: AttentionLayout):
     q, k, v = projections()
     expected = attend(q, k, v, layout)
     drawn = torch.stack([attend(q, k, v, layout, dropout=0.25).detach() for _ in range(600)])
@@ -81,7 +81,7 @@ def test_attention_dropout_keeps_the_mean(layout: Layout):
     assert error.abs().mean() < 1.2  # standard errors: 0.8 for a right mean
 
 
-def test_few_queries_and_bf16_take_the_explicit_kernel(layout: Layout, monkeypatch):
+def test_few_queries_and_bf16_take_the_explicit_kernel(layout: AttentionLayout, monkeypatch):
     calls = []
     monkeypatch.setattr(attention._Explicit, "apply", lambda *a: calls.append(1) or a[0])
     q, k, v = projections(4)
@@ -94,7 +94,7 @@ def test_few_queries_and_bf16_take_the_explicit_kernel(layout: Layout, monkeypat
     assert len(calls) == 2
 
 
-def test_bf16_is_close(layout: Layout):
+def test_bf16_is_close(layout: AttentionLayout):
     q, k, v = projections()
     expected = reference(q, k, v, layout.allowed(3), DEPTH**-0.5)
     found = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), layout, window=3)
@@ -103,7 +103,7 @@ def test_bf16_is_close(layout: Layout):
 
 def test_who_sees_whom():
     segment = torch.tensor([[1, 1, 1, 2, 2, 0]])
-    layout = Layout(segment=segment, position=torch.tensor([[0, 1, 2, 0, 1, 0]]))
+    layout = AttentionLayout(segment=segment, position=torch.tensor([[0, 1, 2, 0, 1, 0]]))
     full = layout.allowed(None)[0, 0]
     assert full.tolist() == (segment[0][:, None] == segment[0][None]).tolist()
     near = layout.allowed(1)[0, 0]
@@ -117,10 +117,10 @@ def test_who_sees_whom():
 def test_masks_of_queries_that_are_gone_are_not_taken_for_those_of_others(seed: int):
     """They were kept by the address of the queries, which the next tensor may have."""
     segment = torch.arange(SLOTS).div(4, rounding_mode="floor").expand(ROWS, -1) + 1
-    kept = Layout(segment=segment, position=torch.arange(SLOTS).expand(ROWS, -1))
+    kept = AttentionLayout(segment=segment, position=torch.arange(SLOTS).expand(ROWS, -1))
     for _ in range(20):
         queries = torch.randint(0, SLOTS, (ROWS, 5))
-        fresh = Layout(segment=kept.segment, position=kept.position)
+        fresh = AttentionLayout(segment=kept.segment, position=kept.position)
         for window in (None, 2):
             assert torch.equal(kept.allowed(window, queries), fresh.allowed(window, queries))
             assert torch.equal(kept.bias(window, queries, torch.float32), fresh.bias(window, queries, torch.float32))

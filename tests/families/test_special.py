@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from text_corpus import tokenizer
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
-from unmask.encoder.attention import Layout, reference
+from unmask.encoder.attention import AttentionLayout, reference
 from unmask.encoder.bands import banded
 from unmask.modalities.text.network.folder import load_folder, save_folder
 
@@ -151,7 +151,7 @@ def test_bands_are_the_masked_product(window, extra, rng):
     segment[1] = 1
     position = torch.cat([torch.arange(120), torch.arange(70), torch.arange(13)])[None].expand(2, -1).contiguous()
     position[1] = torch.arange(203)
-    layout = Layout(segment=segment, position=position)
+    layout = AttentionLayout(segment=segment, position=position)
     allowed = layout.allowed(window)
     columns = None
     if extra:

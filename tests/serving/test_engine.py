@@ -14,7 +14,7 @@ import pytest
 from running_server import counting
 from storm import as_json, values
 from unmask.serving import engine
-from unmask.serving.engine import Ask, Engine
+from unmask.serving.engine import Ask, ServingEngine
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 
@@ -33,7 +33,7 @@ class Waiting:
 
         served = {"m": counting(held, batch_slots=batch_slots)}
         self.metrics = Metrics()
-        self.engine = Engine(served, self.deliver, limits, self.metrics, threads=threads)
+        self.engine = ServingEngine(served, self.deliver, limits, self.metrics, threads=threads)
 
     def deliver(self, done):
         with self.all_in:
@@ -235,7 +235,7 @@ def test_a_request_that_is_long_to_read_holds_up_no_other_model():
         if len(found) in (2, 3):
             all_in.set()
 
-    engine = Engine({"slow": slow, "quick": quick}, deliver, Limits(), Metrics())
+    engine = ServingEngine({"slow": slow, "quick": quick}, deliver, Limits(), Metrics())
     for tag, model, body in (
         ("long", "slow", {"texts": ["a"]}),
         ("verb", "quick", {"texts": ["a"]}),

@@ -16,7 +16,7 @@ from running_server import counting, running
 from unmask.errors import UserError
 from unmask.serving import server as server_module
 from unmask.serving.keys import Keys, check_origins
-from unmask.serving.limits import Limits, Refused
+from unmask.serving.limits import Limits, Refusal
 from unmask.serving.models import named
 from unmask.serving.server import turn_away_newcomers
 from unmask.serving.start import listen, warn
@@ -317,7 +317,7 @@ def test_keys_are_read_from_files_of_any_editor(tmp_path):
     path.write_bytes(f"\ufeff{KEY}\r\n  # of the ward\r\n".encode())
     keys = Keys(path)
     keys.check(f"Bearer {KEY}".encode())
-    with pytest.raises(Refused):
+    with pytest.raises(Refusal):
         keys.check(b"Bearer # of the ward")
 
 

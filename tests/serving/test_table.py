@@ -12,7 +12,7 @@ from tables import patients
 
 import unmask
 from running_server import running
-from unmask.modalities.table.survival.hazards import Baseline, Outcome
+from unmask.modalities.table.survival.hazards import BaselineHazard, Outcome
 from unmask.serving.table.model import curves
 
 
@@ -114,8 +114,8 @@ def test_survival_falls_from_one_and_age_lowers_it(server):
 
 def test_curves_of_one_cause_are_the_textbook_s_and_of_two_add_up():
     at, hazard = np.array([1.0, 2.0, 5.0]), np.array([0.1, 0.3, 0.35])
-    one = Baseline(beta=np.array([0.5]), at=at, hazard=hazard)
-    two = Baseline(beta=np.array([-1.0]), at=np.array([2.0, 3.0]), hazard=np.array([0.2, 0.4]))
+    one = BaselineHazard(beta=np.array([0.5]), at=at, hazard=hazard)
+    two = BaselineHazard(beta=np.array([-1.0]), at=np.array([2.0, 3.0]), hazard=np.array([0.2, 0.4]))
     rest = {"censoring": one, "center": np.zeros(1), "scale": np.ones(1), "end": 6.0}
     x, when = np.array([[0.0], [2.0]]), np.array([0.5, 1.0, 2.5, 9.0])
     alive, struck = curves(Outcome(causes=(one,), **rest), x, when)

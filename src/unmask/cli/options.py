@@ -122,7 +122,7 @@ class Loading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunOptions:
     """How a run is set: by a file, by --set, and by flags of its own."""
 
     config: Config = None

@@ -16,7 +16,7 @@ from unmask.registry import load, modality, names
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class ServerOptions:
     """What listens, and which processes answer."""
 
     host: str = flag("127.0.0.1", "Address to listen on; the default is reached from this machine alone.")
@@ -34,7 +34,7 @@ class Server:
 
 
 def serve(
-    server: Server,
+    server: ServerOptions,
     model: list[str] = typer.Argument(..., help="Model folders, each served under its name, or NAME=FOLDER."),
     waiting: int = typer.Option(512, min=1, help="Requests that may wait; more are told to ask again later (429)."),
     items: int = typer.Option(1024, min=1, help="Texts, rows, pictures or patients per request."),

@@ -30,7 +30,7 @@ from unmask.writing import write_json_lines
 
 def pretrain(
     context: typer.Context,
-    given: options.Run,
+    given: options.RunOptions,
     data: str = typer.Argument(..., help="What to learn from."),
     out: str = typer.Option(..., help="Run folder."),
 ) -> Result:

@@ -36,7 +36,7 @@ EXPLICIT_UP_TO = 512
 
 
 @dataclass
-class Layout:
+class AttentionLayout:
     """Who may see whom, worked out once per batch and shared by all layers.
 
     Args:
@@ -148,7 +148,7 @@ def reference(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, scale: float) ->
     return scores.masked_fill(~allowed, float("-inf")).softmax(-1) @ v
 
 
-def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, window: int | None) -> Tensor | None:
+def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, window: int | None) -> Tensor | None:
     """CUDA, half precision: flatten to (tokens, cumulative lengths), no padding and no mask. None if not possible."""
     if not q.is_cuda or q.dtype not in (torch.bfloat16, torch.float16) or not _flash_takes(q):
         return None
@@ -185,7 +185,7 @@ def attend(
     q: Float[Tensor, "rows heads queries depth"],
     k: Float[Tensor, "rows heads slots depth"],
     v: Float[Tensor, "rows heads slots depth"],
-    layout: Layout,
+    layout: AttentionLayout,
     *,
     window: int | None = None,
     queries: Int[Tensor, "rows queries"] | None = None,

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.encoder.attention import Layout
+from unmask.encoder.attention import AttentionLayout
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.full import SelfAttention
 from unmask.encoder.inference_attention import GroupedBatch, InferenceAttention
@@ -36,7 +36,7 @@ class BlockSparseAttention(SelfAttention):
         assert isinstance(config.attention, BlockSparse)
         self.kind = config.attention
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         block, limit = self.kind.block, self.kind.full_up_to
         if q.shape[2] <= limit:
             return super().mix(q, k, v, layout, queries)
@@ -57,7 +57,7 @@ class BlockSparseAttention(SelfAttention):
         # Long rows are worked out whole: a block's queries share their keys.
         return super().project(x, None if x.shape[1] > self.kind.full_up_to else queries)
 
-    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         out = super().forward(x, layout, queries)
         if queries is not None and out.shape[1] != queries.shape[1]:
             out = out.gather(1, queries[..., None].expand(-1, -1, out.shape[-1]))
@@ -95,7 +95,7 @@ class BlockSparseEncoder(Encoder):
 class _Separated:
     """Where the examples of packed rows stand, to lay each in a row of its own and back."""
 
-    def __init__(self, layout: Layout, block: int) -> None:
+    def __init__(self, layout: AttentionLayout, block: int) -> None:
         segment = layout.segment.flatten()
         self.start = example_starts(layout.segment).flatten().nonzero().flatten()
         end = torch.cat([self.start[1:], self.start.new_tensor([segment.numel()])])
@@ -104,7 +104,7 @@ class _Separated:
         self.block = block
 
     @classmethod
-    def of(cls, layout: Layout, block: int) -> _Separated:
+    def of(cls, layout: AttentionLayout, block: int) -> _Separated:
         if "apart" not in layout.shared:
             layout.shared["apart"] = cls(layout, block)
         return layout.shared["apart"]

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from unmask.encoder.attention import Layout
+from unmask.encoder.attention import AttentionLayout
 from unmask.encoder.block_sparse import BlockSparseEncoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.disentangled import DisentangledEncoder
@@ -42,7 +42,7 @@ def bucket(distance: Tensor, buckets: int = 32, furthest: int = 128) -> Tensor:
 class RelativeBiasAttention(SelfAttention):
     """Attention with a bias per head by relative position."""
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         def made() -> Tensor:
             table: Tensor = layout.shared["relative"]
             if queries is None:

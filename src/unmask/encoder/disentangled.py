@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.attention import Layout
+from unmask.encoder.attention import AttentionLayout
 from unmask.encoder.config import Disentangled, EncoderConfig
 from unmask.encoder.dropout import drop
 from unmask.encoder.full import SelfAttention
@@ -84,7 +84,7 @@ class DisentangledAttention(SelfAttention):
             return keys, None
         return keys, query.unflatten(-1, heads).transpose(0, 1)
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         scale = 1 / math.sqrt(q.shape[-1] * self.kind.terms)
         dropout = self.weight_dropout
         table = drop(layout.shared["table"], self.config.dropout, self.training)
@@ -110,7 +110,7 @@ class DisentangledAttention(SelfAttention):
             out.append(mixed)
         return out[0] if len(out) == 1 else torch.cat(out)
 
-    def _few(self, q: Tensor, k: Tensor, table: Tensor, layout: Layout, queries: Tensor) -> Tensor:
+    def _few(self, q: Tensor, k: Tensor, table: Tensor, layout: AttentionLayout, queries: Tensor) -> Tensor:
         """Both terms for the few slots asked for, by gathering."""
         key, query = self.positional(table)
         distance = layout.position.gather(1, queries)[..., None] - layout.position[:, None]
@@ -201,7 +201,7 @@ class DisentangledEncoder(Encoder):
         x, _layout = self._below(x, segment, position, self.config.layers)
         return x if wanted is None else x.flatten(0, 1).index_select(0, wanted)
 
-    def _below(self, x: Tensor, segment: Tensor, position: Tensor, layers: int) -> tuple[Tensor, Layout]:
+    def _below(self, x: Tensor, segment: Tensor, position: Tensor, layers: int) -> tuple[Tensor, AttentionLayout]:
         """States after the first `layers` layers."""
         layout = self.layout(segment, position)
         x = entered = self.stem(x, position)
@@ -240,7 +240,9 @@ class DisentangledEncoder(Encoder):
             queried = self._ask(last, queried, x, layout, queries)
         return queried if where is None else queried.flatten(0, 1).index_select(0, where)
 
-    def _ask(self, layer: nn.Module, queried: Tensor, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+    def _ask(
+        self, layer: nn.Module, queried: Tensor, x: Tensor, layout: AttentionLayout, queries: Tensor | None
+    ) -> Tensor:
         """One layer whose queries (and residual) are `queried` and whose keys and values are those of `x`."""
         attention: DisentangledAttention = layer.attention  # type: ignore[assignment]
         width = self.config.width

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.attention import Layout, attend
+from unmask.encoder.attention import AttentionLayout, attend
 from unmask.encoder.config import EncoderConfig, Rotary
 from unmask.encoder.dropout import drop
 from unmask.encoder.inference_attention import InferenceAttention
@@ -65,12 +65,12 @@ class SelfAttention(nn.Module):
             k, v = self.split(F.linear(x, weight[width:], None if bias is None else bias[width:])).unbind(0)
         return q, k, v
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         """What each query sees, (rows, heads, queries, depth)."""
         return attend(q, k, v, layout, queries=queries, dropout=self.weight_dropout)
 
     def forward(
-        self, x: Float[Tensor, "rows slots width"], layout: Layout, queries: Int[Tensor, "rows queries"] | None
+        self, x: Float[Tensor, "rows slots width"], layout: AttentionLayout, queries: Int[Tensor, "rows queries"] | None
     ) -> Float[Tensor, "rows _ width"]:
         """States of the slots that `queries` names, or of all, after attention to their examples."""
         depth = self.config.width // self.config.heads

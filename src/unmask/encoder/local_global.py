@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.encoder.attention import Layout, attend
+from unmask.encoder.attention import AttentionLayout, attend
 from unmask.encoder.bands import banded, long_for
 from unmask.encoder.config import EncoderConfig, Rotary
 from unmask.encoder.full import SelfAttention
@@ -42,7 +42,7 @@ class LocalAttention(SelfAttention):
             return positions.local_base
         return super().rotary_base
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         return attend(q, k, v, layout, window=self.window, queries=queries, dropout=self.weight_dropout)
 
     def inference(self, shared: dict[str, Any], dtype: torch.dtype) -> InferenceAttention:
@@ -108,7 +108,7 @@ class LocalGlobalAttention(LocalAttention):
         # Weights that nothing uses get no gradient, and several processes would wait for it.
         self.qkv_global.requires_grad_(self.first_sees_all)
 
-    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, queries: Tensor | None) -> Tensor:
         if not self.first_sees_all:
             return super().forward(x, layout, queries)
         # Which slots see all, and the few that are asked for: worked out on all of them, then chosen.
@@ -128,7 +128,7 @@ class LocalGlobalAttention(LocalAttention):
             mixed = mixed.gather(1, queries[..., None].expand(-1, -1, mixed.shape[-1]))
         return self.out(mixed)
 
-    def _overwrite(self, mixed: Tensor, x: Tensor, where: Tensor, layout: Layout, dropout: float) -> Tensor:
+    def _overwrite(self, mixed: Tensor, x: Tensor, where: Tensor, layout: AttentionLayout, dropout: float) -> Tensor:
         """What the first slots make of all of their segment, written in their places."""
         width = self.config.width
         slots = where.clamp_min(0)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from unmask.encoder.attention import Layout
+from unmask.encoder.attention import AttentionLayout
 from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm, SinCos
 from unmask.encoder.dropout import drop
 from unmask.encoder.full import SelfAttention
@@ -150,7 +150,7 @@ class Layer(nn.Module):
         self.feedforward = FeedForward(config)
         self.feedforward_norm = make_norm(config.norm, config.width)
 
-    def forward(self, x: Tensor, layout: Layout, queries: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: AttentionLayout, queries: Tensor | None = None) -> Tensor:
         """With `queries` only those slots of each row are computed: (rows, queries, width) comes out."""
         attended = self.attention(self.attention_norm(x) if self.pre else x, layout, queries)
         if queries is not None:
@@ -201,9 +201,9 @@ class Encoder(nn.Module):
         self.final_norm = make_norm(config.norm, config.width) if config.norm.placement == "pre" else nn.Identity()
         self.apply(self._initialise)
 
-    def layout(self, segment: Tensor, position: Tensor) -> Layout:
+    def layout(self, segment: Tensor, position: Tensor) -> AttentionLayout:
         """Who sees whom, with what the layers share."""
-        return Layout(segment=segment, position=position, shared=self.shared())
+        return AttentionLayout(segment=segment, position=position, shared=self.shared())
 
     def shared(self) -> dict[str, Any]:
         """What the layers' attention shares besides, such as a table of relative positions."""

@@ -62,7 +62,7 @@ def _transformers_layer(theirs: str, ours: str) -> tuple[Rule, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spelling:
+class TensorNames:
     """One way to name a masked autoencoder's tensors; `{i}` is the layer's number."""
 
     name: str
@@ -81,7 +81,7 @@ class Spelling:
         return out
 
 
-OFFICIAL = Spelling(
+OFFICIAL = TensorNames(
     name="mae",
     rules=(
         Rule(theirs=("cls_token",), ours="codec.cls", form="token"),
@@ -100,7 +100,7 @@ OFFICIAL = Spelling(
 )
 """He et al. 2022, released checkpoints; without the decoder, timm's ViT."""
 
-TRANSFORMERS = Spelling(
+TRANSFORMERS = TensorNames(
     name="transformers",
     rules=(
         Rule(theirs=("vit.embeddings.cls_token",), ours="codec.cls", form="token"),
@@ -185,7 +185,7 @@ def in_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def spelling_of(tensors: Mapping[str, Tensor]) -> Spelling:
+def spelling_of(tensors: Mapping[str, Tensor]) -> TensorNames:
     """Which spelling a checkpoint has (after `canonical`)."""
     for spelling in (TRANSFORMERS, OFFICIAL):
         first = spelling.spelled(1, 0)
@@ -206,7 +206,7 @@ class Converted:
 
     state: dict[str, Tensor]
     left: dict[str, Tensor] = field(default_factory=dict)
-    spelling: Spelling = OFFICIAL
+    spelling: TensorNames = OFFICIAL
     kernel: tuple[int, ...] | None = None
     """(channels, rows, columns) of a patch, where the file has the patches' weights as a convolution's kernel."""
 
@@ -244,7 +244,7 @@ def from_published(tensors: Mapping[str, Tensor]) -> Converted:
     return Converted(state=state, left=left, spelling=spelling, kernel=kernel)
 
 
-def to_published(state: Mapping[str, Tensor], spelling: Spelling, *, channels: int) -> dict[str, Tensor]:
+def to_published(state: Mapping[str, Tensor], spelling: TensorNames, *, channels: int) -> dict[str, Tensor]:
     """Our tensors under published names and in published shapes; `from_published` gives them back bit for bit."""
     ours = {k: v.detach().cpu() for k, v in state.items()}
     layers = 1 + max((int(k.split(".")[2]) for k in ours if k.startswith("encoder.layers.")), default=-1)

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from unmask.errors import suggest
 from unmask.serving.engine import JSON, NAMED_IN_BODY, WARNING, Reply, failure
 from unmask.serving.gateway import ClientGone, Gateway, Receive, Scope, Send, json_body
-from unmask.serving.limits import Limits, Refused, in_words_of_tei
+from unmask.serving.limits import Limits, Refusal, in_words_of_tei
 from unmask.serving.openapi import documentation, openapi
 from unmask.version import __version__
 
@@ -81,7 +81,7 @@ class Address:
             reply = Reply(204, b"")
         else:
             allowed = ", ".join(sorted(self.by_method))
-            reply = Reply.of(Refused(405, f"{method[:20]} is not read here", hint=f"Expected {allowed}."))
+            reply = Reply.of(Refusal(405, f"{method[:20]} is not read here", hint=f"Expected {allowed}."))
         await respond(self.gateway, reply, request, send)
 
 
@@ -90,9 +90,9 @@ def check_head(scope: Scope, limits: Limits) -> None:
     headers = scope["headers"]
     size = len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) + 4 for k, v in headers)
     if size > limits.headers:
-        raise Refused(431, f"headers of more than {limits.headers:,} bytes", hint="Send fewer.")
+        raise Refusal(431, f"headers of more than {limits.headers:,} bytes", hint="Send fewer.")
     if sum(name == b"host" for name, _ in headers) > 1:
-        raise Refused(400, "two Host headers", hint="Send one.")
+        raise Refusal(400, "two Host headers", hint="Send one.")
 
 
 async def respond(gateway: Gateway, reply: Reply, request: Request, send: Send) -> None:
@@ -161,7 +161,7 @@ def application(gateway: Gateway) -> Starlette:
     async def wrong(request: Any, error: Exception) -> Any:
         status = error.status_code if isinstance(error, HTTPException) else 500
         what = {404: "no such address", 405: "another method is expected"}.get(status, "the server failed")
-        reply = Reply.of(Refused(status, what, hint="All addresses stand at /docs."))
+        reply = Reply.of(Refusal(status, what, hint="All addresses stand at /docs."))
 
         async def send_it(scope: Scope, receive: Receive, send: Send) -> None:
             await respond(gateway, reply, Request(scope, receive), send)
@@ -190,7 +190,7 @@ class _Asking:
         """Models are loaded, requests are taken, and each model has just answered one of its own."""
         if not self.gateway.ready or self.gateway.stopping:
             why = "the server is stopping" if self.gateway.stopping else "models are being loaded"
-            raise Refused(503, why, hint="Ask again later, or another server.", wait=1)
+            raise Refusal(503, why, hint="Ask again later, or another server.", wait=1)
         await self.gateway.probe()
         return _ok({"status": "ready", "models": list(self.gateway.models)})
 
@@ -260,7 +260,7 @@ class _Asking:
         name = request.path.get("file", "index.html")
         found = _pages().get(name)
         if found is None:
-            raise Refused(404, "no such page", hint="The page is at /.")
+            raise Refusal(404, "no such page", hint="The page is at /.")
         return Reply(200, found, _page_headers(name))
 
     def of_model(self, action: str) -> Handler:
@@ -273,7 +273,7 @@ class _Asking:
             if f"{family}/{task}" not in known:
                 alike = [a.partition("/")[2] for a in known if a.startswith(f"{family}/") and not a.endswith("/")]
                 what = f"{name} does not answer {task[:60] or family}"
-                raise Refused(404, what, hint=suggest(task[:60], alike or known))
+                raise Refusal(404, what, hint=suggest(task[:60], alike or known))
             return await self._ask(name, f"{family}/{task}", request)
 
         return handler
@@ -283,7 +283,7 @@ class _Asking:
         name, verb = request.path["model"], request.path["verb"]
         known = self._known(name)["verbs"]
         if verb not in known:
-            raise Refused(404, f"{name} has no {verb[:60]!r}", hint=suggest(verb[:60], known))
+            raise Refusal(404, f"{name} has no {verb[:60]!r}", hint=suggest(verb[:60], known))
         return await self._ask(name, verb, request)
 
     def dialect(self, action: str) -> Handler:
@@ -294,7 +294,7 @@ class _Asking:
             if len(able) != 1:
                 there = ", ".join(f"/models/{name}/{action}" for name in able[:10])
                 what = f"{len(able) or 'no'} models here answer {action}"
-                raise Refused(400 if able else 404, what, hint=f"Ask one of {there}." if able else "See /models.")
+                raise Refusal(400 if able else 404, what, hint=f"Ask one of {there}." if able else "See /models.")
             return await self._ask(able[0], action, request)
 
         return handler
@@ -305,13 +305,13 @@ class _Asking:
 
     def _known(self, name: str) -> Mapping[str, Any]:
         if name not in self.gateway.models:
-            raise Refused(404, f"no model {name[:60]!r}", hint=suggest(name[:60], self.gateway.models))
+            raise Refusal(404, f"no model {name[:60]!r}", hint=suggest(name[:60], self.gateway.models))
         return self.gateway.models[name]
 
     def _only(self) -> str:
         names = list(self.gateway.models)
         if len(names) > 1:
-            raise Refused(400, f"{len(names)} models are served", hint=f"Name one: /models/{names[0]}, ...")
+            raise Refusal(400, f"{len(names)} models are served", hint=f"Name one: /models/{names[0]}, ...")
         return names[0]
 
     async def _ask(self, name: str, action: str, request: Request) -> Reply:

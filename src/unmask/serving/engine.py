@@ -28,7 +28,7 @@ from typing import Any
 import orjson
 
 from unmask.errors import UserError
-from unmask.serving.limits import Limits, Refused, status_of, told
+from unmask.serving.limits import Limits, Refusal, status_of, told
 from unmask.serving.metrics import Metrics
 from unmask.serving.shapes import checked
 from unmask.serving.verbs import Served, Warned, Work
@@ -59,7 +59,7 @@ class Reply:
     @classmethod
     def of(cls, error: UserError) -> Reply:
         """What says that a request is not answered as asked."""
-        return cls(status_of(error), orjson.dumps(told(error)), error.headers if isinstance(error, Refused) else {})
+        return cls(status_of(error), orjson.dumps(told(error)), error.headers if isinstance(error, Refusal) else {})
 
 
 @dataclass(eq=False)
@@ -91,7 +91,7 @@ Deliver = Callable[[list[tuple[Ask, Reply]]], None]
 """Gets answers, several at a time, in a thread of the engine."""
 
 
-class Engine:
+class ServingEngine:
     """Answers for some models.
 
     Args:
@@ -155,7 +155,7 @@ class Engine:
                 work = self._read(ask)
                 self._check(work)
                 if work.items:
-                    self._lanes[ask.model].add(Job(ask, work))
+                    self._lanes[ask.model].add(QueuedRequest(ask, work))
                 else:
                     self.deliver([(ask, _finished(work, []))])
             except BaseException as error:  # a panic in a library is no Exception, and this thread reads on
@@ -178,13 +178,13 @@ class Engine:
         able = [known for known, one in self.served.items() if action in one.dialects]
         if name not in able:
             named = f"model {str(name)[:60]!r}" if name is not None else "no model is named"
-            raise Refused(404 if name is not None else 400, named, hint="/models lists those that are served.")
+            raise Refusal(404 if name is not None else 400, named, hint="/models lists those that are served.")
         return str(name)
 
     def _check(self, work: Work) -> None:
         total = sum(work.slots)
         if total > self.limits.slots:
-            raise Refused(
+            raise Refusal(
                 400,
                 f"{total:,} slots (tokens, cells, patches or events), at most {self.limits.slots:,} per request",
                 hint="Send it in parts.",
@@ -192,7 +192,7 @@ class Engine:
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """A request in a lane.
 
     Attributes:
@@ -211,16 +211,16 @@ class Job:
         self.answers = [None] * self.left
 
 
-Part = tuple[Job, int, int]
+Part = tuple[QueuedRequest, int, int]
 """A job and which of its items, from and to."""
 
 
 class Lane:
     """The work that waits for one model, and the threads that do it."""
 
-    def __init__(self, name: str, served: Served, engine: Engine, threads: int) -> None:
+    def __init__(self, name: str, served: Served, engine: ServingEngine, threads: int) -> None:
         self.name, self.served, self.engine = name, served, engine
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[QueuedRequest] = deque()
         self._ready = threading.Condition()
         self._closed = False
         self._threads = [
@@ -230,7 +230,7 @@ class Lane:
         for thread in self._threads:
             thread.start()
 
-    def add(self, job: Job) -> None:
+    def add(self, job: QueuedRequest) -> None:
         with self._ready:
             if job.ask.action == PROBE:
                 self._jobs.appendleft(job)
@@ -257,13 +257,13 @@ class Lane:
 
     def _next(self) -> list[Part] | None:
         """Items for one batch: of the oldest job, and of those that may share it; None when all is done."""
-        late: list[Job] = []
+        late: list[QueuedRequest] = []
         with self._ready:
             while not self._jobs:
                 if self._closed:
                     return None
                 self._ready.wait()
-            now, remaining, parts = time.monotonic(), deque[Job](), list[Part]()
+            now, remaining, parts = time.monotonic(), deque[QueuedRequest](), list[Part]()
             room, together = self.served.batch_slots, None
             while self._jobs:
                 job = self._jobs.popleft()
@@ -288,7 +288,7 @@ class Lane:
             if remaining:
                 self._ready.notify()
         if late:
-            error = Refused(504, f"no answer within {self.engine.limits.seconds:g} s", hint="Ask for less, or later.")
+            error = Refusal(504, f"no answer within {self.engine.limits.seconds:g} s", hint="Ask for less, or later.")
             self.engine.deliver([(job.ask, Reply.of(error)) for job in late])
         return parts
 
@@ -325,7 +325,7 @@ class Lane:
             self.engine.deliver(done)
 
 
-def _fit(job: Job, room: int, *, first: bool) -> int:
+def _fit(job: QueuedRequest, room: int, *, first: bool) -> int:
     """Up to which item a job fits into a batch; the first of a batch is taken whatever its size."""
     end, slots = job.taken, job.work.slots
     while end < len(slots) and (slots[end] <= room or (first and end == job.taken)):
@@ -347,13 +347,13 @@ def _probe(served: Served) -> Work:
 def _json(ask: Ask, limits: Limits) -> Any:
     """The body, refused where it is not JSON, or said not to be, or of too many values."""
     if ask.content and "json" not in ask.content:
-        raise Refused(415, f"a body of type {ask.content[:60]}", hint=f"Send JSON, with content-type: {JSON}.")
+        raise Refusal(415, f"a body of type {ask.content[:60]}", hint=f"Send JSON, with content-type: {JSON}.")
     if counted(ask.body, limits.values) > limits.values:
-        raise Refused(400, f"a body of more than {limits.values:,} keys and values", hint="Send it in parts.")
+        raise Refusal(400, f"a body of more than {limits.values:,} keys and values", hint="Send it in parts.")
     try:
         return orjson.loads(ask.body)
     except orjson.JSONDecodeError as error:
-        raise Refused(400, f"the body is not JSON: {error.msg} at character {error.pos}", hint="Send JSON.") from None
+        raise Refusal(400, f"the body is not JSON: {error.msg} at character {error.pos}", hint="Send JSON.") from None
 
 
 def counted(body: bytes, most: float = math.inf) -> int:
@@ -405,4 +405,4 @@ def failure(error: BaseException) -> Reply:
     places = [f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)]
     with contextlib.suppress(OSError, ValueError):  # whoever read the log has closed it
         print(f"unmask serve: {type(error).__name__} at " + " < ".join(reversed(places)), file=sys.stderr, flush=True)
-    return Reply.of(Refused(500, f"the server failed: {type(error).__name__}", hint="Its log says where."))
+    return Reply.of(Refusal(500, f"the server failed: {type(error).__name__}", hint="Its log says where."))

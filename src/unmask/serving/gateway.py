@@ -13,7 +13,7 @@ import orjson
 
 from unmask.serving.engine import PROBE, Ask, Reply
 from unmask.serving.keys import Keys, check_origin
-from unmask.serving.limits import Limits, Refused
+from unmask.serving.limits import Limits, Refusal
 from unmask.serving.metrics import Metrics
 
 Scope = MutableMapping[str, Any]
@@ -86,14 +86,14 @@ class Gateway:
             sent.append(Ask(model, PROBE, b"", "", until, tag=self.loop.create_future()))
             send(sent[-1])
         await asyncio.wait([ask.tag for ask in sent], timeout=self.limits.ready)
-        late = Reply.of(Refused(504, f"no answer within {self.limits.ready:g} s"))
+        late = Reply.of(Refusal(504, f"no answer within {self.limits.ready:g} s"))
         found = {reply.status: reply for reply in (ask.tag.result() if ask.tag.done() else late for ask in sent)}
         for ask in sent:
             if not ask.tag.done():
                 self.backend.forget(ask)
         if found.keys() & {500, 504} or found.keys() <= {503}:  # 503: a process died; others may be there
             what = orjson.loads(found[max(found)].body)["error"]["what"]
-            raise Refused(503, f"{model}: {what}", hint="Ask again later, or another server.", wait=1)
+            raise Refusal(503, f"{model}: {what}", hint="Ask again later, or another server.", wait=1)
 
     async def answer(self, model: str, action: str, receive: Receive, headers: Mapping[bytes, bytes]) -> Reply:
         """Read a request, have it answered, and count it.
@@ -123,16 +123,16 @@ class Gateway:
                 self.held_bytes -= held.size
             status = reply.status
             return reply
-        except Refused as refused:
+        except Refusal as refused:
             status = refused.status
             raise
         finally:
             self.metrics.request(ask.model, action, status, time.perf_counter() - began)
 
-    def _too_many(self) -> Refused:
+    def _too_many(self) -> Refusal:
         """There is room again, about, when those that wait are answered at the rate so far."""
         wait = min(60.0, 1.0 + self.metrics.waiting * self.metrics.mean_seconds())
-        return Refused(429, f"{self.metrics.waiting} requests are waiting", hint="Ask again later.", wait=wait)
+        return Refusal(429, f"{self.metrics.waiting} requests are waiting", hint="Ask again later.", wait=wait)
 
     async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, held: Held) -> bytes:
         length = headers.get(b"content-length", b"0")
@@ -156,12 +156,12 @@ class Gateway:
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
         except TimeoutError:
-            raise Refused(
+            raise Refusal(
                 408, f"the request had not arrived whole after {self.limits.receive:g} s", hint="Send it faster."
             ) from None
 
-    def _too_large(self) -> Refused:
-        return Refused(413, f"a body of more than {self.limits.body:,} bytes", hint="Send it in parts.")
+    def _too_large(self) -> Refusal:
+        return Refusal(413, f"a body of more than {self.limits.body:,} bytes", hint="Send it in parts.")
 
     async def _reply(self, ask: Ask, receive: Receive) -> Reply:
         loop = self.loop
@@ -213,7 +213,7 @@ def _resolve(done: list[tuple[Ask, Reply]]) -> None:
 
 def _late(future: asyncio.Future[Reply], seconds: float) -> None:
     if not future.done():
-        future.set_exception(Refused(504, f"no answer within {seconds:g} s", hint="Ask for less, or later."))
+        future.set_exception(Refusal(504, f"no answer within {seconds:g} s", hint="Ask for less, or later."))
 
 
 async def _until_disconnected(receive: Receive, future: asyncio.Future[Reply]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unmask.errors import UserError
-from unmask.serving.limits import Refused
+from unmask.serving.limits import Refusal
 
 SHORTEST = 16
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -45,7 +45,7 @@ class Keys:
         for known in self._digests:
             right |= hmac.compare_digest(given, known)
         if not right or kind.lower() != b"bearer":
-            raise Refused(
+            raise Refusal(
                 401, "no key, or one that is not known here", hint="Send the header 'Authorization: Bearer KEY'."
             )
 
@@ -69,7 +69,7 @@ def check_origin(headers: Mapping[bytes, bytes], *, own: str, allowed: Sequence[
     name = _without_port(host)
     known = {*LOOPBACK, own.lower(), *(_without_port(_host(one)).lower() for one in allowed)}
     if host and not {name, "*"} & known and not _is_address(name):
-        raise Refused(
+        raise Refusal(
             403,
             f"asked as {name[:60]!r}",
             hint="Ask it by its address. Behind a proxy, or under another name, whoever starts it names that origin as "
@@ -77,7 +77,7 @@ def check_origin(headers: Mapping[bytes, bytes], *, own: str, allowed: Sequence[
         )
     origin = headers.get(b"origin")
     if origin is not None and _host(page := origin.decode("latin-1")) != host and not {"*", page} & set(allowed):
-        raise Refused(
+        raise Refusal(
             403,
             "asked by a page of another origin",
             hint="Whoever starts the server names the origins that may ask.",

@@ -55,7 +55,7 @@ class Limits:
         return 4 * self.slots
 
 
-class Refused(UserError):
+class Refusal(UserError):
     """A request that the server does not answer as asked.
 
     Args:
@@ -96,4 +96,4 @@ def in_words_of_tei(error: Mapping[str, Any]) -> dict[str, Any]:
 
 def status_of(error: UserError) -> int:
     """400 for what a person sent, unless the error says otherwise."""
-    return error.status if isinstance(error, Refused) else 400
+    return error.status if isinstance(error, Refusal) else 400

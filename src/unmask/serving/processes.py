@@ -31,7 +31,7 @@ from typing import Any
 from unmask.errors import UserError
 from unmask.serving.engine import NAMED_IN_BODY, PROBE, Ask, Reply
 from unmask.serving.gateway import Gateway
-from unmask.serving.limits import Refused
+from unmask.serving.limits import Refusal
 
 MODEL_KEY = re.compile(rb'"model"\s*:\s*"([^"\\]+)"')
 LONGEST_PAUSE = 30.0
@@ -165,7 +165,7 @@ class Fleet:
 
     def refuse(self, asks: Sequence[Ask], what: str) -> None:
         """Say of requests that no process answers them."""
-        error = Refused(503, what, hint="Ask again.", wait=1)
+        error = Refusal(503, what, hint="Ask again.", wait=1)
         self.gateway.deliver([(ask, Reply.of(error)) for ask in asks])
 
     def paths(self, model: str) -> Sequence[Callable[[Ask], object]]:

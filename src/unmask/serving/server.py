@@ -19,7 +19,7 @@ import uvicorn
 from unmask.serving.application import application
 from unmask.serving.engine import Reply
 from unmask.serving.gateway import Gateway
-from unmask.serving.limits import Limits, Refused
+from unmask.serving.limits import Limits, Refusal
 
 ROUND_TRIP = 0.2
 """Seconds that handshakes which have begun get to end."""
@@ -190,7 +190,7 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
             if idle:
                 min(idle, key=lambda one: (one.cycle is not None, one._last)).transport.abort()
             else:
-                self._refuse(Refused(503, crowded, hint="Ask again later.", wait=1))
+                self._refuse(Refusal(503, crowded, hint="Ask again later.", wait=1))
 
         def connection_lost(self, error: Exception | None) -> None:
             self._watch.cancel()
@@ -205,7 +205,7 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
             if not self._idle():
                 self._bytes = 0
             elif self._bytes > limits.headers and not self.transport.is_closing():
-                self._refuse(Refused(431, f"headers of more than {limits.headers:,} bytes", hint="Send fewer."))
+                self._refuse(Refusal(431, f"headers of more than {limits.headers:,} bytes", hint="Send fewer."))
 
         def _idle(self) -> bool:
             """Whether no request is being read or answered: what comes is a line of request, or headers."""
@@ -216,7 +216,7 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
                 return
             began = self._bytes or self.cycle is None  # a request has begun, or the first one is awaited
             if self._idle() and began and self.loop.time() - self._last > limits.receive:
-                self._refuse(Refused(408, f"no request within {limits.receive:g} s", hint="Send it faster."))
+                self._refuse(Refusal(408, f"no request within {limits.receive:g} s", hint="Send it faster."))
                 return
             self._watch = self.loop.call_later(pause, self._look)
 
@@ -233,9 +233,9 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         def send_400_response(self, message: str) -> None:
             """What the parser cannot read is said as everything else is."""
-            self._refuse(Refused(400, "not a request of HTTP/1.1", hint="Send one."))
+            self._refuse(Refusal(400, "not a request of HTTP/1.1", hint="Send one."))
 
-        def _refuse(self, error: Refused) -> None:
+        def _refuse(self, error: Refusal) -> None:
             body = Reply.of(error).body
             head = f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)

@@ -114,7 +114,7 @@ class Text(Shape):
 
 
 @dataclass(frozen=True)
-class Number(Shape):
+class NumberShape(Shape):
     """A number from `low` to `high`, both included."""
 
     low: float = -math.inf

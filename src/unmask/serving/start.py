@@ -119,14 +119,14 @@ def _processes(
 
 def _here(gateway: Gateway, models: Mapping[str, str], options: Mapping[str, Any]) -> tuple[Backend, Mapping[str, Any]]:
     """The models in this process."""
-    from unmask.serving.engine import Engine
+    from unmask.serving.engine import ServingEngine
     from unmask.serving.models import load_served, without_collection
 
     with without_collection():
         import unmask.serving.server  # noqa: F401 (what is not installed is said before the models are loaded)
 
         served = load_served(models, gateway.limits, device=options["device"], precision=options["precision"])
-    engine = Engine(served, gateway.deliver, gateway.limits, gateway.metrics, threads=options["threads"])
+    engine = ServingEngine(served, gateway.deliver, gateway.limits, gateway.metrics, threads=options["threads"])
     return engine, {name: one.described() for name, one in served.items()}
 
 

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.serving.engine import Ask, Engine, Reply
+from unmask.serving.engine import Ask, Reply, ServingEngine
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import check_contents, contents, load_served, without_collection
 from unmask.serving.verbs import Served
@@ -113,7 +113,7 @@ def answer(pipe: Connection, served: Mapping[str, Served], settings: Mapping[str
             pending.pop(ask.tag, None)
         send(("done", [(ask.tag, ask.model, reply) for ask, reply in done]))
 
-    engine = Engine(served, deliver, settings["limits"], Sent(send), threads=settings["threads"])
+    engine = ServingEngine(served, deliver, settings["limits"], Sent(send), threads=settings["threads"])
     try:
         while (message := pipe.recv()) is not None:
             if message[0] == "forget":

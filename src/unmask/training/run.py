@@ -78,10 +78,10 @@ def run(
                 + (f", or set {setting('patience', None)}." if settings.patience is not None else "."),
             )
         keep_freed_memory()
-        return Run(job, out, settings, resume=resume, console=console).train(trackers=trackers, save=save)
+        return TrainingRun(job, out, settings, resume=resume, console=console).train(trackers=trackers, save=save)
 
 
-class Run:
+class TrainingRun:
     """A training run, ready to go on from its first step or from where it was.
 
     Attributes:
@@ -331,9 +331,9 @@ def make_engine(job: Job, settings: TrainSettings, compute: Compute, folder: Pat
         return Whole(job, settings, compute, folder)
     if settings.compile:
         raise UserError("compile=true with shard=full", hint=f"Take one of them, such as {setting('shard', 'none')}.")
-    from unmask.training.shards import Shards
+    from unmask.training.shards import ShardedModel
 
-    return Shards(job, settings, compute, folder)
+    return ShardedModel(job, settings, compute, folder)
 
 
 class CheckpointPace:

@@ -36,7 +36,7 @@ PATIENCE = datetime.timedelta(days=1)
 """How long the processes wait for each other's files of a checkpoint: a slow disk is no reason to end a run."""
 
 
-class Shards(Whole):
+class ShardedModel(Whole):
     """Every process holds a share of the model and of the optimiser; see `Whole`.
 
     Attributes:

@@ -15,7 +15,7 @@ from event_data import DAY, shard, table
 from unmask.errors import UserError
 from unmask.modalities.events.recipes import EventSettings, with_overrides
 from unmask.modalities.events.records import columns, parquet
-from unmask.modalities.events.records.columns import Store
+from unmask.modalities.events.records.columns import EventStore
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Events, read_meds
 from unmask.modalities.events.records.vocabulary import Vocabulary
@@ -41,8 +41,8 @@ def meds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "meds"
 
 
-def disk(folder: Path, said: list[str] | None = None) -> Store:
-    return Store(folder=folder, most=0, say=lambda text: (said if said is not None else []).append(text))
+def disk(folder: Path, said: list[str] | None = None) -> EventStore:
+    return EventStore(folder=folder, most=0, say=lambda text: (said if said is not None else []).append(text))
 
 
 def equal(one: Events, two: Events) -> None:

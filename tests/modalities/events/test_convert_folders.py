@@ -15,7 +15,7 @@ from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.sources.convert import convert
 from unmask.modalities.events.sources.fhir_kinds import KINDS
 from unmask.modalities.events.sources.folders import FOLDERS
-from unmask.modalities.events.sources.tables import Event, Table
+from unmask.modalities.events.sources.tables import Event, SourceTable
 
 DEAD = "subject_id,gender,anchor_age,anchor_year,dod\n1,F,50,2150,2150-01-05"
 STAY = (
@@ -500,7 +500,7 @@ def when_known() -> Iterator[tuple[str, str, str, str]]:
                 yield folder.name, table.name, event.codes[0].split("//")[0], _known_at(event, table)
 
 
-def _known_at(event: Event, table: Table) -> str:
+def _known_at(event: Event, table: SourceTable) -> str:
     if not event.times:
         return "no time: a static fact"
     columns = ", ".join(f"{name} (a date)" if name in table.dates else name for name in event.times)

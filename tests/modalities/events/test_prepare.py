@@ -18,7 +18,7 @@ from unmask import events, text
 from unmask.errors import UserError
 from unmask.modalities.events.network.prepare import open_prepared
 from unmask.modalities.events.recipes import EventSettings, with_overrides
-from unmask.modalities.events.records.columns import Store
+from unmask.modalities.events.records.columns import EventStore
 from unmask.modalities.events.records.meds import read_meds
 from unmask.modalities.events.records.vocabulary import Vocabulary
 from unmask.modalities.events.uses.pretrain import split, subjects_to_learn_from
@@ -59,7 +59,7 @@ def test_what_is_prepared_is_what_pretrain_reads(meds: Path, tmp_path: Path, mon
     found = events.prepare(meds, tmp_path / "one", settings=SETTINGS, workers=1)
     events.prepare(meds, tmp_path / "two", settings=SETTINGS, workers=2, engine=engine)
     assert files(tmp_path / "one") == files(tmp_path / "two")
-    here = read_meds(meds, store=Store(folder=tmp_path / "store", most=0))
+    here = read_meds(meds, store=EventStore(folder=tmp_path / "store", most=0))
     there, vocabulary, seed = open_prepared(tmp_path / "one", SETTINGS)
     for name in ("subjects", "offsets", "time", "code", "value", "visit", "splits"):
         np.testing.assert_array_equal(getattr(here, name), getattr(there, name), err_msg=name)

@@ -180,10 +180,10 @@ def test_a_set_that_is_not_in_memory_reads_as_one_that_is(tmp_path, kept):
     files = photos(tmp_path / "p")
     Path(files[8]).write_bytes(Path(files[8]).read_bytes()[:300])
     from unmask.modalities.images.network.features import settled
-    from unmask.modalities.images.reading.shards import Store
+    from unmask.modalities.images.reading.shards import PictureStore
 
     whole = read(tmp_path / "p")
-    found = read(tmp_path / "p", Store(folder=tmp_path / "s" if kept == "disk" else None, most=0))
+    found = read(tmp_path / "p", PictureStore(folder=tmp_path / "s" if kept == "disk" else None, most=0))
     assert not isinstance(found.pixels, np.ndarray)
     pixels = found.pixels[:]
     there = settled(found)
@@ -220,7 +220,7 @@ def test_streamed_embeddings_and_labels_are_those_from_memory(tmp_path, monkeypa
     from unmask.modalities.images.classify import classifier
     from unmask.modalities.images.network.build import codec_config, new_model
     from unmask.modalities.images.network.folder import ImageFolder
-    from unmask.modalities.images.reading.shards import Store
+    from unmask.modalities.images.reading.shards import PictureStore
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
     from unmask.modalities.images.uses import model as rooms
 
@@ -231,7 +231,7 @@ def test_streamed_embeddings_and_labels_are_those_from_memory(tmp_path, monkeypa
     model = rooms.ImageModel(ImageFolder(model=made, depth="uint8"), torch.device("cpu"), "fp32")
     whole = model.embed(str(tmp_path / "p"))
     scores = model.evaluate(str(tmp_path / "p"), most=10)
-    monkeypatch.setattr(rooms, "PASSING", Store(folder=None, most=0))
+    monkeypatch.setattr(rooms, "PASSING", PictureStore(folder=None, most=0))
     monkeypatch.setattr(rooms, "inference_rows", lambda _: 7)
     found = model.read(str(tmp_path / "p"), store=rooms.PASSING)
     streamed = model.embed(found)

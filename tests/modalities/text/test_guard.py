@@ -10,7 +10,7 @@ import unmask
 from commands import run
 from unmask.errors import UserError
 from unmask.modalities.text.network.held_out_search import (
-    Verdict,
+    SearchVerdict,
     gains,
     halves,
     held_out_search,
@@ -22,7 +22,7 @@ from unmask.modalities.text.network.held_out_search import (
 from unmask.modalities.text.network.pretrain import pretrain
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding, embedding_settings
-from unmask.training.run import Run
+from unmask.training.run import TrainingRun
 
 TINY = {"width": 32, "layers": 2, "heads": 2, "vocabulary": 400, "slots": 32, "batch_slots": 512, "steps": 2}
 SHORT = {
@@ -136,16 +136,16 @@ def test_a_guarded_run_goes_on_bit_for_bit(base, corpus, tmp_path):
 def test_the_untrained_weights_are_the_best_until_a_look_is_better(better, corpus, tmp_path, monkeypatch):
     """Killed before the first look, and resumed: what was kept is still the start."""
     start, _ = better
-    evaluated = Run._evaluate
+    evaluated = TrainingRun._evaluate
 
     def end(self, progress):
         raise KeyboardInterrupt
 
     harm = embedding_settings({**SHORT, "learning_rate": 0.5, "clip": "none", "checkpoint_every": 1, "steps": 30})
-    monkeypatch.setattr(Run, "_evaluate", end)
+    monkeypatch.setattr(TrainingRun, "_evaluate", end)
     with pytest.raises(KeyboardInterrupt):
         adapt_embedding(start, corpus, tmp_path / "out", settings=harm, console=False)
-    monkeypatch.setattr(Run, "_evaluate", evaluated)
+    monkeypatch.setattr(TrainingRun, "_evaluate", evaluated)
     found = adapt_embedding(start, corpus, tmp_path / "out", settings=harm, resume=True, console=False)
     assert found.run.result.kept_step == 0
     assert found.verdict.share == 0
@@ -219,10 +219,10 @@ def test_ties_go_against_the_right_one():
 
 def test_words_that_find_more_are_named():
     first, last = np.zeros(40, int), np.full(40, 20)
-    lines = Verdict(share=1.0, before=last, after=np.ones(40, int), by_words=first).lines("out")
+    lines = SearchVerdict(share=1.0, before=last, after=np.ones(40, int), by_words=first).lines("out")
     assert lines[0].startswith("adaptation helped")
     assert "TF-IDF) find more: 1.000 beside 0.631" in lines[1]
-    lines = Verdict(share=0.0, before=first, after=first, by_words=last).lines("out")
+    lines = SearchVerdict(share=0.0, before=first, after=first, by_words=last).lines("out")
     assert "no state of the training was better" in lines[0]
     assert lines[2] == "counts of words (TF-IDF): 0.000"
 

@@ -9,7 +9,7 @@ from unmask.cli.common import Result, on_stderr, overrides, run_lines, with_reci
 
 
 def pretrain(
-    flags: options.Run,
+    flags: options.RunOptions,
     data: str = typer.Argument(
         ..., help="MEDS folder: data/*.parquet with subject_id, time, code, numeric_value; or what prepare made."
     ),

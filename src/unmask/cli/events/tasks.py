@@ -9,7 +9,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, overrides
-from unmask.cli.events.uses import Loading, interval_text, odd_points, outside_line, result_lines
+from unmask.cli.events.uses import EventLoading, interval_text, odd_points, outside_line, result_lines
 from unmask.errors import UserError, suggest
 from unmask.files import check_results
 
@@ -98,7 +98,7 @@ def _visit_lines(found: dict[str, Any]) -> list[str]:
 
 
 def predict(
-    use: Loading,
+    use: EventLoading,
     model: options.Tuned,
     data: str = typer.Argument(..., help="MEDS folder."),
     out: str = typer.Option(..., help="Where the predictions go, .parquet."),

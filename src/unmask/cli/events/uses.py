@@ -19,7 +19,7 @@ SHOWN_ROWS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading(options.Loading):
+class EventLoading(options.Loading):
     """How a model of patient events is loaded: one that refuses data with more unknown codes."""
 
     most_unknown: float = options.flag(
@@ -38,7 +38,7 @@ class Loading(options.Loading):
 
 
 def fill(
-    use: Loading,
+    use: EventLoading,
     model: options.Model,
     data: str = typer.Argument(..., help="MEDS folder."),
     out: str = typer.Option(None, help="Parquet to write."),
@@ -65,7 +65,7 @@ def fill(
 
 
 def score(
-    use: Loading,
+    use: EventLoading,
     model: options.Model,
     data: str = typer.Argument(..., help="MEDS folder."),
     by: str = typer.Option("patient", help="One row per patient, visit or event."),
@@ -96,7 +96,7 @@ def score(
 
 
 def embed(
-    use: Loading,
+    use: EventLoading,
     model: options.Model,
     data: str = typer.Argument(..., help="MEDS folder."),
     out: str = typer.Option(..., help=".parquet with the ids, or .npy, with the ids beside it."),
@@ -134,7 +134,7 @@ def embed(
 
 
 def evaluate(
-    use: Loading,
+    use: EventLoading,
     model: options.Model,
     data: list[str] = typer.Argument(..., help="MEDS folder."),
     labels: str = typer.Option(None, help="MEDS task folder."),
@@ -161,7 +161,7 @@ def evaluate(
 
 
 def ask(
-    use: Loading,
+    use: EventLoading,
     model: options.Model,
     data: str = typer.Argument(..., help="MEDS folder."),
     questions: list[str] = typer.Argument(

@@ -9,7 +9,7 @@ from unmask.cli.common import Result, run_lines, with_recipe
 
 
 def pretrain(
-    flags: options.Run,
+    flags: options.RunOptions,
     data: list[str] = typer.Argument(
         ..., help="A folder of pictures (class folders or flat), files, .npy, .npz, .idx.gz, .parquet or hf:NAME."
     ),

@@ -15,7 +15,7 @@ from unmask.writing import write_json_lines
 
 
 def finetune(
-    flags: options.Run,
+    flags: options.RunOptions,
     task: str = typer.Argument(..., help="classify."),
     model: str = typer.Argument(..., help="Model folder or hub name."),
     data: str = typer.Argument(..., help="Class folders of pictures, or a table of files and labels."),

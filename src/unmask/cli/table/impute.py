@@ -11,7 +11,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, on_stderr
-from unmask.cli.table.reading import Reading, note_lines, numbered, table_model, warned_of
+from unmask.cli.table.reading import TableReading, note_lines, numbered, table_model, warned_of
 from unmask.errors import UserError, option
 from unmask.files import check_results
 
@@ -62,7 +62,7 @@ class Proper:
 def impute(
     filling: Filling,
     fitting: Proper,
-    reading: Reading,
+    reading: TableReading,
     model: str = typer.Argument(..., help="A model folder; with --proper the table itself, if there is no model."),
     table: str = typer.Argument(None, help="A .csv, .tsv or .parquet file; unknown columns pass through."),
     out: str = typer.Option(..., help="Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
@@ -99,7 +99,7 @@ def _given(group: Any) -> list[str]:
 
 def impute_table(
     filling: Filling,
-    reading: Reading,
+    reading: TableReading,
     model: str,
     table: str,
     out: str,
@@ -167,7 +167,7 @@ def impute_table(
 
 def impute_properly(
     fitting: Proper,
-    reading: Reading,
+    reading: TableReading,
     model: str,
     table: str | None,
     out: str,

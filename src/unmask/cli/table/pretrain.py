@@ -8,12 +8,12 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, overrides
-from unmask.cli.table.reading import Reading
+from unmask.cli.table.reading import TableReading
 from unmask.errors import UserError
 
 
 def pretrain(
-    reading: Reading,
+    reading: TableReading,
     data: str = typer.Argument(..., help="A .csv, .tsv or .parquet file, missing cells empty."),
     out: str = typer.Option(..., help="Run folder."),
     duration: str = typer.Option(None, help="Column of follow-up times; with --event."),

@@ -19,7 +19,7 @@ from unmask.files import check_results
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class TableReading:
     """How the file of a table is read."""
 
     missing: list[str] = flag([], "A further spelling of a missing value, e.g. -9; may be repeated.")
@@ -104,7 +104,7 @@ def warned_of() -> Iterator[list[str]]:
 
 
 def describe(
-    reading: Reading,
+    reading: TableReading,
     table: str = typer.Argument(..., help="A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat."),
     out: str = typer.Option(None, help="Also write the dictionary as an HTML page here."),
     schema_out: str = typer.Option(None, help="Also write a schema to edit here (TOML), for pretrain table --schema."),

@@ -11,7 +11,7 @@ import typer
 from unmask.cli import options
 from unmask.cli.common import Result, embedded, scores
 from unmask.cli.table.impute import Filling, impute_table
-from unmask.cli.table.reading import Reading, table_model, warned_of
+from unmask.cli.table.reading import TableReading, table_model, warned_of
 from unmask.errors import UserError
 from unmask.files import check_results
 
@@ -29,11 +29,11 @@ def fill(
     """Fill the missing cells of a table; `unmask impute` has all the options for it."""
     if out is None:
         raise UserError("fill of a table without --out", hint="Say where to write it.")
-    return impute_table(Filling(draws=draws), Reading(), model, table, out, seed=seed)
+    return impute_table(Filling(draws=draws), TableReading(), model, table, out, seed=seed)
 
 
 def score(
-    reading: Reading,
+    reading: TableReading,
     model: options.Model,
     table: str = typer.Argument(..., help="A table."),
     absent: options.Absent = "",
@@ -74,7 +74,7 @@ def embed(
 
 
 def evaluate(
-    reading: Reading,
+    reading: TableReading,
     model: options.Model,
     data: list[str] = typer.Argument(..., help="Real rows to compare with, then the training rows if you have them."),
     rows: int = typer.Option(None, help="Synthetic rows to compare, default as many as real ones."),
@@ -148,7 +148,7 @@ def _drawn(model: str, rows: int, out: str, escape_formulas: bool, **chosen: Any
 
 
 def augment(
-    reading: Reading,
+    reading: TableReading,
     model: options.Model,
     table: str = typer.Argument(..., help="The training part, which the model was fitted on."),
     where: list[str] = typer.Option(..., help='The stratum, e.g. "sex == 0".'),

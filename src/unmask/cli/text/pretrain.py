@@ -10,7 +10,7 @@ from unmask.errors import UserError, check_choice, option
 
 
 def pretrain(
-    flags: options.Run,
+    flags: options.RunOptions,
     data: list[str] = typer.Argument(
         ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz), URLs, hf:NAME; or what prepare made."
     ),
@@ -40,7 +40,7 @@ def pretrain(
 
 
 def adapt(
-    flags: options.Run,
+    flags: options.RunOptions,
     model: options.Model,
     data: list[str] = typer.Argument(..., help="Domain text: files, folders, globs."),
     out: str = typer.Option(..., help="Folder of the adapted model."),

@@ -65,7 +65,7 @@ def _is_collection(data: str) -> bool:
 
 
 def finetune(
-    flags: options.Run,
+    flags: options.RunOptions,
     task: str = typer.Argument(..., help="classify, tag, answer or similarity."),
     model: str = typer.Argument(..., help="Model folder or hub name."),
     train: str = typer.Argument(..., help="Labelled texts: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),

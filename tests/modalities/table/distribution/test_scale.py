@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, fit_factors
-from unmask.modalities.table.distribution.scale import Scale, fit_scale
+from unmask.modalities.table.distribution.scale import BinScale, fit_scale
 
 VALUES = st.lists(
     st.one_of(st.integers(-5, 5).map(float), st.floats(-1e6, 1e6, allow_nan=False).map(lambda v: round(v, 3))),
@@ -31,7 +31,7 @@ def test_any_values(values: list[float]):
     assert (np.diff(z[order]) >= -1e-9).all()
     assert scale.edge[0] == 0
     assert scale.edge[-1] == pytest.approx(1)
-    again = Scale.from_dict(scale.to_dict())
+    again = BinScale.from_dict(scale.to_dict())
     assert np.array_equal(again.encode(x)[1], z)
 
 

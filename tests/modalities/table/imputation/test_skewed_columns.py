@@ -7,7 +7,7 @@ from scipy import stats
 
 from unmask.modalities.table.imputation.multiple import MultipleImputation
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level
-from unmask.modalities.table.imputation.scales import Scale, best_scale, draw_scale
+from unmask.modalities.table.imputation.scales import MonotoneScale, best_scale, draw_scale
 from unmask.modalities.table.imputation.smcfcs import _drawn, _Latent
 
 SQUARE = "y ~ x + I(x**2) + z"
@@ -71,7 +71,7 @@ def test_many_zeros_are_drawn_as_such_and_the_rest_on_their_scale():
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_scale_goes_there_and_back_and_its_slope_is_that(power, sign):
     x = np.linspace(1.5, 9.0, 40)
-    scale = Scale(end=0.0 if sign > 0 else 10.0, sign=sign, power=power, unit=3.0)
+    scale = MonotoneScale(end=0.0 if sign > 0 else 10.0, sign=sign, power=power, unit=3.0)
     z = scale.to(x)
     assert (np.diff(z) > 0).all()
     assert scale.back(z) == pytest.approx(x)

@@ -48,7 +48,7 @@ CLOSING = re.compile(r"(_END|DISCHARGE)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """What one check saw: a sentence with figures, what to do about it, and under `columns` and `rows` the codes (or
     patients) concerned, those most so first, `SHOWN` at most. The level is "warning" or "note"."""
 
@@ -65,7 +65,7 @@ class Finding:
         return {"check": self.check, "level": self.level, "sentence": self.sentence, "todo": self.todo, "rows": rows}
 
 
-class Block(NamedTuple):
+class EventBlock(NamedTuple):
     """Some whole subjects' events: number of each one's subject, time, code and value, and where they stand."""
 
     subject: np.ndarray
@@ -75,12 +75,12 @@ class Block(NamedTuple):
     here: slice
 
 
-def block_of(events: Events, owners: slice, here: slice) -> Block:
+def block_of(events: Events, owners: slice, here: slice) -> EventBlock:
     """The events `here` of the subjects `owners`, as `Events.blocks` gives both."""
-    return Block(events.owner(owners), events.time[here], events.code[here], events.value[here], here)
+    return EventBlock(events.owner(owners), events.time[here], events.code[here], events.value[here], here)
 
 
-def blocks(events: Events) -> Iterator[Block]:
+def blocks(events: Events) -> Iterator[EventBlock]:
     """All events, about a million at a time, so that memory does not grow with their number."""
     parts = counted(events.blocks(), len(events), lambda both: both[0].stop - both[0].start)
     return (block_of(events, *both) for both in parts)
@@ -102,7 +102,7 @@ class Tally:
     def __post_init__(self) -> None:
         self.count = np.zeros(self.codes, np.int64)
 
-    def add(self, block: Block, hit: np.ndarray) -> None:
+    def add(self, block: EventBlock, hit: np.ndarray) -> None:
         """The events of a block that are hit: booleans, or numbers within it."""
         code = block.code[hit]
         self.events += len(code)
@@ -110,7 +110,7 @@ class Tally:
         self.count += np.bincount(code, minlength=self.codes)
 
 
-def _first(block: Block, chosen: np.ndarray) -> np.ndarray:
+def _first(block: EventBlock, chosen: np.ndarray) -> np.ndarray:
     """(events,) time of the first chosen event of each one's subject, the largest number where there is none."""
     number = block.subject - block.subject[0]
     first = np.full(int(number[-1]) + 1, LATEST)
@@ -118,7 +118,7 @@ def _first(block: Block, chosen: np.ndarray) -> np.ndarray:
     return first[number]
 
 
-def midnights(events: Events) -> Iterator[Finding]:
+def midnights(events: Events) -> Iterator[AuditFinding]:
     """Codes whose events stand at midnight: dates taken for times, visible up to a day before they happened. A
     subject's first time stamp does not count: records are often counted from a nominal midnight."""
     birth, counted, night = events.begins(BIRTH), Tally(len(events.codes)), Tally(len(events.codes))
@@ -137,7 +137,7 @@ def midnights(events: Events) -> Iterator[Finding]:
         if whole >= 0.9
         else f"{len(hit)} codes stand at 00:00:00 in half of their {int(counted.count[hit].sum()):,} events or more"
     )
-    yield Finding(
+    yield AuditFinding(
         check="midnight",
         level="warning",
         sentence=what + "; what happened later that day is known from its start.",
@@ -151,7 +151,7 @@ def midnights(events: Events) -> Iterator[Finding]:
     )
 
 
-def after_death(events: Events) -> Iterator[Finding]:
+def after_death(events: Events) -> Iterator[AuditFinding]:
     """Events behind a death, and deaths at midnight that stand before events of their day."""
     death = events.begins(DEATH)
     if not death.any():
@@ -169,7 +169,7 @@ def after_death(events: Events) -> Iterator[Finding]:
         late.add(block, behind & ~midnight & (block.time - died > DAY))
         dead.add(block, die)
     if same_day.events:
-        yield Finding(
+        yield AuditFinding(
             check="death before its time",
             level="warning",
             sentence=f"{same_day.subjects:,} subjects die at 00:00:00 and have {same_day.events:,} events "
@@ -178,7 +178,7 @@ def after_death(events: Events) -> Iterator[Finding]:
             **most_frequent(events, same_day.count),
         )
     if rest.events:
-        yield Finding(
+        yield AuditFinding(
             check="after death",
             level="note",
             sentence=f"{rest.events:,} events of {rest.subjects:,} of the {dead.subjects:,} "
@@ -188,7 +188,7 @@ def after_death(events: Events) -> Iterator[Finding]:
         )
 
 
-def several_deaths(events: Events) -> Iterator[Finding]:
+def several_deaths(events: Events) -> Iterator[AuditFinding]:
     """Subjects who die at two times or more: two people under one id, or one date that is wrong."""
     death, rows = events.begins(DEATH), list[tuple[Any, ...]]()
     for block in blocks(events):
@@ -199,7 +199,7 @@ def several_deaths(events: Events) -> Iterator[Finding]:
             days = (day_of(when[k]) for k in (first[i], first[i] + times[i] - 1))
             rows.append((int(events.subjects[subject[i]]), int(times[i]), *days))
     if rows:
-        yield Finding(
+        yield AuditFinding(
             check="several deaths",
             level="warning",
             sentence=f"{len(rows):,} subjects die more than once, at different times; everything here takes the first.",
@@ -209,7 +209,7 @@ def several_deaths(events: Events) -> Iterator[Finding]:
         )
 
 
-def without_time(events: Events) -> Iterator[Finding]:
+def without_time(events: Events) -> Iterator[AuditFinding]:
     """Codes whose events have a time in some rows and none in others, and deaths without one: known from the start."""
     static, timed = Tally(len(events.codes)), Tally(len(events.codes))
     for block in blocks(events):
@@ -222,7 +222,7 @@ def without_time(events: Events) -> Iterator[Finding]:
     deaths = int(static.count[dead].sum())
     with_deaths = f", {deaths:,} of them deaths" if deaths else " that have one in other rows"
     what = f"{int(count.sum()):,} events of {int((count > 0).sum())} codes have no time{with_deaths}"
-    yield Finding(
+    yield AuditFinding(
         check="facts without a time",
         level="warning",
         sentence=f"{what}: they count as known from the start, before they happened.",
@@ -237,7 +237,7 @@ def without_time(events: Events) -> Iterator[Finding]:
     )
 
 
-def before_birth(events: Events) -> Iterator[Finding]:
+def before_birth(events: Events) -> Iterator[AuditFinding]:
     """Events before their subject's birth (the last one, where it has several)."""
     birth, early = events.begins(BIRTH), Tally(len(events.codes))
     rows: list[tuple[Any, ...]] = []
@@ -254,7 +254,7 @@ def before_birth(events: Events) -> Iterator[Finding]:
                 code, times = events.codes[block.code[at]], (born[number[at]], block.time[at])
                 rows.append((int(events.subjects[subject]), day_of(times[0]), many, code, day_of(times[1])))
     if early.events:
-        yield Finding(
+        yield AuditFinding(
             check="before birth",
             level="warning",
             sentence=f"{early.events:,} events of {early.subjects:,} of {len(events):,} subjects stand before their "
@@ -271,7 +271,7 @@ def day_of(time: int) -> str:
     return str(np.datetime64(int(time), "us").astype("datetime64[D]"))
 
 
-def dates_for_none(events: Events) -> Iterator[Finding]:
+def dates_for_none(events: Events) -> Iterator[AuditFinding]:
     """Dates that programs write where there is none, and dates after today where half of all are before it (patients
     whose dates were moved live in the future)."""
     days = np.array(NONE_DAYS, "datetime64[us]").astype(np.int64)
@@ -286,7 +286,7 @@ def dates_for_none(events: Events) -> Iterator[Finding]:
         none.add(block, sentinel)
         future.add(block, timed & ~sentinel & (block.time > today))
     if none.events:
-        yield Finding(
+        yield AuditFinding(
             check="dates for none",
             level="warning",
             sentence=f"{none.events:,} events of {none.subjects:,} subjects stand on dates that programs write for "
@@ -297,7 +297,7 @@ def dates_for_none(events: Events) -> Iterator[Finding]:
             rows=none.rows(events),
         )
     if 0 < 2 * future.events <= whole:
-        yield Finding(
+        yield AuditFinding(
             check="dates in the future",
             level="warning",
             sentence=f"{future.events:,} of {whole:,} events, of {future.subjects:,} subjects, stand after today.",
@@ -318,7 +318,7 @@ class _Dates(Tally):
         super().__post_init__()
         self.low, self.high = np.full(self.codes, LATEST), np.full(self.codes, STATIC)
 
-    def add(self, block: Block, hit: np.ndarray) -> None:
+    def add(self, block: EventBlock, hit: np.ndarray) -> None:
         super().add(block, hit)
         np.minimum.at(self.low, block.code[hit], block.time[hit])
         np.maximum.at(self.high, block.code[hit], block.time[hit])
@@ -331,7 +331,7 @@ class _Dates(Tally):
         ]
 
 
-def order(events: Events) -> Iterator[Finding]:
+def order(events: Events) -> Iterator[AuditFinding]:
     """Codes whose place among the rows of a time stamp is constant: an artefact of how the files were written."""
     codes, by_code = len(events.codes), True
     count = np.zeros(codes, np.int64)
@@ -359,7 +359,7 @@ def order(events: Events) -> Iterator[Finding]:
     if not len(hit):
         return
     how = "rows of one time stamp are sorted by code" if by_code else "files were written in a fixed order"
-    yield Finding(
+    yield AuditFinding(
         check="row order",
         level="note",
         sentence=f"{len(hit)} codes stand at nearly the same place always among the rows of their time stamp ({how}): "
@@ -370,7 +370,7 @@ def order(events: Events) -> Iterator[Finding]:
     )
 
 
-def duplicates(events: Events) -> Iterator[Finding]:
+def duplicates(events: Events) -> Iterator[AuditFinding]:
     """Events given twice, and subjects with the same history under two ids."""
     again = Tally(len(events.codes))
     seen: dict[bytes, int] = {}
@@ -396,7 +396,7 @@ def duplicates(events: Events) -> Iterator[Finding]:
                 twins.append((int(events.subjects[other]), int(events.subjects[i])))
     share = again.events / max(1, len(events.time))
     if again.events >= max(1, 0.001 * len(events.time)):
-        yield Finding(
+        yield AuditFinding(
             check="duplicates",
             level="note",
             sentence=f"{again.events:,} events ({share:.1%}) stand there twice, with the same time and value.",
@@ -404,7 +404,7 @@ def duplicates(events: Events) -> Iterator[Finding]:
             **most_frequent(events, again.count, "copies"),
         )
     if twins:
-        yield Finding(
+        yield AuditFinding(
             check="patients twice",
             level="warning",
             sentence=f"{len(twins)} subjects have exactly the events of another one: on two sides of a split they are "
@@ -415,7 +415,7 @@ def duplicates(events: Events) -> Iterator[Finding]:
         )
 
 
-def absurd_values(events: Events) -> Iterator[Finding]:
+def absurd_values(events: Events) -> Iterator[AuditFinding]:
     """Codes whose greatest or least value lies far beyond the others."""
     values, sketch = Tally(len(events.codes)), QuantileSketch(len(events.codes))
     for block in blocks(events):
@@ -425,7 +425,7 @@ def absurd_values(events: Events) -> Iterator[Finding]:
     far = np.maximum(sketch.high - high, low - sketch.low)
     hit = np.flatnonzero((values.count >= VALUES) & (high > low) & (far > FAR * (high - low)))
     if len(hit):
-        yield Finding(
+        yield AuditFinding(
             check="absurd values",
             level="note",
             sentence=f"{len(hit)} codes have values more than {FAR:g} times as far out as their middle 98 % is wide.",
@@ -438,7 +438,7 @@ def absurd_values(events: Events) -> Iterator[Finding]:
         )
 
 
-def code_spellings(events: Events) -> Iterator[Finding]:
+def code_spellings(events: Events) -> Iterator[AuditFinding]:
     """Codes that differ in case or blanks alone, and codes of values with a unit beside the same without one: one
     measurement, of which a question about either sees a part."""
     values, every = Tally(len(events.codes)), Tally(len(events.codes))
@@ -457,7 +457,7 @@ def code_spellings(events: Events) -> Iterator[Finding]:
     found.sort(key=lambda same: -every.count[same].sum())
     if found:
         counted = [[f"{events.codes[i]} ({every.count[i]:,})" for i in same] for same in found[:SHOWN]]
-        yield Finding(
+        yield AuditFinding(
             check="one code spelled in several ways",
             level="warning",
             sentence=f"{len(found)} codes are spelled in several ways: in other case, or with and without a unit.",
@@ -467,7 +467,7 @@ def code_spellings(events: Events) -> Iterator[Finding]:
         )
 
 
-def coded_early(events: Events) -> Iterator[Finding]:
+def coded_early(events: Events) -> Iterator[AuditFinding]:
     """Billing codes at the first moment of encounters that last a day or more: written at the end, dated to
     the start."""
     if events.visit is None:
@@ -482,7 +482,7 @@ def coded_early(events: Events) -> Iterator[Finding]:
         early.add(block, rows[billed & (block.time[rows] == stays.begin[stays.of])])
     if examined < FEWEST or early.events < 0.5 * examined:
         return
-    yield Finding(
+    yield AuditFinding(
         check="coded early",
         level="warning",
         sentence=f"{early.events:,} of {examined:,} diagnoses of encounters of a day or more stand at the encounter's "
@@ -492,7 +492,7 @@ def coded_early(events: Events) -> Iterator[Finding]:
     )
 
 
-def outside_encounters(events: Events) -> Iterator[Finding]:
+def outside_encounters(events: Events) -> Iterator[AuditFinding]:
     """Events more than a day before their encounter's own begin, or after its end: times that are wrong, or results
     that came late."""
     if events.visit is None:
@@ -506,7 +506,7 @@ def outside_encounters(events: Events) -> Iterator[Finding]:
         early.add(block, rows[block.time[rows] < begin[stays.of] - DAY])
         late.add(block, rows[block.time[rows] > end[stays.of] + DAY])
     if early.events:
-        yield Finding(
+        yield AuditFinding(
             check="events outside their encounter",
             level="warning",
             sentence=f"{early.events:,} events of {early.subjects:,} subjects stand more than a day before the "
@@ -516,7 +516,7 @@ def outside_encounters(events: Events) -> Iterator[Finding]:
             **most_frequent(events, early.count),
         )
     if late.events:
-        yield Finding(
+        yield AuditFinding(
             check="events after their encounter",
             level="note",
             sentence=f"{late.events:,} events of {late.subjects:,} subjects stand more than a day after the "

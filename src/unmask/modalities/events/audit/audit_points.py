@@ -25,7 +25,7 @@ from unmask.modalities.events.audit.audit_events import (
     TELLING_AREA,
     TELLS,
     WINDOW,
-    Finding,
+    AuditFinding,
     most_frequent,
     named,
 )
@@ -42,7 +42,7 @@ MOSTLY, TIMES = 0.5, 20
 tells."""
 
 
-def leakage(events: Events, points: Labels) -> Iterator[Finding]:
+def leakage(events: Events, points: Labels) -> Iterator[AuditFinding]:
     """Codes seen within `WINDOW` before the prediction time (and static facts) that alone tell the outcome."""
     label_columns = outcomes(points)
     seen = _Shortly(events=events, label_columns=label_columns)
@@ -53,7 +53,7 @@ def leakage(events: Events, points: Labels) -> Iterator[Finding]:
         rows += seen.telling(name, y) + seen.telling_values(name, y)
     if rows:
         codes = len({row[0] for row in rows})
-        yield Finding(
+        yield AuditFinding(
             check="tells the outcome",
             level="warning",
             sentence=f"{codes} codes of the last 24 hours (or without a time) tell the outcome almost by themselves.",
@@ -181,11 +181,11 @@ def _lower(share: np.ndarray, n: np.ndarray) -> np.ndarray:
     return (centre - z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))) / (1 + z * z / n)
 
 
-def points_after_death(events: Events, points: Labels) -> Iterator[Finding]:
+def points_after_death(events: Events, points: Labels) -> Iterator[AuditFinding]:
     """Points that know of the patient's death."""
     late = after_death(events, points)
     if late.any():
-        yield Finding(
+        yield AuditFinding(
             check="points after death",
             level="warning",
             sentence=f"{int(late.sum()):,} of {len(points):,} prediction points know of the patient's death.",
@@ -195,11 +195,11 @@ def points_after_death(events: Events, points: Labels) -> Iterator[Finding]:
         )
 
 
-def points_without_events(events: Events, points: Labels) -> Iterator[Finding]:
+def points_without_events(events: Events, points: Labels) -> Iterator[AuditFinding]:
     """Points before the first event of their patient: predictions there know nothing of the patient."""
     bare = without_events(events, points)
     if bare.any():
-        yield Finding(
+        yield AuditFinding(
             check="points without events",
             level="warning" if bare.mean() >= BARE else "note",
             sentence=f"{int(bare.sum()):,} of {len(points):,} prediction points lie before the first event of their "
@@ -218,7 +218,7 @@ def _label(points: Labels, i: int) -> str:
     return "" if points.value is None else str(bool(points.value[i])).lower()
 
 
-def encounter_continues(events: Events, points: Labels) -> Iterator[Finding]:
+def encounter_continues(events: Events, points: Labels) -> Iterator[AuditFinding]:
     """Points that know how an encounter ended which has events more than a day later; points within an encounter. An
     encounter is an interval from its first event to its last, and so is what a closing event gives away: from its own
     time to a day before the last event of its encounter."""
@@ -258,7 +258,7 @@ def encounter_continues(events: Events, points: Labels) -> Iterator[Finding]:
         counts.append(int((np.cumsum(depth[:-1]) > 0).sum()))
     knows, within = counts
     if knows:
-        yield Finding(
+        yield AuditFinding(
             check="the end is known",
             level="warning",
             sentence=f"{knows:,} of {len(points):,} prediction points know how an encounter ended that goes on for "
@@ -267,7 +267,7 @@ def encounter_continues(events: Events, points: Labels) -> Iterator[Finding]:
             **most_frequent(events, count, "points"),
         )
     if within:
-        yield Finding(
+        yield AuditFinding(
             check="within an encounter",
             level="note",
             sentence=f"{within:,} of {len(points):,} prediction points lie within an encounter that has later events.",
@@ -275,7 +275,7 @@ def encounter_continues(events: Events, points: Labels) -> Iterator[Finding]:
         )
 
 
-def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
+def at_the_point(events: Events, points: Labels) -> Iterator[AuditFinding]:
     """Events at exactly the prediction time, which MEDS counts as known."""
     count = np.zeros(len(events.codes), np.int64)
     hits = 0
@@ -284,7 +284,7 @@ def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
         hits += int((at < part.known).sum())
         count += np.bincount(events.code[flat(at, part.known)[0]], minlength=len(count))
     if hits:
-        yield Finding(
+        yield AuditFinding(
             check="at the prediction time",
             level="note",
             sentence=f"{hits:,} of {len(points):,} prediction points have events at exactly their time, which count "
@@ -294,7 +294,7 @@ def at_the_point(events: Events, points: Labels) -> Iterator[Finding]:
         )
 
 
-def at_midnight(events: Events, points: Labels) -> Iterator[Finding]:
+def at_midnight(events: Events, points: Labels) -> Iterator[AuditFinding]:
     """Points at midnight, as dates are read, before events of the day that they begin."""
     night = points.time % DAY == 0
     if night.mean() < MIDNIGHT:
@@ -304,7 +304,7 @@ def at_midnight(events: Events, points: Labels) -> Iterator[Finding]:
         day = searched(events.time, part.start, part.stop, part.time + DAY - 1, "right")
         hits += int(((day > part.known) & night[part.number]).sum())
     if hits:
-        yield Finding(
+        yield AuditFinding(
             check="prediction times at midnight",
             level="note",
             sentence=f"{int(night.sum()):,} of {len(points):,} prediction times are 00:00:00, as of dates; after "
@@ -320,7 +320,7 @@ ON_SCREEN = 5
 """Codes listed with a finding on the screen."""
 
 
-def lines(found: Sequence[Finding], about: dict[str, Any]) -> list[str]:
+def lines(found: Sequence[AuditFinding], about: dict[str, Any]) -> list[str]:
     """A heading, then of each finding its sentence, what to do, and the first codes."""
     warnings = sum(f.level == "warning" for f in found)
     looked = ", ".join(f"{count:,} {name}" for name, count in about.items())
@@ -337,7 +337,7 @@ def lines(found: Sequence[Finding], about: dict[str, Any]) -> list[str]:
 
 
 def page(
-    found: Sequence[Finding], about: dict[str, Any], data: str, out: str | Path, *, examples: bool = False
+    found: Sequence[AuditFinding], about: dict[str, Any], data: str, out: str | Path, *, examples: bool = False
 ) -> Path:
     """Write the findings as one HTML page; with `examples` the patients of a finding are listed by their ids."""
     report = Report("Audit of patient events", data)
@@ -371,7 +371,7 @@ def _next(data: str) -> Markup:
     return seen + Use(commands=commands, python="").of(data).html()
 
 
-def audit(data: Any, labels: Any = None) -> tuple[list[Finding], dict[str, Any]]:
+def audit(data: Any, labels: Any = None) -> tuple[list[AuditFinding], dict[str, Any]]:
     """All findings, warnings first, and what was looked at (events, subjects, points).
 
     Args:

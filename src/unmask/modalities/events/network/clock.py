@@ -94,7 +94,7 @@ class Scales(nn.Module):
         return torch.cat([angle.sin(), angle.cos(), squashed], -1)
 
 
-class Table(nn.Module):
+class NumberEmbedding(nn.Module):
     """A learned vector for a whole number: age in months, parity of the visit, visit number."""
 
     def __init__(self, width: int, kind: str) -> None:
@@ -159,7 +159,7 @@ def make_part(name: str, width: int) -> nn.Module:
     if name in ("visit_waves", "order_waves"):
         return VisitWaves(width if name == "visit_waves" else NARROW)
     if name in ("age_months", "segment", "visit_number"):
-        return Table(width, name)
+        return NumberEmbedding(width, name)
     return Sines(NARROW if name.endswith("sines") else width, name)
 
 

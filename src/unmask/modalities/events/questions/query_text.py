@@ -34,7 +34,7 @@ SLACK = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class CodeCondition:
     """A code, and the value that must be passed: `side` is `queries.ABOVE`, `BELOW`, or 0 for none."""
 
     code: str
@@ -47,7 +47,7 @@ class Query:
     """A question: does any of the items (or, with `none`, no one) come within `hours` after the time of asking?"""
 
     text: str
-    items: tuple[Item, ...]
+    items: tuple[CodeCondition, ...]
     hours: float
     none: bool = False
 
@@ -106,7 +106,7 @@ def _split(words: str, text: str) -> list[str]:
     return parts
 
 
-def _item(part: str, text: str) -> Item:
+def _item(part: str, text: str) -> CodeCondition:
     mark = re.search(r"[<>=]", part[part.rfind('"') + 1 :])
     end = len(part) if mark is None else part.rfind('"') + 1 + mark.start()
     code, rest = part[:end].strip(), part[end:].strip()
@@ -115,14 +115,14 @@ def _item(part: str, text: str) -> Item:
     if not code or '"' in code:
         raise UserError(f"question {text!r}: {part!r} is not a code, or a code beyond a value", hint=EXAMPLE)
     if not rest:
-        return Item(code=code)
+        return CodeCondition(code=code)
     beyond = re.fullmatch(r"([<>])\s*([^<>=\s]+)", rest)
     if beyond is None:
         raise UserError(
             f"question {text!r}: {rest!r} after {code}", hint="Values are asked for as > NUMBER or < NUMBER."
         )
     cut = _number(beyond[2], text, f"the value of {code}")
-    return Item(code=code, side=ABOVE if beyond[1] == ">" else BELOW, cut=cut)
+    return CodeCondition(code=code, side=ABOVE if beyond[1] == ">" else BELOW, cut=cut)
 
 
 def _number(word: str, text: str, of: str) -> float:
@@ -157,7 +157,7 @@ def checked(queries: Sequence[Query], histories: Histories, head: QueryHead) -> 
     return made(histories, code, side, cut)
 
 
-def _check_cut(query: Query, item: Item, knots: np.ndarray) -> None:
+def _check_cut(query: Query, item: CodeCondition, knots: np.ndarray) -> None:
     if not np.isfinite(knots[0]):
         raise UserError(f"question {query.text!r}: {item.code} comes without numbers", hint="Ask for the code alone.")
     if not knots[0] <= item.cut <= knots[-1]:
@@ -167,7 +167,7 @@ def _check_cut(query: Query, item: Item, knots: np.ndarray) -> None:
         )
 
 
-def _unknown(query: Query, item: Item, vocabulary: Vocabulary, share: np.ndarray, number: int) -> UserError:
+def _unknown(query: Query, item: CodeCondition, vocabulary: Vocabulary, share: np.ndarray, number: int) -> UserError:
     if number >= FIRST:
         return UserError(
             f"question {query.text!r}: {item.code} never came at a time in training",

@@ -63,7 +63,7 @@ class Shard(NamedTuple):
     visit: str | None
 
 
-class Part(NamedTuple):
+class EventPart(NamedTuple):
     """Some events of a shard, in the order of the file."""
 
     subject: np.ndarray
@@ -71,7 +71,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class EventColumns:
     """All events of some shards: columns by name, as in `KINDS` (arrays, or memory maps with their `pages`); ids of the
     subjects in the order of the files, and how many events each has; the distinct codes, sorted."""
 
@@ -83,7 +83,7 @@ class Columns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class EventStore:
     """Where events go that do not fit in memory.
 
     Attributes:
@@ -135,7 +135,7 @@ class Checked(Pages):
         return found
 
 
-def read_columns(paths: Sequence[Place], store: Store) -> Columns:
+def read_columns(paths: Sequence[Place], store: EventStore) -> EventColumns:
     """All events of the shards, in memory or, where that would take more than `store.most`, as memory maps of files."""
     shards = [shard_of(path) for path in paths]
     names = [name for name in KINDS if name != "visit" or any(s.visit for s in shards)]
@@ -170,7 +170,7 @@ def shard_of(path: Place) -> Shard:
 
 
 @dataclass
-class Reader:
+class ShardReader:
     """Turns shards into parts, and keeps what is known of subjects and codes on the way."""
 
     numbers: dict[str, int] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class Reader:
     shards: list[tuple[Place, int]] = field(default_factory=list)
     """Each shard read, and its number of subjects."""
 
-    def parts(self, shard: Shard) -> Iterator[Part]:
+    def parts(self, shard: Shard) -> Iterator[EventPart]:
         """The shard's events, checked; afterwards its subjects are known too."""
         path, ids, counts = shard.path, list[np.ndarray](), list[np.ndarray]()
         before: tuple[int, int] | None = None  # the last event's subject and time
@@ -218,7 +218,7 @@ class Reader:
         self.counts.append(sizes)
         self.shards.append((path, len(found)))
 
-    def _part(self, frame: pl.DataFrame, shard: Shard, first: int) -> Part:
+    def _part(self, frame: pl.DataFrame, shard: Shard, first: int) -> EventPart:
         for name in ("subject_id", "code"):
             if frame[name].null_count():
                 row = first + (frame[name].is_null().arg_max() or 0)
@@ -235,7 +235,7 @@ class Reader:
         columns = {"time": time, "code": code, "value": value, "visit": np.full(len(frame), NO_VISIT)}
         if shard.visit is not None:
             columns["visit"] = _visits(frame[shard.visit])
-        return Part(frame["subject_id"].to_numpy(), columns)
+        return EventPart(frame["subject_id"].to_numpy(), columns)
 
     def check_shards(self) -> None:
         """Refuse a subject that is in two shards."""
@@ -285,8 +285,8 @@ def _check_once(ids: np.ndarray, counts: np.ndarray, path: Place) -> None:
         )
 
 
-def _in_memory(shards: Sequence[Shard], names: Sequence[str]) -> Columns:
-    reader, at = Reader(), 0
+def _in_memory(shards: Sequence[Shard], names: Sequence[str]) -> EventColumns:
+    reader, at = ShardReader(), 0
     columns = {name: np.zeros(sum(s.rows for s in shards), KINDS[name]) for name in names}
     for shard in shards:
         for part in reader.parts(shard):
@@ -298,10 +298,10 @@ def _in_memory(shards: Sequence[Shard], names: Sequence[str]) -> Columns:
     codes, place = reader.sorted()
     for start in range(0, at, BLOCK):
         columns["code"][start : start + BLOCK] = place[columns["code"][start : start + BLOCK]]
-    return Columns(columns=columns, subjects=subjects, counts=counts, codes=codes)
+    return EventColumns(columns=columns, subjects=subjects, counts=counts, codes=codes)
 
 
-def _stored(root: Path, shards: Sequence[Shard], names: Sequence[str], store: Store) -> Columns:
+def _stored(root: Path, shards: Sequence[Shard], names: Sequence[str], store: EventStore) -> EventColumns:
     """What is in the store from the same shards, or what a builder left, gone on with."""
     folder = root / content_key(shards)[:16]
     parts = folder / PARTS
@@ -344,7 +344,7 @@ def room_of(shards: Sequence[Shard], names: Sequence[str]) -> int:
 def write_part(folder: Path, number: int, shard: Shard, names: Sequence[str]) -> int:
     """Read and check a shard, and write its part: its columns, with codes numbered in order of appearance, and its
     subjects; how many events there are."""
-    reader, rows, sums = Reader(), 0, dict.fromkeys(names, 0)
+    reader, rows, sums = ShardReader(), 0, dict.fromkeys(names, 0)
     with contextlib.ExitStack() as stack:
         paths = {n: stack.enter_context(replacing(folder / f"{number:06}.{n}.bin")) for n in (*names, SUBJECTS)}
         files = {n: stack.enter_context(open(path, "wb")) for n, path in paths.items()}
@@ -377,7 +377,7 @@ def left(folder: Path, shards: Sequence[Shard], names: Sequence[str]) -> list[tu
 def join(parts: Path, folder: Path, shards: Sequence[Shard], names: Sequence[str]) -> None:
     """Put the parts one behind another as the columns of one folder, with the codes of all of them numbered in
     alphabetical order. A part is removed when it is taken up."""
-    reader, digest = Reader(), dict[str, int]()
+    reader, digest = ShardReader(), dict[str, int]()
     abouts = [json.loads((parts / f"{i:06}.json").read_text()) for i in range(len(shards))]
     for i, shard in enumerate(shards):
         found = np.fromfile(parts / f"{i:06}.{SUBJECTS}.bin", np.int64).reshape(-1, 2)
@@ -410,7 +410,7 @@ def join(parts: Path, folder: Path, shards: Sequence[Shard], names: Sequence[str
     shutil.rmtree(parts)
 
 
-def joined_columns(folder: Path) -> Columns:
+def joined_columns(folder: Path) -> EventColumns:
     """The columns that were just written."""
     found = open_columns(folder)
     if found is None:
@@ -418,7 +418,7 @@ def joined_columns(folder: Path) -> Columns:
     return found
 
 
-def open_columns(folder: Path) -> Columns | None:
+def open_columns(folder: Path) -> EventColumns | None:
     """The columns of a store; None where its files are not as they were written."""
     columns, maps = {}, []
     try:
@@ -431,7 +431,7 @@ def open_columns(folder: Path) -> Columns | None:
         pages = Checked(columns, maps)
         if index["version"] != VERSION or pages.digest | {SUBJECTS: zlib.crc32(ids.data)} != index["digest"]:
             return None
-        return Columns(
+        return EventColumns(
             columns=columns, subjects=ids[:, 0].copy(), counts=ids[:, 1].copy(), codes=index["codes"], pages=pages
         )
     except (OSError, ValueError, KeyError, TypeError):

@@ -26,7 +26,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from unmask.errors import UserError
-from unmask.modalities.events.records.columns import BLOCK, Checked, Columns, Store, read_columns
+from unmask.modalities.events.records.columns import BLOCK, Checked, EventColumns, EventStore, read_columns
 from unmask.modalities.events.records.columns import NO_VISIT as NO_VISIT
 from unmask.modalities.events.records.columns import STATIC as STATIC
 from unmask.modalities.events.records.parquet import as_frame, damaged, read, shards_of, source_of, typed
@@ -184,7 +184,7 @@ class Labels:
         return list(values) if mask is None else [None if m else v for v, m in zip(values, mask, strict=True)]
 
 
-def read_meds(folder: str | Path, *, store: Store | None = None) -> Events:
+def read_meds(folder: str | Path, *, store: EventStore | None = None) -> Events:
     """Read and check a MEDS folder.
 
     Args:
@@ -195,11 +195,11 @@ def read_meds(folder: str | Path, *, store: Store | None = None) -> Events:
             null, times of a subject go backwards, or a subject stands in two places.
     """
     root = place(folder)
-    found = read_columns(shards_of(root / "data", DATA), store or Store(say=_say))
+    found = read_columns(shards_of(root / "data", DATA), store or EventStore(say=_say))
     return events_of(found, parents_of(root), splits_of(root, found.subjects))
 
 
-def events_of(found: Columns, parents: dict[str, str], splits: np.ndarray | None) -> Events:
+def events_of(found: EventColumns, parents: dict[str, str], splits: np.ndarray | None) -> Events:
     """Columns that were read, as `Events`."""
     return Events(
         subjects=found.subjects,
@@ -265,7 +265,7 @@ def split_folders(root: Place) -> dict[Place, str] | None:
     return known or None
 
 
-def as_events(data: Any, *, store: Store | None = None) -> Events:
+def as_events(data: Any, *, store: EventStore | None = None) -> Events:
     """Events read before as they are; a MEDS folder, or a table in memory with the columns of one, is read."""
     if isinstance(data, Events):
         return data
@@ -276,7 +276,7 @@ def as_events(data: Any, *, store: Store | None = None) -> Events:
         path = Path(folder) / "table.parquet"
         table.write_parquet(path)
         try:
-            return events_of(read_columns(shards_of(place(folder), DATA), Store(most=float("inf"))), {}, None)
+            return events_of(read_columns(shards_of(place(folder), DATA), EventStore(most=float("inf"))), {}, None)
         except UserError as error:  # there is no such file to anyone else
             raise UserError(error.what.replace(str(path), "the table"), hint=error.hint) from None
 

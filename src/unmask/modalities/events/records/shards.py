@@ -48,7 +48,7 @@ STORED = pa.schema(
 """As MEDS has it; polars alone would write large_string throughout, which its validation refuses."""
 
 
-class ShardWriter:
+class MedsWriter:
     """Takes events in any order, in chunks; `finish` makes the folder appear, whole. A context manager."""
 
     def __init__(self, out: str | Path) -> None:
@@ -61,7 +61,7 @@ class ShardWriter:
         self._sizes = [0] * BUCKETS
         self._open: dict[int, Any] = {}
 
-    def __enter__(self) -> ShardWriter:
+    def __enter__(self) -> MedsWriter:
         self.folder = self._written.enter_context(written_folder(self.target))
         (self.folder / "spill").mkdir()
         return self
@@ -164,6 +164,6 @@ def described(code: str, descriptions: Mapping[str, str]) -> str | None:
 
 def write_meds(frame: pl.DataFrame, out: str | Path, *, name: str, codes: dict[str, str] | None = None) -> Path:
     """Write events (subject_id, time, code, numeric_value) as a MEDS folder, sorted; whole or not at all."""
-    with ShardWriter(out) as shards:
+    with MedsWriter(out) as shards:
         shards.add(frame)
         return shards.finish(name=name, descriptions=codes)

@@ -16,10 +16,10 @@ import polars as pl
 from unmask.errors import UserError
 from unmask.files import files_below
 from unmask.modalities.events.records.parquet import as_frame
-from unmask.modalities.events.records.shards import ShardWriter
+from unmask.modalities.events.records.shards import MedsWriter
 from unmask.modalities.events.sources import fhir, folders, plain
 from unmask.modalities.events.sources.rows import ENDINGS, Ledger, is_table
-from unmask.modalities.events.sources.tables import Reading
+from unmask.modalities.events.sources.tables import CellReading
 from unmask.modalities.events.sources.times import Order
 from unmask.progress import counted
 
@@ -68,12 +68,12 @@ def convert(
     """
     source = Path(source) if isinstance(source, str | Path) else as_frame(source)
     name = source.name if isinstance(source, Path) else "table"
-    reading = Reading(order=cast(Order | None, dates), decimal=decimal, missing=missing, static=static)
+    reading = CellReading(order=cast(Order | None, dates), decimal=decimal, missing=missing, static=static)
     options = {"dates": dates, "decimal": decimal, "missing": missing, "static": static, "onset": onset}
     options |= {role: name != plain.COLUMNS.get(role) for role, name in (columns or {}).items()}
     given = frozenset(name for name, value in options.items() if value not in (None, False))
     ledger = Ledger(reading=reading)
-    with ShardWriter(out) as shards:
+    with MedsWriter(out) as shards:
         for frame in counted(_events(source, columns or {}, ledger, given, onset), size=len):
             shards.add(frame)
         if not shards.rows:

@@ -46,7 +46,7 @@ Row = tuple[int, datetime | None, str, float | None, str | None, int | None]
 """subject_id, time, code, numeric_value, text_value, visit_id."""
 
 
-class Reader:
+class ResourceReader:
     """Rows of resources, one at a time. With `onset` conditions without any time of recording stand at their onset."""
 
     def __init__(self, ledger: Ledger, versions: Versions, *, onset: bool) -> None:
@@ -336,7 +336,7 @@ def read(path: Path, ledger: Ledger, *, onset: bool = False) -> Iterator[pl.Data
     for place, (_, resource, scope) in enumerate(_resources(path, Ledger(), versions)):
         versions.see(place, resource, scope)
     versions.settle()
-    reader = Reader(ledger, versions, onset=onset)
+    reader = ResourceReader(ledger, versions, onset=onset)
     rows: list[Row] = []
     for place, (where, resource, scope) in enumerate(_resources(path, ledger, versions)):
         ledger.rows += 1

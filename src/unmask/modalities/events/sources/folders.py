@@ -25,7 +25,7 @@ from unmask.modalities.events.sources.rows import (
     parsed,
     text,
 )
-from unmask.modalities.events.sources.tables import Derive, Event, Folder, Reading, Table
+from unmask.modalities.events.sources.tables import CellReading, Derive, Event, Folder, SourceTable
 from unmask.modalities.events.sources.times import read_times
 from unmask.natural import natural
 
@@ -134,7 +134,7 @@ class People:
             self.others.setdefault(number, where)
 
 
-def _table(table: Table, path: Path, ledger: Ledger, derive: Derive, people: People) -> Iterator[pl.DataFrame]:
+def _table(table: SourceTable, path: Path, ledger: Ledger, derive: Derive, people: People) -> Iterator[pl.DataFrame]:
     reading, subjects = ledger.reading, ledger.subjects
     have = columns_of(path)
     lower = named_as(path, have, _wanted(table))
@@ -175,7 +175,7 @@ def _table(table: Table, path: Path, ledger: Ledger, derive: Derive, people: Peo
         first += len(raw)
 
 
-def _wanted(table: Table) -> set[str | None]:
+def _wanted(table: SourceTable) -> set[str | None]:
     """Columns that a table's events read."""
     used: set[str | None] = {table.subject, table.visit, *(r.column for r in table.refused)}
     for columns in table.derived.values():
@@ -187,7 +187,9 @@ def _wanted(table: Table) -> set[str | None]:
     return used
 
 
-def _event(event: Event, table: Table, frame: pl.DataFrame, where: str, first: int, reading: Reading) -> pl.DataFrame:
+def _event(
+    event: Event, table: SourceTable, frame: pl.DataFrame, where: str, first: int, reading: CellReading
+) -> pl.DataFrame:
     """Raw columns of one event per row, as `rows.parsed` takes them."""
     have, empty = frame.columns, pl.lit(None, dtype=pl.String)
     code = pl.coalesce(*(_code(c, have) for c in event.codes))
@@ -224,7 +226,13 @@ def _event(event: Event, table: Table, frame: pl.DataFrame, where: str, first: i
 
 
 def _when(
-    event: Event, table: Table, frame: pl.DataFrame, times: Sequence[str], where: str, first: int, reading: Reading
+    event: Event,
+    table: SourceTable,
+    frame: pl.DataFrame,
+    times: Sequence[str],
+    where: str,
+    first: int,
+    reading: CellReading,
 ) -> pl.DataFrame:
     """time, given, dated, when (as written) and from (the column it is from)."""
     read = []
@@ -258,7 +266,7 @@ def _when(
     return best
 
 
-def _note_times(event: Event, table: Table, used: pl.Series, ledger: Ledger) -> None:
+def _note_times(event: Event, table: SourceTable, used: pl.Series, ledger: Ledger) -> None:
     """Say where a later choice of the times was taken for want of the first."""
     if (len(event.times) < 2 and event.taken is None) or event.latest or table.midnight or event.start:
         return

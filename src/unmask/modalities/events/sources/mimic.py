@@ -17,10 +17,10 @@ import polars as pl
 
 from unmask.modalities.events.records.meds import BIRTH, DEATH
 from unmask.modalities.events.sources.rows import small_table, text
-from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Reading, Refused, Table
+from unmask.modalities.events.sources.tables import CellReading, Derive, Event, Files, Folder, NotDone, SourceTable
 
 
-def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
+def _context(files: Files, names: dict[str, str], reading: CellReading) -> Derive:
     discharge = small_table(files, "admissions", "hadm_id", "dischtime", reading=reading)
     discharge = discharge.drop_nulls("dischtime").unique("hadm_id", keep="first")
     died = small_table(files, "admissions", "subject_id", "deathtime", reading=reading)
@@ -37,7 +37,7 @@ def _context(files: Files, names: dict[str, str], reading: Reading) -> Derive:
         found = small_table(files, table, "icd_code", "icd_version", "long_title").drop_nulls("long_title")
         names |= {f"{prefix}//ICD{version}//{code}": title for code, version, title in found.iter_rows()}
 
-    def derive(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
+    def derive(table: SourceTable, frame: pl.DataFrame) -> pl.DataFrame:
         joined = (
             ("dischtime", "hadm_id", discharge),
             ("deathtime", "subject_id", died),
@@ -82,9 +82,9 @@ _CODED: dict[str, Any] = {"derived": {"dischtime": ("hadm_id",)}}
 """What is coded for the whole stay, at its end."""
 
 
-def _stay(name: str, *events: Event, **more: Any) -> Table:
+def _stay(name: str, *events: Event, **more: Any) -> SourceTable:
     """A table whose rows belong to a hospital stay."""
-    return Table(name=name, visit="hadm_id", events=events, **more)
+    return SourceTable(name=name, visit="hadm_id", events=events, **more)
 
 
 def _measured(prefix: str, value: str = "valuenum", words: tuple[str, ...] = ("value",)) -> Event:
@@ -92,7 +92,7 @@ def _measured(prefix: str, value: str = "valuenum", words: tuple[str, ...] = ("v
     return Event(codes=(f"{prefix}//{{itemid}}",), suffixes=("{valueuom}",), value=value, words=words, **_STORED)
 
 
-_CANCELLED = (Refused(column="statusdescription", pattern="^(rewritten|cancel)"),)
+_CANCELLED = (NotDone(column="statusdescription", pattern="^(rewritten|cancel)"),)
 _UNREAD: Mapping[str, str] = {
     "emar_detail": "doses of emar, by product",
     "pharmacy": "repeats prescriptions",
@@ -109,7 +109,7 @@ MIMIC = Folder(
     unread=_UNREAD,
     helpers=("d_labitems", "d_items", "d_icd_diagnoses", "d_icd_procedures"),
     tables=[
-        Table(
+        SourceTable(
             name="patients",
             dates=("dod",),
             derived={"deathtime": ("subject_id",), EXPIRED: ("subject_id",), "birth": ("anchor_year", "anchor_age")},
@@ -157,7 +157,7 @@ MIMIC = Folder(
         _stay(
             "emar",
             Event(codes=("MEDICATION_GIVEN//{medication}//{event_txt}", "MEDICATION_GIVEN//{medication}"), **_STORED),
-            refused=[Refused(column="event_txt", pattern=r"(^|\s)not\s|^hold dose")],
+            refused=[NotDone(column="event_txt", pattern=r"(^|\s)not\s|^hold dose")],
         ),
         _stay(
             "labevents",
@@ -177,7 +177,7 @@ MIMIC = Folder(
             ),
             dates=("storedate", "chartdate"),
         ),
-        Table(
+        SourceTable(
             name="omr",
             dates=("chartdate",),
             derived=dict.fromkeys(("single", "pair", "value", "second"), ("result_name", "result_value")),

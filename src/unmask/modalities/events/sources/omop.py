@@ -10,7 +10,7 @@ import polars as pl
 
 from unmask.modalities.events.records.meds import BIRTH, DEATH, OBSERVATION_END
 from unmask.modalities.events.sources.rows import small_table, text
-from unmask.modalities.events.sources.tables import Derive, Event, Files, Folder, Reading, Table
+from unmask.modalities.events.sources.tables import CellReading, Derive, Event, Files, Folder, SourceTable
 
 NAMED = 200_000
 """Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
@@ -36,7 +36,7 @@ OPERATORS = {"4171756": "<", "4171754": "<=", "4172704": ">", "4171755": ">="}
 
 def _table(
     prefix: str, name: str, stem: str, *times: str, value: bool | str = False, more: Sequence[Event] = ()
-) -> Table:
+) -> SourceTable:
     """A clinical table: its concept, when it was known, and its value: with unit and answer, or a column by name."""
     source = f"{stem}_source_value"
     derived: dict[str, tuple[str, ...]] = {"concept": (f"{stem}_concept_id", source)}
@@ -56,7 +56,7 @@ def _table(
             value="value_as_number",
             words=("bound", "value_as_string", "value_source_value"),
         )
-    return Table(
+    return SourceTable(
         name=name,
         subject="person_id",
         visit="visit_occurrence_id",
@@ -79,10 +79,10 @@ def _end(prefix: str, stem: str) -> Event:
     )
 
 
-def _context(files: Files, names: dict[str, str], _: Reading) -> Derive:
+def _context(files: Files, names: dict[str, str], _: CellReading) -> Derive:
     concepts = Concepts(files, names)
 
-    def derive(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
+    def derive(table: SourceTable, frame: pl.DataFrame) -> pl.DataFrame:
         made: dict[str, pl.Series] = {}
         for name, columns in table.derived.items():
             first = columns[0]
@@ -160,7 +160,7 @@ class Concepts:
         return found.zip_with(there, plain)
 
 
-PERSON = Table(
+PERSON = SourceTable(
     name="person",
     subject="person_id",
     derived={
@@ -234,13 +234,13 @@ OMOP = Folder(
         _table("OBSERVATION", "observation", "observation", "observation_datetime", "observation_date", value=True),
         _table("DEVICE", "device_exposure", "device", *_start("device_exposure")),
         _table("SPECIMEN", "specimen", "specimen", "specimen_datetime", "specimen_date"),
-        Table(
+        SourceTable(
             name="observation_period",
             subject="person_id",
             midnight=True,
             events=[Event(codes=(OBSERVATION_END,), times=("observation_period_end_date",))],
         ),
-        Table(
+        SourceTable(
             name="death",
             subject="person_id",
             midnight=True,

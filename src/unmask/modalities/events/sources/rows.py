@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from unmask.errors import UserError, first_of
 from unmask.modalities.events.records.meds import BIRTH
 from unmask.modalities.events.sources.ids import Subjects, encounters
-from unmask.modalities.events.sources.tables import Reading
+from unmask.modalities.events.sources.tables import CellReading
 from unmask.modalities.events.sources.times import may_mean_none, means_none
 
 SAMPLES = 20
@@ -63,7 +63,7 @@ class Ledger:
     zones: Counter[bool] = field(default_factory=Counter)
     names: dict[str, str] = field(default_factory=dict)
     subjects: Subjects = field(default_factory=Subjects)
-    reading: Reading = field(default_factory=Reading)
+    reading: CellReading = field(default_factory=CellReading)
 
     def add(self, reason: str, row: Any, count: int = 1) -> None:
         self.counts[reason] += count
@@ -155,7 +155,7 @@ def chunks(path: Path, wanted: list[str], ledger: Ledger) -> Iterator[pl.DataFra
 
 
 def small_table(
-    files: Mapping[str, Sequence[Path]], table: str, key: str, *values: str, reading: Reading | None = None
+    files: Mapping[str, Sequence[Path]], table: str, key: str, *values: str, reading: CellReading | None = None
 ) -> pl.DataFrame:
     """All rows with a key of a table that others are joined with, as text; a column that is absent is null, and so are
     cells that `reading` names as missing."""

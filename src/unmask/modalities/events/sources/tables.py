@@ -1,5 +1,5 @@
 """Folders of tables, as data: what of each table makes an event, when it was known, which rows are none, and how
-cells are meant (`Reading`).
+cells are meant (`CellReading`).
 
 `omop.py` and `mimic.py` declare the folders; this file says what a declaration may hold. The page
 docs/reference/when-a-fact-was-known.md prints the same declarations.
@@ -32,7 +32,7 @@ but where no decimals follow (1.234) they may be decimal all the same, and the c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class CellReading:
     """What was said of the cells.
 
     Attributes:
@@ -153,7 +153,7 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refused:
+class NotDone:
     """Rows whose `column` matches `pattern` (a regular expression, capitals or not) did not happen."""
 
     column: str
@@ -161,7 +161,7 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class SourceTable:
     """A table by its name, without ending or number of the shard.
 
     Attributes:
@@ -179,14 +179,14 @@ class Table:
     visit: str | None = None
     derived: Mapping[str, Sequence[str]] = field(default_factory=dict)
     elsewhere: Sequence[str] = ()
-    refused: Sequence[Refused] = ()
+    refused: Sequence[NotDone] = ()
     midnight: bool = False
     dates: Sequence[str] = ()
 
 
 Files = Mapping[str, Sequence[Path]]
 """Name of a table -> its files."""
-Derive = Callable[[Table, pl.DataFrame], pl.DataFrame]
+Derive = Callable[[SourceTable, pl.DataFrame], pl.DataFrame]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +204,8 @@ class Folder:
 
     name: str
     known_by: Sequence[str]
-    tables: Sequence[Table]
-    context: Callable[[Files, dict[str, str], Reading], Derive]
+    tables: Sequence[SourceTable]
+    context: Callable[[Files, dict[str, str], CellReading], Derive]
     unread: Mapping[str, str]
     helpers: Sequence[str] = ()
     refused: Mapping[tuple[str, str], str] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from unmask.modalities.events.network.prepare import open_prepared, prepared_set
 from unmask.modalities.events.questions.queries import QueryDraws, with_questions
 from unmask.modalities.events.questions.query_fit import ANSWERS, answer_rows, calibrate, start_questions
 from unmask.modalities.events.recipes import EventSettings, check_read, structure_of, with_overrides
-from unmask.modalities.events.records.columns import Store
+from unmask.modalities.events.records.columns import EventStore
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import BY_SPLITS, HOUR, STATIC, Events, as_events
 from unmask.modalities.events.records.vocabulary import Vocabulary
@@ -80,7 +80,7 @@ class EventPretraining(Pretrainable[EventRun]):
         folder = prepared_at(self.data, "events") if isinstance(self.data, str | Path) else None
         if folder is None:
             most = data_in_memory(settings.store, settings.train.memory)
-            store = Store(folder=Path(settings.store_folder or out / "events"), most=most, say=say)
+            store = EventStore(folder=Path(settings.store_folder or out / "events"), most=most, say=say)
             self.events = as_events(self.data, store=store)
         else:
             if self.subjects is not None:

@@ -26,11 +26,11 @@ COMPARED, PER_CLASS = 1000, 5
 PROBED, PROBED_BYTES = 20_000, 256e6
 """Training pictures that the head is fitted to before all of it is trained, and bytes of their features, at most."""
 
-Reading = tuple[ClassPooling, bool]
+HeadInput = tuple[ClassPooling, bool]
 """What a head reads: how states are pooled, and whether oriented gradients of the picture stand beside."""
 
 
-def readings(pooling: str, gradients: bool | None, *, class_token: bool) -> list[Reading]:
+def readings(pooling: str, gradients: bool | None, *, class_token: bool) -> list[HeadInput]:
     """What may be read where these were asked for; 'auto' and None leave it open. The smallest come first."""
     pools: Sequence[ClassPooling] = ("mean", "grid") if pooling == "auto" else (pooling,)  # type: ignore[assignment]
     if pooling == "auto" and class_token:
@@ -54,8 +54,8 @@ class Compared:
 
 
 def choose_reading(
-    net: ClassifierNet, train: ImageSet, labels: np.ndarray, requested: Sequence[Reading], seed: int
-) -> dict[Reading, Compared]:
+    net: ClassifierNet, train: ImageSet, labels: np.ndarray, requested: Sequence[HeadInput], seed: int
+) -> dict[HeadInput, Compared]:
     """How linear probes of each kind of features do in four folds of the training pictures (`COMPARED` of them at
     most); {} for fewer than `PER_CLASS` per class."""
     some = _some(len(labels), COMPARED, seed)

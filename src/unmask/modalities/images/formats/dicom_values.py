@@ -14,43 +14,43 @@ COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 _DEEPEST_COLOUR = 16
 
 
-class Scale(NamedTuple):
+class Rescale(NamedTuple):
     """A value is `slope` x the stored number + `intercept`."""
 
     slope: float
     intercept: float
 
 
-AS_STORED = Scale(1.0, 0.0)
+AS_STORED = Rescale(1.0, 0.0)
 
 
-def scales_of(data: Any, frames: int) -> list[Scale]:
+def scales_of(data: Any, frames: int) -> list[Rescale]:
     """The scale of each frame: of the file, of its functional groups (enhanced DICOM: shared, then each frame's own),
     or of the grid of a dose."""
     whole = _scale(data)
     if "DoseGridScaling" in data:
-        whole = Scale(float(data.DoseGridScaling), 0.0)
+        whole = Rescale(float(data.DoseGridScaling), 0.0)
     shared = _grouped(data.get("SharedFunctionalGroupsSequence"), 0)
     each = data.get("PerFrameFunctionalGroupsSequence")
     own = [_grouped(each, k) for k in range(frames)]
     return [next((s for s in (o, shared, whole) if s is not None), AS_STORED) for o in own]
 
 
-def _scale(data: Any) -> Scale | None:
+def _scale(data: Any) -> Rescale | None:
     slope, intercept = data.get("RescaleSlope"), data.get("RescaleIntercept")
     if slope is None and intercept is None:
         return None
-    return Scale(float(slope or 1), float(intercept or 0))
+    return Rescale(float(slope or 1), float(intercept or 0))
 
 
-def _grouped(groups: Any, number: int) -> Scale | None:
+def _grouped(groups: Any, number: int) -> Rescale | None:
     if not groups or number >= len(groups):
         return None
     values = groups[number].get("PixelValueTransformationSequence")
     return _scale(values[0]) if values else None
 
 
-def depth_and_notes(data: Any, kind: str, scales: Sequence[Scale]) -> tuple[str, tuple[str, ...]]:
+def depth_and_notes(data: Any, kind: str, scales: Sequence[Rescale]) -> tuple[str, tuple[str, ...]]:
     """(depth of the pixels given, what is done to them).
 
     Raises:
@@ -91,7 +91,7 @@ def has_padding(data: Any, kind: str) -> bool:
     return kind.startswith("MONOCHROME") and any(data.get(f"{n}PixelPaddingValue") is not None for n in ("", "Float"))
 
 
-def picture(data: Any, stored: np.ndarray, kind: str, depth: str, scale: Scale, nodata: float | None) -> Picture:
+def picture(data: Any, stored: np.ndarray, kind: str, depth: str, scale: Rescale, nodata: float | None) -> Picture:
     """One frame's pixels.
 
     Args:

@@ -24,7 +24,7 @@ from unmask.modalities.images.formats.picture import (
     check_claim,
     optional,
 )
-from unmask.modalities.images.formats.tiff_layout import Layout
+from unmask.modalities.images.formats.tiff_layout import SeriesLayout
 
 ENDINGS = (".tif", ".tiff", ".btf", ".tf8", ".lsm", ".svs", ".ndpi", ".stk")
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -50,7 +50,7 @@ def read(source: Source, choice: Choice) -> Opened:
         kept, _, dropped = _series(file)
         for number, series in kept:
             _own_planes(file, series)
-            layout = Layout(series, choice, _calibration(file))
+            layout = SeriesLayout(series, choice, _calibration(file))
             notes = (*dropped, *layout.notes)
             for part, where in layout.parts():
                 name = ",".join(p for p in (f"series={number}" if len(kept) > 1 else "", part) if p)
@@ -70,7 +70,7 @@ def read(source: Source, choice: Choice) -> Opened:
         with tifffile.TiffFile(_file(source)) as file:
             kept, mask, _ = _series(file)
             outside = None if mask is None else ~mask.asarray().reshape(mask.keyframe.shape[:2]).astype(bool)
-            layouts = {number: Layout(series, choice, _calibration(file)) for number, series in kept}
+            layouts = {number: SeriesLayout(series, choice, _calibration(file)) for number, series in kept}
             arrays = {number: layout.array() for number, layout in layouts.items()}
             return [layouts[number].picture(arrays[number], where, outside) for _, number, where in parts]
 

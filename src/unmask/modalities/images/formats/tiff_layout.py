@@ -43,7 +43,7 @@ LARGEST = 4 << 30
 _ORIENTATION_TAG = 274
 
 
-class Layout:
+class SeriesLayout:
     """What is made of a series.
 
     Attributes:

@@ -17,14 +17,14 @@ from unmask.core.model import MaskedModel
 from unmask.modalities.images.network.batches import image_batches
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.shards import Store
+from unmask.modalities.images.reading.shards import PictureStore
 from unmask.modalities.images.reading.streaming import StreamedArray
 from unmask.writing import written
 
 ImagePooling = Literal[Pooling, "grid"]
 CELLS = 4
 """Rows and columns of pooling 'grid', at most."""
-PASSING = Store(folder=None, most=256e6)
+PASSING = PictureStore(folder=None, most=256e6)
 """For one pass over files: sets larger than this are decoded as they come."""
 RESTING = 512e6
 """Bytes that one layer's states may take while a model is used: a dozen numbers per slot and channel."""

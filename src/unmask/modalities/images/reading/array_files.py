@@ -14,7 +14,7 @@ from unmask.errors import UserError
 from unmask.given import split_named
 from unmask.memory import refuse_more_than_memory
 from unmask.modalities.images.formats.picture import DEFLATE
-from unmask.modalities.images.reading.arrays import PLAIN, ImageSet, Part, Reading, from_array, joined
+from unmask.modalities.images.reading.arrays import PLAIN, ArrayPart, ImageSet, ReadOptions, from_array, joined
 
 
 def part_of(name: str) -> bool | None:
@@ -23,7 +23,7 @@ def part_of(name: str) -> bool | None:
     return None if split is None else split != "train"
 
 
-def read_numpy(path: Path, how: Reading = PLAIN) -> ImageSet:
+def read_numpy(path: Path, how: ReadOptions = PLAIN) -> ImageSet:
     """An .npy, or an .npz with one array of pictures or one for each part (x_train, x_test, y_train, y_test, ...)."""
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: an array that is not all there is refused
     if isinstance(loaded, np.ndarray):
@@ -42,11 +42,11 @@ def read_numpy(path: Path, how: Reading = PLAIN) -> ImageSet:
             hint="Keep one, or name them as parts of one set: x_train, x_test, y_train, y_test.",
         )
 
-    def made(key: str) -> Part:
+    def made(key: str) -> ArrayPart:
         columns = [k for k in arrays if arrays[k].ndim < 3 and arrays[k].size == len(arrays[key])]
         labels = next((k for k in columns if len(pictures) == 1 or part[k] == part[key]), None)
         test = part_of(part[key][0]) if part[key] else None
-        return Part(f"{path}: {key}", test, arrays[key], None if labels is None else arrays[labels])
+        return ArrayPart(f"{path}: {key}", test, arrays[key], None if labels is None else arrays[labels])
 
     return joined([made(key) for key in pictures], how)
 
@@ -96,10 +96,10 @@ def read_idx(path: str | Path) -> np.ndarray:
     )
 
 
-def idx_part(path: Path) -> Part:
+def idx_part(path: Path) -> ArrayPart:
     """An idx file of pictures, with the labels file that stands beside it."""
     labels = _beside(path)
-    return Part(str(path), part_of(path.name), read_idx(path), None if labels is None else read_idx(labels))
+    return ArrayPart(str(path), part_of(path.name), read_idx(path), None if labels is None else read_idx(labels))
 
 
 def _beside(path: Path) -> Path | None:

@@ -23,7 +23,7 @@ from unmask.modalities.images.reading.decode import (
     with_channels,
 )
 from unmask.modalities.images.reading.lazy import LazyArray
-from unmask.modalities.images.reading.shards import Store
+from unmask.modalities.images.reading.shards import PictureStore
 from unmask.modalities.images.reading.targets import Problem, Targets, array_targets
 from unmask.modalities.images.recipes import sides
 
@@ -173,7 +173,7 @@ def resize_all(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadOptions:
     """How pictures are read; see `sources.read_images`."""
 
     size: int | tuple[int, int] | None = None
@@ -190,7 +190,7 @@ class Reading:
     view: View = "shrink"
     overlap: int = 0
     group: str | None = None
-    store: Store | None = None
+    store: PictureStore | None = None
     problem: Problem | None = None
     pictures: str | None = None
     usual: Mapping[str, Any] = field(default_factory=dict)
@@ -203,19 +203,19 @@ class Reading:
         )
 
 
-PLAIN = Reading()
+PLAIN = ReadOptions()
 OF_FILES = ("group", "column", "label_column", "pictures")
 """What is said of files, of tables of them, and of nothing else."""
 
 
-def refuse_unread(how: Reading, what: str, *names: str) -> None:
+def refuse_unread(how: ReadOptions, what: str, *names: str) -> None:
     """Refuse what was said of pictures of a kind for which nothing reads it."""
     for name in names:
         if (value := getattr(how, name)) not in (getattr(PLAIN, name), how.usual.get(name)):
             raise UserError(f"{setting(name, value)} of {what}: nothing reads it", hint="Leave it out.")
 
 
-def tiled(images: ImageSet, how: Reading) -> ImageSet:
+def tiled(images: ImageSet, how: ReadOptions) -> ImageSet:
     """Pictures in memory cut into tiles of `how.size`."""
     if how.size is None:
         raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
@@ -257,7 +257,7 @@ def tiled(images: ImageSet, how: Reading) -> ImageSet:
     )
 
 
-def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Reading = PLAIN) -> ImageSet:
+def from_array(pixels: Any, labels: Any = None, name: str = "array", how: ReadOptions = PLAIN) -> ImageSet:
     """Pictures of an array or tensor: (n, height, width), (n, height, width, channels) or (n, channels, height, width).
 
     (3, height, width) for three channels may be one picture or three, and is refused without labels.
@@ -281,7 +281,7 @@ def from_array(pixels: Any, labels: Any = None, name: str = "array", how: Readin
     return _image_set(_channels_last(pixels, name, how.channels), labels, name, how)
 
 
-def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
+def from_list(pictures: Sequence[Any], how: ReadOptions = PLAIN) -> ImageSet:
     """A list of arrays, (height, width), (height, width, channels) or (channels, height, width), brought to one size;
     grey ones beside coloured ones are repeated into colours.
     """
@@ -315,7 +315,7 @@ def from_list(pictures: Sequence[Any], how: Reading = PLAIN) -> ImageSet:
     return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing, notes=notes)
 
 
-class Part(NamedTuple):
+class ArrayPart(NamedTuple):
     """One array of several that make up a data set."""
 
     name: str
@@ -324,7 +324,7 @@ class Part(NamedTuple):
     labels: np.ndarray | None
 
 
-def joined(parts: Sequence[Part], how: Reading = PLAIN) -> ImageSet:
+def joined(parts: Sequence[ArrayPart], how: ReadOptions = PLAIN) -> ImageSet:
     """Arrays of one data set as one: classes are numbered over all of them, train and test parts stay known."""
     sets = [from_array(p.pixels, p.labels, p.name, how).resized(how.size) for p in parts]
     if len({s.size for s in sets}) > 1:
@@ -378,7 +378,7 @@ def _channels_last(pixels: np.ndarray, name: str, channels: int | None) -> np.nd
     return pixels.transpose(0, 2, 3, 1) if leading else pixels
 
 
-def _image_set(pixels: np.ndarray, labels: Any, name: str, how: Reading) -> ImageSet:
+def _image_set(pixels: np.ndarray, labels: Any, name: str, how: ReadOptions) -> ImageSet:
     """(n, height, width, channels) of any numbers, in 8 or 16 bits or float32; NaN and `how.nodata` are missing."""
     refuse_unread(how, f"{name}, an array", "planes", "slice", *OF_FILES)
     depth, missing = how.depth, None

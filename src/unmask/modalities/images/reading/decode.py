@@ -51,7 +51,7 @@ class Form:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TilePlace:
     """Where an example stands in its picture: top and left in pixels of the picture's own, and the picture's size."""
 
     top: int
@@ -60,7 +60,7 @@ class Place:
     width: int
 
 
-def places(height: int, width: int, form: Form) -> list[Place]:
+def places(height: int, width: int, form: Form) -> list[TilePlace]:
     """The examples that a picture of this size gives: one, or its tiles row by row.
 
     Tiles cover the whole picture; they are spread evenly, so that neighbours share `overlap` pixels or more. A picture
@@ -70,9 +70,9 @@ def places(height: int, width: int, form: Form) -> list[Place]:
     [0, 43, 86]
     """
     if form.view == "shrink":
-        return [Place(top=0, left=0, height=height, width=width)]
+        return [TilePlace(top=0, left=0, height=height, width=width)]
     tops, lefts = (_starts(n, side, form.overlap) for n, side in ((height, form.height), (width, form.width)))
-    return [Place(top=t, left=s, height=height, width=width) for t in tops for s in lefts]
+    return [TilePlace(top=t, left=s, height=height, width=width) for t in tops for s in lefts]
 
 
 def _starts(length: int, side: int, overlap: int) -> list[int]:
@@ -139,7 +139,7 @@ def _range(array: np.ndarray, missing: np.ndarray) -> tuple[float, float]:
     return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
 
 
-def _tile(array: np.ndarray, missing: np.ndarray | None, place: Place, form: Form) -> Picture:
+def _tile(array: np.ndarray, missing: np.ndarray | None, place: TilePlace, form: Form) -> Picture:
     here = (slice(place.top, place.top + form.height), slice(place.left, place.left + form.width))
     part, unmeasured = array[here], None if missing is None else missing[here]
     high, wide = part.shape[:2]

@@ -14,7 +14,7 @@ from unmask.errors import UserError, setting
 from unmask.files import files_below
 from unmask.modalities.images.formats.picture import Broken
 from unmask.modalities.images.reading.array_files import idx_part, part_of
-from unmask.modalities.images.reading.arrays import ImageSet, Reading, joined
+from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, joined
 from unmask.modalities.images.reading.decode import decode_all
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip, without
 from unmask.modalities.images.reading.reader import is_picture
@@ -22,7 +22,7 @@ from unmask.modalities.images.reading.shards import build
 from unmask.modalities.images.reading.streaming import Stream
 
 
-def decode_files(files: Sequence[File], how: Reading) -> ImageSet:
+def decode_files(files: Sequence[File], how: ReadOptions) -> ImageSet:
     """Read picture files: what they hold first, then pixels in one form; broken ones are named and left out."""
     listing = list_files(files, how)
     form = listing.form
@@ -60,7 +60,7 @@ def decode_files(files: Sequence[File], how: Reading) -> ImageSet:
     )
 
 
-def _in_memory(listing: Listing, how: Reading) -> tuple[Listing, Any, Any]:
+def _in_memory(listing: Listing, how: ReadOptions) -> tuple[Listing, Any, Any]:
     """(listing without broken files, pixels, masks of missing ones or None)."""
     form = listing.form
     pixels = np.empty((len(listing), form.height, form.width, form.channels), form.depth)
@@ -92,7 +92,7 @@ def _left(listing: Listing, broken: dict[int, str], strict: bool) -> Listing:
     return without(listing, kept, skipped)
 
 
-def from_folder(folder: Path, how: Reading) -> ImageSet:
+def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
     """The pictures of a folder: of idx files, of class folders or flat, of its training and test parts."""
     idx = sorted(p for p in folder.iterdir() if "images-idx" in p.name or "images.idx" in p.name)
     if idx:

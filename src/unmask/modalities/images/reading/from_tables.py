@@ -10,14 +10,14 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.modalities.images.formats.picture import Source
-from unmask.modalities.images.reading.arrays import ImageSet, Reading, number_classes, refuse_unread
+from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, number_classes, refuse_unread
 from unmask.modalities.images.reading.from_files import decode_files, folder_group
 from unmask.modalities.images.reading.label_table import read_label_table
 from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.reading.targets import Parsed, parse_cells
 
 
-def from_table(path: Path, how: Reading, columns: dict[str, list[Any]] | None = None) -> ImageSet:
+def from_table(path: Path, how: ReadOptions, columns: dict[str, list[Any]] | None = None) -> ImageSet:
     """Pictures that a table (a file, or the columns of a frame) names, with their labels."""
     if how.problem is None:
         raise UserError(
@@ -41,7 +41,7 @@ def _labelled(found: ImageSet, parsed: Parsed) -> ImageSet:
     )
 
 
-def from_parquet(path: Path, how: Reading) -> ImageSet:
+def from_parquet(path: Path, how: ReadOptions) -> ImageSet:
     """Encoded pictures of a parquet file."""
     import pyarrow.parquet as pq
 
@@ -49,7 +49,7 @@ def from_parquet(path: Path, how: Reading) -> ImageSet:
     return from_encoded({name: table[name].to_pylist() for name in table.column_names}, str(path), how)
 
 
-def from_encoded(columns: dict[str, list[Any]], name: str, how: Reading) -> ImageSet:
+def from_encoded(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> ImageSet:
     """Pictures that a column of a table holds."""
     refuse_unread(how, f"{name}, which holds its pictures", "pictures")
     column = how.column or next((n for n in ("image", "img", "picture", "bytes") if n in columns), None)
@@ -71,7 +71,7 @@ def from_encoded(columns: dict[str, list[Any]], name: str, how: Reading) -> Imag
 
 
 def from_cells(
-    cells: list[Any], labels: list[Any] | None, groups: list[Any] | None, name: str, how: Reading
+    cells: list[Any], labels: list[Any] | None, groups: list[Any] | None, name: str, how: ReadOptions
 ) -> ImageSet:
     """Encoded pictures as bytes, or as Hugging Face writes them: {'bytes': ..., 'path': ...}."""
     sources: list[Source] = []
@@ -112,7 +112,7 @@ def from_cells(
     return found if parsed is None else replace(_labelled(found, parsed), notes=[*found.notes, *parsed.notes])
 
 
-def from_dataset(name: str, how: Reading) -> ImageSet:
+def from_dataset(name: str, how: ReadOptions) -> ImageSet:
     """Pictures of a Hugging Face dataset, `NAME` or `NAME:SPLIT`."""
     try:
         import datasets

@@ -16,7 +16,7 @@ from unmask.errors import UserError, first_of, setting, suggest
 from unmask.files import read_text
 from unmask.given import SPLIT_COLUMNS
 from unmask.modalities.images.reading.array_files import part_of
-from unmask.modalities.images.reading.arrays import Reading
+from unmask.modalities.images.reading.arrays import ReadOptions
 from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.reading.reader import is_picture
 from unmask.modalities.images.reading.targets import Parsed, cell_text, parse_cells, parse_columns, zero_or_one
@@ -71,7 +71,7 @@ def is_label_table(path: Path, column: str | None = None) -> bool:
 
 def read_label_table(
     path: Path,
-    how: Reading,
+    how: ReadOptions,
     group_of: Callable[[Path, Path], str | None],
     columns: dict[str, list[Any]] | None = None,
 ) -> LabelTable:
@@ -171,7 +171,7 @@ def _file_column(path: Path, names: Sequence[str], requested: str | None) -> str
     raise UserError(f"{path}: {candidates}{semicolons}", hint=f"Call it 'file', or name it: {setting('column')}.")
 
 
-def _labels(path: Path, rows: _Rows, others: list[str], how: Reading) -> Parsed:
+def _labels(path: Path, rows: _Rows, others: list[str], how: ReadOptions) -> Parsed:
     """The labels: of columns that were named, of the one that is called so, of the only one, or of several
     of 0 and 1."""
     problem = how.problem or "auto"

@@ -14,8 +14,8 @@ import numpy as np
 
 from unmask.errors import UserError, option, setting
 from unmask.modalities.images.formats.picture import Asked, Broken, Header, Source
-from unmask.modalities.images.reading.arrays import Reading, Tiles, mixed_sizes, number_classes
-from unmask.modalities.images.reading.decode import Form, Place, fitting, places, recoloured, survey_all
+from unmask.modalities.images.reading.arrays import ReadOptions, Tiles, mixed_sizes, number_classes
+from unmask.modalities.images.reading.decode import Form, TilePlace, fitting, places, recoloured, survey_all
 from unmask.modalities.images.reading.reader import described, name_of
 from unmask.modalities.images.recipes import sides
 
@@ -69,7 +69,7 @@ class File:
     group: str | None = None
 
 
-def list_files(files: Sequence[File], how: Reading) -> Listing:
+def list_files(files: Sequence[File], how: ReadOptions) -> Listing:
     """Survey files and settle what all their pictures are brought to."""
     surveyed = survey_all([f.source for f in files], how.choice, how.workers)
     skipped: list[tuple[str, str]] = []
@@ -115,7 +115,7 @@ def _in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[He
     return out
 
 
-def _form(found: Sequence[tuple[str, Header]], how: Reading) -> Form:
+def _form(found: Sequence[tuple[str, Header]], how: ReadOptions) -> Form:
     sizes = {(h.height, h.width) for _, h in found}
     if how.size is None and how.view == "tile":
         raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
@@ -177,7 +177,7 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
     scene_names: list[str] = []
     groups: list[str] = []
     sizes: list[tuple[int, int]] = []
-    spots: list[tuple[int, Place]] = []
+    spots: list[tuple[int, TilePlace]] = []
     counts, of_file = [], []
     for number, (file, headers) in enumerate(good):
         before = len(names)

@@ -49,7 +49,7 @@ REPORT_EVERY = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class PictureStore:
     """Where pictures go that do not fit in memory.
 
     Attributes:
@@ -80,7 +80,7 @@ def build(
     choice: Choice = PLAIN,
     workers: int | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> tuple[Shards, dict[int, str]]:
+) -> tuple[PictureShards, dict[int, str]]:
     """Decode files into shards below `folder`, or go on where a killed builder stopped, or find them done.
 
     Args:
@@ -241,7 +241,7 @@ def _whole(folder: Path, number: int, size: int) -> bool:
         return False
 
 
-def _opened(folder: Path, edges: Sequence[int], form: Form) -> tuple[Shards, dict[int, str]]:
+def _opened(folder: Path, edges: Sequence[int], form: Form) -> tuple[PictureShards, dict[int, str]]:
     broken: dict[int, str] = {}
     sizes: list[int] = []
     crc: list[int] = []
@@ -253,10 +253,10 @@ def _opened(folder: Path, edges: Sequence[int], form: Form) -> tuple[Shards, dic
         sizes.append(len(about["crc"]))
         crc += about["crc"]
         missing += [(before + i, number, k) for k, i in enumerate(about["gone"])]
-    return Shards(folder, np.cumsum([0, *sizes]), np.array(crc, np.uint32), missing, form), broken
+    return PictureShards(folder, np.cumsum([0, *sizes]), np.array(crc, np.uint32), missing, form), broken
 
 
-class Shards:
+class PictureShards:
     """Decoded examples on disk; `pixels` and `missing` are read like arrays, parts at a time."""
 
     def __init__(
@@ -323,7 +323,7 @@ class StoredArray(LazyArray):
 
     def __init__(
         self,
-        shards: Shards,
+        shards: PictureShards,
         which: np.ndarray,
         kind: np.dtype,
         shape: tuple[int, ...],

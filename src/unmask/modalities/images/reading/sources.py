@@ -21,7 +21,7 @@ from unmask.modalities.images.reading.array_files import idx_part, read_numpy
 from unmask.modalities.images.reading.arrays import (
     OF_FILES,
     ImageSet,
-    Reading,
+    ReadOptions,
     as_array,
     from_array,
     from_list,
@@ -42,7 +42,7 @@ from unmask.modalities.images.reading.from_tables import (
 from unmask.modalities.images.reading.label_table import FILES, LABELS, is_label_table
 from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.reading.reader import is_picture
-from unmask.modalities.images.reading.shards import Store
+from unmask.modalities.images.reading.shards import PictureStore
 from unmask.modalities.images.reading.targets import Problem, array_targets
 
 
@@ -63,7 +63,7 @@ def read_images(
     view: View = "shrink",
     overlap: int = 0,
     group: str | None = None,
-    store: Store | None = None,
+    store: PictureStore | None = None,
     problem: Problem | None = None,
     pictures: str | None = None,
     usual: Mapping[str, Any] = {},
@@ -95,7 +95,7 @@ def read_images(
     Raises:
         UserError: naming the file or picture at fault, or an argument that nothing reads for pictures of this kind.
     """
-    how = Reading(
+    how = ReadOptions(
         size=size,
         channels=channels,
         depth=depth,
@@ -153,7 +153,7 @@ def _plain(data: Any, choice: Choice) -> Any:
     return data
 
 
-def _read(data: Any, how: Reading) -> ImageSet:
+def _read(data: Any, how: ReadOptions) -> ImageSet:
     """Pictures of `_plain` data."""
     if isinstance(data, ImageSet):
         refuse_unread(how, "pictures that were read", "planes", "alpha", "nodata", "slice", *OF_FILES)
@@ -178,7 +178,7 @@ def _read(data: Any, how: Reading) -> ImageSet:
     )
 
 
-def _from_columns(columns: dict[str, list[Any]], how: Reading) -> ImageSet:
+def _from_columns(columns: dict[str, list[Any]], how: ReadOptions) -> ImageSet:
     """The table that a frame holds, as its file would be read."""
     if how.column is not None and how.column not in columns:
         raise UserError(f"the table: no column {how.column!r}", hint=f"There are {', '.join(columns)}.")
@@ -191,7 +191,7 @@ def _from_columns(columns: dict[str, list[Any]], how: Reading) -> ImageSet:
     return from_encoded(columns, "the table", how)
 
 
-def _from_arrays(columns: dict[str, list[Any]], name: str, how: Reading) -> ImageSet:
+def _from_arrays(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> ImageSet:
     """A frame whose column `name` holds arrays, or Pillow's pictures."""
     label = how.label_column or next((n for n in columns if n.lower() in LABELS), None)
     for column in (label, how.group):
@@ -203,7 +203,7 @@ def _from_arrays(columns: dict[str, list[Any]], name: str, how: Reading) -> Imag
     return found if how.group is None else replace(found, groups=np.array([str(name) for name in columns[how.group]]))
 
 
-def _from_pair(pixels: Any, labels: Any, how: Reading) -> ImageSet:
+def _from_pair(pixels: Any, labels: Any, how: ReadOptions) -> ImageSet:
     try:
         labels = array_of(labels)
     except ValueError:
@@ -244,7 +244,7 @@ def _named(data: Any) -> str:
     )
 
 
-def _from_paths(data: Any, how: Reading) -> ImageSet:
+def _from_paths(data: Any, how: ReadOptions) -> ImageSet:
     items = [data] if isinstance(data, str | Path) else list(data)
     if not items:
         raise UserError("no pictures given", hint="Give a folder, files or an array.")
@@ -269,7 +269,7 @@ def _from_paths(data: Any, how: Reading) -> ImageSet:
     return decode_files(files, how)
 
 
-def _from_file(path: Path, how: Reading) -> ImageSet:
+def _from_file(path: Path, how: ReadOptions) -> ImageSet:
     name = path.name.lower()
     try:
         if name.endswith((".npy", ".npz")):

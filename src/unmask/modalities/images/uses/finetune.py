@@ -20,13 +20,13 @@ from unmask.modalities.images.classify.classifier import Classifier, ClassifierN
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.classify.classifier_training import PictureFinetuning
 from unmask.modalities.images.classify.objectives import objective_of, strata
-from unmask.modalities.images.classify.probe_start import Reading, choose_reading, readings, start_as_probe
+from unmask.modalities.images.classify.probe_start import HeadInput, choose_reading, readings, start_as_probe
 from unmask.modalities.images.classify.scored_report import finetuned_report
 from unmask.modalities.images.network.build import untrained
 from unmask.modalities.images.reading.account import class_counts, describe, told
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.reading.label_table import ENDINGS
-from unmask.modalities.images.reading.shards import Store
+from unmask.modalities.images.reading.shards import PictureStore
 from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, notes_across
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import store_of
@@ -152,7 +152,7 @@ def finetune_classify(
 
 
 def _pictures(
-    base: ImageModel, data: Any, validation: Any, settings: ClassifierSettings, store: Store | None
+    base: ImageModel, data: Any, validation: Any, settings: ClassifierSettings, store: PictureStore | None
 ) -> tuple[ImageSet, ImageSet | None]:
     table: dict[str, Any] = {
         "store": store,
@@ -216,7 +216,7 @@ def _let_read(net: ClassifierNet, train: ImageSet, truth: np.ndarray, settings: 
     return f"the head reads {named(candidates[0])}, and starts as a linear probe{why}"
 
 
-def named(reading: Reading) -> str:
+def named(reading: HeadInput) -> str:
     """What a head reads, in words."""
     pool, edges = reading
     words = {"mean": "the mean of the patches", "first": "the class token", "grid": "the means over a grid"}

@@ -34,7 +34,7 @@ from unmask.modalities.images.network.probe import fit_linear, knn_predict, line
 from unmask.modalities.images.reading.account import describe, told
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest
 from unmask.modalities.images.reading.floats import channel_statistics, evenly
-from unmask.modalities.images.reading.shards import Store
+from unmask.modalities.images.reading.shards import PictureStore
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups
 from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
@@ -193,14 +193,16 @@ def pretrain(
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 
-def store_of(requested: str, folder: str | Path, settings: TrainSettings, say: Callable[[str], None]) -> Store | None:
+def store_of(
+    requested: str, folder: str | Path, settings: TrainSettings, say: Callable[[str], None]
+) -> PictureStore | None:
     """Where decoded pictures go: see `ImageSettings.store`."""
     if requested == "memory":
         return None
-    return Store(folder=Path(folder), most=data_in_memory(requested, settings.memory), say=say)
+    return PictureStore(folder=Path(folder), most=data_in_memory(requested, settings.memory), say=say)
 
 
-def prepare(data: Any, settings: ImageSettings, store: Store | None = None) -> ImageSet:
+def prepare(data: Any, settings: ImageSettings, store: PictureStore | None = None) -> ImageSet:
     """The pictures to train on, at the size they are kept at."""
     images = read_images(
         data,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from unmask.core.model import WantedSlots
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Grid, Quantities
-from unmask.modalities.table.distribution.scale import FINE, Scale
+from unmask.modalities.table.distribution.scale import FINE, BinScale
 
 FAR = 30.0
 """A normal score beyond all others."""
@@ -33,7 +33,7 @@ class Coding:
     transform of x - smallest + 1 where there is one: `power` (smallest value, lambda).
     """
 
-    scale: Scale | None = None
+    scale: BinScale | None = None
     share: tuple[float, ...] = ()
     linear: tuple[float, float] | None = None
     power: tuple[float, float] | None = None
@@ -81,11 +81,11 @@ class Coding:
         """From what `to_dict` gave."""
         if "scale" in found:
             pairs = {k: tuple(found[k]) for k in ("linear", "power") if found.get(k) is not None}
-            return cls(scale=Scale.from_dict(found["scale"]), **pairs)
+            return cls(scale=BinScale.from_dict(found["scale"]), **pairs)
         return cls(share=tuple(found["share"]))
 
 
-def make_grid(scales: list[Scale]) -> Grid:
+def make_grid(scales: list[BinScale]) -> Grid:
     """The scales of several quantities as tensors, padded to the most bins."""
     from scipy.special import ndtri
 
@@ -125,7 +125,7 @@ def make_grid(scales: list[Scale]) -> Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class ColumnBlock:
     """Columns whose heads are one product: all quantities, or categories of about the same number."""
 
     quantity: bool
@@ -133,18 +133,18 @@ class Block:
     size: int
 
 
-def blocks_of(codings: list[Coding]) -> list[Block]:
+def blocks_of(codings: list[Coding]) -> list[ColumnBlock]:
     """Quantities together; categories by their number, rounded up to a power of two."""
     out = []
     quantities = [i for i, c in enumerate(codings) if c.scale is not None]
     if quantities:
-        out.append(Block(quantity=True, columns=tuple(quantities), size=max(codings[i].size for i in quantities)))
+        out.append(ColumnBlock(quantity=True, columns=tuple(quantities), size=max(codings[i].size for i in quantities)))
     groups: dict[int, list[int]] = {}
     for i, c in enumerate(codings):
         if c.scale is None:
             groups.setdefault(max(2, 1 << (c.size - 1).bit_length()), []).append(i)
     for columns in groups.values():
-        out.append(Block(quantity=False, columns=tuple(columns), size=max(codings[i].size for i in columns)))
+        out.append(ColumnBlock(quantity=False, columns=tuple(columns), size=max(codings[i].size for i in columns)))
     return out
 
 

@@ -20,7 +20,7 @@ from unmask.core.inference import on_cores, one_core
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factors:
+class FactorModel:
     """Loadings (dims, factors) and own variances (dims,) of standardised dims; their means (dims,), where these were
     fitted."""
 
@@ -39,7 +39,7 @@ def fit_factors(
     shrink: float = 3.0,
     weight: np.ndarray | None = None,
     intercept: bool = False,
-) -> Factors:
+) -> FactorModel:
     """Expectation maximisation for factor analysis with missing values (Rubin & Thayer 1982), penalised loadings.
 
     Args:
@@ -59,7 +59,7 @@ def fit_factors(
     count = np.maximum(wv.sum(0), 1e-9)
     loading, noise = _start(x, v, wx, wv, factors)
     total = np.maximum((x * wx).sum(0), 1e-6 * count)
-    parts = [_Part(x[p], seen[p], weight[p]) for p in np.array_split(np.arange(rows), max(1, -(-rows // PART)))]
+    parts = [_RowBlock(x[p], seen[p], weight[p]) for p in np.array_split(np.arange(rows), max(1, -(-rows // PART)))]
     eye = np.eye(factors)
     mean = np.zeros(dims)
     first = wx.sum(0)
@@ -87,7 +87,7 @@ def fit_factors(
         loading = loading @ np.linalg.cholesky(scatter / weight.sum() - np.outer(center, center) + 1e-9 * eye)
         if max(np.abs(np.log(noise / before)).max(), np.abs(moved).max()) < SETTLED:
             break
-    return Factors(loading=loading, noise=noise, mean=mean if intercept else None)
+    return FactorModel(loading=loading, noise=noise, mean=mean if intercept else None)
 
 
 SETTLED = 3e-3
@@ -104,7 +104,7 @@ def _start(x: np.ndarray, v: np.ndarray, wx: np.ndarray, wv: np.ndarray, factors
     return loading, np.clip(total - (loading**2).sum(1), 0.05, None)
 
 
-class _Part:
+class _RowBlock:
     """Some of the rows, and the patterns of seen dims among them: parts are worked on side by side, in memory that
     stays in the caches, and added up in their order, so that the number of cores makes no difference.
 
@@ -143,7 +143,7 @@ PART = 500
 
 
 def _moments(
-    parts: list[_Part], loading: np.ndarray, noise: np.ndarray, center: np.ndarray | None
+    parts: list[_RowBlock], loading: np.ndarray, noise: np.ndarray, center: np.ndarray | None
 ) -> tuple[np.ndarray, ...]:
     """The parts' sums: (dims, factors, factors), (dims, factors), (factors, factors), and with a mean (dims, factors),
     (factors,)."""
@@ -208,7 +208,7 @@ class FactorAnalysis(nn.Module):
     noise: Tensor
     trust: Tensor
 
-    def __init__(self, factors: Factors) -> None:
+    def __init__(self, factors: FactorModel) -> None:
         super().__init__()
         dims, count = factors.loading.shape
         self.register_buffer("loading", torch.tensor(factors.loading, dtype=torch.float32))

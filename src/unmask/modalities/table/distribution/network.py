@@ -21,7 +21,7 @@ from unmask.core.model import corrupt
 from unmask.modalities.table.distribution.boosted_stumps import BoostedStumps
 from unmask.modalities.table.distribution.codec import TableCodec
 from unmask.modalities.table.distribution.discriminant import SURE, discriminant, log_odds
-from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, FactorModel
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
 from unmask.modalities.table.distribution.table_network import TableNetwork, Trunk
@@ -98,7 +98,7 @@ class RowModel(TableNetwork):
         state = dict(state)
         if "base.loading" in state:
             self.base = FactorAnalysis(
-                Factors(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy())
+                FactorModel(loading=state["base.loading"].numpy(), noise=state["base.noise"].numpy())
             )
         if "additive.table" in state:
             self.additive = BoostedStumps(self.codec.codings, state["additive.table"])

@@ -19,7 +19,7 @@ _PHI = 1.0 / np.sqrt(2 * np.pi)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class BinScale:
     """Bins of one quantity.
 
     Attributes:
@@ -89,13 +89,13 @@ class Scale:
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Scale:
+    def from_dict(cls, found: dict[str, Any]) -> BinScale:
         """From what `to_dict` gave."""
         arrays = {k: np.asarray(v, bool if k == "atom" else np.float64) for k, v in found.items() if k != "floor"}
         return cls(**arrays, floor=found["floor"])
 
 
-def fit_scale(x: np.ndarray, *, most: int = 24, weight: np.ndarray | None = None) -> Scale:
+def fit_scale(x: np.ndarray, *, most: int = 24, weight: np.ndarray | None = None) -> BinScale:
     """Bins for the observed values of a column.
 
     Args:
@@ -151,7 +151,7 @@ def fit_scale(x: np.ndarray, *, most: int = 24, weight: np.ndarray | None = None
         start = stop
     edges = np.array(edge) / edge[-1]
     knot_u, knot_x = _polyline(values, counts, n)
-    return Scale(
+    return BinScale(
         edge=edges,
         atom=np.array(atom),
         value=np.array(value),

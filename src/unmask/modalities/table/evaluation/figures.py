@@ -123,7 +123,7 @@ MEANINGS: dict[str, Meaning] = {
 
 
 @dataclass(frozen=True)
-class Reading:
+class ShownFigure:
     """A figure as it is shown.
 
     Attributes:
@@ -149,7 +149,7 @@ class Reading:
         return about | rest | {"sentence": m.sentence}
 
 
-def readings(found: Mapping[str, Any]) -> list[Reading]:
+def readings(found: Mapping[str, Any]) -> list[ShownFigure]:
     """All figures of a comparison that are there; see `evaluate.compare` and `privacy.privacy`."""
     ends = [found.get(end, {}) for end in ("ceiling", "floor")]
     card = found.get("privacy", {})
@@ -161,7 +161,7 @@ def readings(found: Mapping[str, Any]) -> list[Reading]:
         ceiling, floor = (end.get(key) for end in ends)
         share, marked = placed(meaning, value, ceiling, floor)
         verdict = _verdict(key, meaning, value, card, ceiling, share, marked)
-        out.append(Reading(key, meaning, value, ceiling, floor, share, marked, verdict))
+        out.append(ShownFigure(key, meaning, value, ceiling, floor, share, marked, verdict))
     return out
 
 
@@ -212,7 +212,7 @@ def _verdict(
 DIRECTIONS = {"lower": "↓\u00a0lower", "higher": "↑\u00a0higher", "near 0.5": "→\u00a00.5"}
 
 
-def text_lines(found: Sequence[Reading]) -> list[str]:
+def text_lines(found: Sequence[ShownFigure]) -> list[str]:
     """The figures for a terminal: value, direction, both ends, and words."""
     rows = [("figure", "value", "better", "ceiling", "floor", "in words")]
     for r in found:

@@ -28,7 +28,7 @@ LEAST_GAIN = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
+class _HeldOutRows:
     """Held-out rows of one member, with the same cells hidden at every check. `known`: keywords of the network's
     forward pass: what the parts fitted without these rows say of them."""
 
@@ -76,7 +76,7 @@ class HeldOutChecks:
         select = corruption.select
         imputing = dataclasses.replace(select, copied=1.0) if isinstance(select, CellMasks) else select
         mask = Corruption(select=imputing, replace=ALL_MASK)
-        self.parts: list[_Part] = []
+        self.parts: list[_HeldOutRows] = []
         for member in range(self.members):
             own = rows[fold[rows] == member]
             if len(own):
@@ -84,7 +84,7 @@ class HeldOutChecks:
                 hidden = mask.draw(batch, seed=seed + 1, epoch=0)
                 with without(member), torch.no_grad():
                     known = network.known(batch, hidden)
-                self.parts.append(_Part(member=member, batch=batch, hidden=hidden, known=known))
+                self.parts.append(_HeldOutRows(member=member, batch=batch, hidden=hidden, known=known))
         self.columns = cells.seen.shape[1]
         self.best = torch.full((self.members,), torch.inf)
         self.kept: list[dict[int, Tensor]] = [{} for _ in range(self.members)]

@@ -22,7 +22,7 @@ from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.cells import Cells, batch_of
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.discriminant import fit_trust
-from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, FactorModel
 from unmask.modalities.table.distribution.linear_dims import Dims
 from unmask.modalities.table.distribution.network import RowModel
 from unmask.modalities.table.fitting.margins import FactorFit, estimate_margins
@@ -51,7 +51,7 @@ class HeldOut:
         self.additive: list[BoostedStumps] = []
         self._bases: dict[int, FactorAnalysis] = {}
         if len(fold) <= HELD_OUT_ROWS:
-            found: dict[int, Factors] = {}
+            found: dict[int, FactorModel] = {}
 
             def fit_without(member: int) -> None:
                 found[member] = factors.of(np.flatnonzero(fold != member))

@@ -19,9 +19,9 @@ from scipy.special import ndtr
 from unmask.core.hashing import Salt, hash_keys
 from unmask.modalities.table.distribution.cells import Cells, moments_of, to_cells
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, Factors, fit_factors
+from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, FactorModel, fit_factors
 from unmask.modalities.table.distribution.linear_dims import Dims
-from unmask.modalities.table.distribution.scale import Scale, fit_scale
+from unmask.modalities.table.distribution.scale import BinScale, fit_scale
 from unmask.modalities.table.recipes import TableSettings
 
 ROWS = 3000
@@ -128,7 +128,7 @@ def _scores_of(fit: FactorFit, rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _below(
-    scale: Scale, seen: np.ndarray, location: np.ndarray, deviation: np.ndarray, weight: np.ndarray
+    scale: BinScale, seen: np.ndarray, location: np.ndarray, deviation: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Borders between the seen values, and the share of the missing ones below each."""
     values = np.unique(seen)
@@ -231,14 +231,16 @@ class FactorFit:
             return 0
         return max(1, min(self.factors, len(self.dims) - 1, rows // 4))
 
-    def of(self, rows: np.ndarray) -> Factors:
+    def of(self, rows: np.ndarray) -> FactorModel:
         """Fitted to these rows, or to `MOST_ROWS` of them."""
         if len(rows) > MOST_ROWS:
             order = np.argsort(hash_keys(self.seed, rows, Salt.LINEAR_PART_ROWS), kind="stable")
             rows = np.sort(rows[order[:MOST_ROWS]])
         return self.of_exactly(rows, factors=self.count(len(rows)))
 
-    def of_exactly(self, rows: np.ndarray, *, factors: int, intercept: bool = False, iterations: int = 40) -> Factors:
+    def of_exactly(
+        self, rows: np.ndarray, *, factors: int, intercept: bool = False, iterations: int = 40
+    ) -> FactorModel:
         """Fitted to all of these rows.
 
         Args:

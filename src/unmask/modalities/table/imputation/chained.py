@@ -13,7 +13,7 @@ import numpy as np
 
 from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.regressions import Shares, draw_donors, draw_level, draw_linear, draw_shares
-from unmask.modalities.table.imputation.scales import Scale, draw_scale
+from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.survival.estimators import nelson_aalen
 from unmask.progress import counted
@@ -31,7 +31,7 @@ START, FEW = 20, 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completed:
+class CompletedColumns:
     """Columns completed once.
 
     Attributes:
@@ -56,7 +56,7 @@ class Regressors:
         columns: Sequence[np.ndarray],
         sizes: Sequence[int],
         now: Sequence[np.ndarray],
-        scales: Mapping[int, Scale] | None = None,
+        scales: Mapping[int, MonotoneScale] | None = None,
     ) -> None:
         self._scales = {} if scales is None else scales
         self.owner: list[int] = []
@@ -100,7 +100,7 @@ class Regressors:
 
 
 @dataclass(kw_only=True)
-class Plan:
+class DrawPlan:
     """What is drawn how: the same for all completed tables.
 
     Attributes:
@@ -120,8 +120,8 @@ class Plan:
     schema: Schema
     methods: dict[int, str] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
-    scales: dict[int, Scale] = field(default_factory=dict)
-    spikes: dict[int, tuple[float, Scale | None]] = field(default_factory=dict)
+    scales: dict[int, MonotoneScale] = field(default_factory=dict)
+    spikes: dict[int, tuple[float, MonotoneScale | None]] = field(default_factory=dict)
     skip: dict[int, frozenset[int]] = field(default_factory=dict)
     hazard: tuple[int, int] | None = None
     chosen: dict[int, np.ndarray] = field(default_factory=dict)
@@ -205,7 +205,7 @@ def _association(matrix: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:
 class Chain:
     """One chain: current values, and the turns that draw them anew."""
 
-    def __init__(self, plan: Plan, rng: np.random.Generator, first: Sequence[np.ndarray] | None = None) -> None:
+    def __init__(self, plan: DrawPlan, rng: np.random.Generator, first: Sequence[np.ndarray] | None = None) -> None:
         self.plan, self.rng = plan, rng
         self.now = [x.copy() for x in first] if first is not None else plan.start(rng)
         self.scales = dict(plan.scales)
@@ -218,7 +218,7 @@ class Chain:
         if plan.hazard is not None:
             self._write_hazard()
 
-    def run(self, rounds: int) -> Completed:
+    def run(self, rounds: int) -> CompletedColumns:
         """Draw every incomplete column in turn, so many times."""
         plan = self.plan
         trace = np.full((rounds, len(plan.order), 2), np.nan)
@@ -230,7 +230,7 @@ class Chain:
                 drawn = self.now[place][plan.missing[place]]
                 trace[turn, number] = drawn.mean(), drawn.std()
             self._known = [np.ones(len(g), bool) for g in plan.missing]
-        return Completed(columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck)
+        return CompletedColumns(columns=self.now, odds=self.odds, trace=trace, stuck=self.stuck)
 
     def begin_round(self) -> None:
         """What is drawn before the columns, once per round: nothing here."""
@@ -265,7 +265,7 @@ class Chain:
     def predictors(self, place: int) -> np.ndarray:
         return self.regressors.matrix[:, self.plan.chosen[place]]
 
-    def scale(self, place: int, y: np.ndarray, seen: np.ndarray, x: np.ndarray) -> Scale | None:
+    def scale(self, place: int, y: np.ndarray, seen: np.ndarray, x: np.ndarray) -> MonotoneScale | None:
         """The scale of a column, its power drawn anew given values and their predictors; None for the column's own."""
         if place not in self.scales:
             return None

@@ -76,7 +76,7 @@ def plain_values(x: np.ndarray, column: Column) -> list[Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completed:
+class CompletedTable:
     """A filled table, and what should be said of it.
 
     Attributes:
@@ -104,7 +104,7 @@ def complete(
     seed: int = 0,
     shift: Mapping[str, float | Mapping[str, float]] | None = None,
     **reading: Any,
-) -> Completed:
+) -> CompletedTable:
     """Fill the missing cells of a table; see `TableModel.impute`. `reading` is for `read_incomplete`."""
     schema = model.schema
     shifts = parse_shifts(shift, schema)
@@ -208,7 +208,7 @@ def read_incomplete(
     )
 
 
-def with_points(model: FittedTable, read: Incomplete, found: Imputed) -> Completed:
+def with_points(model: FittedTable, read: Incomplete, found: Imputed) -> CompletedTable:
     """The second half of `complete`: the table with the point values of `CellTable.impute`, which may be changed."""
     found = points_under(read.rules, model.table, read.columns, found)
     return _completed(model, read, [found.point], found=found)
@@ -229,7 +229,7 @@ def _completed(
     found: Imputed | None = None,
     notes: Sequence[str] = (),
     shifted: Collection[int] = (),
-) -> Completed:
+) -> CompletedTable:
     """What is said and handed out of filled columns.
 
     Args:
@@ -263,7 +263,7 @@ def _completed(
     records: Iterable[dict[str, Any]] = ()
     if read.interval is not None and found is not None:
         records = IntervalRecords(schema, frame, filling, filled[0], found, read.rules.touched)
-    return Completed(
+    return CompletedTable(
         tables=tables, records=records, cells=cells, absent=read.lacking, notes=sentences, warnings=read.said + beyond
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import stats
 
 from unmask.errors import option
-from unmask.modalities.table.imputation.chained import Plan, Regressors
+from unmask.modalities.table.imputation.chained import DrawPlan, Regressors
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.regressions import draw_shares
 from unmask.modalities.table.schema.schema import Column
@@ -143,7 +143,7 @@ def doubtful(traces: np.ndarray, columns: int) -> bool:
 
 
 def doubts(
-    plan: Plan,
+    plan: DrawPlan,
     traces: np.ndarray,
     drawn: Sequence[Sequence[np.ndarray]],
     gaps: Sequence[np.ndarray],
@@ -179,7 +179,7 @@ def doubts(
     return found + _far(plan, drawn, gaps) + _complete_rows(plan, formula)
 
 
-def _far(plan: Plan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[np.ndarray]) -> list[str]:
+def _far(plan: DrawPlan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[np.ndarray]) -> list[str]:
     """Quantities whose imputed values differ from observed ones given the other columns: both less what a regression
     of the observed ones predicts, which are weighted to resemble the incomplete rows in the other columns (by the odds
     of being missing)."""
@@ -240,7 +240,7 @@ def _moments(values: np.ndarray, weight: np.ndarray) -> tuple[float, float, floa
     return center, second, rough * float(weight @ weight)
 
 
-def _complete_rows(plan: Plan, formula: Formula | None) -> list[str]:
+def _complete_rows(plan: DrawPlan, formula: Formula | None) -> list[str]:
     """Where complete rows may serve better."""
     covariates = () if formula is None else formula.covariates
     return [
@@ -253,7 +253,7 @@ def _complete_rows(plan: Plan, formula: Formula | None) -> list[str]:
     ]
 
 
-def _bent(plan: Plan, formula: Formula | None, place: int) -> bool:
+def _bent(plan: DrawPlan, formula: Formula | None, place: int) -> bool:
     """Whether a quantity enters an analysis by a curve."""
     if plan.sizes[place] or formula is None:
         return False

@@ -9,9 +9,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from unmask.errors import UserError, suggest
-from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, Plan, Regressors
+from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, DrawPlan, Regressors
 from unmask.modalities.table.imputation.regressions import draw_linear
-from unmask.modalities.table.imputation.scales import Scale, best_scale
+from unmask.modalities.table.imputation.scales import MonotoneScale, best_scale
 from unmask.modalities.table.schema.schema import Column
 
 SPIKE = 0.05
@@ -30,7 +30,7 @@ def _check_method(method: str, column: Column, size: int) -> None:
 
 
 def choose_methods(
-    plan: Plan,
+    plan: DrawPlan,
     requested: Mapping[str, str] | str | None,
     rng: np.random.Generator,
     outcome: Collection[int] | None = None,
@@ -83,7 +83,7 @@ def choose_methods(
         plan.reasons[place] = why or _fits(plan, place)
 
 
-def _fits(plan: Plan, place: int) -> str:
+def _fits(plan: DrawPlan, place: int) -> str:
     """What a normal linear regression is of."""
     if place in plan.spikes:
         value, scale = plan.spikes[place]
@@ -132,7 +132,7 @@ def _values(y: np.ndarray) -> str | None:
     return None
 
 
-def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: Scale | None = None) -> str | None:
+def _shape(chain: Chain, place: int, rows: np.ndarray | None = None, scale: MonotoneScale | None = None) -> str | None:
     """What speaks against a normal linear regression of a column, on its scale, on the others; None where nothing does.
 
     Large departures are looked for, not significant ones: small ones do not matter to imputation.

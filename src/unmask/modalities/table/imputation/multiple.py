@@ -18,7 +18,7 @@ import numpy as np
 
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import CellTable
-from unmask.modalities.table.imputation.chained import Chain, Completed, Plan
+from unmask.modalities.table.imputation.chained import Chain, CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, doubts, unmixed, write_report
 from unmask.modalities.table.imputation.formula import (
@@ -199,7 +199,7 @@ class MultipleImputation:
         return self
 
     @staticmethod
-    def _traces(found: Sequence[Completed]) -> np.ndarray:
+    def _traces(found: Sequence[CompletedColumns]) -> np.ndarray:
         """(columns, tables, rounds) means of the imputed values."""
         return np.stack([one.trace[:, :, 0] for one in found]).transpose(2, 0, 1)
 
@@ -235,9 +235,9 @@ class MultipleImputation:
         )
         return pair if pair and not known and set(pair) <= set(names) else (self.duration, self.event)
 
-    def _plan(self, columns: list[np.ndarray]) -> Plan:
+    def _plan(self, columns: list[np.ndarray]) -> DrawPlan:
         schema = self.schema_
-        plan = Plan(columns=columns, sizes=schema.sizes, schema=schema)
+        plan = DrawPlan(columns=columns, sizes=schema.sizes, schema=schema)
         if self.formula_ is not None:
             outcome = frozenset(self.formula_.outcome)
             plan.skip = {p: outcome for p in plan.order if p not in outcome}
@@ -257,19 +257,19 @@ class MultipleImputation:
         self.notes_ += plan.notes
         return plan
 
-    def _one(self, plan: Plan, m: int, rounds: int) -> Completed:
+    def _one(self, plan: DrawPlan, m: int, rounds: int) -> CompletedColumns:
         """The m-th completed columns."""
         rng = np.random.default_rng([self.seed, m])
         first = self._first(plan, m) if self.overrides else None
         if first is not None and self.formula_ is None:
-            return Completed(columns=first, odds={}, trace=np.full((0, len(plan.order), 2), np.nan))
+            return CompletedColumns(columns=first, odds={}, trace=np.full((0, len(plan.order), 2), np.nan))
         if self.formula_ is not None and first is None:
             warm = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
             warm.select()
             first = Chain(warm, rng).run(WARM).columns
         return self._chain(plan, rng, first, initial=True).run(rounds)
 
-    def _longer(self, plan: Plan, m: int, so_far: Completed, rounds: int) -> Completed:
+    def _longer(self, plan: DrawPlan, m: int, so_far: CompletedColumns, rounds: int) -> CompletedColumns:
         """The m-th columns after more rounds."""
         rng = np.random.default_rng([self.seed, m, len(so_far.trace)])
         more = self._chain(plan, rng, so_far.columns, initial=False).run(rounds)
@@ -277,12 +277,14 @@ class MultipleImputation:
             more, trace=np.concatenate([so_far.trace, more.trace]), stuck=so_far.stuck + more.stuck
         )
 
-    def _chain(self, plan: Plan, rng: np.random.Generator, first: list[np.ndarray] | None, *, initial: bool) -> Chain:
+    def _chain(
+        self, plan: DrawPlan, rng: np.random.Generator, first: list[np.ndarray] | None, *, initial: bool
+    ) -> Chain:
         if self.formula_ is None:
             return Chain(plan, rng, first=first)
         return AgreeingChain(plan, rng, Substantive(self.formula_, plan.columns), first, initial=initial)
 
-    def _first(self, plan: Plan, m: int) -> list[np.ndarray]:
+    def _first(self, plan: DrawPlan, m: int) -> list[np.ndarray]:
         """A table drawn from a model fitted to the m-th bootstrap sample."""
         rows = len(plan.columns[0])
         weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)

@@ -15,7 +15,7 @@ REACH = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class MonotoneScale:
     """A monotone scale of a column.
 
     Attributes:
@@ -57,7 +57,7 @@ class Scale:
         return f"the {what} of its distance {'above' if self.sign > 0 else 'below'} {self.end:.4g}"
 
 
-def best_scale(x: np.ndarray, predictors: np.ndarray) -> Scale | None:
+def best_scale(x: np.ndarray, predictors: np.ndarray) -> MonotoneScale | None:
     """The scale on which a complete column is likeliest under a normal linear regression; None where it is its own.
     `predictors`: (rows, predictors) of that regression, the first the constant 1."""
     low, high = float(x.min()), float(x.max())
@@ -71,8 +71,8 @@ def best_scale(x: np.ndarray, predictors: np.ndarray) -> Scale | None:
 
 
 def draw_scale(
-    scale: Scale, x: np.ndarray, seen: np.ndarray, predictors: np.ndarray, rng: np.random.Generator
-) -> Scale:
+    scale: MonotoneScale, x: np.ndarray, seen: np.ndarray, predictors: np.ndarray, rng: np.random.Generator
+) -> MonotoneScale:
     """The scale with its power drawn from the posterior (a grid, given estimates of the regression) that a completed
     column leaves, and the reach that its observed values allow."""
     scales = [replace(scale, power=power) for power in POWERS]
@@ -92,8 +92,8 @@ def written(x: np.ndarray, column: Column) -> tuple[np.ndarray, int]:
     return np.clip(x, low, high), int(((x < low) | (x > high)).sum())
 
 
-def _scale(x: np.ndarray, end: float, sign: float, power: float) -> Scale:
-    return Scale(end=end, sign=sign, power=power, unit=float(np.exp(np.log(sign * (x - end)).mean())))
+def _scale(x: np.ndarray, end: float, sign: float, power: float) -> MonotoneScale:
+    return MonotoneScale(end=end, sign=sign, power=power, unit=float(np.exp(np.log(sign * (x - end)).mean())))
 
 
 def _heights(columns: Sequence[np.ndarray], predictors: np.ndarray) -> np.ndarray:

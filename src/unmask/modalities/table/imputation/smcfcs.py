@@ -18,10 +18,10 @@ import numpy as np
 from scipy.special import log_expit, ndtr, ndtri
 
 from unmask.evaluation.survival import step_values
-from unmask.modalities.table.imputation.chained import FEW, START, Chain, Plan
+from unmask.modalities.table.imputation.chained import FEW, START, Chain, DrawPlan
 from unmask.modalities.table.imputation.formula import Formula, entry_of
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
-from unmask.modalities.table.imputation.scales import Scale, draw_scale, written
+from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale, written
 from unmask.modalities.table.survival.drawn_cox import Hazard, draw_hazard
 
 BLOCK, TRIES = 8192, 128
@@ -215,7 +215,7 @@ class AgreeingChain(Chain):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: DrawPlan,
         rng: np.random.Generator,
         analysis: Substantive,
         first: Sequence[np.ndarray] | None = None,
@@ -303,7 +303,7 @@ class _Latent:
 
     mean: np.ndarray
     sigma: float
-    scale: Scale | None
+    scale: MonotoneScale | None
     spike: float | None
     share: np.ndarray
     bounds: tuple[float, float]

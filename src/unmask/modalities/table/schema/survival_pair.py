@@ -112,7 +112,7 @@ def with_pair(
     Args:
         marks: how each column writes its numbers.
     """
-    place = Place(schema, columns, marks, source, row_name)
+    place = RawTable(schema, columns, marks, source, row_name)
     findings: list[Finding] = []
     by_name = named.duration is None
     if named.duration is None or named.event is None:
@@ -171,7 +171,7 @@ def with_pair(
     return schema, findings
 
 
-def _late(place: Place) -> str:
+def _late(place: RawTable) -> str:
     """What is to be said of a column whose name is that of late entry; "" where there is none."""
     numbers = (c.name for c in place.schema.columns if c.kind in ("numeric", "integer"))
     name = next((n for n in numbers if _LIKE_ENTRY.fullmatch(n.strip().lower())), None)
@@ -277,7 +277,7 @@ def _quantity(column: Column, values: np.ndarray) -> Column:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class RawTable:
     """Raw columns, how they write their numbers, and how errors name their rows."""
 
     schema: Schema
@@ -369,7 +369,7 @@ def refuse_impossible(
         raise UserError(f"{source}, {'; '.join(problems)}", hint=" ".join(dict.fromkeys(problems.values())))
 
 
-def _by_name(place: Place) -> tuple[Named | None, str]:
+def _by_name(place: RawTable) -> tuple[Named | None, str]:
     """The pair by its usual names, where the values leave no doubt; else why there is none though names suggest one."""
     schema = place.schema
     exact = [next((n for n in schema.names if n.lower() in known), None) for known in (DURATIONS, EVENTS)]

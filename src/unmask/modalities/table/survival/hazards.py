@@ -25,7 +25,7 @@ were 5 % further from the real ones)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baseline:
+class BaselineHazard:
     """A cumulative hazard as a step function, with the log hazard ratios it belongs to. `ridge`: the penalty it was
     fitted with."""
 
@@ -54,7 +54,7 @@ def fit_baseline(
     *,
     entry: np.ndarray | None = None,
     weight: np.ndarray | None = None,
-) -> Baseline:
+) -> BaselineHazard:
     """Cox regression and its Breslow cumulative hazard; x must be centred. No event: a hazard of zero.
 
     Args:
@@ -63,7 +63,7 @@ def fit_baseline(
     """
     weight = np.ones(len(x)) if weight is None else weight
     if not (event[weight > 0] > 0).any():
-        return Baseline(beta=np.zeros(x.shape[1]), at=np.zeros(0), hazard=np.zeros(0), ridge=ridge)
+        return BaselineHazard(beta=np.zeros(x.shape[1]), at=np.zeros(0), hazard=np.zeros(0), ridge=ridge)
     beta = np.zeros(x.shape[1])
     if np.isfinite(ridge) and len(beta):
         beta = fit_cox(x, time, event, ridge=ridge, entry=entry, weight=weight).beta
@@ -73,7 +73,7 @@ def fit_baseline(
     # 1 - exp(-H) of one death among equals is the Kaplan-Meier step.
     share = deaths[keep] / at_risk[keep]
     step = -np.log(np.maximum(1 - np.minimum(share, 1 - 1e-9), 1e-9))
-    return Baseline(beta=beta, at=at[keep], hazard=np.cumsum(step), ridge=ridge)
+    return BaselineHazard(beta=beta, at=at[keep], hazard=np.cumsum(step), ridge=ridge)
 
 
 def choose_ridge(x: np.ndarray, time: np.ndarray, event: np.ndarray, *, entry: np.ndarray | None = None) -> float:
@@ -123,8 +123,8 @@ class Outcome:
         end: latest follow-up time; who is neither dead nor censored before is censored here.
     """
 
-    causes: tuple[Baseline, ...]
-    censoring: Baseline
+    causes: tuple[BaselineHazard, ...]
+    censoring: BaselineHazard
     center: np.ndarray
     scale: np.ndarray
     end: float
@@ -166,7 +166,7 @@ def fit_outcome(
     center, scale = x.mean(0), np.maximum(x.std(0), 1e-9)
     z = (x - center) / scale
 
-    def fit(happened: np.ndarray) -> Baseline:
+    def fit(happened: np.ndarray) -> BaselineHazard:
         return fit_baseline(z, time, happened, choose_ridge(z, time, happened, entry=entry), entry=entry)
 
     return Outcome(

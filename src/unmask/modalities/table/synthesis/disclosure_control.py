@@ -65,7 +65,7 @@ def seen_shares(model: FittedTable) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guard:
+class DisclosureGuard:
     """What may be drawn.
 
     Attributes:
@@ -79,7 +79,7 @@ class Guard:
     notes: tuple[str, ...] = ()
 
 
-def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") -> Guard:
+def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") -> DisclosureGuard:
     """What synthetic rows of a model keep back.
 
     Args:
@@ -142,7 +142,7 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
             f"columns "
             f"({option('extremes', 'keep')} draws up to the ends)"
         )
-    return Guard(bounds=bounds, left_out=(*left_out, *few_values), notes=tuple(notes))
+    return DisclosureGuard(bounds=bounds, left_out=(*left_out, *few_values), notes=tuple(notes))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from unmask.modalities.table.fitting.fitted_table import FittedTable
-from unmask.modalities.table.survival.hazards import MOST_LEVELS, Baseline, Outcome, fit_outcome
+from unmask.modalities.table.survival.hazards import MOST_LEVELS, BaselineHazard, Outcome, fit_outcome
 
 
 def outcome_design(model: FittedTable, columns: Sequence[np.ndarray]) -> np.ndarray:
@@ -92,7 +92,7 @@ def stored_outcome(model: FittedTable) -> Outcome | None:
     causes = sum(key.startswith("outcome.event") and key.endswith(".beta") for key in model.extra)
     names = [f"outcome.{name}" for name in [*_cause_names(causes), "censoring"]]
     extra = model.extra
-    bases = [Baseline(beta=extra[f"{n}.beta"], at=extra[f"{n}.at"], hazard=extra[f"{n}.hazard"]) for n in names]
+    bases = [BaselineHazard(beta=extra[f"{n}.beta"], at=extra[f"{n}.at"], hazard=extra[f"{n}.hazard"]) for n in names]
     return Outcome(
         causes=tuple(bases[:-1]),
         censoring=bases[-1],

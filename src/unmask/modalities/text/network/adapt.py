@@ -21,7 +21,14 @@ from unmask.evaluation.card import source_name
 from unmask.files import read_object
 from unmask.modalities.text.network.card import corpus_of
 from unmask.modalities.text.network.folder import LoadedText, TextFolder, find_folder, load_folder, save_folder
-from unmask.modalities.text.network.held_out_search import HeldOutSearch, Search, Verdict, gains, ranks, ranks_by_words
+from unmask.modalities.text.network.held_out_search import (
+    HeldOutSearch,
+    Search,
+    SearchVerdict,
+    gains,
+    ranks,
+    ranks_by_words,
+)
 from unmask.modalities.text.network.pretrain import TextRun, counts, lengths_of, make_job, write_report
 from unmask.modalities.text.reading.sources import plain_text, resolve
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
@@ -396,7 +403,7 @@ def embedded_slots(folder: TextFolder) -> int:
     return min(longest, folder.sentences.slots or longest)
 
 
-class Guard:
+class VectorGuard:
     """Judges a model that is trained to make vectors, beside the same model as it was.
 
     Args:
@@ -421,7 +428,7 @@ class Guard:
             self.first_ranks = self._ranks(model, self.search.judged, embedded_slots(self.folder), pooling)
         return 1 - float(gains(self._ranks(model, self.search.chosen, self.slots, pooling)).mean())
 
-    def judged(self, model: Any) -> Verdict:
+    def judged(self, model: Any) -> SearchVerdict:
         """Choose a share of the way to the trained weights, put the model there, and judge it; where it is not better,
         the model has the start's weights afterwards."""
         trained = {name: tensor.detach().cpu().clone() for name, tensor in model.masked.state_dict().items()}
@@ -435,7 +442,7 @@ class Guard:
             share = min(found, key=lambda part: (found[part], -part))
             self._put(model, trained, share)
             after = self._ranks(model.masked, self.search.judged, embedded_slots(self.folder), "mean")
-        verdict = Verdict(
+        verdict = SearchVerdict(
             share=share,
             before=self.first_ranks,
             after=after,

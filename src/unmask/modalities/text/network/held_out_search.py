@@ -134,7 +134,7 @@ def ranks_by_words(search: Search, learnt: Sequence[str]) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class SearchVerdict:
     """Whether training has made the vectors better, by texts that neither it nor the choice of weights has seen.
 
     Attributes:

@@ -103,7 +103,7 @@ def cut(documents: Iterator[Document], report: ReadReport, longest: int) -> Iter
             start += len(piece)
 
 
-class _Part(io.RawIOBase):
+class _FilePart(io.RawIOBase):
     """The bytes of a file from `begin` to `end`."""
 
     def __init__(self, file: IO[bytes], span: Span, url: str | None) -> None:
@@ -142,7 +142,7 @@ def opened(path: Place, span: Span = WHOLE, *, unzip: bool = True) -> Iterator[I
     try:
         with path.open("rb") as file:
             if url is not None or span != WHOLE:
-                file = io.BufferedReader(_Part(file, span, url), 1 << 20)
+                file = io.BufferedReader(_FilePart(file, span, url), 1 << 20)
             if unzip and packed(path):
                 with gzip.GzipFile(fileobj=file) as plain:
                     yield plain  # type: ignore[misc]

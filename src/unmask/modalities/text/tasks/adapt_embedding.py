@@ -29,8 +29,8 @@ from unmask.modalities.text.network.adapt import (
     OBJECTIVE,
     OF_A_NEW_MODEL,
     Adapted,
-    Guard,
     TextAdaptation,
+    VectorGuard,
     checked_folder,
     embedded_slots,
     in_words,
@@ -39,7 +39,7 @@ from unmask.modalities.text.network.adapt import (
     start_of,
 )
 from unmask.modalities.text.network.card import corpus_of
-from unmask.modalities.text.network.held_out_search import FEWEST, HeldOutSearch, Verdict, held_out_search
+from unmask.modalities.text.network.held_out_search import FEWEST, HeldOutSearch, SearchVerdict, held_out_search
 from unmask.modalities.text.network.pretrain import make_job
 from unmask.modalities.text.reading.sources import iter_documents
 from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
@@ -130,7 +130,7 @@ class AdaptedEmbedding(Adapted):
         verdict: whether it helped; None without a guard, and of a run that a signal stopped.
     """
 
-    verdict: Verdict | None = None
+    verdict: SearchVerdict | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
@@ -145,7 +145,7 @@ class EmbeddingAdaptation(TextAdaptation):
     """A text model that learns to make vectors of domain text; see `adapt_embedding`."""
 
     settings: EmbeddingSettings
-    verdict: Verdict | None = None
+    verdict: SearchVerdict | None = None
 
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         self.loaded.sentences.refuse_unless_plain("adapting for embedding")
@@ -214,7 +214,7 @@ class EmbeddingAdaptation(TextAdaptation):
 
     def _guarded(self, job: Job, say: Callable[[str], None]) -> Job:
         """The job, watched by the search among held-out texts."""
-        self.guard = Guard(self.loaded, self.search, self.settings)
+        self.guard = VectorGuard(self.loaded, self.search, self.settings)
         at_start = self.guard.missed(self.pooled)
         say(
             f"nDCG@10 of finding held-out texts by their openings: {1 - at_start:.3f} of {len(self.search.chosen)} "

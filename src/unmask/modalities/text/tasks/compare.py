@@ -153,7 +153,7 @@ def _sentence(question: Any) -> dict[str, Any]:
 
 
 @dataclass
-class Verdict:
+class Comparison:
     """What the comparison came to.
 
     Attributes:
@@ -224,7 +224,7 @@ def judge(
     *,
     seed: int,
     baseline: str = "none",
-) -> Verdict:
+) -> Comparison:
     """Set the candidates side by side.
 
     Args:
@@ -253,7 +253,7 @@ def judge(
     equal = [r for r in constants if worth(r.predictions) >= best]
     gains = [gain(task, dict(rows)[kept], r.predictions, held.items, seed=seed) for r in constants if not equal]
     close = [r for r, (found, error) in zip(constants, gains, strict=False) if found < error]
-    return Verdict(
+    return Comparison(
         table,
         kept,
         None if saved is None else saved.baseline,

@@ -294,7 +294,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ConllLayout:
     """Where things are in a CoNLL file.
 
     Attributes:
@@ -360,7 +360,7 @@ def width_of(sentences: Sequence[Sequence[Line]]) -> int:
     return max(2, widths.most_common(1)[0][0] if widths else 0)
 
 
-def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns, *, labelled: bool) -> Layout:
+def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns, *, labelled: bool) -> ConllLayout:
     """Which columns to read."""
     width = width_of(sentences)
     rows = [[line.cells for line in sentence if len(line.cells) == width] for sentence in sentences]
@@ -396,7 +396,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
             hint=f"If the words are in column {seen}, say {naming(text=seen)}.",
         )
     if not labelled and columns.text is not None:
-        return Layout(word=word, tag=None, width=width, count=count, constant=tuple(constant))
+        return ConllLayout(word=word, tag=None, width=width, count=count, constant=tuple(constant))
     if tag is None:
         _check_last(rows, path, word, last, labelled=labelled)
         tag = last
@@ -404,7 +404,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
         raise UserError(
             f"{path}: both words and tags in column {word + 1}", hint=f"Say {naming(label='COLUMN')}, by its number."
         )
-    return Layout(word=word, tag=tag, width=width, count=count, constant=tuple(constant))
+    return ConllLayout(word=word, tag=tag, width=width, count=count, constant=tuple(constant))
 
 
 def _requested(given: str | None, part: str, path: Path, width: int) -> int | None:

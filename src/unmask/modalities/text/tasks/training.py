@@ -96,7 +96,7 @@ class FittedTask:
     expected_memory: float = math.nan
     predictions: list[dict[str, Any]] | None = None
     probed: Probed | None = None
-    verdict: compare.Verdict | None = None
+    verdict: compare.Comparison | None = None
     compared_vectors: bool = False
     refitted: bool = False
 

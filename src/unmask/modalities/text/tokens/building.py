@@ -23,7 +23,7 @@ from unmask.errors import UserError, first_of, option, setting
 from unmask.files import fingerprint
 from unmask.modalities.text.reading.documents import first_undecodable
 from unmask.modalities.text.reading.sources import check_read
-from unmask.modalities.text.tokens.scanning import Portion, Reading, Scanned, gathered, left, portions
+from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, Scanned, gathered, left, portions
 from unmask.modalities.text.tokens.shards import BINS, ShardTask, done, write_index
 from unmask.modalities.text.tokens.tokenising import Recipe
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -59,7 +59,7 @@ class Building:
         key: str,
         inputs: list[str],
         files: list[str],
-        reading: Reading,
+        reading: CorpusReading,
         work: Engine,
         say: Callable[[str], None],
     ) -> None:

@@ -29,7 +29,7 @@ from unmask.files import check_files, sealed, unsealed
 from unmask.modalities.text.reading.documents import Parting, opened
 from unmask.modalities.text.reading.sources import expand, on_hub, resolve
 from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, corpus_notes, processes, recipe_of
-from unmask.modalities.text.tokens.scanning import Reading
+from unmask.modalities.text.tokens.scanning import CorpusReading
 from unmask.modalities.text.tokens.shards import Joined
 from unmask.modalities.text.tokens.tokenising import Recipe
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -174,7 +174,7 @@ class TokenCache:
         key, folder, say = _key(names, tokenizer, settings), Path(folder), say or (lambda text: None)
         check_choice("document", document, get_args(Parting))
         recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
-        reading = Reading(
+        reading = CorpusReading(
             folder=str(folder.with_name(folder.name + ".part").absolute()),
             key=key,
             column=column,
@@ -200,7 +200,7 @@ class TokenCache:
         folder: Path,
         names: list[str],
         recipe: Recipe,
-        reading: Reading,
+        reading: CorpusReading,
         settings: dict[str, Any],
         say: Callable[[str], None],
         *,

@@ -36,7 +36,7 @@ from unmask.modalities.text.tokens import building
 from unmask.modalities.text.tokens.building import Building, corpus_notes, recipe_of
 from unmask.modalities.text.tokens.cache import VERSION, TokenCache, content_key
 from unmask.modalities.text.tokens.corpus import TOKENIZER_CHARACTERS, check_unknown, given_tokenizer, new_tokenizer
-from unmask.modalities.text.tokens.scanning import Portion, Reading, Scanned, first_threshold, rescanned, sample
+from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, Scanned, first_threshold, rescanned, sample
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.remote import is_url, place, shared, size_of
 from unmask.version import __version__
@@ -159,7 +159,7 @@ class Preparation(Building):
         ]
         key = hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
         self.size = sum(size_of(place(file)) or 0 for file in files)
-        reading = Reading(
+        reading = CorpusReading(
             folder=str(out.absolute()),
             key=key,
             column=settings.column,

@@ -50,7 +50,7 @@ ALL = 1 << 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class CorpusReading:
     """How documents are read.
 
     Attributes:
@@ -70,7 +70,7 @@ class Reading:
     threshold: int
 
 
-def scan(reading: Reading, task: tuple[int, Portion]) -> int:
+def scan(reading: CorpusReading, task: tuple[int, Portion]) -> int:
     """Read a portion, and write down what there is of it: `scan/NUMBER.npz` (a hash and the size of each document),
     `.sample.json` and, last, `.json`; how many documents there are."""
     number, portion = task
@@ -175,7 +175,7 @@ def sample(folder: Path, scanned: Scanned, most: int) -> list[str] | None:
     return [piece for _, piece in sorted(kept)] if threshold <= written else None
 
 
-def rescanned(reading: Reading, factor: int = 16) -> Reading:
+def rescanned(reading: CorpusReading, factor: int = 16) -> CorpusReading:
     """The same, with more written down for the tokenizer."""
     return dataclasses.replace(reading, threshold=min(ALL, reading.threshold * factor))
 

@@ -25,7 +25,7 @@ from unmask.errors import UserError
 from unmask.files import fsync
 from unmask.modalities.text.reading.documents import Document, ReadReport
 from unmask.modalities.text.reading.sources import sound_documents
-from unmask.modalities.text.tokens.scanning import Portion, Reading, mark_of, portion_documents
+from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, mark_of, portion_documents
 from unmask.modalities.text.tokens.tokenising import Recipe, groups, tokenise
 from unmask.writing import replacing
 
@@ -75,7 +75,7 @@ class ShardTask:
     mark: int
 
 
-def shard(common: tuple[Reading, Recipe], task: ShardTask) -> dict[str, Any]:
+def shard(common: tuple[CorpusReading, Recipe], task: ShardTask) -> dict[str, Any]:
     """Tokenise a portion into its shard; counts and checksums of it, which are written last."""
     reading, recipe = common
     folder = Path(reading.folder)
@@ -114,7 +114,7 @@ def shard(common: tuple[Reading, Recipe], task: ShardTask) -> dict[str, Any]:
     return about
 
 
-def _chosen(reading: Reading, task: ShardTask) -> Iterator[Document]:
+def _chosen(reading: CorpusReading, task: ShardTask) -> Iterator[Document]:
     """The documents of a portion but copies."""
     stream = portion_documents(task.portion, reading.column, ReadReport(), reading.entities, reading.document)
     drop, at, marks = set(task.drop.tolist()), 0, 0
