@@ -17,11 +17,14 @@ jaxtyping.install_import_hook(["unmask.core", "unmask.encoder", *modules_with_sh
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 from other_processor import other_processor  # noqa: E402
 from tiny import ARCHITECTURES, MODALITIES, RECIPES, Setup  # noqa: E402
 
 torch.set_num_threads(1)
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 SEED = int(os.environ.get("UNMASK_TEST_SEED", "1234"))
 
 

@@ -1,6 +1,6 @@
 """Shapes of JSON values: each checks a value, names the place of everything that is wrong, and is a JSON Schema too.
 
->>> shape = Record(texts=Field(ListOf(Text())), top=Field(Number(1, 50, whole=True), default=5))
+>>> shape = Record(texts=Field(ListOf(Text())), top=Field(NumberShape(1, 50, whole=True), default=5))
 >>> checked(shape, {"texts": ["a"]})
 {'texts': ['a'], 'top': 5}
 >>> checked(shape, {"texts": ["a", 3], "topp": 1})

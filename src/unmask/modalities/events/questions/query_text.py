@@ -56,7 +56,7 @@ def parsed(text: str) -> Query:
     """A question from its words.
 
     >>> parsed("LAB//glucose > 10 within 30 days").items
-    (Item(code='LAB//glucose', side=1, cut=10.0),)
+    (CodeCondition(code='LAB//glucose', side=1, cut=10.0),)
     >>> parsed('none of "a, b", C within 1 day').none
     True
     """
