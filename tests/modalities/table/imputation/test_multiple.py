@@ -493,3 +493,32 @@ def test_a_method_of_a_complete_column_is_checked_too():
     ):
         with pytest.raises(UserError, match=says):
             MultipleImputation(draws=2, rounds=1, method=method).fit(table.drop(columns=["time", "event"]))
+
+
+def test_a_computed_column_moves_with_its_parts():
+    """bmi := weight / height**2, both missing together: the rule was applied after the chains alone, in which weight and
+    bmi held each other fast (R-hat 3.97), and the log hazard ratio of bmi was .048 for .08 (.092 in complete data)."""
+    found, whole = [], []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        n = 400
+        age, height = rng.normal(60, 12, n).round(), rng.normal(1.7, 0.1, n).round(2)
+        weight = (25 * height**2 * np.exp(rng.normal(0, 0.15, n))).round(1)
+        bmi = (weight / height**2).round(1)
+        time = rng.exponential(1 / (0.05 * np.exp(0.04 * (age - 60) + 0.08 * (bmi - 25))))
+        end = rng.uniform(2, 40, n)
+        event = (time <= end).astype(int)
+        table = pd.DataFrame(
+            {"age": age, "height": height, "weight": weight, "bmi": bmi, "time": np.minimum(time, end), "event": event}
+        )
+        kept = MultipleImputation(2, duration="time", event="event", seed=seed, rounds=2).fit(table)
+        whole.append(kept.pool_cox(["age", "bmi"]).estimate[1])
+        hole = rng.uniform(size=n) < 1 / (1 + np.exp(0.8 - 0.04 * (age - 60) - 0.6 * event))
+        table.loc[hole, ["weight", "bmi"]] = np.nan
+        schema = {"constraints": ["bmi := weight / height**2"]}
+        done = MultipleImputation(5, duration="time", event="event", seed=seed, schema=schema).fit(table)
+        assert not any("have not mixed" in doubt for doubt in done.doubts_)
+        for filled in done.completed:
+            np.testing.assert_allclose(filled["bmi"], filled["weight"] / filled["height"] ** 2, atol=0.051)
+        found.append(done.pool_cox(["age", "bmi"]).estimate[1])
+    assert np.mean(found) == pytest.approx(np.mean(whole), abs=0.02)

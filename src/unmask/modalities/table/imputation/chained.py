@@ -6,7 +6,7 @@ of an analysis that imputation must agree with is drawn as `smcfcs.py` says inst
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -113,6 +113,8 @@ class DrawPlan:
         spikes: place -> the value that many cells of a covariate have, and the scale of the others (None: their own).
         chosen: place -> the regressors it is predicted from.
         notes: what was left out, for people.
+        computed: gives the columns under formulas ("bmi := weight / height**2") as these have them, by place, given the
+            current values: passive imputation (van Buuren 2018, 6.4.1).
     """
 
     columns: list[np.ndarray]
@@ -126,6 +128,7 @@ class DrawPlan:
     hazard: tuple[int, int] | None = None
     chosen: dict[int, np.ndarray] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    computed: Callable[[list[np.ndarray]], dict[int, np.ndarray]] | None = None
 
     def __post_init__(self) -> None:
         self.missing = [np.isnan(x) for x in self.columns]
@@ -225,8 +228,12 @@ class Chain:
         for turn in counted(range(rounds), rounds):
             self.round = turn
             self.begin_round()
-            for number, place in enumerate(plan.order):
+            for place in plan.order:
                 self.draw_column(place)
+            for place, x in plan.computed(self.now).items() if plan.computed else ():
+                self.now[place] = x
+                self.update(place)
+            for number, place in enumerate(plan.order):
                 drawn = self.now[place][plan.missing[place]]
                 trace[turn, number] = drawn.mean(), drawn.std()
             self._known = [np.ones(len(g), bool) for g in plan.missing]

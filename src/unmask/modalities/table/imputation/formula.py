@@ -7,6 +7,7 @@ coded columns (a quantity's values, a category's number), for imputation asks it
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.rules.expressions import LONGEST, Computed, computed, parsed, plain
+from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import event_levels
 from unmask.modalities.table.survival.hazards import MOST_LEVELS
@@ -556,6 +558,12 @@ def agreed_analysis(formula: str | None, schema: Schema, columns: list[np.ndarra
             for name in names:
                 say(f"{name!r} {why}: left out of the Cox regression that imputation agrees with")
         found = cox_formula(schema, [p for p, c in own if c.name not in wide + empty])
+        if whole := {r.columns[0]: r.text.split(":=", 1)[1] for r in Rules.of(schema).formulas}:
+            # A column that is computed ("bmi := weight / height**2") moves with its parts when they are drawn.
+            terms = [f"I({whole[p]})" if p in whole else f"`{schema.column(p).name}`" for p in found.covariates]
+            times = ", ".join(f"`{name}`" for name in (schema.entry, schema.duration, schema.event) if name)
+            with contextlib.suppress(UserError):  # dates have no such term
+                found = parse_formula(f"Surv({times}) ~ {' + '.join(terms)}", schema)
     else:
         return None
     if found.family == "cox":

@@ -245,6 +245,17 @@ class MultipleImputation:
                 plan.hazard = (self.formula_.outcome[0], self.formula_.outcome[1])
         elif self.formula is None and schema.duration is not None and schema.event is not None:
             plan.hazard = (schema.place(schema.duration), schema.place(schema.event))
+        if self.formula is None and self._rules.formulas:
+            formulas = Rules(schema, self._rules.formulas)
+
+            def computed(now: list[np.ndarray]) -> dict[int, np.ndarray]:
+                found = settled(formulas, self._recorded, now)[0]
+                return {p: found[p] for p in formulas.touched}
+
+            plan.computed = computed
+            for computed_from in (rule.columns for rule in formulas.formulas):
+                for p in computed_from[1:]:  # a part that is predicted by the whole would never move
+                    plan.skip[p] = plan.skip.get(p, frozenset()) | {computed_from[0]}
         apart = None if self.formula_ is None else self.formula_.outcome
         choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]), apart)
         self.methods_ = {plan.name(p): plan.methods[p] for p in plan.order}
