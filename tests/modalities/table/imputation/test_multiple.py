@@ -496,7 +496,7 @@ def test_a_method_of_a_complete_column_is_checked_too():
 
 
 def test_a_computed_column_moves_with_its_parts():
-    """bmi := weight / height**2, both missing together: the rule was applied after the chains alone, in which weight and
+    """bmi := weight / height**2, both missing together: the rule was applied after the chains alone, where weight and
     bmi held each other fast (R-hat 3.97), and the log hazard ratio of bmi was .048 for .08 (.092 in complete data)."""
     found, whole = [], []
     for seed in range(4):

@@ -279,6 +279,22 @@ def test_labels_with_bars_between_are_several(tmp_path):
         finetune("classify", model, semicolons, **given)
 
 
+def test_the_rule_of_several_labels_gives_one(tmp_path):
+    """Where no label holds for half of the rows the rule gave none, and scored 0.000: always giving the top one .47."""
+    rows = [(f"the fox {i}", ["ab", "a", "c", "d", "a", "b", "c", "d"][i % 8]) for i in range(40)]
+    lists = [(text, list(names)) for text, names in rows]
+    found = finetune(
+        "classify",
+        folder(tmp_path / "model"),
+        lists,
+        validation=lists,
+        out=tmp_path / "m",
+        **QUICK | {"start": "probe"},
+    )
+    (rule,) = [row for row in found["comparison"] if row["model"] == "most frequent labels"]
+    assert rule["value"] == pytest.approx(2 * 15 / (40 + 45))  # F1 of "a", in 15 of 40 rows of 45 labels
+
+
 @pytest.mark.parametrize("task", ["classify", "tag", "answer"])
 def test_a_column_split_says_what_rows_are_for(tmp_path, task):
     """Test rows of a file with a column `split` were trained on, without a word."""

@@ -96,6 +96,10 @@ def _constants(task: TextTask, model: TaskModel, training: Prepared, held: Prepa
     if task.problem != "regression":
         share = constant.clip(1e-6, 1 - 1e-6)
         constant = np.log(share) - (np.log(1 - share) if task.problem == "multi" else 0)
+    if task.problem == "multi":  # a rule that gives no label scores nothing: the most frequent one is given
+        threshold = float(task.about.get("threshold", 0.5))
+        top = constant.argmax()
+        constant[top] = max(constant[top], np.log(threshold / (1 - threshold)) + 1e-6)
     often = {"single": "most frequent class", "multi": "most frequent labels", "regression": "mean"}[task.problem]
     plain = untempered(task)
     found = [Rival(often, plain.decode([constant] * len(held.items), held), constant=True)]
