@@ -17,7 +17,7 @@ from unmask.serving.keys import Keys
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.server import Server
-from unmask.serving.shapes import Field, ListOf, NumberShape, Record, Text
+from unmask.serving.shapes import Field, ListOf, Number, Record, Text
 from unmask.serving.start import listen
 from unmask.serving.verbs import Served, Verb, Work
 
@@ -158,10 +158,10 @@ def counting(run: Callable[[Sequence[str]], Sequence[Any]] | None = None, **more
         "length": Verb(
             about="How long texts are.",
             request=Record(texts=Field(ListOf(Text(), most=1000), "Texts.")),
-            answer=Record(lengths=Field(ListOf(NumberShape(whole=True)), "One per text.")),
+            answer=Record(lengths=Field(ListOf(Number(whole=True)), "One per text.")),
             prepare=lengths,
             example={"texts": ["a", "bc"]},
         ),
-        "sum": Verb(about="The sum.", request=Record(numbers=Field(ListOf(NumberShape()), "Numbers.")), prepare=add),
+        "sum": Verb(about="The sum.", request=Record(numbers=Field(ListOf(Number()), "Numbers.")), prepare=add),
     }
     return Served(kind="counting", about={"slots": 100}, verbs=verbs, **more)

@@ -208,7 +208,7 @@ if sys.argv[2] == "memory":
 else:
     os.makedirs("meds/data")
     table.write_parquet("meds/data/0.parquet")
-    meds.read_meds("meds", store=columns.Store(most=0))
+    meds.read_meds("meds", store=columns.EventStore(most=0))
 """
 
 

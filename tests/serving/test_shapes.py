@@ -8,14 +8,14 @@ import jsonschema
 import pytest
 
 from unmask.errors import UserError
-from unmask.serving.shapes import Either, Field, Flag, ListOf, MapOf, Nothing, NumberShape, Record, Text, checked
+from unmask.serving.shapes import Either, Field, Flag, ListOf, MapOf, Nothing, Number, Record, Text, checked
 
 SHAPE = Record(
     texts=Field(Either((Text(), ListOf(Text(), most=3)), "a text or a list of texts"), "Texts."),
-    top=Field(NumberShape(1, 9, whole=True), "How many.", 5),
+    top=Field(Number(1, 9, whole=True), "How many.", 5),
     mode=Field(Text(known=("unit", "slot")), "How.", "unit"),
     flag=Field(Flag(), "Whether.", None),
-    cells=Field(MapOf(Either((NumberShape(), Nothing()), "a number or null")), "Cells.", None),
+    cells=Field(MapOf(Either((Number(), Nothing()), "a number or null")), "Cells.", None),
 )
 GOOD = [
     {"texts": "a"},
@@ -69,7 +69,7 @@ def test_null_stands_for_a_default_but_not_for_what_is_needed():
         checked(SHAPE, {"texts": None})
 
 
-CELLS = Record(rows=Field(ListOf(MapOf(Either((Nothing(), Flag(), NumberShape(), Text()), "a cell"), 1000)), "Rows."))
+CELLS = Record(rows=Field(ListOf(MapOf(Either((Nothing(), Flag(), Number(), Text()), "a cell"), 1000)), "Rows."))
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_cells_that_any_shape_lets_through_are_not_read_one_by_one():
             Text(),
             Text(longest=3),
             Text(known=("a",)),
-            NumberShape(),
-            NumberShape(0),
-            NumberShape(whole=True),
+            Number(),
+            Number(0),
+            Number(whole=True),
             Flag(),
             Nothing(),
         ),
-        *(Either((Nothing(), NumberShape()), ""), Either((NumberShape(whole=True), NumberShape()), "")),
-        *(ListOf(Text()), MapOf(NumberShape()), SHAPE),
+        *(Either((Nothing(), Number()), ""), Either((Number(whole=True), Number()), "")),
+        *(ListOf(Text()), MapOf(Number()), SHAPE),
     ],
 )
 def test_what_a_shape_takes_by_its_type_it_takes_as_it_is(shape):

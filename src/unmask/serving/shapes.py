@@ -1,6 +1,6 @@
 """Shapes of JSON values: each checks a value, names the place of everything that is wrong, and is a JSON Schema too.
 
->>> shape = Record(texts=Field(ListOf(Text())), top=Field(NumberShape(1, 50, whole=True), default=5))
+>>> shape = Record(texts=Field(ListOf(Text())), top=Field(Number(1, 50, whole=True), default=5))
 >>> checked(shape, {"texts": ["a"]})
 {'texts': ['a'], 'top': 5}
 >>> checked(shape, {"texts": ["a", 3], "topp": 1})
@@ -114,7 +114,7 @@ class Text(Shape):
 
 
 @dataclass(frozen=True)
-class NumberShape(Shape):
+class Number(Shape):
     """A number from `low` to `high`, both included."""
 
     low: float = -math.inf

@@ -1,5 +1,5 @@
 """How the processes of a run hold its model: `Whole`, all of it in each (DDP averages their gradients), or a share in
-each (`unmask.training.shards.Shards`, FSDP2). The run asks its engine for whatever depends on which it is."""
+each (`unmask.training.shards.ShardedModel`, FSDP2). The run asks its engine for whatever depends on which it is."""
 
 from __future__ import annotations
 

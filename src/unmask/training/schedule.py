@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from unmask.training.processes import Processes
 from unmask.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from unmask.training.processes import Processes
 
 
 def rate(progress: float, settings: TrainSettings) -> float:

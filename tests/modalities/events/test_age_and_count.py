@@ -16,7 +16,7 @@ from event_data import shard, table
 import unmask
 from unmask.modalities.events.outcome.candidates import AgeAndCount, age_and_count
 from unmask.modalities.events.outcome.scoring import scored
-from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent
+from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels, read_meds
@@ -67,7 +67,7 @@ def test_it_finds_what_age_and_number_say_of_every_kind(made, seed: int):
     cases: list[tuple[Target, Labels, str, float]] = [
         (Binary(), points(value=yes), "auroc", 0.8),
         (Classes(names=("few", "many")), points(names=np.where(yes, "many", "few").tolist()), "accuracy", 0.7),
-        (Number(centre=15.0, spread=8.0), points(number=counts + rng.normal(0, 1, 300)), "r2", 0.8),
+        (NumberTarget(centre=15.0, spread=8.0), points(number=counts + rng.normal(0, 1, 300)), "r2", 0.8),
         (
             TimeToEvent(cuts=(5.0, 20.0, 60.0, 900.0), lived=(0.5,) * 4),
             points(days=days, value=np.ones(300, np.int64)),

@@ -16,7 +16,7 @@ import unmask
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.events.outcome.scoring import scored
-from unmask.modalities.events.outcome.targets import Classes, Number, TimeToEvent
+from unmask.modalities.events.outcome.targets import Classes, NumberTarget, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
 from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
 from unmask.modalities.events.uses.finetune import finetune_outcome
@@ -169,8 +169,8 @@ def test_points_without_a_label_keep_the_labels_of_the_others(home: Path, tmp_pa
     [
         (Classes(names=("a", "b")), {"categorical_value": ["a", None, "b"]}, {}),
         (Classes(names=("1", "2")), {"integer_value": [1, None, 2]}, {"categorical_value": ["1", None, "2"]}),
-        (Number(centre=0.0, spread=1.0), {"float_value": [1.5, None, 2.5]}, {}),
-        (Number(centre=0.0, spread=1.0), {"integer_value": [3, None, 4]}, {"float_value": [3.0, None, 4.0]}),
+        (NumberTarget(centre=0.0, spread=1.0), {"float_value": [1.5, None, 2.5]}, {}),
+        (NumberTarget(centre=0.0, spread=1.0), {"integer_value": [3, None, 4]}, {"float_value": [3.0, None, 4.0]}),
         (
             TimeToEvent(cuts=(1.0, 2.0), lived=(0.0, 0.0)),
             {"float_value": [1.5, None, 2.5], "boolean_value": [True, False, None]},

@@ -19,7 +19,7 @@ from unmask.modalities.events.audit.audit_points import outcomes
 from unmask.modalities.events.outcome.candidates import number_models
 from unmask.modalities.events.outcome.number import r2, rules, spearman
 from unmask.modalities.events.outcome.outcome import Forest
-from unmask.modalities.events.outcome.targets import Binary, Classes, Number, from_dict, target_of
+from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, from_dict, target_of
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
 from unmask.modalities.events.uses.finetune import finetune_outcome
@@ -118,7 +118,7 @@ def test_intervals_hold_as_much_as_they_say(seed: int):
         location, size = rng.normal(size=count), rng.uniform(0.2, 2, count)
         return np.stack([location + 0.3, 0.5 * size], 1), (location + size * (rng.exponential(size=count) - 1))[:, None]
 
-    target = replace(Number(centre=5.0, spread=3.0), level=0.8)
+    target = replace(NumberTarget(centre=5.0, spread=3.0), level=0.8)
     target = target.calibrated(*drawn(3000))
     p, y = drawn(20_000)
     ends = target.interval(p)
@@ -130,15 +130,15 @@ def test_intervals_hold_as_much_as_they_say(seed: int):
 
 
 def test_nothing_below_zero_is_predicted_where_no_label_is():
-    target = Number.fit(labelled([0.0, 0.5, 9.0]))
+    target = NumberTarget.fit(labelled([0.0, 0.5, 9.0]))
     p = np.array([[-5.0, 1.0], [1.0, 1.0]])
     target = target.calibrated(p, np.array([[-4.0], [2.0]]))
     assert target.judged(p).min() == 0
-    assert Number.fit(labelled([-1.0, 0.5, 9.0])).least is None
+    assert NumberTarget.fit(labelled([-1.0, 0.5, 9.0])).least is None
 
 
 def test_the_expected_number_is_learnt_whatever_the_deviation():
-    target = Number(centre=0.0, spread=1.0)
+    target = NumberTarget(centre=0.0, spread=1.0)
     y = torch.tensor([[2.0], [0.0]])
     logits = torch.tensor([[[0.0, -3.0], [0.0, -3.0]]], requires_grad=True)
     target.loss(logits, y).sum().backward()
@@ -279,7 +279,7 @@ def test_what_a_clinician_reads_of_errors():
     rng = np.random.default_rng(0)
     y = rng.gamma(2, 3, 600)
     seen = np.stack([y + 1, y - 1, y + 3], 1)
-    target = Number(centre=6.0, spread=4.0, low=-1.0, high=1.0, points=12)
+    target = NumberTarget(centre=6.0, spread=4.0, low=-1.0, high=1.0, points=12)
     words = in_words(y, seen, target)
     assert "Half of the predictions are off by 1 or less" in words
     assert "meant to hold 90% of the numbers and hold 100.0%" in words

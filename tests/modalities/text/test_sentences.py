@@ -481,7 +481,7 @@ def test_a_server_gives_the_folders_vectors(kind, plain, tmp_path):
     from unmask.serving.text.vectors import embedding
 
     model = unmask.load(sentence_folder(plain, tmp_path / "st", kind), precision="fp32", device="cpu")
-    work = embedding(model, TEXTS, lambda found, warnings: found, truncate=True)
+    work = embedding(model, TEXTS, lambda found, *_: found, truncate=True)
     assert np.abs(work.finish(work.run(work.items)) - model.embed(TEXTS)).max() < 1e-6
 
 

@@ -20,7 +20,7 @@ from unmask.modalities.events.uses.fill import timeline
 from unmask.modalities.events.uses.model import EventModel, load
 from unmask.modalities.events.uses.query_answers import check_questions, last_points
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Either, Field, ListOf, Nothing, NumberShape, Record, Text
+from unmask.serving.shapes import Either, Field, ListOf, Nothing, Number, Record, Text
 from unmask.serving.verbs import Served, Verb, Work
 
 SHOWN = 2000
@@ -150,8 +150,8 @@ def _fill(model: EventModel, limits: Limits) -> Verb:
         return _work(model, events, run, how=("fill", top, level))
 
     fields = {
-        "top": Field(NumberShape(0, 1000, whole=True), "Next events per patient; 0 leaves them out.", 5),
-        "level": Field(NumberShape(0.01, 0.99), "Of the intervals.", 0.9),
+        "top": Field(Number(0, 1000, whole=True), "Next events per patient; 0 leaves them out.", 5),
+        "level": Field(Number(0.01, 0.99), "Of the intervals.", 0.9),
     }
     about = "Missing values with an interval, and the likeliest next events, of each patient."
     return _verb(model, limits, about, work, fields)
@@ -254,14 +254,14 @@ TIME = Either((Text(), Nothing()), "a time such as 2020-03-01T08:30:00, or null"
 EVENT = Record(
     time=Field(TIME, "When, as ISO 8601; null, or left out: a fact without a time, such as sex.", None),
     code=Field(Text(longest=1000), "What, as the training data call it: LAB//GLUCOSE//mg/dL."),
-    numeric_value=Field(Either((NumberShape(), Nothing()), "a number or null"), "Its value, where it has one.", None),
+    numeric_value=Field(Either((Number(), Nothing()), "a number or null"), "Its value, where it has one.", None),
 )
 
 
 def patients_field(limits: Limits, **more: Field) -> Field:
     """The patients of a request."""
     patient = Record(
-        subject_id=Field(NumberShape(-(2**63), 2**63 - 1, whole=True), "Default: its place, from 0.", None),
+        subject_id=Field(Number(-(2**63), 2**63 - 1, whole=True), "Default: its place, from 0.", None),
         events=Field(ListOf(EVENT, least=1), "In any order."),
         **more,
     )

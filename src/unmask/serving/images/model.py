@@ -24,7 +24,7 @@ from unmask.modalities.images.reading.reader import survey
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.reconstruct import chosen_pixels
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Anything, Field, Flag, ListOf, NumberShape, Open, Record, Text
+from unmask.serving.shapes import Anything, Field, Flag, ListOf, Number, Open, Record, Text
 from unmask.serving.verbs import Served, Verb, Work, adapted, alone, records
 
 
@@ -120,7 +120,7 @@ def _embed(loaded: Any, model: ImageModel, limits: Limits) -> Verb:
             pooling=Field(Text(known=("mean", "first", "max")), "Of the states.", "mean"),
             normalise=Field(Flag(), "To length 1.", False),
         ),
-        answer=Record(embeddings=Field(ListOf(ListOf(NumberShape())), "One list of numbers per picture.")),
+        answer=Record(embeddings=Field(ListOf(ListOf(Number())), "One list of numbers per picture.")),
         prepare=prepare,
     )
 
@@ -163,7 +163,7 @@ def _image_classification(verb: Verb) -> Verb:
         request=Record(
             inputs=Field(Text(), "The picture in base64."),
             parameters=Field(
-                Record(top_k=Field(NumberShape(1, whole=True), "Classes to give; default 5.", None)),
+                Record(top_k=Field(Number(1, whole=True), "Classes to give; default 5.", None)),
                 "",
                 {"top_k": None},
             ),
@@ -203,20 +203,20 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
         request=Record(
             images=_images(limits),
             mask=Field(
-                ListOf(ListOf(NumberShape(0, 1))),
+                ListOf(ListOf(Number(0, 1))),
                 f"Rows of 0 and 1 over the patches ({config.grid[0]} x {config.grid[1]}) or pixels "
                 f"({height} x {width}) of the model's size: 1 is hidden.",
                 None,
             ),
-            box=Field(ListOf(NumberShape(0, whole=True), most=4, least=4), "Left, top, width, height to hide.", None),
+            box=Field(ListOf(Number(0, whole=True), most=4, least=4), "Left, top, width, height to hide.", None),
             ratio=Field(
-                NumberShape(0.01, 0.99),
+                Number(0.01, 0.99),
                 f"Share of the patches to hide at random; default {model.hidden_ratio:g} without a mask.",
                 None,
             ),
-            steps=Field(NumberShape(1, 64, whole=True), "Above 1, patches see each other's answers.", 1),
-            temperature=Field(NumberShape(0, 10), "Above 0, patches are drawn.", 0.0),
-            seed=Field(NumberShape(0, 2**31, whole=True), "Of what is hidden and drawn.", 0),
+            steps=Field(Number(1, 64, whole=True), "Above 1, patches see each other's answers.", 1),
+            temperature=Field(Number(0, 10), "Above 0, patches are drawn.", 0.0),
+            seed=Field(Number(0, 2**31, whole=True), "Of what is hidden and drawn.", 0),
             pixels=Field(Flag(), "Give the filled pictures as numbers too, in their own unit.", False),
         ),
         answer=Open(
@@ -224,7 +224,7 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
                 original=Field(Text(), "PNG in base64."),
                 hidden=Field(Text(), "With what is hidden in grey."),
                 filled=Field(Text(), "With what is hidden predicted."),
-                share_hidden=Field(NumberShape(0, 1), "Of the pixels."),
+                share_hidden=Field(Number(0, 1), "Of the pixels."),
                 pixels=Field(Anything(), "shape, dtype, and data: little-endian numbers.", None),
             )
         ),

@@ -23,7 +23,7 @@ from unmask.modalities.table.synthesis.survival_outcome import outcome_design, s
 from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import as_polars
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, MapOf, Nothing, NumberShape, Open, Record, Text
+from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, MapOf, Nothing, Number, Open, Record, Text
 from unmask.serving.verbs import Served, Verb, Work, adapted, alone, records
 
 
@@ -148,11 +148,11 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
         about="Fill the missing cells of rows: best values with intervals, or complete draws.",
         request=Record(
             rows=rows_field(limits),
-            coverage=Field(NumberShape(0.01, 0.999), "Of the intervals.", 0.9),
+            coverage=Field(Number(0.01, 0.999), "Of the intervals.", 0.9),
             draws=Field(
-                NumberShape(0, limits.draws, whole=True), "Above 0: so many completed tables instead of best values.", 0
+                Number(0, limits.draws, whole=True), "Above 0: so many completed tables instead of best values.", 0
             ),
-            seed=Field(NumberShape(0, 2**31, whole=True), "Of the draws.", 0),
+            seed=Field(Number(0, 2**31, whole=True), "Of the draws.", 0),
             unseen=Field(Text(known=("error", "missing")), "What a category that the model does not know is.", "error"),
             absent=ABSENT,
             constraints=Field(ListOf(Text(), most=100), "Further rules that filled cells meet: 'a <= b'.", ()),
@@ -162,7 +162,7 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
             intervals=records(
                 "One per filled cell.",
                 None,
-                row=Field(NumberShape(whole=True), "Its place."),
+                row=Field(Number(whole=True), "Its place."),
                 column=Field(Text()),
                 value=Field(CELL),
                 low=Field(Anything(), "End of the interval, of a quantity.", None),
@@ -171,7 +171,7 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
                 probabilities=Field(Anything(), "Of every level, of a category.", None),
             ),
             draws=Field(ListOf(ListOf(MapOf(CELL))), "With `draws`: that many completed tables.", None),
-            cells=Field(NumberShape(whole=True), "How many were filled."),
+            cells=Field(Number(whole=True), "How many were filled."),
             notes=Field(ListOf(Text()), "What was done that the caller should know."),
             warnings=Field(ListOf(Text()), "Cells beyond what the model was fitted on."),
         ),
@@ -231,15 +231,15 @@ def _synthesize(model: TableModel, limits: Limits) -> Verb:
     return Verb(
         about="Draw new rows: every cell given those drawn before it, none copied from a real row.",
         request=Record(
-            rows=Field(NumberShape(1, 1000 * limits.draws, whole=True), "How many."),
+            rows=Field(Number(1, 1000 * limits.draws, whole=True), "How many."),
             where=Field(ListOf(Text(), most=100), 'Conditions every row meets: "sex == 0 and age >= 70".', ()),
             constraints=Field(ListOf(Text(), most=100), 'Rules every row meets: "dbp < sbp".', ()),
-            temperature=Field(NumberShape(0.01, 10), "Below 1 keeps to the common.", 1.0),
+            temperature=Field(Number(0.01, 10), "Below 1 keeps to the common.", 1.0),
             missing=Field(Flag(), "Leave cells empty as often as the training table.", False),
             rare=Field(Text(known=("drop", "keep")), "Levels that only a few training rows have.", "drop"),
             extremes=Field(Text(known=("pool", "keep")), "Values beyond those of a few training rows.", "pool"),
             ids=Field(Text(known=("none", "new")), "new: identifier columns with fresh values.", "none"),
-            seed=Field(NumberShape(0, 2**31, whole=True), "Of the draws.", 0),
+            seed=Field(Number(0, 2**31, whole=True), "Of the draws.", 0),
         ),
         prepare=prepare,
         example={"rows": 3},
@@ -262,11 +262,9 @@ def _survival(model: TableModel, limits: Limits) -> Verb:
         about="The survival of new rows, and the share who had each event by a time, missing covariates drawn.",
         request=Record(
             rows=rows_field(limits),
-            times=Field(
-                ListOf(NumberShape(0), most=1000), "When to look; default 60 times up to the last follow-up.", ()
-            ),
-            draws=Field(NumberShape(1, limits.draws, whole=True), "Of missing covariates.", 20),
-            seed=Field(NumberShape(0, 2**31, whole=True), "Of the draws.", 0),
+            times=Field(ListOf(Number(0), most=1000), "When to look; default 60 times up to the last follow-up.", ()),
+            draws=Field(Number(1, limits.draws, whole=True), "Of missing covariates.", 20),
+            seed=Field(Number(0, 2**31, whole=True), "Of the draws.", 0),
             absent=ABSENT,
         ),
         prepare=prepare,
@@ -323,7 +321,7 @@ def with_warnings(work: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, 
     return run
 
 
-CELL = Either((Nothing(), Flag(), NumberShape(), Text()), "a text, a number, true, false or null")
+CELL = Either((Nothing(), Flag(), Number(), Text()), "a text, a number, true, false or null")
 Rows = Sequence[Mapping[str, Any]]
 CELLS, SPARSE = 1_000_000, 20
 """A table of more cells than this is made of rows only where one in so many of its cells is given."""

@@ -15,7 +15,7 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.filling import BLANK, write_blanks
-from unmask.serving.shapes import REQUIRED, Either, Field, Flag, ListOf, NumberShape, Record, Shape, Text
+from unmask.serving.shapes import REQUIRED, Either, Field, Flag, ListOf, Number, Record, Shape, Text
 from unmask.serving.verbs import Verb, adapted, chosen_by_shape
 
 HUB = {
@@ -30,7 +30,7 @@ HUB = {
 """Verb -> task of the hub; the first one that a model has is what it is for."""
 TEXTS = Either((Text(), ListOf(Text())), "a text or a list of texts")
 PAIR = Record(text=Field(Text()), text_pair=Field(Text()))
-LABELLED = ListOf(Record(label=Field(Text()), score=Field(NumberShape(0, 1))))
+LABELLED = ListOf(Record(label=Field(Text()), score=Field(Number(0, 1))))
 
 
 def of(verbs: Mapping[str, Verb], tokenizer: Tokenizer) -> tuple[dict[str, Verb], str]:
@@ -101,7 +101,7 @@ def _fill_mask(verb: Verb, tokenizer: Tokenizer) -> Verb:
         "Fill the blank of a text; of several blanks a list for each.",
         TEXTS,
         Record(
-            top_k=_default(NumberShape(1, 1000, whole=True), "Candidates per blank; default 5."),
+            top_k=_default(Number(1, 1000, whole=True), "Candidates per blank; default 5."),
             targets=_default(ListOf(Text(), least=1), "Compare these answers alone."),
         ),
         lambda inputs, given: _given(texts=inputs, top=given["top_k"], candidates=given["targets"]),
@@ -143,7 +143,7 @@ def _feature_extraction(verb: Verb) -> Verb:
             truncate=_default(Flag(), "Cut texts that are too long."),
             truncation_direction=_default(Text(known=("right", "Right")), "Texts are cut at their end."),
             prompt_name=_default(Text(), "The folder's name of a prompt."),
-            dimensions=_default(NumberShape(1, whole=True), "Keep so many numbers of each vector."),
+            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
             encoding_format=_default(Text(known=("float",)), "Numbers as numbers."),
         ),
         ask=_embedded,
@@ -187,7 +187,7 @@ def _text_classification(verb: Verb) -> Verb:
         "Labels of a text, or of a pair of texts, the likeliest first.",
         Either((Text(), ListOf(Text()), PAIR), "a text, a list of texts, or a text and its text_pair"),
         Record(
-            top_k=_default(NumberShape(1, whole=True), "Labels to give; default all."),
+            top_k=_default(Number(1, whole=True), "Labels to give; default all."),
         ),
         ask,
         # Of one text too: the client takes the first of a list of lists.
@@ -250,7 +250,7 @@ def _question_answering(verb: Verb) -> Verb:
         "The answer to a question, a part of its context.",
         Record(question=Field(Text()), context=Field(Text())),
         Record(
-            top_k=_default(NumberShape(1, 20, whole=True), "Answers to give; default 1."),
+            top_k=_default(Number(1, 20, whole=True), "Answers to give; default 1."),
             handle_impossible_answer=_default(Flag(), "Take 'no answer' for an answer."),
         ),
         lambda inputs, _: {"questions": [inputs]},
@@ -328,7 +328,7 @@ def _openai(verb: Verb) -> Verb:
             model=Field(Text(), "The name of the model here."),
             input=Field(TEXTS, "A text, or a list of them."),
             encoding_format=_default(Text(known=("float", "base64")), "base64: of little-endian 32-bit floats."),
-            dimensions=_default(NumberShape(1, whole=True), "Keep so many numbers of each vector."),
+            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
             user=_default(Text(), "Not read."),
         ),
         ask=lambda body: _given(texts=body["input"], dimensions=body["dimensions"]),
@@ -347,7 +347,7 @@ def _tei_embed(verb: Verb) -> Verb:
             truncate=_default(Flag(), "Cut texts that are too long.", False),
             truncation_direction=_default(Text(known=("Right", "right")), "Texts are cut at their end."),
             prompt_name=_default(Text(), "The folder's name of a prompt."),
-            dimensions=_default(NumberShape(1, whole=True), "Keep so many numbers of each vector."),
+            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
         ),
         ask=_embedded,
         answer=lambda found, _: found["embeddings"],

@@ -13,7 +13,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.uses.filling import BLANK
 from unmask.modalities.text.uses.model import TextModel, scored
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Field, Flag, ListOf, MapOf, NumberShape, Open, Record, Text, maybe
+from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text, maybe
 from unmask.serving.text.vectors import WARNINGS, check_lengths, listed, texts_field, warnings_of
 from unmask.serving.verbs import Verb, Work, records
 
@@ -63,28 +63,28 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
         about="Fill the blanks of texts: the likeliest values of each, and of all together.",
         request=Record(
             texts=texts_field(limits, f"A text with blanks ({model.tokenizer.mask_token}), or a list of them."),
-            top=Field(NumberShape(1, TOP, whole=True), "Candidates per blank.", 5),
+            top=Field(Number(1, TOP, whole=True), "Candidates per blank.", 5),
             steps=Field(
-                NumberShape(1, STEPS, whole=True),
+                Number(1, STEPS, whole=True),
                 "Above 1, blanks are filled one share at a time and see each other's answers.",
                 1,
             ),
             order=Field(
                 Text(known=("confidence", "random", "left_to_right")), "In which blanks are filled.", "confidence"
             ),
-            temperature=Field(NumberShape(0, 10), "Above 0, values are drawn.", 0.0),
-            seed=Field(NumberShape(0, 2**31, whole=True), "Of the draws.", 0),
+            temperature=Field(Number(0, 10), "Above 0, values are drawn.", 0.0),
+            seed=Field(Number(0, 2**31, whole=True), "Of the draws.", 0),
             candidates=Field(
                 ListOf(Text(), most=limits.items), "Compare these answers, of any number of tokens each.", None
             ),
-            longest=Field(NumberShape(1, LONGEST, whole=True), "Answers of up to so many tokens.", 1),
+            longest=Field(Number(1, LONGEST, whole=True), "Answers of up to so many tokens.", 1),
         ),
         answer=Record(
             results=records(
                 "One per text, in order.",
                 text=Field(Text()),
                 filled=Field(Text(), "With the likeliest values written in."),
-                log_probability=Field(NumberShape(), "Of `filled`, jointly, in nats."),
+                log_probability=Field(Number(), "Of `filled`, jointly, in nats."),
                 slots=Field(ListOf(MapOf(ListOf(_CANDIDATE))), "Of each blank its candidates."),
             ),
             warnings=WARNINGS,
@@ -94,7 +94,7 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
     )
 
 
-_CANDIDATE = Open(value=Field(Text()), probability=Field(NumberShape(0, 1)))
+_CANDIDATE = Open(value=Field(Text()), probability=Field(Number(0, 1)))
 
 
 def _score(model: TextModel, limits: Limits) -> Verb:
@@ -132,9 +132,9 @@ def _score(model: TextModel, limits: Limits) -> Verb:
             results=records(
                 "One per text, in order.",
                 text=Field(Text()),
-                score=Field(maybe(NumberShape()), "Nats, summed; null where nothing is scored."),
-                slots=Field(NumberShape(whole=True), "Tokens scored."),
-                unscored=Field(NumberShape(whole=True), "Unknown and special tokens, which are not."),
+                score=Field(maybe(Number()), "Nats, summed; null where nothing is scored."),
+                slots=Field(Number(whole=True), "Tokens scored."),
+                unscored=Field(Number(whole=True), "Unknown and special tokens, which are not."),
             ),
             warnings=WARNINGS,
         ),

@@ -14,7 +14,7 @@ from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses.filling import bare_notes, cut_notes, nothing_to_read, special_notes, unknown_notes
 from unmask.modalities.text.uses.model import TextModel
 from unmask.serving.limits import Limits
-from unmask.serving.shapes import Either, Field, Flag, ListOf, NumberShape, Open, Record, Text
+from unmask.serving.shapes import Either, Field, Flag, ListOf, Number, Open, Record, Text
 from unmask.serving.verbs import Verb, Work
 
 
@@ -95,11 +95,11 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
             prompt=Field(Text(), "Put in front of every text; default the folder's default prompt.", None),
             prompt_name=Field(Text(known=tuple(sentences.prompts)), "The folder's name of a prompt.", None),
             truncate=Field(Flag(), "Cut texts that are longer than the model reads, instead of refusing them.", False),
-            dimensions=Field(NumberShape(1, width, whole=True), "Keep so many numbers of each vector.", None),
+            dimensions=Field(Number(1, width, whole=True), "Keep so many numbers of each vector.", None),
         ),
         answer=Open(
-            embeddings=Field(ListOf(ListOf(NumberShape())), "One list of numbers per text."),
-            tokens=Field(NumberShape(whole=True), "Tokens read, special ones included."),
+            embeddings=Field(ListOf(ListOf(Number())), "One list of numbers per text."),
+            tokens=Field(Number(whole=True), "Tokens read, special ones included."),
             warnings=WARNINGS,
         ),
         prepare=prepare,
@@ -124,7 +124,7 @@ def _similarity(model: TextModel, limits: Limits) -> Verb:
             others=Field(ListOf(Text(), most=limits.items), "What it is compared with."),
         ),
         answer=Record(
-            similarities=Field(ListOf(NumberShape()), "One number per other text; the text is the first in warnings."),
+            similarities=Field(ListOf(Number()), "One number per other text; the text is the first in warnings."),
             warnings=WARNINGS,
         ),
         prepare=prepare,

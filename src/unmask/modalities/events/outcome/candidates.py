@@ -16,7 +16,7 @@ import torch
 
 from unmask.modalities.events.outcome.features import Features, blocks
 from unmask.modalities.events.outcome.number import MOST_POINTS, LastValue, codes_of, last_values_in_units, rules
-from unmask.modalities.events.outcome.targets import Number, Sorted, Target
+from unmask.modalities.events.outcome.targets import NumberTarget, Sorted, Target
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
 
@@ -65,7 +65,7 @@ class Candidates:
         """
         rule, target = self.age_and_count(train), self.target
         counted = {rule.name: rule.predict(self.histories, self.points.take(test), target)}
-        if not isinstance(target, Sorted | Number):
+        if not isinstance(target, Sorted | NumberTarget):
             start = 1 / (1 + np.exp(-target.start(self.y[train])))
             return {"prevalence": np.tile(1 - np.cumprod(1 - start), (len(test), 1)), **counted}
         few, part = train, ""
@@ -73,7 +73,7 @@ class Candidates:
         if len(train) > most:
             few = np.sort(np.random.default_rng([self.seed, 79]).permutation(train)[:most])
             part = f" ({most:,} points)"
-        if isinstance(target, Number):
+        if isinstance(target, NumberTarget):
             found = self._of_numbers(target, few, test)
         else:
             x, y = self.plain[few], target.strata(self.y[few])
@@ -82,7 +82,7 @@ class Candidates:
         constant, *others = ((name + part, p) for name, p in found.items())
         return dict([constant, *counted.items(), *others])
 
-    def _of_numbers(self, target: Number, few: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
+    def _of_numbers(self, target: NumberTarget, few: np.ndarray, test: np.ndarray) -> dict[str, np.ndarray]:
         codes = codes_of(self.histories)
         before, now = (last_values_in_units(self.histories, self.points.take(part), codes) for part in (few, test))
         found = number_models(

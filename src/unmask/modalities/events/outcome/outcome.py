@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.modalities.events.outcome.features import Features, blocks
-from unmask.modalities.events.outcome.targets import Number, Sorted, Target
+from unmask.modalities.events.outcome.targets import NumberTarget, Sorted, Target
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
@@ -251,8 +251,8 @@ def fit_head(
         steps=settings.epochs * work.per_epoch, validate_every=work.per_epoch, patience=settings.patience
     )
     finetune(work, optimiser, schedule, checkpointer=checkpointer, members=k)
-    if settings.trees and isinstance(target, Sorted | Number):
-        labels, classes = (y[:, 0], None) if isinstance(target, Number) else (target.strata(y), target.classes)
+    if settings.trees and isinstance(target, Sorted | NumberTarget):
+        labels, classes = (y[:, 0], None) if isinstance(target, NumberTarget) else (target.strata(y), target.classes)
         head.forest = Forest.grow(
             lambda part: inputs(torch.from_numpy(part)).numpy(),
             labels,

@@ -12,7 +12,7 @@ import numpy as np
 
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.events.outcome.number import COVERED, RULES
-from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent, rounded_up
+from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
 
 FIGURES = {
@@ -58,7 +58,7 @@ def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, s
         out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who))}
         out["classes"] = np.bincount(known, minlength=p.shape[1]).tolist()
         return out | _estimated(rules, y[:, 0], p, who, draws, seed)
-    if isinstance(target, Number):
+    if isinstance(target, NumberTarget):
         assert labels.number is not None
         expected = target.judged(p)
         found = RULES if expected.shape[1] == 1 else RULES | COVERED
@@ -92,7 +92,7 @@ def _with_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> li
 def constant(target: Target, labels: Labels) -> np.ndarray:
     """(points, outputs) of a prediction that is the same for all: the shares (or the mean) of these labels
     themselves."""
-    if isinstance(target, Number):
+    if isinstance(target, NumberTarget):
         return np.full((len(labels), 1), target.encode(labels).mean(dtype=np.float64))
     y = target.encode(labels)[:, 0].astype(np.int64)
     if isinstance(target, Binary):

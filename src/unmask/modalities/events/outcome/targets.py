@@ -159,7 +159,7 @@ class Classes(NamedOutputs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number(Target):
+class NumberTarget(Target):
     """float_value, or integer_value as an amount (days in hospital, a laboratory value): the expected number, and an
     interval that holds it as often as it should.
 
@@ -190,7 +190,7 @@ class Number(Target):
     kind, outputs = "number", 2
 
     @classmethod
-    def fit(cls, labels: Labels) -> Number:
+    def fit(cls, labels: Labels) -> NumberTarget:
         """Centre and spread of training labels."""
         assert labels.number is not None
         number = labels.number.astype(np.float64)
@@ -248,7 +248,7 @@ class Number(Target):
             return p
         return self.mixed(p, self.rule.of(histories, points))
 
-    def calibrated(self, p: np.ndarray, y: np.ndarray) -> Number:
+    def calibrated(self, p: np.ndarray, y: np.ndarray) -> NumberTarget:
         """With intervals as wide as predictions (points, 2) of numbers (points, 1) that were not fitted on ask for.
         With so few points that the share cannot be reached on a side, the interval ends where the farthest of them
         does."""
@@ -462,12 +462,12 @@ def target_of(labels: Labels, problem: Problem = "auto") -> Target:
                 "amounts.",
             )
         if problem != "single":
-            return Number.fit(labels)
+            return NumberTarget.fit(labels)
     names = class_names(labels)
     return Binary() if names is None else Classes(names=tuple(sorted(set(names), key=natural)))
 
 
-KINDS: dict[str, Any] = {each.kind: each for each in (Binary, Classes, Number, TimeToEvent, MultiLabel)}
+KINDS: dict[str, Any] = {each.kind: each for each in (Binary, Classes, NumberTarget, TimeToEvent, MultiLabel)}
 
 
 def from_dict(data: dict[str, Any]) -> Target:

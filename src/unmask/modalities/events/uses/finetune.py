@@ -23,7 +23,7 @@ from unmask.modalities.events.outcome.candidates import FEWEST as FEWEST
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.clinical import descriptions
 from unmask.modalities.events.outcome.scoring import scored
-from unmask.modalities.events.outcome.targets import Classes, Number, Target, class_names, target_of
+from unmask.modalities.events.outcome.targets import Classes, NumberTarget, Target, class_names, target_of
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import Histories
@@ -102,7 +102,7 @@ def finetune_outcome(
     for name, lie in (("without_events", without_events(events, points)), ("after_death", after_death(events, points))):
         found[name] = {part: int(lie[rows].sum()) for part, rows in (("training", train), ("held_out", test))}
     found |= told_of(points, {"training": train, "held_out": test}, labels)
-    if isinstance(target, Number):
+    if isinstance(target, NumberTarget):
         found["number"] = target.to_dict() | {"taken_as": taken_as(points.take(train))}
     if isinstance(target, Classes):
         found["unseen_classes"] = dict(Counter(name for name in class_names(seen) or () if name not in target.names))
@@ -199,7 +199,7 @@ def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Targ
             hint=f"Give {FEWEST} or more, or a smaller {setting('holdout')}.",
         )
     target = target_of(training, settings.problem)
-    if isinstance(target, Number):
+    if isinstance(target, NumberTarget):
         return dataclasses.replace(target, level=settings.level)
     strata = target.strata(target.encode(training))
     if not tells(target, strata):

@@ -20,7 +20,14 @@ from unmask.given import values_of
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.features import Features, gather
 from unmask.modalities.events.outcome.scoring import constant, scored
-from unmask.modalities.events.outcome.targets import MultiLabel, Number, Target, TimeToEvent, class_names, from_dict
+from unmask.modalities.events.outcome.targets import (
+    MultiLabel,
+    NumberTarget,
+    Target,
+    TimeToEvent,
+    class_names,
+    from_dict,
+)
 from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.questions.query_text import EXAMPLE
 from unmask.modalities.events.recipes import OutcomeSettings, moment_of, structure_of
@@ -263,7 +270,7 @@ class EventModel:
             simple = AgeAndCount(**rule)
             predicted = simple.predict(histories, points, target)
             results[simple.name] = scored(target, points, predicted, seed=seed)
-        if isinstance(target, Number) and target.rule is not None:
+        if isinstance(target, NumberTarget) and target.rule is not None:
             predicted = (target.rule.of(histories, points) - target.centre) / target.spread
             results[target.rule.name] = scored(target, points, predicted[:, None], seed=seed)
         return {
@@ -290,7 +297,7 @@ class EventModel:
         if self.folder.tuned is not None:
             others.append(self.tuner(histories, points, target).predict(self.folder.tuned, np.arange(len(points))))
         p = head.predict(x, target, others)
-        return points, target, target.with_rule(p, histories, points) if isinstance(target, Number) else p
+        return points, target, target.with_rule(p, histories, points) if isinstance(target, NumberTarget) else p
 
     def fill(self, data: Any, *, top: int = 5, level: float = 0.9) -> pl.DataFrame:
         """Missing values with an interval (kind "value"), and the likeliest next events ("next").

@@ -17,7 +17,7 @@ from unmask.evaluation.charts import number as amount
 from unmask.evaluation.report import Report
 from unmask.modalities.events.outcome import clinical
 from unmask.modalities.events.outcome.scoring import FIGURES, redrawn, scored
-from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent
+from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, STATIC, Labels
 from unmask.modalities.events.records.vocabulary import FIRST
@@ -93,7 +93,7 @@ def write(
         "by chance alone); a calibration slope of 1 and an intercept of 0 are right. The "
         "row 'prevalence' is what a rule that knows nothing of the patient scores, "
         f"'{counts}' one that knows no more than that."
-        if not isinstance(target, Number)
+        if not isinstance(target, NumberTarget)
         else "95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
         "labels. RMSE and the mean error (both in the unit of the labels) are better when lower; R² (share of the "
         f"variance that is explained) and rank correlation when higher; of the intervals {target.level:.0%} should "
@@ -122,7 +122,7 @@ def write(
         page.section("Calibration", note="Held-out points; who was censored counts as Kaplan and Meier count them.")
         for chart in clinical.time_calibration(points, predicted["ours"], target.cuts):
             page.chart(chart)
-    if isinstance(target, Number) and len(points) and predicted:
+    if isinstance(target, NumberTarget) and len(points) and predicted:
         sections(page, points, predicted["ours"], target, outcome)
     key = next((k for k in SHOWN if any(k in row for row in found.get("curve", ()))), None)
     if "worth" in found:
@@ -225,13 +225,13 @@ def _draw_timeline(
 ) -> None:
     """The held-out patient of highest predicted risk (of classes, of the last; of numbers, the highest): each visit
     hidden alone, what was expected of it."""
-    at = int(p[:, 0 if isinstance(target, Number) else -1].argmax())
+    at = int(p[:, 0 if isinstance(target, NumberTarget) else -1].argmax())
     subject, moment = int(points.subject[at]), int(points.time[at])
     rows = timeline(folder, histories, subject, moment)
     if not rows:
         return
     risk = f"probability of {target.names[-1]}" if isinstance(target, Classes) else "risk"
-    risk = "number" if isinstance(target, Number) else risk
+    risk = "number" if isinstance(target, NumberTarget) else risk
     note = (
         f"Subject {int(histories.events.subjects[subject])}, the one of highest predicted {risk} among the held out. "
         "Each visit was hidden alone and predicted from all others; the interval is of 80 %."
@@ -272,7 +272,7 @@ POINTS = 500
 """Points drawn, evenly taken."""
 
 
-def sections(page: Report, points: Labels, p: np.ndarray, target: Number, name: str) -> None:
+def sections(page: Report, points: Labels, p: np.ndarray, target: NumberTarget, name: str) -> None:
     """Write how far predictions of the held-out `points` are off: in words, point by point, by range."""
     assert points.number is not None
     y, seen = points.number.astype(np.float64), target.judged(p)
@@ -302,7 +302,7 @@ def sections(page: Report, points: Labels, p: np.ndarray, target: Number, name: 
         )
 
 
-def in_words(y: np.ndarray, seen: np.ndarray, target: Number) -> str:
+def in_words(y: np.ndarray, seen: np.ndarray, target: NumberTarget) -> str:
     """A paragraph about the errors, beside those of always saying the training mean, and the intervals."""
     off, rule = np.abs(y - seen[:, 0]), np.abs(y - target.centre)
     half, most = np.quantile(off, [0.5, 0.9])

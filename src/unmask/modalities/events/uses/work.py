@@ -14,7 +14,7 @@ from unmask.modalities.events.outcome.features import gather, last_values, usual
 from unmask.modalities.events.outcome.number import nearest
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
 from unmask.modalities.events.outcome.scoring import auroc, scored
-from unmask.modalities.events.outcome.targets import Binary, Classes, Number, Target, TimeToEvent
+from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent
 from unmask.modalities.events.outcome.tune import Tuned
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.histories import Histories
@@ -88,11 +88,11 @@ class OutcomeWork:
     def fit(self, train: np.ndarray, *, intervals: bool = True) -> FittedOutcome:
         """Fit on some points; of numbers without `intervals` the expected ones alone."""
         target = self.target
-        if isinstance(target, Number) and intervals:
+        if isinstance(target, NumberTarget) and intervals:
             target = self._calibrated(target, train)
         return FittedOutcome(*self._fit(train), target)
 
-    def _calibrated(self, target: Number, train: np.ndarray) -> Number:
+    def _calibrated(self, target: NumberTarget, train: np.ndarray) -> NumberTarget:
         """The target with intervals that come from training patients set apart: a head is fitted on the others, and
         asked about them; with the last value of a code, and the share of it, that comes nearest to their numbers. Many
         labels need one such part, few all five in turn, so that `CALIBRATING` points are asked about."""
@@ -134,20 +134,20 @@ class OutcomeWork:
         head, tuned, target = fitted
         alone = None if tuned is None or self.tuner is None else self.tuner.predict(tuned, test)
         ours = head.predict(self.x.part(test), self.target, [] if alone is None else [alone])
-        if isinstance(target, Number):
+        if isinstance(target, NumberTarget):
             ours = target.with_rule(ours, self.histories, self.points.take(test))
         if alone is None:
             return {"ours": ours}
         # Intervals belong to all voices together.
-        return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, Number) else alone}
+        return {"ours": ours, "tuned encoder alone": alone[:, :1] if isinstance(self.target, NumberTarget) else alone}
 
     def _with_fewer(self, fitted: FittedOutcome, few: np.ndarray) -> FittedOutcome:
         """Fitted anew on some of the training points, without intervals; of numbers with the same share of a rule of
         theirs."""
         less, target = self.fit(few, intervals=False), fitted.target
-        if not isinstance(target, Number) or target.rule is None or not target.rule.weight:
+        if not isinstance(target, NumberTarget) or target.rule is None or not target.rule.weight:
             return less
-        assert isinstance(less.target, Number)
+        assert isinstance(less.target, NumberTarget)
         same = [r for r in self.candidates.last_values(few) if r.carried == target.rule.carried]
         rule = dataclasses.replace(same[0], weight=target.rule.weight) if same else None
         return less._replace(target=dataclasses.replace(less.target, rule=rule))

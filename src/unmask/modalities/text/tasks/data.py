@@ -203,7 +203,8 @@ def by_split(items: Sequence[Any]) -> dict[str, list[Any]]:
     """The items by what a column `split` says they are for; {} where it does not say so of each, or of all the same."""
     found: dict[Any, list[Any]] = {}
     for item in items:
-        found.setdefault(getattr(item, "split", None), []).append(item)
+        split = getattr(item, "split", None)
+        found.setdefault(split if isinstance(split, str) else None, []).append(item)
     return {} if None in found or len(found) < 2 else found
 
 
