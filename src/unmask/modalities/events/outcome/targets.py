@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -32,31 +33,31 @@ MOST_LOG = 5.0
 """Of the predicted deviation, on either side: of standardised numbers."""
 
 
-class Target:
+class Target(ABC):
     """Turns labels into numbers, gives the loss of the head's outputs, and turns outputs into what `predict` writes."""
 
     kind: ClassVar[str]
 
     @property
+    @abstractmethod
     def outputs(self) -> int:
         """How many numbers the head gives per point."""
-        raise NotImplementedError
 
     def encode(self, labels: Labels) -> np.ndarray:
-        """(points, ...) what the head is trained on."""
-        raise NotImplementedError
+        """(points, ...) what the head is trained on; TypeError of a kind that no label file asks for."""
+        raise TypeError(f"no label file asks for {self.kind!r}")
 
     def strata(self, y: np.ndarray) -> np.ndarray:
         """(points,) what folds are balanced by, of encoded labels; by default one stratum."""
         return np.zeros(len(y), np.int64)
 
+    @abstractmethod
     def start(self, y: np.ndarray) -> np.ndarray:
         """(outputs,) those that know no feature."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """(members, points) of logits (members, points, outputs), in nats."""
-        raise NotImplementedError
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """(points, outputs) from those of the members: their mean."""
@@ -66,9 +67,9 @@ class Target:
         """(points, outputs) from those of networks, trees and others, each counting alike."""
         return np.mean(voices, 0)
 
+    @abstractmethod
     def columns(self, p: np.ndarray, labels: Labels) -> dict[str, Any]:
         """What `predict` writes: the label, and what is predicted."""
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the folder."""
