@@ -42,9 +42,9 @@ BAD = [
 @pytest.mark.parametrize("body", GOOD)
 def test_what_fits_is_read_with_defaults(body):
     found = checked(SHAPE, body)
-    assert set(found) == set(SHAPE.fields)
+    assert set(found) == set(SHAPE["properties"])
     assert found["top"] in (2, 5, 9)
-    jsonschema.validate(body, SHAPE.schema())
+    jsonschema.validate(body, SHAPE)
 
 
 @pytest.mark.parametrize(("body", "message"), BAD)
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_named(body, message):
         checked(SHAPE, body)
     assert message in caught.value.what
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(body, SHAPE.schema())
+        jsonschema.validate(body, SHAPE)
 
 
 def test_all_wrong_places_are_named_at_once():
@@ -64,7 +64,7 @@ def test_all_wrong_places_are_named_at_once():
 
 def test_null_stands_for_a_default_but_not_for_what_is_needed():
     assert checked(SHAPE, {"texts": "a", "top": None})["top"] == 5
-    jsonschema.validate({"texts": "a", "top": None}, SHAPE.schema())
+    jsonschema.validate({"texts": "a", "top": None}, SHAPE)
     with pytest.raises(UserError, match="texts"):
         checked(SHAPE, {"texts": None})
 

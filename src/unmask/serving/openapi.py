@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from unmask.serving.limits import Limits
+from unmask.serving.shapes import Field, Number, Open, Text
 from unmask.version import __version__
 
 STATUSES = {
@@ -18,6 +18,8 @@ STATUSES = {
     429: "Too many requests are waiting; Retry-After says when to ask again.",
     504: "No answer in time.",
 }
+_WHAT = Open(status=Field(Number(whole=True)), what=Field(Text()), message=Field(Text()), hint=Field(Text()))
+ERROR = Open(error=Field(_WHAT))
 LOOKS = {
     "/health": "The process is alive.",
     "/ready": "Each model has just answered a request of its own (200); one did not, or the server is stopping (503).",
@@ -52,29 +54,7 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": {
-                "Error": {
-                    "type": "object",
-                    "properties": {
-                        "error": {
-                            "type": "object",
-                            "properties": {
-                                "status": {"type": "integer"},
-                                "what": {"type": "string"},
-                                "message": {"type": "string"},
-                                "hint": {"type": "string"},
-                            },
-                            "required": ["status", "what", "hint", "message"],
-                        }
-                    },
-                    "required": ["error"],
-                },
-                "TeiError": {
-                    "type": "object",
-                    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
-                    "required": ["error", "error_type"],
-                },
-            },
+            "schemas": {"Error": ERROR, "TeiError": Open(error=Field(Text()), error_type=Field(Text()))},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -115,47 +95,16 @@ def documentation(described: Mapping[str, Any], *, host: str = "localhost:8765",
         host: that the calls are sent to.
         key: whether they need one.
     """
-    parts = []
-    for path, methods in described["paths"].items():
-        for method, about in methods.items():
-            parts.append(f"<section><h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(about['summary'])}")
-            content = about.get("requestBody", {}).get("content", {}).get("application/json", {})
-            if "example" in content:
-                parts.append(f"<pre><code>{escape(_call(path, content['example'], host, key))}</code></pre>")
-            if content.get("schema", {}).get("properties"):
-                parts.append(_table(content["schema"]))
-            if content:
-                whole = json.dumps(content["schema"], indent=1, ensure_ascii=False)
-                parts.append(f"<details><summary>Schema</summary><pre><code>{escape(whole)}</code></pre></details>")
-            parts.append("</section>")
-    body = "\n".join(parts)
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>unmask: requests</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        '<link rel="stylesheet" href="page/page.css"></head><body class="docs"><header><h1>Requests</h1><p>'
-        f"{escape(described['info']['description'])} Everything on this page is also at "
-        '<a href="openapi.json">openapi.json</a>; models are tried by hand <a href="./">here</a>. What goes wrong is '
-        'said in one form: <code>{"error": {"status", "what", "hint", "message"}}</code>.</p></header>'
-        f"<main>{body}</main></body></html>"
+    from jinja2 import Environment, PackageLoader
+
+    def text(value: Any, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, **options)
+
+    pages = Environment(
+        loader=PackageLoader("unmask.serving", "page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-
-
-def _call(path: str, example: Any, host: str, key: bool) -> str:
-    body = json.dumps(example, ensure_ascii=False).replace("'", "'\\''")
-    needed = "-H 'authorization: Bearer KEY' " if key else ""
-    return f"curl {needed}-H 'content-type: application/json' -d '{body}' {host}{path}"
-
-
-def _table(schema: Mapping[str, Any]) -> str:
-    required = schema.get("required", ())
-    rows = []
-    for name, field in schema["properties"].items():
-        default = "needed" if name in required else json.dumps(field.get("default"))
-        about = escape(field.get("description", ""))
-        rows.append(f"<tr><th scope=row><code>{escape(name)}</code><td>{escape(_kind(field))}<td>{default}<td>{about}")
-    head = "<tr><th scope=col>key<th scope=col>kind<th scope=col>default<th scope=col>meaning"
-    return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'
+    page = pages.get_template("docs.html.jinja")
+    return page.render(described=described, host=host, key=key, text=text, kind=_kind)
 
 
 def _kind(field: Mapping[str, Any]) -> str:

@@ -118,8 +118,8 @@ class Served:
             {
                 name: {
                     "about": verb.about,
-                    "request": verb.request.schema(),
-                    "answer": verb.answer.schema(),
+                    "request": verb.request,
+                    "answer": verb.answer,
                     "example": verb.example,
                     "raw": verb.raw is not None,
                 }

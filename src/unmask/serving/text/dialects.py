@@ -56,14 +56,14 @@ def _hub(
     verb: Verb,
     about: str,
     inputs: Shape,
-    parameters: Record,
+    parameters: Shape,
     ask: Callable[[Any, Any], Any],
     answer: Callable[[Any, Any, Any], Any],
     **more: Any,
 ) -> Verb:
     """A task of the hub: {"inputs": ..., "parameters": {...}}."""
-    needed = any(field.default is REQUIRED for field in parameters.fields.values())
-    left_out = REQUIRED if needed else {name: field.default for name, field in parameters.fields.items()}
+    own = parameters["properties"]
+    left_out = REQUIRED if "required" in parameters else {name: field.get("default") for name, field in own.items()}
     return adapted(
         verb,
         about=about,
@@ -193,7 +193,7 @@ def _text_classification(verb: Verb) -> Verb:
         # Of one text too: the client takes the first of a list of lists.
         lambda found, _, parameters: [_ranked(row, parameters["top_k"]) for row in found["results"]],
         shape=ListOf(LABELLED),
-        example={"inputs": text if isinstance(text, str) else dict(zip(PAIR.fields, text, strict=True))},
+        example={"inputs": text if isinstance(text, str) else dict(zip(PAIR["properties"], text, strict=True))},
     )
 
 
