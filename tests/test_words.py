@@ -23,7 +23,7 @@ MOST = {
     "looked": 5,
     "apart": 20,
     "parted": 7,
-    "begun": 8,
+    "begun": 7,
     "mine": 11,
     "company": 0,
     "whose": 4,

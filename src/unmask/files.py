@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import glob
 import gzip
 import json
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,6 +78,71 @@ def split_lines(text: str) -> list[str]:
     """
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if not lines[-1] else lines
+
+
+LONGEST_CELL = 1 << 28
+"""Characters of a cell of a separated file; a longer one is a quote that nobody closed."""
+_QUOTED = re.compile(r'"(?:[^"]|"")*"', re.DOTALL)
+
+
+def encloses(lines: Iterable[str]) -> bool:
+    """Whether quotes enclose cells in the lines of a .tsv, as csv writers (pandas, R) have it.
+
+    They do where all cells of the first line stand in quotes, or where a cell that begins and ends with a quote has
+    doubled quotes inside, and single ones nowhere: that is how writers spell a quote inside a cell.
+
+    >>> encloses(["text\\tlabel", '"he said ""stop"" twice"\\tgood'])
+    True
+    >>> encloses(["text\\tlabel", '"Stop," he said.\\tgood', '"Stop it."\\tbad'])
+    False
+    """
+    for number, line in enumerate(lines):
+        if '"' not in line:
+            continue
+        cells = line.rstrip("\r\n").split("\t")
+        quoted = [cell for cell in cells if _QUOTED.fullmatch(cell)]
+        if (number == 0 and len(quoted) == len(cells)) or any('""' in cell[1:-1] for cell in quoted):
+            return True
+    return False
+
+
+def separated(
+    lines: Iterable[str], source: object, separator: str, *, quoted: bool = True, strict: bool = True, above: int = 0
+) -> Iterator[tuple[int, int, list[str]]]:
+    """Rows of a .csv or .tsv: numbers of the first and the last line of each, and its cells; empty lines have none.
+
+    Args:
+        lines: parted by line ends alone: str.splitlines would also part them at form feeds and Unicode separators.
+        source: what errors call it.
+        quoted: quotes enclose cells.
+        strict: text behind a closing quote is an error, not a part of the cell.
+        above: lines of the source before these.
+    """
+    csv.field_size_limit(LONGEST_CELL)
+    quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=strict)
+    first = 1
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            spans = f" to {above + reader.line_num}" if reader.line_num > first else ""
+            raise UserError(
+                f"{source}:{above + first}{spans}: {_said(str(error))}",
+                hint='Is a quote left open there? A quote inside a quoted cell is written twice ("").',
+            ) from None
+        if cells is None:
+            return
+        yield above + first, above + reader.line_num, cells
+        first = reader.line_num + 1
+
+
+def _said(error: str) -> str:
+    if "unexpected end" in error:
+        return "a quote opens a cell and nothing closes it"
+    if "expected after" in error:
+        return "text follows a closing quote"
+    return error
 
 
 def fsync(path: Path) -> None:

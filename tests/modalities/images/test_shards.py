@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 
 from unmask.errors import UserError
-from unmask.modalities.images.reading import shards as room
+from unmask.modalities.images.reading import lazy as room
 from unmask.modalities.images.reading.decode import Form
-from unmask.modalities.images.reading.shards import build
+from unmask.modalities.images.reading.lazy import build
 
 FORM = Form(height=8, width=8, channels=3, depth="uint8")
 
@@ -116,16 +116,16 @@ def test_too_little_disk_is_said_before(tmp_path, monkeypatch):
 SLOW = """
 import sys, time
 from pathlib import Path
-from unmask.modalities.images.reading import shards
+from unmask.modalities.images.reading import lazy
 from unmask.modalities.images.reading.decode import Form
-shards.SHARD_BYTES = 8 * 8 * 3 * 7
-real = shards.decode
+lazy.SHARD_BYTES = 8 * 8 * 3 * 7
+real = lazy.decode
 def slowly(*given):
     time.sleep(0.05)
     return real(*given)
-shards.decode = slowly
+lazy.decode = slowly
 files = sorted(map(str, Path(sys.argv[1]).rglob("*.png")))
-shards.build(Path(sys.argv[2]), files, [1] * len(files), Form(height=8, width=8, channels=3, depth="uint8"), workers=2)
+lazy.build(Path(sys.argv[2]), files, [1] * len(files), Form(height=8, width=8, channels=3, depth="uint8"), workers=2)
 """
 
 
@@ -180,7 +180,7 @@ def test_a_set_that_is_not_in_memory_reads_as_one_that_is(tmp_path, kept):
     files = photos(tmp_path / "p")
     Path(files[8]).write_bytes(Path(files[8]).read_bytes()[:300])
     from unmask.modalities.images.network.features import settled
-    from unmask.modalities.images.reading.shards import PictureStore
+    from unmask.modalities.images.reading.lazy import PictureStore
 
     whole = read(tmp_path / "p")
     found = read(tmp_path / "p", PictureStore(folder=tmp_path / "s" if kept == "disk" else None, most=0))
@@ -220,7 +220,7 @@ def test_streamed_embeddings_and_labels_are_those_from_memory(tmp_path, monkeypa
     from unmask.modalities.images.classify import classifier
     from unmask.modalities.images.network.build import codec_config, new_model
     from unmask.modalities.images.network.folder import ImageFolder
-    from unmask.modalities.images.reading.shards import PictureStore
+    from unmask.modalities.images.reading.lazy import PictureStore
     from unmask.modalities.images.recipes import ImageSettings, with_overrides
     from unmask.modalities.images.uses import model as rooms
 

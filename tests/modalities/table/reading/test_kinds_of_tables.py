@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from tables import patients
 
+from unmask import files
 from unmask.errors import UserError
 from unmask.modalities.table.imputation.multiple import MultipleImputation
 from unmask.modalities.table.model import TableModel
@@ -49,9 +50,9 @@ def test_broken_files(tmp_path, text, says):
 
 
 def test_a_quote_that_nobody_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "LONGEST_CELL", 20)
+    monkeypatch.setattr(files, "LONGEST_CELL", 20)
     (tmp_path / "in.csv").write_text('a,b\n"1,2\n' + "3,4\n" * 20)
-    with pytest.raises(UserError, match=r"in.csv:\d+: field larger"):
+    with pytest.raises(UserError, match=r"in.csv:2 to \d+: field larger"):
         read_frame(tmp_path / "in.csv")
     csv.field_size_limit(1 << 28)
 

@@ -15,20 +15,8 @@ from unmask.modalities.events.sources.tables import CellReading, Derive, Event, 
 NAMED = 200_000
 """Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
 PREFIXES = (
-    "GENDER",
-    "RACE",
-    "ETHNICITY",
-    "VISIT",
-    "VISIT_END",
-    "VISIT_DETAIL",
-    "CONDITION",
-    "DRUG",
-    "DRUG_DAYS_SUPPLY",
-    "PROCEDURE",
-    "MEASUREMENT",
-    "OBSERVATION",
-    "DEVICE",
-    "SPECIMEN",
+    *("GENDER", "RACE", "ETHNICITY", "VISIT", "VISIT_END", "VISIT_DETAIL", "CONDITION", "DRUG", "DRUG_DAYS_SUPPLY"),
+    *("PROCEDURE", "MEASUREMENT", "OBSERVATION", "DEVICE", "SPECIMEN"),
 )
 OPERATORS = {"4171756": "<", "4171754": "<=", "4172704": ">", "4171755": ">="}
 """operator_concept_id of a measured value that is a bound."""
@@ -189,16 +177,8 @@ _UNREAD: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         (
-            "vocabulary",
-            "domain",
-            "concept_class",
-            "concept_relationship",
-            "relationship",
-            "concept_synonym",
-            "concept_ancestor",
-            "source_to_concept_map",
-            "drug_strength",
-            "concept_cpt4",
+            *("vocabulary", "domain", "concept_class", "concept_relationship", "relationship", "concept_synonym"),
+            *("concept_ancestor", "source_to_concept_map", "drug_strength", "concept_cpt4"),
         ),
         "vocabulary beside CONCEPT",
     ),

@@ -138,11 +138,8 @@ def _likeliest(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of the next time stamp of each of these patients: (patients, top) the likeliest codes; (patients, top) their
     probabilities; (patients, top, 2) location and log-variance of the value that goes with each, where the time stamp
-    is of the most frequent kind.
-
-    Args:
-        weight: (2, sizes) of time stamps with none behind them and with some, of 1, 2, ... events.
-    """
+    is of the most frequent kind. `weight`: (2, sizes) of time stamps with none behind them and with some, of 1, 2, ...
+    events."""
     slots, kept = folder.settings.slots, []
     p = np.zeros((len(subjects), len(histories.vocabulary.codes)))
     for followed, size in np.argwhere(weight).tolist():

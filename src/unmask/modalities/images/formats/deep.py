@@ -53,11 +53,7 @@ def is_jpeg2000(start: bytes) -> bool:
 
 
 def read_png(source: Source, choice: Choice) -> Opened:
-    """The picture of a PNG of 16 bits; what is transparent lies on white unless `alpha` says otherwise.
-
-    Raises:
-        Undecided: imagecodecs is not installed.
-    """
+    """The picture of a PNG of 16 bits; what is transparent lies on white unless `alpha` says otherwise."""
     codecs = optional("imagecodecs", "a PNG in colour with 16 bits")
     content = _content(source, None)
     coded = content[25]
@@ -85,12 +81,7 @@ def read_png(source: Source, choice: Choice) -> Opened:
 
 
 def read_jpeg2000(source: Source, choice: Choice) -> Opened:
-    """The picture of a JPEG 2000, its numbers as they are (Sentinel-2 has 15 bits); of 8 bits as everyday pictures are.
-
-    Raises:
-        Undecided: imagecodecs is not installed.
-        ValueError: no sizes in it, or channels of different depths.
-    """
+    """The picture of a JPEG 2000, its numbers as they are (Sentinel-2 has 15 bits); of 8 bits as everyday ones are."""
     size = _size(_content(source, _READ))
     if set(size.bits) == {8} and not size.signed:
         return everyday.read(source, choice)

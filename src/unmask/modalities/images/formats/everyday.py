@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import threading
 from dataclasses import replace
@@ -24,6 +23,7 @@ from unmask.modalities.images.formats.picture import (
     check_claim,
     chosen_planes,
     either,
+    file_of,
     not_measured,
     reduce_planes,
     with_alpha,
@@ -47,7 +47,7 @@ def open_image(source: Source) -> Image.Image:
     with _OPENING:
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            return Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+            return Image.open(file_of(source))
         finally:
             Image.MAX_IMAGE_PIXELS = limit
 
@@ -132,9 +132,8 @@ def _told(frames: int, planes: str | int | None) -> str:
 
 
 def _check(image: Image.Image) -> None:
-    """Raises: ValueError: what Pillow would read as something else: FITS (signed numbers, scale and offset are lost),
-    colours of 16 bits.
-    """
+    """Refuse what Pillow would read as something else: FITS (signed numbers, scale and offset are lost), colours of 16
+    bits."""
     if image.format == "FITS":
         raise ValueError("FITS, whose scale, offset and direction are not read: save it as TIFF or .npy")
     deep = any(";16" in mode and mode != _5_6_5 for mode in _raw(image)) or (
@@ -185,9 +184,6 @@ def _notes(image: Image.Image, choice: Choice) -> tuple[str, ...]:
 def _picture(image: Image.Image, choice: Choice) -> Picture:
     """A picture turned upright by its EXIF tag; palettes and CMYK become RGB, what is transparent lies on white unless
     `alpha` says otherwise.
-
-    Raises:
-        ValueError: numbers that cannot be pixels.
     """
     grey, alpha = image.mode in _GREY, choice.alpha or "white"
     pixels: np.ndarray

@@ -37,10 +37,6 @@ def is_nifti(name: str) -> bool:
 def read(source: Source, choice: Choice) -> Opened:
     """The slices of a volume, from left to right, back to front or bottom to top; of several volumes one after the
     other.
-
-    Raises:
-        Undecided: nibabel is not installed.
-        ValueError: what cannot be read, and why.
     """
     nibabel = optional("nibabel", "a NIfTI file")
     if isinstance(source, bytes):

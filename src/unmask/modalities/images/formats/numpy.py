@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any
-
 import numpy as np
 
 from unmask.errors import setting
@@ -16,6 +13,7 @@ from unmask.modalities.images.formats.picture import (
     Source,
     Undecided,
     depth_of,
+    file_of,
     not_measured,
     numbers,
 )
@@ -25,12 +23,7 @@ FEW_CHANNELS = 4
 
 
 def read(source: Source, choice: Choice) -> Opened:
-    """The picture in a file.
-
-    Raises:
-        Undecided: either of two axes could be the channels.
-        ValueError: no picture.
-    """
+    """The picture in a file."""
     shape, kind = _header(source)
     if len(shape) not in (2, 3) or 0 in shape:
         raise ValueError(f"an array of shape {shape}, not a picture of two or three axes")
@@ -52,7 +45,7 @@ def read(source: Source, choice: Choice) -> Opened:
     )
 
     def decode() -> list[Picture]:
-        array = np.load(_file(source), allow_pickle=False)
+        array = np.load(file_of(source), allow_pickle=False)
         array = array[..., None] if array.ndim == 2 else array.transpose(1, 2, 0) if leading else array
         pixels, _ = numbers(np.ascontiguousarray(array))
         return [Picture(pixels=pixels, missing=not_measured(pixels, choice.nodata))]
@@ -60,16 +53,9 @@ def read(source: Source, choice: Choice) -> Opened:
     return Opened(headers=[header], decode=decode)
 
 
-def _file(source: Source) -> Any:
-    return io.BytesIO(source) if isinstance(source, bytes) else source
-
-
 def _header(source: Source) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and type, without the numbers."""
-    if isinstance(source, bytes):
-        array = np.load(io.BytesIO(source), allow_pickle=False)
-    else:
-        array = np.load(source, mmap_mode="r", allow_pickle=False)
+    array = np.load(file_of(source), mmap_mode="r" if isinstance(source, str) else None, allow_pickle=False)
     return array.shape, array.dtype
 
 

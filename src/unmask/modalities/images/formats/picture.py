@@ -1,12 +1,14 @@
 """One picture as a file holds it: what a reader of a file format gives, before anything is done to it.
 
 A reader never guesses: what a file leaves open (are five pages a stack or five channels?) is an `Asked`, which ends the
-run with the setting that answers it; what cannot be read is `Broken`, which is named and counted.
+run with the setting that answers it; what cannot be read is `Broken`, which is named and counted. Readers, and what
+they call, raise `Undecided` for the one, and ValueError, which says why, for the other.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,12 @@ from unmask.memory import refuse_more_than_memory
 
 Source = str | bytes
 """A file's path, or its content."""
+
+
+def file_of(source: Source) -> Any:
+    """What readers open: the path, or the content as a file."""
+    return io.BytesIO(source) if isinstance(source, bytes) else source
+
 
 Slice = Literal["axial", "coronal", "sagittal"]
 Alpha = Literal["white", "missing", "band"]
@@ -81,12 +89,9 @@ class Header:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A decoded picture.
-
-    Attributes:
-        pixels: (height, width, channels), uint8, uint16 or float32, as the file has them; any number where `missing`.
-        missing: (height, width), True where any channel was not measured (NaN, nodata); None where all were.
-    """
+    """A decoded picture. `pixels`: (height, width, channels), uint8, uint16 or float32, as the file has them; any
+    number where `missing`; `missing`: (height, width), True where any channel was not measured (NaN, nodata); None
+    where all were."""
 
     pixels: np.ndarray
     missing: np.ndarray | None = None
@@ -108,11 +113,7 @@ class Asked:
 
 
 def optional(package: str, what: str) -> Any:
-    """A package of the extra `images`.
-
-    Raises:
-        Undecided: it is not installed.
-    """
+    """A package of the extra `images`."""
     try:
         return importlib.import_module(package)
     except ImportError:
@@ -129,12 +130,8 @@ class Undecided(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """A file: the headers of its pictures, and how to decode them; readers of formats return it.
-
-    Attributes:
-        headers: one per picture.
-        decode: called without arguments, gives the `Picture` of every header in order.
-    """
+    """A file: the headers of its pictures, and how to decode them; readers of formats return it. `headers`: one per
+    picture; `decode`: called without arguments, gives the `Picture` of every header in order."""
 
     headers: Sequence[Header]
     decode: Any = field(repr=False)
@@ -152,10 +149,6 @@ def check_claim(source: Source, what: str, needed: float, *, stored: float = 0.0
         needed: bytes of the decoded pixels.
         stored: bytes that the file holds at least before they are packed.
         packing: how many times smaller the file may have made them.
-
-    Raises:
-        ValueError: the file cannot hold so much.
-        UserError: it takes more memory than is free.
     """
     size = len(source) if isinstance(source, bytes) else os.path.getsize(source)
     if stored > packing * size:
@@ -164,11 +157,7 @@ def check_claim(source: Source, what: str, needed: float, *, stored: float = 0.0
 
 
 def numbers(array: np.ndarray, name: str = "pixels") -> tuple[np.ndarray, tuple[str, ...]]:
-    """Any numbers as uint8, uint16 or float32 of the same values, and what is to be said of it.
-
-    Raises:
-        ValueError: whole numbers that 32-bit floats do not hold, or no numbers.
-    """
+    """Any numbers as uint8, uint16 or float32 of the same values, and what is to be said of it."""
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     kept = depth_of(array.dtype)
     if str(array.dtype) == kept:
@@ -185,9 +174,6 @@ def numbers(array: np.ndarray, name: str = "pixels") -> tuple[np.ndarray, tuple[
 def depth_of(kind: Any) -> str:
     """What pixels of a NumPy type are given as.
 
-    Raises:
-        ValueError: it is no type of real numbers.
-
     >>> depth_of(np.uint16), depth_of(np.int16), depth_of(np.float64), depth_of(bool)
     ('uint16', 'float32', 'float32', 'uint8')
     """
@@ -200,11 +186,7 @@ def depth_of(kind: Any) -> str:
 
 
 def not_measured(pixels: np.ndarray, nodata: float | None) -> np.ndarray | None:
-    """(height, width), True where any channel is NaN or `nodata`; None where there is no such pixel.
-
-    Raises:
-        ValueError: infinite numbers.
-    """
+    """(height, width), True where any channel is NaN or `nodata`; None where there is no such pixel."""
     missing = np.zeros(pixels.shape[:2], bool)
     if pixels.dtype.kind == "f":
         bad = np.isinf(pixels)
@@ -302,11 +284,7 @@ def reduce_planes(planes: Sequence[Picture], how: str) -> Picture:
 
 
 def chosen_planes(planes: str | int, count: int) -> list[int]:
-    """The numbers of the planes asked for.
-
-    Raises:
-        ValueError: a number that there is not.
-    """
+    """The numbers of the planes asked for."""
     if planes in ("all", "max", "mean", "channels"):
         return list(range(count))
     number = int(planes)

@@ -7,7 +7,6 @@ without a name could be a stack or channels, so they are asked for.
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
@@ -22,6 +21,7 @@ from unmask.modalities.images.formats.picture import (
     Picture,
     Source,
     check_claim,
+    file_of,
     optional,
 )
 from unmask.modalities.images.formats.tiff_layout import SeriesLayout
@@ -35,17 +35,12 @@ _DEPTH_TAG = 32997
 
 
 def read(source: Source, choice: Choice) -> Opened:
-    """The pictures of a TIFF.
-
-    Raises:
-        Undecided: its axes, or its alpha band, can be read in two ways.
-        ValueError: what cannot be read, and why.
-    """
+    """The pictures of a TIFF."""
     if _plain(source, choice):
         return everyday.read(source, choice)
     tifffile = optional("tifffile", "a TIFF of several pages, channels or bands, or lying on its side")
     parts: list[tuple[Header, int, tuple[int, ...]]] = []
-    with tifffile.TiffFile(_file(source)) as file:
+    with tifffile.TiffFile(file_of(source)) as file:
         _check_planes(source, file)
         kept, _, dropped = _series(file)
         for number, series in kept:
@@ -67,7 +62,7 @@ def read(source: Source, choice: Choice) -> Opened:
                 parts.append((header, number, where))
 
     def decode() -> list[Picture]:
-        with tifffile.TiffFile(_file(source)) as file:
+        with tifffile.TiffFile(file_of(source)) as file:
             kept, mask, _ = _series(file)
             outside = None if mask is None else ~mask.asarray().reshape(mask.keyframe.shape[:2]).astype(bool)
             layouts = {number: SeriesLayout(series, choice, _calibration(file)) for number, series in kept}
@@ -75,10 +70,6 @@ def read(source: Source, choice: Choice) -> Opened:
             return [layouts[number].picture(arrays[number], where, outside) for _, number, where in parts]
 
     return Opened(headers=[header for header, _, _ in parts], decode=decode)
-
-
-def _file(source: Source) -> Any:
-    return io.BytesIO(source) if isinstance(source, bytes) else source
 
 
 def _plain(source: Source, choice: Choice) -> bool:
@@ -159,9 +150,6 @@ def _series(file: Any) -> tuple[list[tuple[int, Any]], Any, tuple[str, ...]]:
 def _own_planes(file: Any, series: Any) -> None:
     """Whether the planes of an OME-TIFF are there, and are this file's to give: a set of files is read with its first
     one.
-
-    Raises:
-        ValueError: where they are not.
     """
     if not file.is_ome:
         return

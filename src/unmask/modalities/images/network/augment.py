@@ -172,10 +172,8 @@ def mix_batch(
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
     """Mixup (Zhang et al. 2018) or cutmix (Yun et al. 2019) of each picture with its mirror place in the batch.
-
-    Args:
-        mixup, cutmix: parameters of the beta distribution; 0 turns one off. With both on each batch gets one of them.
-    """
+    `mixup`, `cutmix`: parameters of the beta distribution; 0 turns one off. With both on each batch gets one of
+    them."""
     if mixup <= 0 and cutmix <= 0:
         return images, target
     first, second = torch.rand(2, generator=generator).tolist()

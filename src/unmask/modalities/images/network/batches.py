@@ -43,10 +43,7 @@ def batch_of_parts(
     block: int = 1,
 ) -> PackedBatch:
     """`image_batch` of pictures that come some at a time: no more than these stand in memory beside the patches.
-
-    Args:
-        parts: pictures as `image_batch` takes them, as many in all as there are identities.
-    """
+    `parts`: pictures as `image_batch` takes them, as many in all as there are identities."""
     n, first, slots = len(identity), int(config.class_token), config.slots
     patch = torch.zeros(n, slots, config.features)
     observed = torch.ones(n, slots, dtype=torch.bool)
@@ -115,12 +112,9 @@ def batch_maker(
     native: bool = False,
     views: int = 1,
 ) -> Callable[[list[list[int]], int, int], PackedBatch]:
-    """A function (rows of picture numbers, rows asked, epoch) -> batch of augmented pictures.
-
-    Args:
-        native: without augmentation, the middle of larger pictures is taken, not the whole shrunk.
-        views: of each picture, each with crops and hidden patches of its own, side by side in its row.
-    """
+    """A function (rows of picture numbers, rows asked, epoch) -> batch of augmented pictures. `native`: without
+    augmentation, the middle of larger pictures is taken, not the whole shrunk; `views`: of each picture, each with
+    crops and hidden patches of its own, side by side in its row."""
     mean, deviation = codec.mean.cpu().clone(), codec.deviation.cpu().clone()
     config = codec.config
 

@@ -156,11 +156,8 @@ def assemble(
     learned: bool,
     targets: LatentTargets | None = None,
 ) -> MaskedModel[PatchCodec]:
-    """Tie codec, encoder and decoder together; position tables that are not learned get no gradient.
-
-    Args:
-        targets: for a model that is to learn from representations.
-    """
+    """Tie codec, encoder and decoder together; position tables that are not learned get no gradient. `targets`: for a
+    model that is to learn from representations."""
     model: MaskedModel[PatchCodec]
     if targets is not None:
         model = LatentLearner(PatchCodec(codec), make_encoder(encoder), decoder, targets)

@@ -158,12 +158,8 @@ class PatchPrediction(Gaussian):
 
     With normalised targets the model says what the patch looks like at mean 0 and deviation 1, and its mean and
     deviation apart. Then the patch is a normal with that deviation around the pattern scaled by it: `confidence` is
-    largest for flat patches. Without predicted statistics the pattern itself is what `mode` gives.
-
-    Args:
-        pattern: (wanted, features), what is compared with the target.
-        statistics: (wanted, 2), predicted mean and deviation, or None.
-    """
+    largest for flat patches. Without predicted statistics the pattern itself is what `mode` gives. `pattern`: (wanted,
+    features), what is compared with the target; `statistics`: (wanted, 2), predicted mean and deviation, or None."""
 
     def __init__(
         self,

@@ -17,8 +17,7 @@ from unmask.core.model import MaskedModel
 from unmask.modalities.images.network.batches import image_batches
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.shards import PictureStore
-from unmask.modalities.images.reading.streaming import StreamedArray
+from unmask.modalities.images.reading.lazy import PictureStore, StreamedArray
 from unmask.writing import written
 
 ImagePooling = Literal[Pooling, "grid"]

@@ -325,11 +325,7 @@ def save_folder(
 ) -> None:
     """Write a model folder with its card; a ViTMAE with a class token is one that transformers loads.
 
-    Files are written beside and renamed one by one, the weights last.
-
-    Args:
-        head: tensors of a classification head.
-    """
+    Files are written beside and renamed one by one, the weights last. `head`: tensors of a classification head."""
     state = to_published(model.state_dict(), TRANSFORMERS, channels=model.codec.config.channels)
     state |= {f"unmask.classifier.{k}": v.detach().cpu().contiguous() for k, v in (head or {}).items()}
     settings = remembered(settings or {}, Path(folder))

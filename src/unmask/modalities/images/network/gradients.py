@@ -72,11 +72,7 @@ def picture_gradients(seen: Float[Tensor, "n channels height width"]) -> Float[T
     each of 8 orientations, in each of 7 x 7 cells, relative to the two by two cells around. fp32, without a gradient.
 
     Of several channels, each pixel counts by the one in which it changes most. Where a pixel or one of its neighbours
-    was not measured (NaN), it does not count.
-
-    Args:
-        seen: pictures as the model sees them: mean 0, deviation 1.
-    """
+    was not measured (NaN), it does not count. `seen`: pictures as the model sees them: mean 0, deviation 1."""
     x = seen.float()
     down, across = (_derivative(x, dim) for dim in (2, 3))
     missing = down.isnan() | across.isnan() | x.isnan()

@@ -228,11 +228,7 @@ def sigreg(embeddings: Float[Tensor, "n width"], generator: torch.Generator, *, 
     Along each random direction the Epps-Pulley statistic: n times the squared distance between the embeddings'
     empirical characteristic function and that of the standard normal, weighted by the latter (Balestriero and LeCun
     2025, 'LeJEPA', section 4: sketched isotropic Gaussian regularisation). It is the mean over the directions, and is a
-    function of all n embeddings together.
-
-    Args:
-        generator: of the directions, on the CPU.
-    """
+    function of all n embeddings together. `generator`: of the directions, on the CPU."""
     x = embeddings.float()
     towards = torch.randn(x.shape[1], directions, generator=generator)
     towards = (towards / towards.norm(dim=0)).to(x.device)

@@ -102,12 +102,9 @@ def image_corruption(
     own: str | None = None,
 ) -> Corruption:
     """The corruption the settings ask for, with the same count in every image: of patches, or of units, of which those
-    cut at the picture's edges hold fewer patches.
-
-    Args:
-        own: 'package.module:name' of a user's own selector, instead of `hide`.
-        hide: 'patch', 'unit' (squares of `unit` pixels; SimMIM: 32 whatever the patch) or 'block' (rectangles).
-    """
+    cut at the picture's edges hold fewer patches. `own`: 'package.module:name' of a user's own selector, instead of
+    `hide`; `hide`: 'patch', 'unit' (squares of `unit` pixels; SimMIM: 32 whatever the patch) or 'block'
+    (rectangles)."""
     if own is not None:
         return Corruption(select=own_selector(own, ratio), replace=replace, static=static)
     patches = config.patches

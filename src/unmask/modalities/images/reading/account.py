@@ -12,9 +12,9 @@ from unmask.errors import UserError, quoted, setting
 from unmask.evaluation.classes import label_notes
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import scale_of
+from unmask.modalities.images.reading.lazy import StreamedArray
 from unmask.modalities.images.reading.listing import reasons
 from unmask.modalities.images.reading.split import copy_notes
-from unmask.modalities.images.reading.streaming import StreamedArray
 
 _RANGED = 2000
 """Pictures whose values are looked at, evenly taken; of files that are decoded as they come fewer."""

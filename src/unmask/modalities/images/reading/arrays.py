@@ -22,8 +22,7 @@ from unmask.modalities.images.reading.decode import (
     recoloured,
     with_channels,
 )
-from unmask.modalities.images.reading.lazy import LazyArray
-from unmask.modalities.images.reading.shards import PictureStore
+from unmask.modalities.images.reading.lazy import LazyArray, PictureStore
 from unmask.modalities.images.reading.targets import Problem, Targets, array_targets
 from unmask.modalities.images.recipes import sides
 
@@ -60,7 +59,7 @@ class ImageSet:
 
     Attributes:
         pixels: (pictures, height, width, channels), uint8, uint16 or float32: an array, or what stands for one
-            (`shards.StoredArray`, `streaming.StreamedArray`); so is `missing`.
+            (`lazy.StoredArray`, `lazy.StreamedArray`); so is `missing`.
         labels: number of each picture's class, or None where there are no classes.
         classes: names of the classes.
         names: of the pictures: their path within the folder, or their number.

@@ -7,9 +7,13 @@ No torch here: a worker starts at once and stays small.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -34,13 +38,9 @@ View = Literal["shrink", "tile"]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """What every picture of a set is brought to.
-
-    Attributes:
-        view: 'shrink' brings a picture to the size (covers it, cut to the middle); 'tile' cuts it into pieces of the
-            size at its own resolution, each an example.
-        overlap: pixels that neighbouring tiles share, at least.
-    """
+    """What every picture of a set is brought to. `view`: 'shrink' brings a picture to the size (covers it, cut to the
+    middle); 'tile' cuts it into pieces of the size at its own resolution, each an example; `overlap`: pixels that
+    neighbouring tiles share, at least."""
 
     height: int
     width: int
@@ -239,23 +239,44 @@ def _survey(task: tuple[Source, Choice]) -> list[Header] | Broken | Asked:
     return survey(*task)
 
 
+Mapper = Callable[[Any, Iterable[Any]], Iterator[Any]]
+
+
 @contextlib.contextmanager
-def _mapper(count: int, workers: int | None) -> Iterator[Any]:
-    workers = min(os.cpu_count() or 1, 8) if workers is None else workers
+def mapper(workers: int | None, count: float = math.inf) -> Iterator[Mapper]:
+    """What maps a function over `count` things or so, in worker processes where these are worth their start."""
+    workers = worker_count(workers)
     if workers <= 1 or count <= INLINE:
         yield map
         return
+    with executor(workers) as pool:
+        yield lambda function, items: pool.map(function, items, chunksize=8)
+
+
+def worker_count(requested: int | None) -> int:
+    """How many worker processes decode: by default one per core, at most eight."""
+    return min(os.cpu_count() or 1, 8) if requested is None else requested
+
+
+def executor(workers: int) -> ProcessPoolExecutor:
+    """Worker processes, which end with this one, however it ends."""
     # Forked workers touch nothing but the readers and NumPy, so threads of the parent do not matter to them.
     kind = "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(kind)) as pool:
-        yield lambda function, items: pool.map(function, items, chunksize=16)
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(kind), initializer=_die_with_parent)
+
+
+def _die_with_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def survey_all(
     sources: Sequence[Source], choice: Choice = PLAIN, workers: int | None = None
 ) -> list[list[Header] | Broken | Asked]:
     """What pictures many files hold, in order."""
-    with _mapper(len(sources), workers) as mapped:
+    with mapper(workers, len(sources)) as mapped:
         return list(counted(mapped(_survey, ((s, choice) for s in sources)), len(sources)))
 
 
@@ -263,5 +284,5 @@ def decode_all(
     sources: Iterable[Source], count: int, form: Form, choice: Choice = PLAIN, workers: int | None = None
 ) -> Iterator[list[Picture] | Broken]:
     """The examples of many files in one form, file by file in order."""
-    with _mapper(count, workers) as mapped:
+    with mapper(workers, count) as mapped:
         yield from counted(mapped(_decode, ((s, form, choice) for s in sources)), count)

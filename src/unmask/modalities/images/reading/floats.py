@@ -30,11 +30,7 @@ def channel_statistics(
     images: ImageSet, which: np.ndarray | None = None, most: int = 5000
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """(mean, deviation) per channel of the measured pixels of at most `most` pictures, evenly taken, in the units of
-    `as_floats`.
-
-    Args:
-        which: numbers of the pictures to take them from; default all.
-    """
+    `as_floats`. `which`: numbers of the pictures to take them from; default all."""
     which = np.arange(len(images)) if which is None else which
     which = which[:: max(1, -(-len(which) // most))]
     # 64 MB of floats at a time; small pictures by 256, as ever: the sum's last digits hang on it.

@@ -1,7 +1,11 @@
-"""Pictures in files and folders: what a folder holds, and its files decoded."""
+"""Pictures in files, folders, tables, arrays on disk and Hugging Face datasets."""
 
 from __future__ import annotations
 
+import gzip
+import math
+import struct
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,21 +16,31 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.files import files_below
-from unmask.modalities.images.formats.picture import Broken
-from unmask.modalities.images.reading.array_files import idx_part, part_of
-from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, joined
+from unmask.memory import refuse_more_than_memory
+from unmask.modalities.images.formats.picture import DEFLATE, Broken, Source
+from unmask.modalities.images.reading.arrays import (
+    PLAIN,
+    ArrayPart,
+    ImageSet,
+    ReadOptions,
+    from_array,
+    joined,
+    number_classes,
+    refuse_unread,
+)
 from unmask.modalities.images.reading.decode import decode_all
-from unmask.modalities.images.reading.listing import File, Listing, list_files, skip, without
+from unmask.modalities.images.reading.label_table import read_label_table
+from unmask.modalities.images.reading.lazy import Stream, build
+from unmask.modalities.images.reading.listing import File, Listing, list_files, part_of, skip
 from unmask.modalities.images.reading.reader import is_picture
-from unmask.modalities.images.reading.shards import build
-from unmask.modalities.images.reading.streaming import Stream
+from unmask.modalities.images.reading.targets import Parsed, parse_cells
 
 
 def decode_files(files: Sequence[File], how: ReadOptions) -> ImageSet:
     """Read picture files: what they hold first, then pixels in one form; broken ones are named and left out."""
     listing = list_files(files, how)
     form = listing.form
-    size = len(listing) * form.height * form.width * form.channels * np.dtype(form.depth).itemsize
+    size = len(listing.examples) * form.height * form.width * form.channels * np.dtype(form.depth).itemsize
     # Of tiles the uses of a model put pictures together again, for which they are in memory.
     tiled = form.view == "tile" and how.store is not None and how.store.folder is None
     if how.store is None or size <= how.store.most or tiled:
@@ -46,24 +60,13 @@ def decode_files(files: Sequence[File], how: ReadOptions) -> ImageSet:
         )
         pixels, missing = shards.pixels, shards.missing
         listing = _left(listing, broken, how.strict)
-    return ImageSet(
-        pixels=pixels,
-        labels=listing.labels,
-        classes=listing.classes,
-        names=listing.names,
-        test=listing.test,
-        skipped=listing.skipped,
-        missing=missing,
-        groups=listing.groups,
-        tiles=listing.tiles,
-        notes=listing.notes,
-    )
+    return replace(listing.examples, pixels=pixels, missing=missing)
 
 
 def _in_memory(listing: Listing, how: ReadOptions) -> tuple[Listing, Any, Any]:
     """(listing without broken files, pixels, masks of missing ones or None)."""
     form = listing.form
-    pixels = np.empty((len(listing), form.height, form.width, form.channels), form.depth)
+    pixels = np.empty((len(listing.examples), form.height, form.width, form.channels), form.depth)
     missing: np.ndarray | None = None
     broken: dict[int, str] = {}
     at = 0
@@ -87,9 +90,15 @@ def _left(listing: Listing, broken: dict[int, str], strict: bool) -> Listing:
     skipped: list[tuple[str, str]] = []
     starts = np.concatenate([[0], np.cumsum(listing.counts)])
     for number, reason in sorted(broken.items()):
-        skip(listing.names[starts[number]].partition("#")[0], reason, strict, skipped)
+        skip(listing.examples.names[starts[number]].partition("#")[0], reason, strict, skipped)
     kept = ~np.isin(np.arange(len(listing.sources)), list(broken))
-    return without(listing, kept, skipped)
+    left = listing.examples.take(np.repeat(kept, listing.counts))
+    return replace(
+        listing,
+        sources=[s for s, k in zip(listing.sources, kept, strict=True) if k],
+        counts=listing.counts[kept],
+        examples=replace(left, skipped=left.skipped + skipped),
+    )
 
 
 def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
@@ -180,3 +189,209 @@ def pictures_below(folder: Path) -> tuple[list[Path], list[str]]:
     found = [p for p in files if is_picture(p)] or [p for p in files if p.suffix.lower() == ".npy"]
     taken = set(found)
     return found, [p.suffix.lower() or "without ending" for p in files if p not in taken]
+
+
+def from_table(path: Path, how: ReadOptions, columns: dict[str, list[Any]] | None = None) -> ImageSet:
+    """Pictures that a table (a file, or the columns of a frame) names, with their labels."""
+    if how.problem is None:
+        raise UserError(
+            f"{path}: a table of pictures and labels",
+            hint="Tables are for fine-tuning and what follows it; give the folder of the pictures.",
+        )
+    if how.problem == "none":
+        refuse_unread(how, f"{path}, of which labels are not read", "label_column")
+    table = read_label_table(path, how, lambda file, root: folder_group(file, root, how.group), columns)
+    found = decode_files(table.files, how)
+    return replace(_labelled(found, table.parsed), notes=[*found.notes, *table.notes])
+
+
+def _labelled(found: ImageSet, parsed: Parsed) -> ImageSet:
+    """Pictures whose classes are the numbers of their rows, with the labels of these rows."""
+    assert found.labels is not None
+    row = np.array([int(name) for name in found.classes])[found.labels]
+    labels, classes = number_classes(None if parsed.classes is None else np.array(parsed.classes)[row])
+    return replace(
+        found, labels=labels, classes=classes, targets=None if parsed.targets is None else parsed.targets.take(row)
+    )
+
+
+def from_parquet(path: Path, how: ReadOptions) -> ImageSet:
+    """Encoded pictures of a parquet file."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    return from_encoded({name: table[name].to_pylist() for name in table.column_names}, str(path), how)
+
+
+def from_encoded(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> ImageSet:
+    """Pictures that a column of a table holds."""
+    refuse_unread(how, f"{name}, which holds its pictures", "pictures")
+    column = how.column or next((n for n in ("image", "img", "picture", "bytes") if n in columns), None)
+    if column is None or column not in columns:
+        raise UserError(
+            f"{name}: no column {column or 'image'!r}",
+            hint=f"Name it with {setting('column')}; there are {', '.join(columns)}.",
+        )
+    label_column = how.label_column or next((n for n in ("label", "labels", "class", "target") if n in columns), None)
+    if label_column is not None and label_column not in columns:
+        raise UserError(f"{name}: no column {label_column!r}", hint=f"There are {', '.join(columns)}.")
+    if how.group is not None and how.group not in columns:
+        raise UserError(
+            f"{name}: no column {how.group!r}",
+            hint=f"{setting('group')} names a column; there are {', '.join(columns)}.",
+        )
+    labels = None if label_column is None else columns[label_column]
+    return from_cells(columns[column], labels, None if how.group is None else columns[how.group], name, how)
+
+
+def from_cells(
+    cells: list[Any], labels: list[Any] | None, groups: list[Any] | None, name: str, how: ReadOptions
+) -> ImageSet:
+    """Encoded pictures as bytes, or as Hugging Face writes them: {'bytes': ..., 'path': ...}."""
+    sources: list[Source] = []
+    for number, cell in enumerate(cells):
+        if isinstance(cell, dict):
+            cell = cell.get("bytes") or cell.get("path")
+        if not isinstance(cell, bytes | str):
+            raise UserError(
+                f"{name}: row {number} holds {type(cell).__name__}", hint="Expected an encoded picture (bytes)."
+            )
+        sources.append(cell)
+    parsed = None
+    if labels is not None and how.problem in ("auto", "multi", "regression"):
+        parsed = parse_cells(labels, how.label_column or "label", how.problem)
+        parsed = None if parsed.targets is None else parsed
+    if parsed is not None:
+        if parsed.bad:
+            reasons = "; ".join(f"row {row}: {what}" for row, what in parsed.bad.items())
+            raise UserError(
+                f"{name}: {len(parsed.bad)} rows have no proper label: {reasons}", hint="Leave such rows out."
+            )
+        labels = list(range(len(cells)))
+    if labels is not None and (empty := next((i for i, label in enumerate(labels) if label is None), None)) is not None:
+        raise UserError(
+            f"{name}: row {empty} has no label",
+            hint=f"Leave such rows out, or name another column: {setting('label_column')}.",
+        )
+    files = [
+        File(
+            source=source,
+            name=f"row {i}",
+            label=None if labels is None else labels[i],
+            group=None if groups is None else str(groups[i]),
+        )
+        for i, source in enumerate(sources)
+    ]
+    found = decode_files(files, how)
+    return found if parsed is None else replace(_labelled(found, parsed), notes=[*found.notes, *parsed.notes])
+
+
+def from_dataset(name: str, how: ReadOptions) -> ImageSet:
+    """Pictures of a Hugging Face dataset, `NAME` or `NAME:SPLIT`."""
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(f"hf:{name} needs the package 'datasets'", hint="Run: pip install 'unmask[datasets]'") from None
+    name, _, split = name.partition(":")
+    table = datasets.load_dataset(name, split=split or "train")
+    column = how.column or next((k for k, v in table.features.items() if type(v).__name__ == "Image"), None)
+    if column is None:
+        raise UserError(
+            f"hf:{name}: no column of pictures",
+            hint=f"Name it with {setting('column')}; there are {list(table.features)}.",
+        )
+    label_column = how.label_column or next((n for n in ("label", "labels", "fine_label") if n in table.features), None)
+    cells = table.cast_column(column, datasets.Image(decode=False))[column]
+    labels = None if label_column is None else list(table[label_column])
+    if how.group is not None and how.group not in table.features:
+        raise UserError(f"hf:{name}: no column {how.group!r}", hint=f"There are {list(table.features)}.")
+    groups = None if how.group is None else list(table[how.group])
+    return from_cells(list(cells), labels, groups, f"hf:{name}", how)
+
+
+def read_numpy(path: Path, how: ReadOptions = PLAIN) -> ImageSet:
+    """An .npy, or an .npz with one array of pictures or one for each part (x_train, x_test, y_train, y_test, ...)."""
+    loaded = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: an array that is not all there is refused
+    if isinstance(loaded, np.ndarray):
+        refuse_more_than_memory(f"{path}: an array of shape {loaded.shape}", loaded.nbytes)
+        return from_array(np.array(loaded), None, str(path), how)
+    _check_members(path)
+    arrays = {key: loaded[key] for key in loaded}
+    part = {key: [w for w in key.lower().split("_") if part_of(w) is not None] for key in arrays}
+    rest = {key: [w for w in key.lower().split("_") if part_of(w) is None] for key in arrays}
+    pictures = [key for key, array in arrays.items() if array.ndim >= 3]
+    if not pictures:
+        raise UserError(f"{path}: no array of pictures among {', '.join(arrays)}", hint="Expected three or four axes.")
+    if len(pictures) > 1 and any(not part[key] or rest[key] != rest[pictures[0]] for key in pictures):
+        raise UserError(
+            f"{path}: several arrays of pictures: {', '.join(pictures)}",
+            hint="Keep one, or name them as parts of one set: x_train, x_test, y_train, y_test.",
+        )
+
+    def made(key: str) -> ArrayPart:
+        columns = [k for k in arrays if arrays[k].ndim < 3 and arrays[k].size == len(arrays[key])]
+        labels = next((k for k in columns if len(pictures) == 1 or part[k] == part[key]), None)
+        test = part_of(part[key][0]) if part[key] else None
+        return ArrayPart(f"{path}: {key}", test, arrays[key], None if labels is None else arrays[labels])
+
+    return joined([made(key) for key in pictures], how)
+
+
+def _check_members(path: Path) -> None:
+    """Compare what the arrays of an .npz claim with what they unpack to, and that with the memory that is free."""
+    total = 0
+    with zipfile.ZipFile(path) as archive:
+        for each in archive.infolist():
+            with archive.open(each) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, kind = read(file)
+                claimed = math.prod(shape) * kind.itemsize
+                if not kind.hasobject and (
+                    claimed > each.file_size - file.tell() or each.file_size > DEFLATE * path.stat().st_size
+                ):
+                    raise UserError(
+                        f"{path}: {each.filename}: its head says an array of {claimed:,} bytes, shape {shape}, and "
+                        f"there are {each.file_size - file.tell():,}",
+                        hint="Save the array again.",
+                    )
+            total += claimed
+    refuse_more_than_memory(f"{path}: its arrays have {total:,} bytes", total)
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """An array in the idx format of MNIST (LeCun's page; big-endian header), gzipped or not."""
+    path = Path(path)
+    packed = path.suffix.lower() == ".gz"
+    kinds = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+    with gzip.open(path) if packed else path.open("rb") as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in kinds:
+            raise UserError(f"{path}: not an idx file", hint="Expected the format of MNIST's files.")
+        shape = struct.unpack(f">{head[3]}I", file.read(4 * head[3]))
+        kind = np.dtype(kinds[head[2]])
+        expected = math.prod(shape) * kind.itemsize
+        if expected <= path.stat().st_size * (DEFLATE if packed else 1):
+            refuse_more_than_memory(f"{path}: numbers of shape {shape}", expected)
+            body = file.read(expected + 1)
+            if len(body) == expected:
+                return np.frombuffer(body, kind).reshape(shape).astype(kind.newbyteorder("="))
+    raise UserError(
+        f"{path}: not the {expected:,} bytes of numbers that its header says, of shape {shape}",
+        hint="Copy the file again.",
+    )
+
+
+def idx_part(path: Path) -> ArrayPart:
+    """An idx file of pictures, with the labels file that stands beside it."""
+    labels = _beside(path)
+    return ArrayPart(str(path), part_of(path.name), read_idx(path), None if labels is None else read_idx(labels))
+
+
+def _beside(path: Path) -> Path | None:
+    """The labels file that belongs to an idx file of pictures."""
+    for theirs, ours in (("images-idx3", "labels-idx1"), ("images", "labels")):
+        other = path.with_name(path.name.replace(theirs, ours))
+        if other != path and other.exists():
+            return other
+    return None

@@ -3,7 +3,6 @@ at once."""
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 from collections import Counter
@@ -13,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, first_of, setting, suggest
-from unmask.files import read_text
+from unmask.files import read_text, separated
 from unmask.given import SPLIT_COLUMNS
-from unmask.modalities.images.reading.array_files import part_of
 from unmask.modalities.images.reading.arrays import ReadOptions
-from unmask.modalities.images.reading.listing import File
+from unmask.modalities.images.reading.listing import File, part_of
 from unmask.modalities.images.reading.reader import is_picture
 from unmask.modalities.images.reading.targets import Parsed, cell_text, parse_cells, parse_columns, zero_or_one
 
@@ -199,13 +197,9 @@ def _labels(path: Path, rows: _Rows, others: list[str], how: ReadOptions) -> Par
 
 
 def _separated(path: Path) -> _Rows:
-    try:
-        text = read_text(path, hint="Give a table of texts parted by commas.")
-        lines = list(_lines(text, "\t" if path.suffix.lower() == ".tsv" else ","))
-    except csv.Error as error:
-        raise UserError(
-            f"{path}: cannot be read ({error})", hint="Expected a table of texts parted by commas."
-        ) from None
+    text = io.StringIO(read_text(path, hint="Give a table of texts parted by commas."), newline="")
+    rows = separated(text, path, "\t" if path.suffix.lower() == ".tsv" else ",")
+    lines = [(last, cells) for _, last, cells in rows if any(cell.strip() for cell in cells)]
     if not lines:
         raise UserError(f"{path}: empty", hint="Expected columns file and label, their names in the first line.")
     names = [name.strip() for name in lines[0][1]]
@@ -219,13 +213,6 @@ def _separated(path: Path) -> _Rows:
     ]
     columns: dict[str, list[Any]] = {name: [cells[n] for _, cells in good] for n, name in enumerate(names)}
     return _Rows(columns=columns, where=[f"line {number}" for number, _ in good], bad=bad)
-
-
-def _lines(text: str, delimiter: str) -> Any:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    for cells in reader:
-        if any(cell.strip() for cell in cells):
-            yield reader.line_num, cells
 
 
 def _parquet(path: Path) -> _Rows:

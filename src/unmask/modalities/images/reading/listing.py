@@ -6,15 +6,16 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError, option, setting
+from unmask.given import split_named
 from unmask.modalities.images.formats.picture import Asked, Broken, Header, Source
-from unmask.modalities.images.reading.arrays import ReadOptions, Tiles, mixed_sizes, number_classes
+from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, mixed_sizes, number_classes
 from unmask.modalities.images.reading.decode import Form, TilePlace, fitting, places, recoloured, survey_all
 from unmask.modalities.images.reading.reader import described, name_of
 from unmask.modalities.images.recipes import sides
@@ -28,27 +29,14 @@ class Listing:
         sources: the files that are read.
         form: what every example is brought to.
         counts: examples of each file.
-        names: of the examples: the file's, '#' and which part of it.
-        labels, test, groups: of the examples, as in `ImageSet`; `classes` names the labels.
-        tiles: where each example stands in its picture, of tiled sets.
-        skipped: (name, reason) of files that are not read.
-        notes: what was made of the files.
+        examples: all that is known of them before their pixels are decoded; an example's name is the file's, '#' and
+            which part of it.
     """
 
     sources: list[Source]
     form: Form
     counts: np.ndarray
-    names: list[str]
-    labels: np.ndarray | None
-    classes: list[str]
-    test: np.ndarray | None
-    groups: np.ndarray | None
-    tiles: Tiles | None
-    skipped: list[tuple[str, str]]
-    notes: list[str]
-
-    def __len__(self) -> int:
-        return len(self.names)
+    examples: ImageSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +75,12 @@ def list_files(files: Sequence[File], how: ReadOptions) -> Listing:
     good = _in_order(good)
     form = _form([(file.name, header) for file, headers in good for header in headers], how)
     return _listed(good, form, skipped)
+
+
+def part_of(name: str) -> bool | None:
+    """Whether a folder or file of this name is of a test part; None where the name does not say."""
+    split = split_named(name)
+    return None if split is None else split != "train"
 
 
 def skip(name: str, reason: str, strict: bool, skipped: list[tuple[str, str]]) -> None:
@@ -214,41 +208,20 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
         sources=[f.source for f, _ in good],
         form=form,
         counts=np.array(counts),
-        names=names,
-        labels=labels,
-        classes=classes,
-        test=None if files[0].test is None else np.array([f.test for f in files], bool),
-        groups=np.array(groups) if len(set(groups)) < len(groups) or files[0].group is not None else None,
-        tiles=tiles,
-        skipped=skipped,
-        notes=notes,
+        examples=ImageSet(
+            pixels=np.empty((len(names), 0, 0, 0)),
+            names=names,
+            labels=labels,
+            classes=classes,
+            test=None if files[0].test is None else np.array([f.test for f in files], bool),
+            groups=np.array(groups) if len(set(groups)) < len(groups) or files[0].group is not None else None,
+            tiles=tiles,
+            skipped=skipped,
+            notes=notes,
+        ),
     )
 
 
 def _own(file: File) -> str:
     """A name for the group of one file, which no file of another set has."""
     return file.source if isinstance(file.source, str) else f"{file.name} {zlib.crc32(file.source)}"
-
-
-def without(listing: Listing, kept: np.ndarray, skipped: list[tuple[str, str]]) -> Listing:
-    """A listing without some of its files, which turned out broken while being decoded.
-
-    Args:
-        kept: of each file.
-    """
-    each = np.repeat(kept, listing.counts)
-
-    def some(values: np.ndarray | None) -> np.ndarray | None:
-        return None if values is None else values[each]
-
-    return replace(
-        listing,
-        sources=[s for s, k in zip(listing.sources, kept, strict=True) if k],
-        counts=listing.counts[kept],
-        names=[n for n, k in zip(listing.names, each, strict=True) if k],
-        labels=some(listing.labels),
-        test=some(listing.test),
-        groups=some(listing.groups),
-        tiles=None if listing.tiles is None else listing.tiles.take(each),
-        skipped=listing.skipped + skipped,
-    )

@@ -17,7 +17,6 @@ from unmask.errors import UserError, setting
 from unmask.given import array_of
 from unmask.modalities.images.formats import everyday
 from unmask.modalities.images.formats.picture import Alpha, Choice, Slice
-from unmask.modalities.images.reading.array_files import idx_part, read_numpy
 from unmask.modalities.images.reading.arrays import (
     OF_FILES,
     ImageSet,
@@ -31,18 +30,23 @@ from unmask.modalities.images.reading.arrays import (
     tiled,
 )
 from unmask.modalities.images.reading.decode import View
-from unmask.modalities.images.reading.from_files import decode_files, folder_group, from_folder, pictures_below
-from unmask.modalities.images.reading.from_tables import (
+from unmask.modalities.images.reading.from_files import (
+    decode_files,
+    folder_group,
     from_cells,
     from_dataset,
     from_encoded,
+    from_folder,
     from_parquet,
     from_table,
+    idx_part,
+    pictures_below,
+    read_numpy,
 )
 from unmask.modalities.images.reading.label_table import FILES, LABELS, is_label_table
+from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.reading.reader import is_picture
-from unmask.modalities.images.reading.shards import PictureStore
 from unmask.modalities.images.reading.targets import Problem, array_targets
 
 
@@ -95,26 +99,8 @@ def read_images(
     Raises:
         UserError: naming the file or picture at fault, or an argument that nothing reads for pictures of this kind.
     """
-    how = ReadOptions(
-        size=size,
-        channels=channels,
-        depth=depth,
-        workers=workers,
-        strict=strict,
-        column=column,
-        label_column=label_column,
-        planes=planes,
-        alpha=alpha,
-        nodata=nodata,
-        slice=slice,
-        view=view,
-        overlap=overlap,
-        group=group,
-        store=store,
-        problem=problem,
-        pictures=pictures,
-        usual=usual,
-    )
+    options = {name: value for name, value in locals().items() if name != "data"}
+    how = ReadOptions(**options)
     if overlap and view != "tile":
         raise UserError(
             f"overlap={overlap} of pictures that are read whole", hint=f"Tiles overlap: say {setting('view', 'tile')}."

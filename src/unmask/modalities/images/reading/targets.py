@@ -49,12 +49,8 @@ class Targets:
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """Labels of rows: `classes` (a name for each row) or `targets`, neither where no labels are read.
-
-    Attributes:
-        bad: row number -> what is wrong with its label; such rows hold anything.
-        notes: how the labels were taken.
-    """
+    """Labels of rows: `classes` (a name for each row) or `targets`, neither where no labels are read. `bad`: row number
+    -> what is wrong with its label; such rows hold anything; `notes`: how the labels were taken."""
 
     classes: list[str] | None = None
     targets: Targets | None = None

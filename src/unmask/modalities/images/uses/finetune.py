@@ -26,7 +26,7 @@ from unmask.modalities.images.network.build import untrained
 from unmask.modalities.images.reading.account import class_counts, describe, told
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.reading.label_table import ENDINGS
-from unmask.modalities.images.reading.shards import PictureStore
+from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, notes_across
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import store_of

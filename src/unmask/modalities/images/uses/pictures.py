@@ -29,12 +29,7 @@ Shown = tuple[np.ndarray, np.ndarray]
 def shown_range(pixels: np.ndarray, missing: np.ndarray | None = None) -> Shown:
     """What is drawn black and white: the range of the measured values but their outermost half per cent, the same for
     grey and colour, of each channel apart where there are others. 8-bit pictures that use a quarter of their range are
-    drawn as they are.
-
-    Args:
-        pixels: (..., channels).
-        missing: the same without channels.
-    """
+    drawn as they are. `pixels`: (..., channels); `missing`: the same without channels."""
     channels = pixels.shape[-1]
     known = pixels.reshape(-1, channels) if missing is None else pixels[~missing]
     known = known[np.isfinite(known).all(-1)][:: max(1, len(known) // 200_000)].astype(np.float64)
@@ -117,11 +112,8 @@ def triptych(
 def heat(
     original: np.ndarray, attention: np.ndarray, missing: np.ndarray | None = None, shown: Shown | None = None
 ) -> np.ndarray:
-    """The picture, and where attention goes: the picture in grey with weights laid over it in orange.
-
-    Args:
-        attention: (rows, columns) over the patch grid, non-negative.
-    """
+    """The picture, and where attention goes: the picture in grey with weights laid over it in orange. `attention`:
+    (rows, columns) over the patch grid, non-negative."""
     rgb = to_rgb(original, shown, missing)
     high, wide = rgb.shape[:2]
     weight = attention / max(float(attention.max()), 1e-12)

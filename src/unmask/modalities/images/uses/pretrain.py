@@ -34,7 +34,7 @@ from unmask.modalities.images.network.probe import fit_linear, knn_predict, line
 from unmask.modalities.images.reading.account import describe, told
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest
 from unmask.modalities.images.reading.floats import channel_statistics, evenly
-from unmask.modalities.images.reading.shards import PictureStore
+from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups
 from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
@@ -60,11 +60,8 @@ PROBE_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRun:
-    """A finished run: where it is, how it ended, what it was trained on.
-
-    Attributes:
-        shown: the pictures that the report draws from: held-out ones, of the training where none are held out.
-    """
+    """A finished run: where it is, how it ended, what it was trained on. `shown`: the pictures that the report draws
+    from: held-out ones, of the training where none are held out."""
 
     folder: Path
     result: RunResult
@@ -326,10 +323,7 @@ def live_probe(
     images: ImageSet, train: np.ndarray, held_out: np.ndarray, size: tuple[int, int], native: bool = False
 ) -> Callable[[Any], dict[str, float]] | None:
     """A function of the model: k-NN and linear accuracy on held-out pictures; None where there is nothing to classify.
-
-    Args:
-        native: the middle of larger pictures is looked at, not the whole shrunk.
-    """
+    `native`: the middle of larger pictures is looked at, not the whole shrunk."""
     if images.labels is None or len(np.unique(images.labels[train])) < 2 or len(held_out) < 20:
         return None
     known, held = (
@@ -337,24 +331,17 @@ def live_probe(
         for part in (evenly(train, PROBE_TRAIN), evenly(held_out, PROBE_TEST))
     )
 
-    started, spent = time.monotonic(), 0.0
-
     def measure(model: Any) -> dict[str, float]:
-        nonlocal spent
-        begun = time.monotonic()
-        if spent > PROBE_SHARE * (begun - started):
-            return {}
         a, b = (features(model, part, contextlib.nullcontext()) for part in (known, held))
         assert known.labels is not None
         near = knn_predict(a, known.labels, b, k=10)
         linear = linear_predict(fit_linear(a, known.labels, penalty=1e-3, steps=30), b)
-        spent += time.monotonic() - begun
         return {
             "knn_accuracy": float((near == held.labels).mean()),
             "probe_accuracy": float((linear == held.labels).mean()),
         }
 
-    return measure
+    return seldom(measure, PROBE_SHARE)
 
 
 def write_report(finished: ImageRun) -> Path:
@@ -457,6 +444,22 @@ def measures(*wanted: Measure | None) -> Measure | None:
     return measure
 
 
+def seldom(measure: Measure, share: float) -> Measure:
+    """A function of the model that gives nothing while it has taken more than this share of the run."""
+    started, spent = time.monotonic(), 0.0
+
+    def measured(model: Any) -> dict[str, float]:
+        nonlocal spent
+        begun = time.monotonic()
+        if spent > share * (begun - started):
+            return {}
+        found = measure(model)
+        spent += time.monotonic() - begun
+        return found
+
+    return measured
+
+
 def spread_of(vectors: np.ndarray) -> dict[str, float]:
     """Effective rank and relative spread of embeddings, under the names of metrics.jsonl."""
     return {"effective_rank": effective_rank(vectors), "relative_spread": relative_spread(vectors)}
@@ -469,18 +472,7 @@ def live_spread(images: ImageSet, held_out: np.ndarray, size: tuple[int, int], n
         return None
     part = images.take(evenly(held_out, EXAMINED))
     looked_at = part.centred(size) if native else read_images(part, size=size)
-    started, spent = time.monotonic(), 0.0
-
-    def measure(model: Any) -> dict[str, float]:
-        nonlocal spent
-        begun = time.monotonic()
-        if spent > TIME_SHARE * (begun - started):
-            return {}
-        found = spread_of(features(model, looked_at, contextlib.nullcontext()))
-        spent += time.monotonic() - begun
-        return found
-
-    return measure
+    return seldom(lambda model: spread_of(features(model, looked_at, contextlib.nullcontext())), TIME_SHARE)
 
 
 def warned(found: Mapping[str, Any]) -> str:

@@ -98,12 +98,8 @@ def classes_told_apart(
     most: int | None = None,
     baselines: bool = True,
 ) -> dict[str, Any]:
-    """Accuracies with intervals over groups; arguments as `ImageModel.evaluate` has them.
-
-    Args:
-        images: with labels.
-        vectors: (pictures, width) features of a part of them.
-    """
+    """Accuracies with intervals over groups; arguments as `ImageModel.evaluate` has them. `images`: with labels;
+    `vectors`: (pictures, width) features of a part of them."""
     from unmask.evaluation.metrics import bootstrap_mean, plain
 
     if most is None and not isinstance(images.pixels, np.ndarray):

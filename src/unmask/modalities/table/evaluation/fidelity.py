@@ -81,11 +81,8 @@ def hazard_ratios(
     names: Sequence[str],
 ) -> dict[str, Any]:
     """Log hazard ratios of one regression on both: mean |difference|, interval overlap, sign flips, one row per name.
-
-    Args:
-        real, synthetic: regressors and outcomes. Regressors are taken in units of the real deviation, so that the
-            mean difference is over comparable numbers; ratios in the rows are per such unit for quantities.
-    """
+    `real`, `synthetic`: regressors and outcomes. Regressors are taken in units of the real deviation, so that the mean
+    difference is over comparable numbers; ratios in the rows are per such unit for quantities."""
     scale = np.where(np.array([len(np.unique(c)) for c in real.x.T]) > 2, real.x.std(0), 1.0)
     scale = np.where(scale > 1e-9, scale, 1.0)
     fits = [fit_cox(g.x / scale, g.time, g.event, entry=g.entry, ridge=1e-4) for g in (real, synthetic)]
@@ -150,14 +147,11 @@ def incidence_area(real: Cohort, synthetic: Cohort, cause: int) -> float:
 def survival_figures(
     real: Cohort, synthetic: Cohort, names: Sequence[str], causes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Hazard ratios, Kaplan-Meier and censoring curves, and train-on-synthetic-test-on-real C-index.
-
-    Args:
-        real, synthetic: regressors and outcomes; also plain tuples (x, time, event).
-        causes: of competing risks, their names: hazard ratios and C-index are then of each cause (the others censored)
-            and their means over causes, with the area between curves of cumulative incidence. A cause that either group
-            lacks is left out, and listed under `causes_left_out`.
-    """
+    """Hazard ratios, Kaplan-Meier and censoring curves, and train-on-synthetic-test-on-real C-index. `real`,
+    `synthetic`: regressors and outcomes; also plain tuples (x, time, event); `causes`: of competing risks, their names:
+    hazard ratios and C-index are then of each cause (the others censored) and their means over causes, with the area
+    between curves of cumulative incidence. A cause that either group lacks is left out, and listed under
+    `causes_left_out`."""
     real, synthetic = Cohort(*real), Cohort(*synthetic)
     censored = [g.of(0) for g in (real, synthetic)]
     shared = {"km_area": curve_area(real, synthetic), "censoring_area": curve_area(*censored)}

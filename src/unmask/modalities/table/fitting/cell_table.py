@@ -233,12 +233,8 @@ _CELL_SALTS = (Salt.CELL_NUMBER, Salt.CELL_WITHIN, Salt.CELL_BROAD)
 
 @dataclass(frozen=True, kw_only=True)
 class CellDraws:
-    """How cells are drawn; see `CellTable.draw`.
-
-    Attributes:
-        out: the columns, which get the drawn values.
-        ruled: what rules between columns leave of a cell; None without rules.
-    """
+    """How cells are drawn; see `CellTable.draw`. `out`: the columns, which get the drawn values; `ruled`: what rules
+    between columns leave of a cell; None without rules."""
 
     table: RowPasses
     out: list[np.ndarray]

@@ -82,11 +82,7 @@ def best_constant(values: np.ndarray, rule: str) -> float:
 
 
 def column_figures(column: Column, judged: Judged, values: np.ndarray) -> dict[str, Any]:
-    """The figures of one column; see `columns_imputed`.
-
-    Args:
-        values: (rows,) of the column, NaN where missing.
-    """
+    """The figures of one column; see `columns_imputed`. `values`: (rows,) of the column, NaN where missing."""
     rule = "mean" if column.is_quantity else "mode"
     plain = best_constant(values, rule)
     if column.is_quantity:

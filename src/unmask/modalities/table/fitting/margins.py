@@ -155,11 +155,7 @@ def _spread(seen: np.ndarray, weight: np.ndarray, border: np.ndarray, below: np.
 
 def estimate_margins(fit: FactorFit, moments: np.ndarray) -> tuple[list[Coding], np.ndarray]:
     """Codings with the shares of their categories, and (columns, 2) means and deviations of the scores, of all rows.
-
-    Args:
-        fit: of the columns as they were seen.
-        moments: (columns, 2) of the scores that were seen.
-    """
+    `fit`: of the columns as they were seen; `moments`: (columns, 2) of the scores that were seen."""
     dims, cells = fit.dims, fit.cells
     found = fit.of_exactly(_sample(len(cells), fit.seed), factors=fit.count(len(cells)), intercept=True)
     assert found.mean is not None
@@ -241,12 +237,7 @@ class FactorFit:
     def of_exactly(
         self, rows: np.ndarray, *, factors: int, intercept: bool = False, iterations: int = 40
     ) -> FactorModel:
-        """Fitted to all of these rows.
-
-        Args:
-            intercept: fit the means of the dims too.
-            iterations: at most.
-        """
+        """Fitted to all of these rows. `intercept`: fit the means of the dims too; `iterations`: at most."""
         part = self.cells[rows]
         x, seen = self.dims(torch.from_numpy(part.number), torch.from_numpy(part.score), torch.from_numpy(part.seen))
         return fit_factors(

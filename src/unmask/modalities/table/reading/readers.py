@@ -7,7 +7,6 @@ only.
 from __future__ import annotations
 
 import codecs
-import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +15,10 @@ from typing import Any, TextIO
 import numpy as np
 
 from unmask.errors import UserError, option
+from unmask.files import separated
 from unmask.memory import refuse_more_than_memory
 from unmask.modalities.table.reading.frame import Frame, frame_of
 from unmask.modalities.table.reading.sheets import FAR, SHEETS, STATISTICS, check_columns, read_sheet, read_statistics
-
-LONGEST_CELL = 1 << 28
-"""Characters of a cell of a CSV file; a longer one is a quote that nobody closed."""
 
 
 def read_frame(
@@ -103,40 +100,31 @@ def _read_texts(path: Path, file: TextIO) -> Frame:
     else:
         file.seek(0)
         delimiter = max(",;\t|", key=header_text.count) if any(d in header_text for d in ",;\t|") else ","
-    csv.field_size_limit(LONGEST_CELL)
-    # Line ends alone part rows; str.splitlines would also part them at form feeds and Unicode separators inside cells.
-    reader = csv.reader(file, delimiter=delimiter)
+    reader = separated(file, path, delimiter, strict=False, above=above)
     rows: list[list[str]] = []
     lines: list[np.ndarray] = []
     at: list[int] = []
-    try:
-        header = next(reader, None)
-        if not header:
-            raise UserError(f"{path}: empty", hint="Expected a header line and rows.")
-        check_columns(path, len(header))
-        columns = [_Texts() for _ in header]
-        for row in reader:
-            if not row and len(header) > 1:
-                continue
-            if len(row) != len(header):
-                hint = "A ragged row: look for a stray delimiter, a missing quote, or an empty cell left out."
-                if len(row) == len(header) + 1 and not at and not lines:
-                    hint = (
-                        "The header is one name short, as R's write.table leaves it where rows have names: write with "
-                        "row.names = FALSE or col.names = NA. Or each row has a delimiter too many."
-                    )
-                raise UserError(
-                    f"{path}:{above + reader.line_num}: {len(row)} cells, the header has {len(header)}", hint=hint
+    _, _, header = next(reader, (0, 0, []))
+    if not header:
+        raise UserError(f"{path}: empty", hint="Expected a header line and rows.")
+    check_columns(path, len(header))
+    columns = [_Texts() for _ in header]
+    for _, last, row in reader:
+        if not row and len(header) > 1:
+            continue
+        if len(row) != len(header):
+            hint = "A ragged row: look for a stray delimiter, a missing quote, or an empty cell left out."
+            if len(row) == len(header) + 1 and not at and not lines:
+                hint = (
+                    "The header is one name short, as R's write.table leaves it where rows have names: write with "
+                    "row.names = FALSE or col.names = NA. Or each row has a delimiter too many."
                 )
-            rows.append(row)
-            at.append(above + reader.line_num)
-            if len(rows) == AT_ONCE:
-                _move(rows, at, columns, lines)
-        _move(rows, at, columns, lines)
-    except csv.Error as error:
-        raise UserError(
-            f"{path}:{above + reader.line_num}: {error}", hint="Check the quotes around that line."
-        ) from None
+            raise UserError(f"{path}:{last}: {len(row)} cells, the header has {len(header)}", hint=hint)
+        rows.append(row)
+        at.append(last)
+        if len(rows) == AT_ONCE:
+            _move(rows, at, columns, lines)
+    _move(rows, at, columns, lines)
     if not len(lines[0]):
         raise UserError(f"{path}: a header and no rows", hint="Expected at least one row.")
     return Frame(
@@ -212,12 +200,8 @@ def letters_of(path: Path, encoding: str | None = None) -> tuple[str, str]:
 
 
 def refuse_letters(path: Path, encoding: str | None, opened: str) -> None:
-    """Say where a file is not in its encoding, and how the word there reads in those it may have.
-
-    Args:
-        encoding: what a person said it is.
-        opened: what it was opened with.
-    """
+    """Say where a file is not in its encoding, and how the word there reads in those it may have. `encoding`: what a
+    person said it is; `opened`: what it was opened with."""
     raw = path.read_bytes()
     try:
         raw.decode(opened)

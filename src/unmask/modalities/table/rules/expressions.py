@@ -73,12 +73,8 @@ def parsed(code: str, what: str, *, hint: str) -> ast.expr:
 
 
 def computed(node: ast.expr, column: Callable[[ast.expr], int], other: Callable[[ast.expr], Computed]) -> Computed:
-    """What an expression of numbers and columns comes to.
-
-    Args:
-        column: the key of a column among the values, from its name.
-        other: of what is neither a number, a column nor one of the five operations.
-    """
+    """What an expression of numbers and columns comes to. `column`: the key of a column among the values, from its
+    name; `other`: of what is neither a number, a column nor one of the five operations."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         constant = np.asarray(node.value, np.float64)
         return lambda values: constant

@@ -19,12 +19,8 @@ STEPS = 16
 
 
 class Ruled:
-    """Rules at work in a draw.
-
-    Args:
-        shift: columns whose values are moved (delta adjustment): their own bounds do not hold them, rules do.
-        best: means and likeliest categories instead of draws, of the columns under rules alone.
-    """
+    """Rules at work in a draw. `shift`: columns whose values are moved (delta adjustment): their own bounds do not hold
+    them, rules do; `best`: means and likeliest categories instead of draws, of the columns under rules alone."""
 
     def __init__(self, rules: Rules, codings: Sequence[Coding], shift: Mapping[int, float], best: bool) -> None:
         self.rules, self.codings, self.best = rules, codings, best

@@ -114,12 +114,9 @@ class Rules:
     # What is left for a cell.
 
     def limits(self, place: int, values: Mapping[int, np.ndarray], bounds: Mapping[int, Limit] | None = None) -> Range:
-        """What the cells of a column may be, given the known values of the columns under rules.
-
-        Args:
-            values: place -> values, NaN where not known; the column's own are not read.
-            bounds: place -> what is allowed there at all; default the column's own bounds.
-        """
+        """What the cells of a column may be, given the known values of the columns under rules. `values`: place ->
+        values, NaN where not known; the column's own are not read; `bounds`: place -> what is allowed there at all;
+        default the column's own bounds."""
         own = {p: x for p, x in values.items() if p in self.touched or p == place}
         own[place] = np.full(len(next(iter(values.values()))), np.nan)
         ranges = {p: self._range(p, x, (bounds or {}).get(p)) for p, x in own.items()}

@@ -33,6 +33,8 @@ _WHY = {
     "id": "names individuals",
     "text": "sentences",
 }
+SETTLED = ("categories", "format", "unit", "structural", "blank", "missing", "limits", "suffixes", "event")
+"""Of a column's fields, those that a schema to edit has beside its kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,17 +154,7 @@ class Description:
                 continue
             out.append(f"[columns.{toml_key(c.name)}]")
             out.append(f"kind = {toml_text(c.kind)}")
-            for name in (
-                "categories",
-                "format",
-                "unit",
-                "structural",
-                "blank",
-                "missing",
-                "limits",
-                "suffixes",
-                "event",
-            ):
+            for name in SETTLED:
                 value = getattr(c, name)
                 wanted = name != "categories" or c.kind == "ordinal"
                 if value and wanted:

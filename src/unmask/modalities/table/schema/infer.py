@@ -35,11 +35,7 @@ def infer_schema(
     names: Sequence[str], columns: Sequence[np.ndarray], *, source: str = "table", first_row: int = 1, **known: Any
 ) -> Schema:
     """The schema of raw columns (floats, or objects as read from a file), with a person's overrides laid over it.
-
-    Args:
-        first_row: what errors call the first row.
-        known: what is known of the table already; see `look`.
-    """
+    `first_row`: what errors call the first row; `known`: what is known of the table already; see `look`."""
     frame = Frame(names=list(names), columns=list(columns), source=source, first_row=first_row)
     return look(frame, **known)[0]
 

@@ -118,12 +118,8 @@ def repeats_individuals(name: str) -> bool:
 
 
 def numbers_are_ids(c: RawColumn, values: np.ndarray, whole: bool) -> str | None:
-    """Why a column of numbers is an identifier; None where it is not.
-
-    Args:
-        values: its distinct values.
-        whole: all of them are whole numbers.
-    """
+    """Why a column of numbers is an identifier; None where it is not. `values`: its distinct values; `whole`: all of
+    them are whole numbers."""
     name, distinct = c.name, len(values)
     if not whole or c.rows < 2:
         return None

@@ -28,24 +28,9 @@ _OPPOSITE = re.compile(r"(.*[_\W])?(is[_\W]?)?(alive|living|survived|survivor|ce
 _LIKE_ENTRY = re.compile(r"(.*[_\W])?(t?start|entry|t0|left[_\W]?trunc(ation)?)([_\W]?(time|age|day|days))?")
 
 CODINGS = (
-    ("0", "1"),
-    ("false", "true"),
-    ("no", "yes"),
-    ("n", "y"),
-    ("nein", "ja"),
-    ("n", "j"),
-    ("non", "oui"),
-    ("f", "t"),
-    ("alive", "dead"),
-    ("alive", "deceased"),
-    ("alive", "died"),
-    ("living", "deceased"),
-    ("living", "dead"),
-    ("censored", "event"),
-    ("censored", "dead"),
-    ("censored", "death"),
-    ("censored", "died"),
-    ("no event", "event"),
+    *(("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("nein", "ja"), ("n", "j"), ("non", "oui"), ("f", "t")),
+    *(("alive", "dead"), ("alive", "deceased"), ("alive", "died"), ("living", "deceased"), ("living", "dead")),
+    *(("censored", "event"), ("censored", "dead"), ("censored", "death"), ("censored", "died"), ("no event", "event")),
     ("1", "2"),
 )
 """(censored, event happened) in lower case; 1 and 2 as in R's survival."""
@@ -61,12 +46,8 @@ SHOWN = 50
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Named:
-    """What a person said of the pair.
-
-    Attributes:
-        levels: of the event column, those at which it happened: one, or one per cause.
-        entry: column of the times from which rows are at risk.
-    """
+    """What a person said of the pair. `levels`: of the event column, those at which it happened: one, or one per cause;
+    `entry`: column of the times from which rows are at risk."""
 
     duration: str | None = None
     event: str | None = None
@@ -107,11 +88,8 @@ def with_pair(
     """The schema with its survival pair, named or found by usual names, and what is to be said of it.
 
     The levels of the event are in this order whatever was seen: censored, then the event, or its causes. The number of
-    the category is therefore the indicator, and values are written in the file's own spelling.
-
-    Args:
-        marks: how each column writes its numbers.
-    """
+    the category is therefore the indicator, and values are written in the file's own spelling. `marks`: how each column
+    writes its numbers."""
     place = RawTable(schema, columns, marks, source, row_name)
     findings: list[Finding] = []
     by_name = named.duration is None

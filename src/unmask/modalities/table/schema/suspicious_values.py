@@ -308,11 +308,8 @@ def _comparable(cells: np.ndarray) -> np.ndarray:
 def copied_rows(columns: Sequence[np.ndarray], few: Literal["warning", "note"]) -> list[Finding]:
     """Rows that are copies of others: a few, or a file that stands there several times, most rows equally often.
 
-    Rows of a few categories, which repeat of themselves, do so unequally often.
-
-    Args:
-        few: severity of a few, which rounded values give by chance; a repeated file is a warning.
-    """
+    Rows of a few categories, which repeat of themselves, do so unequally often. `few`: severity of a few, which rounded
+    values give by chance; a repeated file is a warning."""
     if len(columns) < 2 or not len(columns[0]):
         return []
     row = np.zeros(len(columns[0]), np.int64)

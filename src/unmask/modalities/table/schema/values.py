@@ -166,12 +166,8 @@ def writes_point(raw: np.ndarray, column: Column) -> bool:
 
 
 def cell_texts(values: Sequence[Any], column: Column, point: bool = False, marks: Marks | None = None) -> list[str]:
-    """Plain values as the texts of a CSV file.
-
-    Args:
-        point: whole numbers are written 83.0.
-        marks: how the file writes decimals and thousands, by default as the one the schema is of.
-    """
+    """Plain values as the texts of a CSV file. `point`: whole numbers are written 83.0; `marks`: how the file writes
+    decimals and thousands, by default as the one the schema is of."""
     marks = marks or Marks(column.decimal, column.thousands)
     out = []
     for v in values:
@@ -191,12 +187,9 @@ _CLOSE = 0.8
 
 
 def widened(frame: Frame, schema: Schema, absent: Sequence[str] | str = ()) -> tuple[Frame, list[str]]:
-    """The table with the model's columns that it lacks, empty in every row, and their names.
-
-    Args:
-        absent: names that may be lacking, or "any". Follow-up time and event always may. A column whose name is
-            close to one that the model does not know must be named: it is likely the same column misspelt.
-    """
+    """The table with the model's columns that it lacks, empty in every row, and their names. `absent`: names that may
+    be lacking, or "any". Follow-up time and event always may. A column whose name is close to one that the model does
+    not know must be named: it is likely the same column misspelt."""
     allowed = _allowed(frame, schema, absent)
     if frame.names == schema.names or isinstance(frame.native, np.ndarray):
         return frame, []

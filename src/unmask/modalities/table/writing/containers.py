@@ -88,13 +88,8 @@ def appended(table: Any, names: Sequence[str], marks: np.ndarray) -> Any:
 
 
 def handed_out(table: Any, names: Sequence[str], wanted: str) -> Any:
-    """The table as the kind that `set_output` asks for.
-
-    Args:
-        names: of all columns, for arrays.
-        wanted: "default" (an array: of floats where all columns are numbers or booleans, else of objects), "pandas" or
-            "polars".
-    """
+    """The table as the kind that `set_output` asks for. `names`: of all columns, for arrays; `wanted`: "default" (an
+    array: of floats where all columns are numbers or booleans, else of objects), "pandas" or "polars"."""
     import narwhals as nw
 
     if wanted == "default":

@@ -120,12 +120,9 @@ def _filled_pandas(frame: Frame, changes: dict[int, Any], schema: Schema, order:
 
 
 def _typed(values: list[Any], column: Column, like: np.ndarray, kind: Any = None) -> list[Any]:
-    """Plain values as the table holds them: categories as numbers or booleans, dates as dates or texts.
-
-    Args:
-        like: the column they are for, whose observed values are the example.
-        kind: its narwhals type, where it has one: the example where nothing is observed.
-    """
+    """Plain values as the table holds them: categories as numbers or booleans, dates as dates or texts. `like`: the
+    column they are for, whose observed values are the example; `kind`: its narwhals type, where it has one: the example
+    where nothing is observed."""
     if like.dtype.kind in "fiu":
         whole = kind is not None and kind.is_integer()
         return [None if v is None else (int(float(v)) if whole else float(v)) for v in values]
@@ -248,12 +245,9 @@ FORMULA = re.compile(r"[=@\t\r]|[+-](?![0-9., ]*([eE][+-]?[0-9]+)?\s*$)")
 
 
 def write_table(table: Any, path: str | Path, *, escape_formulas: bool = False) -> Path:
-    """Write a table as .csv, .tsv or .parquet, whole or not at all.
-
-    Args:
-        escape_formulas: put ' before the texts and names of a .csv or .tsv that a spreadsheet would take for formulas
-            (OWASP, "CSV Injection"); without, they are written as they are and warned of.
-    """
+    """Write a table as .csv, .tsv or .parquet, whole or not at all. `escape_formulas`: put ' before the texts and names
+    of a .csv or .tsv that a spreadsheet would take for formulas (OWASP, "CSV Injection"); without, they are written as
+    they are and warned of."""
     path = Path(path)
     if path.suffix not in (".csv", ".tsv", ".parquet"):
         raise UserError(f"{path}: unknown kind of file {path.suffix!r}", hint="Name it .csv, .tsv or .parquet.")

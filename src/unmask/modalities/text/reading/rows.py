@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from unmask.errors import UserError, flags_are_named, option, setting, suggest
+from unmask.files import encloses, separated
 from unmask.modalities.text.reading.documents import WHOLE, Document, ReadReport, Span, opened
 from unmask.remote import Place, Remote
 
@@ -114,11 +113,7 @@ def csv_documents(path: Place, column: str | None, report: ReadReport, separator
 
 
 def parquet_documents(path: Place, column: str | None, span: Span = WHOLE) -> Iterator[Document]:
-    """The documents of a .parquet file: one per row.
-
-    Args:
-        span: row groups.
-    """
+    """The documents of a .parquet file: one per row. `span`: row groups."""
     import pyarrow as pa
 
     try:
@@ -168,58 +163,3 @@ def hub_rows(name: str, **options: Any) -> Any:
         raise UserError(
             f"hf:{name}: cannot be loaded ({error})", hint="Check the name, the split and the network."
         ) from None
-
-
-_QUOTED = re.compile(r'"(?:[^"]|"")*"', re.DOTALL)
-
-
-def encloses(lines: Iterable[str]) -> bool:
-    """Whether quotes enclose cells in the lines of a .tsv, as csv writers (pandas, R) have it.
-
-    They do where all cells of the first line stand in quotes, or where a cell that begins and ends with a quote has
-    doubled quotes inside, and single ones nowhere: that is how writers spell a quote inside a cell.
-
-    >>> encloses(["text\\tlabel", '"he said ""stop"" twice"\\tgood'])
-    True
-    >>> encloses(["text\\tlabel", '"Stop," he said.\\tgood', '"Stop it."\\tbad'])
-    False
-    """
-    for number, line in enumerate(lines):
-        if '"' not in line:
-            continue
-        cells = line.rstrip("\r\n").split("\t")
-        quoted = [cell for cell in cells if _QUOTED.fullmatch(cell)]
-        if (number == 0 and len(quoted) == len(cells)) or any('""' in cell[1:-1] for cell in quoted):
-            return True
-    return False
-
-
-def separated(
-    lines: Iterable[str], path: Place, separator: str, *, quoted: bool
-) -> Iterator[tuple[int, int, list[str]]]:
-    """Rows of a .csv or .tsv: numbers of the first and the last line of each, and its cells; empty lines have none."""
-    csv.field_size_limit(1 << 28)
-    quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
-    first = 1
-    while True:
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            spans = f" to {reader.line_num}" if reader.line_num > first else ""
-            raise UserError(
-                f"{path}:{first}{spans}: {_said(str(error))}",
-                hint='Is a quote left open there? A quote inside a quoted cell is written twice ("").',
-            ) from None
-        if cells is None:
-            return
-        yield first, reader.line_num, cells
-        first = reader.line_num + 1
-
-
-def _said(error: str) -> str:
-    if "unexpected end" in error:
-        return "a quote opens a cell and nothing closes it"
-    if "expected after" in error:
-        return "text follows a closing quote"
-    return error

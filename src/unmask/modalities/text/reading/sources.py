@@ -83,11 +83,8 @@ def plain_text(inputs: Iterable[str | Path]) -> bool:
 def expand(inputs: Sequence[str | Path] | str | Path, *, without: Path | None = None) -> list[Place]:
     """Files named by files, folders (recursively), globs and URLs of these, sorted within each, without repeats.
 
-    Below a folder nothing is read whose name, or whose folder's name, begins with a dot.
-
-    Args:
-        without: a folder whose files are left out where a folder or glob finds them (a run's own, inside its data).
-    """
+    Below a folder nothing is read whose name, or whose folder's name, begins with a dot. `without`: a folder whose
+    files are left out where a folder or glob finds them (a run's own, inside its data)."""
     inputs = [inputs] if isinstance(inputs, str | Path) else inputs
     return list(dict.fromkeys(found for item in inputs for found in _found(item, without, {})))
 
@@ -109,11 +106,8 @@ def in_memory(data: Any) -> list[str] | None:
 def resolve(
     inputs: Sequence[str | Path], out: Path | None = None, say: Callable[[str], None] | None = None
 ) -> list[str]:
-    """The files that inputs name, and `hf:NAME` as it is: what a run in `out` reads now and when it is resumed.
-
-    Args:
-        say: called with a line on the files that are not read, if there are any.
-    """
+    """The files that inputs name, and `hf:NAME` as it is: what a run in `out` reads now and when it is resumed. `say`:
+    called with a line on the files that are not read, if there are any."""
     unread: dict[Place, str] = {}
     items = [str(item) for item in inputs]
     found = [str(i) for item in items for i in ([item] if on_hub(item) else _found(item, out, unread))]
@@ -126,11 +120,8 @@ def resolve(
 
 
 def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> Sequence[Place]:
-    """The files that one of the inputs names.
-
-    Args:
-        unread: what a folder, glob or URL holds beside them is put here, with the reason.
-    """
+    """The files that one of the inputs names. `unread`: what a folder, glob or URL holds beside them is put here, with
+    the reason."""
     path, other = Path(item), dict[Place, str]()
     if is_url(item):
         there = files_at(str(item))
@@ -326,12 +317,8 @@ def file_documents(
     parting: Parting = "auto",
     span: Span = WHOLE,
 ) -> Iterator[Document]:
-    """The documents of one file as they stand in it.
-
-    Args:
-        longest: characters; longer documents are cut.
-        span: the part of it that is read, which begins and ends between two documents; lines are counted from there.
-    """
+    """The documents of one file as they stand in it. `longest`: characters; longer documents are cut; `span`: the part
+    of it that is read, which begins and ends between two documents; lines are counted from there."""
     if size_of(path) == 0:
         report.empty += 1
         report.note(str(path), "empty file")

@@ -21,9 +21,9 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from unmask.errors import UserError, either, first_of, option, quoted, setting, suggest
-from unmask.files import read_text, split_lines
+from unmask.files import encloses, read_text, separated, split_lines
 from unmask.given import SPLIT_COLUMNS, no_value, split_named, values_of
-from unmask.modalities.text.reading.rows import encloses, hub_rows, separated
+from unmask.modalities.text.reading.rows import hub_rows
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 
 TEXT = (
