@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
@@ -38,242 +40,19 @@ class PublishedModel:
     why: str = ""
 
 
-CHECKPOINTS = (
-    PublishedModel(
-        "answerdotai/ModernBERT-base",
-        "Warner et al. 2024, arXiv:2412.13663",
-        "modernbert",
-        149e6,
-        8192,
-        why="long context, fast, code among its texts",
-    ),
-    PublishedModel(
-        "answerdotai/ModernBERT-large",
-        "Warner et al. 2024, arXiv:2412.13663",
-        "modernbert",
-        395e6,
-        8192,
-        why="the stronger ModernBERT",
-    ),
-    PublishedModel(
-        "jhu-clsp/mmBERT-base",
-        "Marone et al. 2025, arXiv:2509.06888",
-        "modernbert",
-        307e6,
-        8192,
-        ("*",),
-        why="ModernBERT's architecture for some 1 800 languages",
-    ),
-    PublishedModel(
-        "chandar-lab/NeoBERT",
-        "Le Breton et al. 2025, arXiv:2502.19587",
-        "neobert",
-        250e6,
-        4096,
-        why="a deep, narrow modern encoder",
-    ),
-    PublishedModel(
-        "EuroBERT/EuroBERT-210m",
-        "Boizard et al. 2025, arXiv:2503.05500",
-        "eurobert",
-        212e6,
-        8192,
-        ("en", "fr", "de", "es", "zh", "it", "ru", "pl", "pt", "ja", "vi", "nl", "ar", "tr", "hi"),
-        why="fifteen large languages, long context, code and mathematics",
-    ),
-    PublishedModel(
-        "FacebookAI/xlm-roberta-base",
-        "Conneau et al. 2020, arXiv:1911.02116",
-        "roberta",
-        278e6,
-        512,
-        ("*",),
-        why="a hundred languages, known everywhere",
-    ),
-    PublishedModel(
-        "FacebookAI/roberta-base",
-        "Liu et al. 2019, arXiv:1907.11692",
-        "roberta",
-        125e6,
-        512,
-        why="a strong, plain baseline",
-    ),
-    PublishedModel(
-        "google-bert/bert-base-uncased",
-        "Devlin et al. 2019, arXiv:1810.04805",
-        "bert",
-        110e6,
-        512,
-        why="the reference everything is compared with",
-    ),
-    PublishedModel(
-        "google-bert/bert-base-multilingual-cased",
-        "Devlin et al. 2019, arXiv:1810.04805",
-        "bert",
-        178e6,
-        512,
-        ("*",),
-        why="a hundred languages, smaller than XLM-R",
-    ),
-    PublishedModel(
-        "google-bert/bert-base-chinese",
-        "Devlin et al. 2019, arXiv:1810.04805",
-        "bert",
-        102e6,
-        512,
-        ("zh",),
-        why="Chinese by characters",
-    ),
-    PublishedModel(
-        "almanach/camembert-base", "Martin et al. 2020, arXiv:1911.03894", "roberta", 110e6, 512, ("fr",), why="French"
-    ),
-    PublishedModel(
-        "distilbert/distilbert-base-uncased",
-        "Sanh et al. 2019, arXiv:1910.01108",
-        "distilbert",
-        67e6,
-        512,
-        why="two thirds of BERT at most of its quality",
-    ),
-    PublishedModel(
-        "google/bert_uncased_L-4_H-256_A-4",
-        "Turc et al. 2019, arXiv:1908.08962",
-        "bert",
-        11e6,
-        512,
-        why="small enough for any machine",
-    ),
-    PublishedModel(
-        "albert/albert-base-v2",
-        "Lan et al. 2020, arXiv:1909.11942",
-        "albert",
-        12e6,
-        512,
-        why="few parameters to store; as many operations as BERT",
-    ),
-    PublishedModel(
-        "google/electra-small-generator",
-        "Clark et al. 2020, arXiv:2003.10555",
-        "electra",
-        14e6,
-        512,
-        why="a small masked model",
-    ),
-    PublishedModel(
-        "microsoft/MiniLM-L12-H384-uncased",
-        "Wang et al. 2020, arXiv:2002.10957",
-        "bert",
-        33e6,
-        512,
-        head=False,
-        why="small and quick, for embedding and fine-tuning",
-    ),
-    PublishedModel(
-        "microsoft/mpnet-base",
-        "Song et al. 2020, arXiv:2004.09297",
-        "mpnet",
-        133e6,
-        512,
-        why="the body of the best known sentence encoders",
-    ),
-    PublishedModel(
-        "microsoft/deberta-v3-base",
-        "He et al. 2021, arXiv:2111.09543",
-        "deberta",
-        184e6,
-        512,
-        head=False,
-        why="best fine-tuning scores of its size; it never was a masked model",
-    ),
-    PublishedModel(
-        "microsoft/deberta-v2-xlarge",
-        "He et al. 2021, arXiv:2006.03654",
-        "deberta",
-        900e6,
-        512,
-        why="DeBERTa with its masked-LM head",
-    ),
-    PublishedModel(
-        "microsoft/mdeberta-v3-base",
-        "He et al. 2021, arXiv:2111.09543",
-        "deberta",
-        279e6,
-        512,
-        ("*",),
-        head=False,
-        why="a hundred languages, for fine-tuning",
-    ),
-    PublishedModel(
-        "allenai/longformer-base-4096",
-        "Beltagy et al. 2020, arXiv:2004.05150",
-        "longformer",
-        149e6,
-        4096,
-        why="long documents by windows",
-    ),
-    PublishedModel(
-        "google/bigbird-roberta-base",
-        "Zaheer et al. 2020, arXiv:2007.14062",
-        "bigbird",
-        128e6,
-        4096,
-        why="long documents by blocks",
-    ),
-    PublishedModel(
-        "microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
-        "Gu et al. 2021, arXiv:2007.15779",
-        "bert",
-        110e6,
-        512,
-        domain="biomedical",
-        why="trained from nothing on PubMed, with its vocabulary",
-    ),
-    PublishedModel(
-        "emilyalsentzer/Bio_ClinicalBERT",
-        "Alsentzer et al. 2019, arXiv:1904.03323",
-        "bert",
-        108e6,
-        512,
-        domain="clinical",
-        why="continued on notes of intensive care",
-    ),
-    PublishedModel(
-        "allenai/scibert_scivocab_uncased",
-        "Beltagy et al. 2019, arXiv:1903.10676",
-        "bert",
-        110e6,
-        512,
-        domain="scientific",
-        why="papers of many fields, with their vocabulary",
-    ),
-    PublishedModel(
-        "nlpaueb/legal-bert-base-uncased",
-        "Chalkidis et al. 2020, arXiv:2010.02559",
-        "bert",
-        110e6,
-        512,
-        domain="legal",
-        why="legislation, cases and contracts",
-    ),
-    PublishedModel(
-        "yiyanghkust/finbert-pretrain",
-        "Yang et al. 2020, arXiv:2006.08097",
-        "bert",
-        110e6,
-        512,
-        domain="finance",
-        why="reports, calls and analysts' notes",
-    ),
-    PublishedModel(
-        "microsoft/codebert-base-mlm",
-        "Feng et al. 2020, arXiv:2002.08155",
-        "roberta",
-        125e6,
-        512,
-        domain="code",
-        why="six programming languages",
-    ),
-)
+def _published(row: Mapping[str, str]) -> PublishedModel:
+    read: dict[str, Callable[[str], Any]] = {
+        "parameters": float,
+        "context": int,
+        "languages": lambda codes: tuple(codes.split()),
+        "head": {"yes": True, "no": False}.__getitem__,
+    }
+    return PublishedModel(**{name: read.get(name, str)(text) for name, text in row.items()})
+
+
+with Path(__file__).with_name("checkpoints.csv").open(encoding="utf-8", newline="") as _file:
+    CHECKPOINTS = tuple(map(_published, csv.DictReader(_file)))
+"""In the order in which they are offered."""
 
 
 def recommend(
