@@ -41,6 +41,12 @@ class Head:
     pooling_key: tuple[str, str] | None = None
 
 
+def heads(*sequence: tuple[str, str | None], span: bool = True) -> dict[str, Head]:
+    """Task heads: that of sequences has these steps, those of tokens and spans are a layer with its usual name."""
+    found = {"sequence": Head(steps=sequence), "token": Head(steps=(("classifier", None),), pool="each")}
+    return found | ({"span": Head(steps=(("qa_outputs", None),), pool="each")} if span else {})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """A published architecture.
@@ -50,7 +56,8 @@ class Family:
         model_types: values of `model_type` in config.json that mean it.
         architecture: the transformers class of its masked-LM model.
         read: config.json -> (encoder config, keyword arguments of TokenCodecConfig besides vocabulary and special ids).
-        write: (encoder config, codec config, special ids by role) -> config.json.
+        write: (encoder config, codec config, special ids by role) -> entries of config.json, beside those that
+            `config` has for every family.
         keys: (published name, our name) with {i} for the layer; a tuple of published names is stacked on dim 0.
         aliases: published names that are further copies of one of our tensors: accepted, written where asked for.
         ignored: patterns of tensors that are derived and may be dropped.
@@ -75,6 +82,14 @@ class Family:
     heads: Mapping[str, Head] = field(default_factory=dict)
     not_a_masked_model: tuple[str, str] | None = None
     settle: Callable[[Mapping[str, Any], Collection[str]], tuple[Family, dict[str, Any]]] | None = None
+
+    def config(
+        self, encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]
+    ) -> dict[str, Any]:
+        """config.json of a masked model of this family."""
+        about: dict[str, Any] = {"model_type": self.model_types[0], "architectures": [self.architecture]}
+        about |= {"vocab_size": codec.vocabulary, "tie_word_embeddings": codec.tied}
+        return about | {"pad_token_id": special.get("pad") or 0} | self.write(encoder, codec, special)
 
     @property
     def prefix(self) -> str:
@@ -338,19 +353,33 @@ def stacked(theirs: tuple[str, ...], ours: str) -> tuple[tuple[tuple[str, ...], 
     return tuple((tuple(f"{t}.{p}" for t in theirs), f"{ours}.{p}") for p in ("weight", "bias"))
 
 
-def bert_body(prefix: str) -> tuple[tuple[Any, str], ...]:
-    """Key rules of the BERT body, shared by BERT, RoBERTa and ELECTRA."""
-    layer, ours = prefix + ".encoder.layer.{i}", "encoder.layers.{i}"
-    attention = f"{layer}.attention.self"
+def bert_body(
+    prefix: str,
+    *,
+    layer: str = "encoder.layer.{i}",
+    qkv: tuple[str, str, str] = ("attention.self.query", "attention.self.key", "attention.self.value"),
+    out: str = "attention.output.dense",
+    attention_norm: str = "attention.output.LayerNorm",
+    up: str = "intermediate.dense",
+    down: str = "output.dense",
+    norm: str = "output.LayerNorm",
+) -> tuple[tuple[Any, str], ...]:
+    """Key rules of the BERT body; `layer` is what a layer is called, the others are modules within it."""
+    theirs, ours = f"{prefix}.{layer}", "encoder.layers.{i}"
     return (
         (f"{prefix}.embeddings.word_embeddings.weight", "codec.word.weight"),
         (f"{prefix}.embeddings.token_type_embeddings.weight", "codec.token_type.weight"),
         (f"{prefix}.embeddings.position_embeddings.weight", "encoder.stem.positions.weight"),
         *pair(f"{prefix}.embeddings.LayerNorm", "encoder.stem.norm"),
-        *stacked((f"{attention}.query", f"{attention}.key", f"{attention}.value"), f"{ours}.attention.qkv"),
-        *pair(f"{layer}.attention.output.dense", f"{ours}.attention.out"),
-        *pair(f"{layer}.attention.output.LayerNorm", f"{ours}.attention_norm"),
-        *pair(f"{layer}.intermediate.dense", f"{ours}.feedforward.up"),
-        *pair(f"{layer}.output.dense", f"{ours}.feedforward.down"),
-        *pair(f"{layer}.output.LayerNorm", f"{ours}.feedforward_norm"),
+        *stacked(tuple(f"{theirs}.{name}" for name in qkv), f"{ours}.attention.qkv"),
+        *pair(f"{theirs}.{out}", f"{ours}.attention.out"),
+        *pair(f"{theirs}.{attention_norm}", f"{ours}.attention_norm"),
+        *pair(f"{theirs}.{up}", f"{ours}.feedforward.up"),
+        *pair(f"{theirs}.{down}", f"{ours}.feedforward.down"),
+        *pair(f"{theirs}.{norm}", f"{ours}.feedforward_norm"),
     )
+
+
+def masked_head(dense: str, norm: str, bias: str) -> tuple[tuple[str, str], ...]:
+    """Key rules of the masked-LM head: the transform, its norm and the projection's bias."""
+    return *pair(dense, "codec.transform"), *pair(norm, "codec.norm"), (bias, BIAS)

@@ -8,7 +8,7 @@ from typing import Any
 from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm
 from unmask.errors import UserError
-from unmask.families.base import Family, Head, activation_name, bert_body, pair
+from unmask.families.base import Family, activation_name, bert_body, heads, masked_head
 
 
 def read_body(config: Mapping[str, Any], *, offset: int = 0, epsilon: float = 1e-12) -> EncoderConfig:
@@ -49,11 +49,8 @@ def write_body(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping
         "attention_probs_dropout_prob": encoder.attention_dropout,
         "max_position_embeddings": encoder.positions.slots + encoder.positions.offset,
         "type_vocab_size": codec.types,
-        "vocab_size": codec.vocabulary,
         "layer_norm_eps": encoder.norm.epsilon,
         "initializer_range": encoder.initial_deviation,
-        "tie_word_embeddings": codec.tied,
-        "pad_token_id": special.get("pad") or 0,
     }
 
 
@@ -75,8 +72,11 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 
 
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
-    about = {"model_type": "bert", "architectures": ["BertForMaskedLM"], "position_embedding_type": "absolute"}
-    return about | write_body(encoder, codec, special)
+    return {"position_embedding_type": "absolute"} | write_body(encoder, codec, special)
+
+
+HEAD = masked_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
+ALIASES = {"cls.predictions.decoder.bias": "codec.bias", "cls.predictions.decoder.weight": "codec.word.weight"}
 
 
 BERT = Family(
@@ -85,16 +85,7 @@ BERT = Family(
     architecture="BertForMaskedLM",
     read=_read,
     write=_write,
-    keys=(
-        *bert_body("bert"),
-        *pair("cls.predictions.transform.dense", "codec.transform"),
-        *pair("cls.predictions.transform.LayerNorm", "codec.norm"),
-        ("cls.predictions.bias", "codec.bias"),
-    ),
-    aliases={"cls.predictions.decoder.bias": "codec.bias", "cls.predictions.decoder.weight": "codec.word.weight"},
-    heads={
-        "sequence": Head(steps=(("bert.pooler.dense", "tanh"), ("classifier", None))),
-        "token": Head(steps=(("classifier", None),), pool="each"),
-        "span": Head(steps=(("qa_outputs", None),), pool="each"),
-    },
+    keys=(*bert_body("bert"), *HEAD),
+    aliases=ALIASES,
+    heads=heads(("bert.pooler.dense", "tanh"), ("classifier", None)),
 )

@@ -10,8 +10,8 @@ from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Entrance
 from unmask.encoder.kinds import AttentionKind, BlockSparse, Full
 from unmask.errors import UserError
-from unmask.families.base import Family, Head, bert_body, pair
-from unmask.families.bert import head, read_body, write_body
+from unmask.families.base import Family, bert_body, heads
+from unmask.families.bert import ALIASES, HEAD, head, read_body, write_body
 
 
 def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
@@ -37,8 +37,6 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
     sparse = isinstance(encoder.attention, BlockSparse)
     blocks = encoder.attention if isinstance(encoder.attention, BlockSparse) else BlockSparse()
     about = {
-        "model_type": "big_bird",
-        "architectures": ["BigBirdForMaskedLM"],
         "attention_type": "block_sparse" if sparse else "original_full",
         "block_size": blocks.block,
         "num_random_blocks": blocks.random_blocks,
@@ -53,15 +51,7 @@ BIGBIRD = Family(
     architecture="BigBirdForMaskedLM",
     read=_read,
     write=_write,
-    keys=(
-        *bert_body("bert"),
-        *pair("cls.predictions.transform.dense", "codec.transform"),
-        *pair("cls.predictions.transform.LayerNorm", "codec.norm"),
-        ("cls.predictions.bias", "codec.bias"),
-    ),
-    aliases={"cls.predictions.decoder.bias": "codec.bias", "cls.predictions.decoder.weight": "codec.word.weight"},
-    heads={
-        "sequence": Head(steps=(("classifier.dense", "hidden"), ("classifier.out_proj", None))),
-        "token": Head(steps=(("classifier", None),), pool="each"),
-    },
+    keys=(*bert_body("bert"), *HEAD),
+    aliases=ALIASES,
+    heads=heads(("classifier.dense", "hidden"), ("classifier.out_proj", None), span=False),
 )

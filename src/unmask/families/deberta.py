@@ -15,7 +15,8 @@ from typing import Any
 from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Entrance, Norm
 from unmask.errors import UserError
-from unmask.families.base import Family, Head, activation_name, pair, stacked
+from unmask.families.base import Family, activation_name, bert_body, heads, masked_head, pair
+from unmask.families.bert import ALIASES, HEAD
 
 DECODER_STEPS = 2
 """Times the last layer is asked by the enhanced mask decoder, as released."""
@@ -81,8 +82,6 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
     names = {"gelu_tanh": "gelu_new"}
     terms = ["c2p"] * kind.content_to_position + ["p2c"] * kind.position_to_content
     return {
-        "model_type": "deberta-v2",
-        "architectures": ["DebertaV2ForMaskedLM"],
         "hidden_size": encoder.width,
         "embedding_size": encoder.input_width,
         "num_hidden_layers": encoder.layers,
@@ -102,35 +101,22 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
         "conv_kernel_size": kind.convolution,
         "conv_act": names.get(kind.convolution_activation, kind.convolution_activation),
         "type_vocab_size": codec.types,
-        "vocab_size": codec.vocabulary,
         "layer_norm_eps": encoder.norm.epsilon,
         "initializer_range": encoder.initial_deviation,
-        "tie_word_embeddings": codec.tied,
-        "pad_token_id": special.get("pad") or 0,
     }
 
 
-_LAYER, _OURS = "deberta.encoder.layer.{i}", "encoder.layers.{i}"
-_SELF = f"{_LAYER}.attention.self"
+_SELF = "attention.self"
 _BODY: tuple[tuple[Any, str], ...] = (
-    ("deberta.embeddings.word_embeddings.weight", "codec.word.weight"),
-    ("deberta.embeddings.token_type_embeddings.weight", "codec.token_type.weight"),
-    ("deberta.embeddings.position_embeddings.weight", "encoder.stem.positions.weight"),
+    *bert_body("deberta", qkv=(f"{_SELF}.query_proj", f"{_SELF}.key_proj", f"{_SELF}.value_proj")),
     ("deberta.embeddings.position_embeddings.weight", "encoder.decoder_positions.weight"),
     ("deberta.embeddings.embed_proj.weight", "encoder.stem.project.weight"),
-    *pair("deberta.embeddings.LayerNorm", "encoder.stem.norm"),
     ("deberta.encoder.rel_embeddings.weight", "encoder.relative.weight"),
     *pair("deberta.encoder.LayerNorm", "encoder.relative_norm"),
     *pair("deberta.encoder.conv.conv", "encoder.convolution"),
     *pair("deberta.encoder.conv.LayerNorm", "encoder.convolution_norm"),
-    *stacked((f"{_SELF}.query_proj", f"{_SELF}.key_proj", f"{_SELF}.value_proj"), f"{_OURS}.attention.qkv"),
-    *pair(f"{_SELF}.pos_key_proj", f"{_OURS}.attention.position_key"),
-    *pair(f"{_SELF}.pos_query_proj", f"{_OURS}.attention.position_query"),
-    *pair(f"{_LAYER}.attention.output.dense", f"{_OURS}.attention.out"),
-    *pair(f"{_LAYER}.attention.output.LayerNorm", f"{_OURS}.attention_norm"),
-    *pair(f"{_LAYER}.intermediate.dense", f"{_OURS}.feedforward.up"),
-    *pair(f"{_LAYER}.output.dense", f"{_OURS}.feedforward.down"),
-    *pair(f"{_LAYER}.output.LayerNorm", f"{_OURS}.feedforward_norm"),
+    *pair("deberta.encoder.layer.{i}.attention.self.pos_key_proj", "encoder.layers.{i}.attention.position_key"),
+    *pair("deberta.encoder.layer.{i}.attention.self.pos_query_proj", "encoder.layers.{i}.attention.position_query"),
 )
 
 
@@ -157,31 +143,14 @@ DEBERTA = Family(
     settle=_settle,
     keys=(
         *_BODY,
-        *pair("lm_predictions.lm_head.dense", "codec.transform"),
-        *pair("lm_predictions.lm_head.LayerNorm", "codec.norm"),
-        ("lm_predictions.lm_head.bias", "codec.bias"),
+        *masked_head("lm_predictions.lm_head.dense", "lm_predictions.lm_head.LayerNorm", "lm_predictions.lm_head.bias"),
     ),
     forced={"legacy": False},
-    heads={
-        "sequence": Head(steps=(("pooler.dense", "pooler"), ("classifier", None))),
-        "token": Head(steps=(("classifier", None),), pool="each"),
-        "span": Head(steps=(("qa_outputs", None),), pool="each"),
-    },
+    heads=heads(("pooler.dense", "pooler"), ("classifier", None)),
     not_a_masked_model=(
         r"mask_predictions\..*",
         "a DeBERTa-v3 discriminator, trained to tell replaced tokens: it never was a masked language model",
     ),
 )
 
-DEBERTA_LEGACY = dataclasses.replace(
-    DEBERTA,
-    name="deberta-legacy",
-    keys=(
-        *_BODY,
-        *pair("cls.predictions.transform.dense", "codec.transform"),
-        *pair("cls.predictions.transform.LayerNorm", "codec.norm"),
-        ("cls.predictions.bias", "codec.bias"),
-    ),
-    aliases={"cls.predictions.decoder.bias": "codec.bias", "cls.predictions.decoder.weight": "codec.word.weight"},
-    forced={},
-)
+DEBERTA_LEGACY = dataclasses.replace(DEBERTA, name="deberta-legacy", keys=(*_BODY, *HEAD), aliases=ALIASES, forced={})

@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig
-from unmask.families.base import Family, Head, pair, stacked
+from unmask.families.base import Family, bert_body, heads, masked_head
 from unmask.families.bert import head, read_body, write_body
 
 _NAMES = {
@@ -32,12 +32,8 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
     body = write_body(encoder, codec, special)
     dropped = ("type_vocab_size", "layer_norm_eps", *_NAMES)
     named = {theirs: body[ours] for ours, theirs in _NAMES.items()}
-    about = {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"]}
-    return about | {k: v for k, v in body.items() if k not in dropped} | named
+    return {k: v for k, v in body.items() if k not in dropped} | named
 
-
-_THEIRS, _OURS = "distilbert.transformer.layer.{i}", "encoder.layers.{i}"
-_ATTENTION = f"{_THEIRS}.attention"
 
 DISTILBERT = Family(
     name="distilbert",
@@ -46,23 +42,18 @@ DISTILBERT = Family(
     read=_read,
     write=_write,
     keys=(
-        ("distilbert.embeddings.word_embeddings.weight", "codec.word.weight"),
-        ("distilbert.embeddings.position_embeddings.weight", "encoder.stem.positions.weight"),
-        *pair("distilbert.embeddings.LayerNorm", "encoder.stem.norm"),
-        *stacked((f"{_ATTENTION}.q_lin", f"{_ATTENTION}.k_lin", f"{_ATTENTION}.v_lin"), f"{_OURS}.attention.qkv"),
-        *pair(f"{_ATTENTION}.out_lin", f"{_OURS}.attention.out"),
-        *pair(f"{_THEIRS}.sa_layer_norm", f"{_OURS}.attention_norm"),
-        *pair(f"{_THEIRS}.ffn.lin1", f"{_OURS}.feedforward.up"),
-        *pair(f"{_THEIRS}.ffn.lin2", f"{_OURS}.feedforward.down"),
-        *pair(f"{_THEIRS}.output_layer_norm", f"{_OURS}.feedforward_norm"),
-        *pair("vocab_transform", "codec.transform"),
-        *pair("vocab_layer_norm", "codec.norm"),
-        ("vocab_projector.bias", "codec.bias"),
+        *bert_body(
+            "distilbert",
+            layer="transformer.layer.{i}",
+            qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+            out="attention.out_lin",
+            attention_norm="sa_layer_norm",
+            up="ffn.lin1",
+            down="ffn.lin2",
+            norm="output_layer_norm",
+        ),
+        *masked_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
     ),
     aliases={"vocab_projector.weight": "codec.word.weight"},
-    heads={
-        "sequence": Head(steps=(("pre_classifier", "relu"), ("classifier", None))),
-        "token": Head(steps=(("classifier", None),), pool="each"),
-        "span": Head(steps=(("qa_outputs", None),), pool="each"),
-    },
+    heads=heads(("pre_classifier", "relu"), ("classifier", None)),
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig
-from unmask.families.base import Family, Head, bert_body, pair
+from unmask.families.base import Family, Head, bert_body, heads, masked_head, pair
 from unmask.families.bert import head, read_body, write_body
 
 
@@ -18,8 +18,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 
 
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
-    about = {"model_type": "electra", "architectures": ["ElectraForMaskedLM"], "embedding_size": encoder.input_width}
-    return about | write_body(encoder, codec, special)
+    return {"embedding_size": encoder.input_width} | write_body(encoder, codec, special)
 
 
 ELECTRA = Family(
@@ -31,15 +30,11 @@ ELECTRA = Family(
     keys=(
         *bert_body("electra"),
         *pair("electra.embeddings_project", "encoder.stem.project"),
-        *pair("generator_predictions.dense", "codec.transform"),
-        *pair("generator_predictions.LayerNorm", "codec.norm"),
-        ("generator_lm_head.bias", "codec.bias"),
+        *masked_head("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
     ),
     aliases={"generator_lm_head.weight": "codec.word.weight"},
-    heads={
-        "sequence": Head(steps=(("classifier.dense", "gelu"), ("classifier.out_proj", None))),
-        "token": Head(steps=(("classifier", None),), pool="each"),
-        "span": Head(steps=(("qa_outputs", None),), pool="each"),
+    heads=heads(("classifier.dense", "gelu"), ("classifier.out_proj", None))
+    | {
         "detect": Head(
             steps=(("discriminator_predictions.dense", "hidden"), ("discriminator_predictions.dense_prediction", None)),
             pool="each",

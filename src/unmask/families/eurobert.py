@@ -61,8 +61,6 @@ def _attention(config: Mapping[str, Any], heads: int) -> AttentionKind:
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     return {
-        "model_type": "eurobert",
-        "architectures": ["EuroBertForMaskedLM"],
         "hidden_size": encoder.width,
         "num_hidden_layers": encoder.layers,
         "num_attention_heads": encoder.heads,
@@ -76,9 +74,6 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
         "attention_dropout": encoder.attention_dropout,
         "rope_parameters": {"rope_type": "default", "rope_theta": encoder.positions.base},
         "initializer_range": encoder.initial_deviation,
-        "vocab_size": codec.vocabulary,
-        "tie_word_embeddings": codec.tied,
-        "pad_token_id": special.get("pad") or 0,
         "bos_token_id": special.get("cls"),
         "eos_token_id": special.get("sep"),
         "mask_token_id": special.get("mask"),

@@ -10,8 +10,9 @@ from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.kinds import LocalGlobal
 from unmask.errors import UserError
-from unmask.families.base import Family, Head, bert_body, pair, stacked
+from unmask.families.base import Family, bert_body, heads, stacked
 from unmask.families.bert import head, read_body, write_body
+from unmask.families.roberta import ALIASES, CLASSIFIER, HEAD
 
 
 def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
@@ -34,8 +35,6 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     about = {
-        "model_type": "longformer",
-        "architectures": ["LongformerForMaskedLM"],
         "attention_window": [2 * (encoder.attention.layer_window(i) or 0) for i in range(encoder.layers)],
     }
     offset = getattr(encoder.positions, "offset", 2)
@@ -56,13 +55,8 @@ LONGFORMER = Family(
             (f"{_SELF}.query_global", f"{_SELF}.key_global", f"{_SELF}.value_global"),
             "encoder.layers.{i}.attention.qkv_global",
         ),
-        *pair("lm_head.dense", "codec.transform"),
-        *pair("lm_head.layer_norm", "codec.norm"),
-        ("lm_head.bias", "codec.bias"),
+        *HEAD,
     ),
-    aliases={"lm_head.decoder.bias": "codec.bias", "lm_head.decoder.weight": "codec.word.weight"},
-    heads={
-        "sequence": Head(steps=(("classifier.dense", "tanh"), ("classifier.out_proj", None))),
-        "token": Head(steps=(("classifier", None),), pool="each"),
-    },
+    aliases=ALIASES,
+    heads=heads(*CLASSIFIER, span=False),
 )

@@ -87,8 +87,6 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
         for i in range(encoder.layers)
     ]
     return {
-        "model_type": "modernbert",
-        "architectures": ["ModernBertForMaskedLM"],
         "hidden_size": encoder.width,
         "num_hidden_layers": encoder.layers,
         "num_attention_heads": encoder.heads,
@@ -113,9 +111,6 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
         "embedding_dropout": encoder.dropout if encoder.embedding_dropout is None else encoder.embedding_dropout,
         "attention_dropout": encoder.attention_dropout,
         "initializer_range": encoder.initial_deviation,
-        "vocab_size": codec.vocabulary,
-        "tie_word_embeddings": codec.tied,
-        "pad_token_id": special.get("pad") or 0,
         "cls_token_id": special.get("cls"),
         "sep_token_id": special.get("sep"),
         "bos_token_id": special.get("cls"),

@@ -54,8 +54,6 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
     assert isinstance(encoder.positions, Rotary)
     return {
-        "model_type": "neobert",
-        "architectures": ["NeoBERTLMHead"],
         "hidden_size": encoder.width,
         "num_hidden_layers": encoder.layers,
         "num_attention_heads": encoder.heads,
@@ -66,9 +64,6 @@ def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str
         "norm_eps": encoder.norm.epsilon,
         "max_length": encoder.positions.slots,
         "decoder_init_range": encoder.initial_deviation,
-        "vocab_size": codec.vocabulary,
-        "tie_word_embeddings": codec.tied,
-        "pad_token_id": special.get("pad") or 0,
     }
 
 

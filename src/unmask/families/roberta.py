@@ -7,7 +7,7 @@ from typing import Any
 
 from unmask.core.token_codec import TokenCodecConfig
 from unmask.encoder.config import EncoderConfig, Learned
-from unmask.families.base import Family, Head, bert_body, pair
+from unmask.families.base import Family, bert_body, heads, masked_head
 from unmask.families.bert import head, read_body, write_body
 
 
@@ -20,10 +20,14 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 
 
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
-    about = {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"]}
     assert isinstance(encoder.positions, Learned)
     # Positions start behind this index, whatever the tokenizer pads with.
-    return about | write_body(encoder, codec, special) | {"pad_token_id": encoder.positions.offset - 1}
+    return write_body(encoder, codec, special) | {"pad_token_id": encoder.positions.offset - 1}
+
+
+HEAD = masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
+ALIASES = {"lm_head.decoder.bias": "codec.bias", "lm_head.decoder.weight": "codec.word.weight"}
+CLASSIFIER: tuple[tuple[str, str | None], ...] = (("classifier.dense", "tanh"), ("classifier.out_proj", None))
 
 
 ROBERTA = Family(
@@ -32,16 +36,7 @@ ROBERTA = Family(
     architecture="RobertaForMaskedLM",
     read=_read,
     write=_write,
-    keys=(
-        *bert_body("roberta"),
-        *pair("lm_head.dense", "codec.transform"),
-        *pair("lm_head.layer_norm", "codec.norm"),
-        ("lm_head.bias", "codec.bias"),
-    ),
-    aliases={"lm_head.decoder.bias": "codec.bias", "lm_head.decoder.weight": "codec.word.weight"},
-    heads={
-        "sequence": Head(steps=(("classifier.dense", "tanh"), ("classifier.out_proj", None))),
-        "token": Head(steps=(("classifier", None),), pool="each"),
-        "span": Head(steps=(("qa_outputs", None),), pool="each"),
-    },
+    keys=(*bert_body("roberta"), *HEAD),
+    aliases=ALIASES,
+    heads=heads(*CLASSIFIER),
 )

@@ -10,54 +10,45 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from unmask.errors import UserError
-
-Form = Literal["same", "token", "table", "patches"]
-"""How a published tensor's shape differs from ours: not, (1, 1, width), (1, slots, width), or a convolution's kernel.
-"""
+from unmask.families.base import pair, stacked
 
 OWN = "unmask."
+TOKENS = ("codec.cls", "decoder_mask")
+"""Ours are (width,), theirs (1, 1, width)."""
+TABLES = ("encoder.stem.positions.weight", "decoder.stem.positions.weight")
+"""Ours are (slots, width), theirs (1, slots, width)."""
+PATCH = "codec.patch.weight"
+"""Ours is (width, row x column x channels), theirs a convolution's kernel."""
+
+Rules = tuple[tuple[str | tuple[str, ...], str], ...]
+"""(published name, or several that are stacked on dim 0; our name)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """Published names (several are stacked on dim 0), our name, and the difference in shape."""
-
-    theirs: tuple[str, ...]
-    ours: str
-    form: Form = "same"
-
-
-def _pair(theirs: str | tuple[str, ...], ours: str) -> tuple[Rule, ...]:
-    names = (theirs,) if isinstance(theirs, str) else theirs
-    return tuple(Rule(theirs=tuple(f"{n}.{p}" for n in names), ours=f"{ours}.{p}") for p in ("weight", "bias"))
-
-
-def _official_layer(theirs: str, ours: str) -> tuple[Rule, ...]:
+def _official_layer(theirs: str, ours: str) -> Rules:
     return (
-        *_pair(f"{theirs}.norm1", f"{ours}.attention_norm"),
-        *_pair(f"{theirs}.attn.qkv", f"{ours}.attention.qkv"),
-        *_pair(f"{theirs}.attn.proj", f"{ours}.attention.out"),
-        *_pair(f"{theirs}.norm2", f"{ours}.feedforward_norm"),
-        *_pair(f"{theirs}.mlp.fc1", f"{ours}.feedforward.up"),
-        *_pair(f"{theirs}.mlp.fc2", f"{ours}.feedforward.down"),
+        *pair(f"{theirs}.norm1", f"{ours}.attention_norm"),
+        *pair(f"{theirs}.attn.qkv", f"{ours}.attention.qkv"),
+        *pair(f"{theirs}.attn.proj", f"{ours}.attention.out"),
+        *pair(f"{theirs}.norm2", f"{ours}.feedforward_norm"),
+        *pair(f"{theirs}.mlp.fc1", f"{ours}.feedforward.up"),
+        *pair(f"{theirs}.mlp.fc2", f"{ours}.feedforward.down"),
     )
 
 
-def _transformers_layer(theirs: str, ours: str) -> tuple[Rule, ...]:
+def _transformers_layer(theirs: str, ours: str) -> Rules:
     attention = f"{theirs}.attention.attention"
     return (
-        *_pair(f"{theirs}.layernorm_before", f"{ours}.attention_norm"),
-        *_pair((f"{attention}.query", f"{attention}.key", f"{attention}.value"), f"{ours}.attention.qkv"),
-        *_pair(f"{theirs}.attention.output.dense", f"{ours}.attention.out"),
-        *_pair(f"{theirs}.layernorm_after", f"{ours}.feedforward_norm"),
-        *_pair(f"{theirs}.intermediate.dense", f"{ours}.feedforward.up"),
-        *_pair(f"{theirs}.output.dense", f"{ours}.feedforward.down"),
+        *pair(f"{theirs}.layernorm_before", f"{ours}.attention_norm"),
+        *stacked((f"{attention}.query", f"{attention}.key", f"{attention}.value"), f"{ours}.attention.qkv"),
+        *pair(f"{theirs}.attention.output.dense", f"{ours}.attention.out"),
+        *pair(f"{theirs}.layernorm_after", f"{ours}.feedforward_norm"),
+        *pair(f"{theirs}.intermediate.dense", f"{ours}.feedforward.up"),
+        *pair(f"{theirs}.output.dense", f"{ours}.feedforward.down"),
     )
 
 
@@ -66,36 +57,34 @@ class TensorNames:
     """One way to name a masked autoencoder's tensors; `{i}` is the layer's number."""
 
     name: str
-    rules: tuple[Rule, ...]
+    rules: Rules
 
-    def spelled(self, layers: int, decoder_layers: int) -> list[Rule]:
+    def spelled(self, layers: int, decoder_layers: int) -> list[tuple[tuple[str, ...], str]]:
         """The rules with layer numbers put in."""
         out = []
-        for rule in self.rules:
-            if "{i}" not in rule.ours:
-                out.append(rule)
-                continue
-            for i in range(decoder_layers if rule.ours.startswith("decoder.") else layers):
-                theirs = tuple(n.replace("{i}", str(i)) for n in rule.theirs)
-                out.append(Rule(theirs=theirs, ours=rule.ours.replace("{i}", str(i)), form=rule.form))
+        for theirs, ours in self.rules:
+            names = (theirs,) if isinstance(theirs, str) else theirs
+            count = decoder_layers if ours.startswith("decoder.") else layers
+            for i in range(count) if "{i}" in ours else (0,):
+                out.append((tuple(n.format(i=i) for n in names), ours.format(i=i)))
         return out
 
 
 OFFICIAL = TensorNames(
     name="mae",
     rules=(
-        Rule(theirs=("cls_token",), ours="codec.cls", form="token"),
-        Rule(theirs=("pos_embed",), ours="encoder.stem.positions.weight", form="table"),
-        Rule(theirs=("patch_embed.proj.weight",), ours="codec.patch.weight", form="patches"),
-        Rule(theirs=("patch_embed.proj.bias",), ours="codec.patch.bias"),
+        ("cls_token", "codec.cls"),
+        ("pos_embed", "encoder.stem.positions.weight"),
+        ("patch_embed.proj.weight", "codec.patch.weight"),
+        ("patch_embed.proj.bias", "codec.patch.bias"),
         *_official_layer("blocks.{i}", "encoder.layers.{i}"),
-        *_pair("norm", "encoder.final_norm"),
-        Rule(theirs=("mask_token",), ours="decoder_mask", form="token"),
-        Rule(theirs=("decoder_pos_embed",), ours="decoder.stem.positions.weight", form="table"),
-        *_pair("decoder_embed", "decoder_in"),
+        *pair("norm", "encoder.final_norm"),
+        ("mask_token", "decoder_mask"),
+        ("decoder_pos_embed", "decoder.stem.positions.weight"),
+        *pair("decoder_embed", "decoder_in"),
         *_official_layer("decoder_blocks.{i}", "decoder.layers.{i}"),
-        *_pair("decoder_norm", "decoder.final_norm"),
-        *_pair("decoder_pred", "codec.head"),
+        *pair("decoder_norm", "decoder.final_norm"),
+        *pair("decoder_pred", "codec.head"),
     ),
 )
 """He et al. 2022, released checkpoints; without the decoder, timm's ViT."""
@@ -103,55 +92,39 @@ OFFICIAL = TensorNames(
 TRANSFORMERS = TensorNames(
     name="transformers",
     rules=(
-        Rule(theirs=("vit.embeddings.cls_token",), ours="codec.cls", form="token"),
-        Rule(theirs=("vit.embeddings.position_embeddings",), ours="encoder.stem.positions.weight", form="table"),
-        Rule(theirs=("vit.embeddings.patch_embeddings.projection.weight",), ours="codec.patch.weight", form="patches"),
-        Rule(theirs=("vit.embeddings.patch_embeddings.projection.bias",), ours="codec.patch.bias"),
+        ("vit.embeddings.cls_token", "codec.cls"),
+        ("vit.embeddings.position_embeddings", "encoder.stem.positions.weight"),
+        ("vit.embeddings.patch_embeddings.projection.weight", "codec.patch.weight"),
+        ("vit.embeddings.patch_embeddings.projection.bias", "codec.patch.bias"),
         *_transformers_layer("vit.encoder.layer.{i}", "encoder.layers.{i}"),
-        *_pair("vit.layernorm", "encoder.final_norm"),
-        Rule(theirs=("decoder.mask_token",), ours="decoder_mask", form="token"),
-        Rule(theirs=("decoder.decoder_pos_embed",), ours="decoder.stem.positions.weight", form="table"),
-        *_pair("decoder.decoder_embed", "decoder_in"),
+        *pair("vit.layernorm", "encoder.final_norm"),
+        ("decoder.mask_token", "decoder_mask"),
+        ("decoder.decoder_pos_embed", "decoder.stem.positions.weight"),
+        *pair("decoder.decoder_embed", "decoder_in"),
         *_transformers_layer("decoder.decoder_layers.{i}", "decoder.layers.{i}"),
-        *_pair("decoder.decoder_norm", "decoder.final_norm"),
-        *_pair("decoder.decoder_pred", "codec.head"),
+        *pair("decoder.decoder_norm", "decoder.final_norm"),
+        *pair("decoder.decoder_pred", "codec.head"),
     ),
 )
 """`ViTMAEForPreTraining` on disk, in every release."""
 
 SPELLINGS = {s.name: s for s in (OFFICIAL, TRANSFORMERS)}
 
-_QKV = {"q": "query", "k": "key", "v": "value"}
-_IN_MEMORY = (
-    (
-        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\."
-        r"attention\.([qkv])_proj\.",
-        lambda m: f"{_home(m[1])}{m[2]}.attention.attention.{_QKV[m[3]]}.",
-    ),
-    (
-        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\."
-        r"attention\.o_proj\.",
-        lambda m: f"{_home(m[1])}{m[2]}.attention.output.dense.",
-    ),
-    (
-        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.mlp\.fc1\.",
-        lambda m: f"{_home(m[1])}{m[2]}.intermediate.dense.",
-    ),
-    (
-        r"^(vit\.|decoder\.)(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.mlp\.fc2\.",
-        lambda m: f"{_home(m[1])}{m[2]}.output.dense.",
-    ),
-    (r"^(vit\.)layers\.(\d+)\.", lambda m: f"{_home(m[1])}{m[2]}."),
-    (r"^(decoder\.)decoder_encoder\.layer\.(\d+)\.", lambda m: f"{_home(m[1])}{m[2]}."),
-)
+_IN_MEMORY = {
+    "attention.q_proj.": "attention.attention.query.",
+    "attention.k_proj.": "attention.attention.key.",
+    "attention.v_proj.": "attention.attention.value.",
+    "attention.o_proj.": "attention.output.dense.",
+    "mlp.fc1.": "intermediate.dense.",
+    "mlp.fc2.": "output.dense.",
+}
+"""Within a layer, what transformers 5 has in memory and what stands on disk."""
+_PLACES = re.compile(r"(vit|decoder)\.(?:decoder_encoder\.layer|decoder_layers|encoder\.layer|layers)\.(\d+)\.")
+"""Of a layer, in all spellings of transformers."""
 
 
 _LAYER = re.compile(r"(?:vit\.encoder\.layer|blocks|decoder\.decoder_layers|decoder_blocks)\.\d+\.")
 """Where a canonical checkpoint has what is in a layer."""
-
-
-def _home(prefix: str) -> str:
-    return "vit.encoder.layer." if prefix == "vit." else "decoder.decoder_layers."
 
 
 def canonical(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -162,10 +135,9 @@ def canonical(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if bare and name.split(".")[0] in ("embeddings", "encoder", "layernorm", "layers"):
             name = f"vit.{name}"
-        for pattern, change in _IN_MEMORY:
-            name, found = re.subn(pattern, change, name)
-            if found:
-                break
+        if found := _PLACES.match(name):
+            home = "vit.encoder.layer" if found[1] == "vit" else "decoder.decoder_layers"
+            name = f"{home}.{found[2]}.{_renamed(name[found.end() :], _IN_MEMORY)}"
         # A fine-tuned official encoder has its norm behind the pooling.
         out[re.sub(r"^fc_norm\.", "norm.", name)] = tensor
     return out
@@ -173,25 +145,24 @@ def canonical(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def in_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The names transformers 5 has in memory, from those on disk."""
-    out = {}
+    back, out = {disk: memory for memory, disk in _IN_MEMORY.items()}, {}
     for name, tensor in tensors.items():
-        if re.match(r"^(vit\.encoder\.layer|decoder\.decoder_layers)\.\d+\.", name):
-            for long, letter in (("query", "q"), ("key", "k"), ("value", "v")):
-                name = name.replace(f".attention.attention.{long}.", f".attention.{letter}_proj.")
-            name = name.replace(".attention.output.dense.", ".attention.o_proj.")
-            name = name.replace(".intermediate.dense.", ".mlp.fc1.").replace(".output.dense.", ".mlp.fc2.")
-            name = name.replace("vit.encoder.layer.", "vit.layers.")
+        if found := re.match(r"(vit\.encoder\.layer|decoder\.decoder_layers)\.\d+\.", name):
+            name = (found[0] + _renamed(name[found.end() :], back)).replace("vit.encoder.layer.", "vit.layers.")
         out[name] = tensor
     return out
+
+
+def _renamed(name: str, beginnings: Mapping[str, str]) -> str:
+    old = next((b for b in beginnings if name.startswith(b)), "")
+    return beginnings.get(old, "") + name.removeprefix(old)
 
 
 def spelling_of(tensors: Mapping[str, Tensor]) -> TensorNames:
     """Which spelling a checkpoint has (after `canonical`)."""
     for spelling in (TRANSFORMERS, OFFICIAL):
         first = spelling.spelled(1, 0)
-        if all(
-            any(n in tensors for n in rule.theirs) for rule in first if rule.form == "patches" or ".0." in rule.ours
-        ):
+        if all(any(n in tensors for n in theirs) for theirs, ours in first if ours == PATCH or ".0." in ours):
             return spelling
     some = ", ".join(sorted(tensors)[:3])
     raise UserError(
@@ -217,24 +188,17 @@ def from_published(tensors: Mapping[str, Tensor]) -> Converted:
     spelling = spelling_of(left)
     layers, decoder_layers = count_layers(left)
     state: dict[str, Tensor] = {n.removeprefix(OWN): left.pop(n) for n in list(left) if n.startswith(OWN)}
-    kernel = next(
-        (
-            tuple(left[n].shape[1:])
-            for rule in spelling.rules
-            if rule.form == "patches"
-            for n in rule.theirs
-            if left[n].ndim == 4
-        ),
-        None,
-    )
-    for rule in spelling.spelled(layers, decoder_layers):
-        absent = [n for n in rule.theirs if n not in left]
-        if len(absent) == len(rule.theirs):
+    kernel = None
+    for theirs, ours in spelling.spelled(layers, decoder_layers):
+        absent = [n for n in theirs if n not in left]
+        if len(absent) == len(theirs):
             continue
         if absent:
             raise UserError(f"no tensor {absent[0]}, though its partners are there", hint="The weights are incomplete.")
-        parts = [left.pop(n) for n in rule.theirs]
-        state[rule.ours] = _ours(parts[0] if len(parts) == 1 else torch.cat(parts), rule.form)
+        if ours == PATCH and left[theirs[0]].ndim == 4:
+            kernel = tuple(left[theirs[0]].shape[1:])
+        parts = [left.pop(n) for n in theirs]
+        state[ours] = _ours(parts[0] if len(parts) == 1 else torch.cat(parts), ours)
     foreign = sorted(name for name in left if _LAYER.match(name))
     if foreign:
         raise UserError(
@@ -250,15 +214,12 @@ def to_published(state: Mapping[str, Tensor], spelling: TensorNames, *, channels
     layers = 1 + max((int(k.split(".")[2]) for k in ours if k.startswith("encoder.layers.")), default=-1)
     decoder_layers = 1 + max((int(k.split(".")[2]) for k in ours if k.startswith("decoder.layers.")), default=-1)
     out: dict[str, Tensor] = {}
-    # The head of an in-place model is no decoder's.
-    known = [
-        r for r in spelling.spelled(layers, decoder_layers) if decoder_layers or not r.ours.startswith("codec.head")
-    ]
-    for rule in known:
-        if rule.ours in ours:
-            tensor = _theirs(ours.pop(rule.ours), rule.form, channels)
-            parts = tensor.chunk(len(rule.theirs)) if len(rule.theirs) > 1 else (tensor,)
-            out |= {n: p.contiguous() for n, p in zip(rule.theirs, parts, strict=True)}
+    for theirs, name in spelling.spelled(layers, decoder_layers):
+        # The head of an in-place model is no decoder's.
+        if name in ours and (decoder_layers or not name.startswith("codec.head")):
+            tensor = _theirs(ours.pop(name), name, channels)
+            parts = tensor.chunk(len(theirs)) if len(theirs) > 1 else (tensor,)
+            out |= {n: p.contiguous() for n, p in zip(theirs, parts, strict=True)}
     return out | {OWN + k: v.contiguous() for k, v in ours.items()}
 
 
@@ -269,22 +230,22 @@ def count_layers(tensors: Mapping[str, Tensor]) -> tuple[int, int]:
     return 1 + max(encoder, default=-1), 1 + max(decoder, default=-1)
 
 
-def _ours(tensor: Tensor, form: Form) -> Tensor:
-    if form == "token":
+def _ours(tensor: Tensor, name: str) -> Tensor:
+    if name in TOKENS:
         return tensor.reshape(-1)
-    if form == "table":
+    if name in TABLES:
         return tensor[0]
-    if form == "patches":  # (width, channels, row, column) -> (width, row x column x channels)
+    if name == PATCH:  # (width, channels, row, column)
         return tensor.permute(0, 2, 3, 1).reshape(len(tensor), -1).contiguous()
     return tensor
 
 
-def _theirs(tensor: Tensor, form: Form, channels: int) -> Tensor:
-    if form == "token":
+def _theirs(tensor: Tensor, name: str, channels: int) -> Tensor:
+    if name in TOKENS:
         return tensor.view(1, 1, -1)
-    if form == "table":
+    if name in TABLES:
         return tensor[None]
-    if form == "patches":
+    if name == PATCH:
         side = round((tensor.shape[1] / channels) ** 0.5)
         return tensor.view(len(tensor), side, side, channels).permute(0, 3, 1, 2).contiguous()
     return tensor

@@ -375,13 +375,12 @@ def save_folder(
     with written_folder(folder) as new:
         encoder, codec = model.encoder.config, model.codec.config
         special = {role: getattr(tokenizer, f"{role}_id") for role in ("pad", "cls", "sep", "mask")}
-        config = dict(family.write(encoder, codec, special)) | dict(hf_config or {})
+        config = family.config(encoder, codec, special) | dict(hf_config or {})
         if hf_config is None:
             config |= {"mask_token_id": special["mask"]}
         # What the file now holds, whatever it held before.
         config.pop("torch_dtype", None)
-        config |= {"vocab_size": codec.vocabulary, "tie_word_embeddings": codec.tied}
-        config |= family.forced
+        config |= {"vocab_size": codec.vocabulary, "tie_word_embeddings": codec.tied, **family.forced}
         state = published_state(family, model, passengers, aliases)
         if like is not None:
             state = like.as_loaded(state)
