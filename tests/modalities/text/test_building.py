@@ -18,7 +18,7 @@ from text_corpus import tokenizer, write_corpus
 from unmask.engines.local import LocalEngine, Pool
 from unmask.errors import UserError
 from unmask.modalities.text.reading.documents import ReadReport
-from unmask.modalities.text.reading.sources import Seen, iter_documents
+from unmask.modalities.text.reading.sources import iter_documents
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import building, scanning
 from unmask.modalities.text.tokens.cache import TokenCache, content_key
@@ -154,11 +154,12 @@ def test_a_data_set_of_the_hub_is_cached_as_a_file_is(tmp_path, monkeypatch):
     assert made.digest() == build(tmp_path, "files").digest()
 
 
-def test_copies_are_known_from_long_ago():
-    seen = Seen(latest=3)
-    texts = [str(i).encode() for i in range(20)]
-    assert [seen.add(t) for t in texts] == [True] * 20
-    assert [seen.add(t) for t in texts] == [False] * 20
+def test_copies_are_known_from_long_ago(tmp_path):
+    texts = [f"text {i}" for i in range(20)]
+    (tmp_path / "a.txt").write_text("\n".join(texts * 2))
+    report = ReadReport()
+    assert [d.text for d in iter_documents(tmp_path / "a.txt", report=report)] == texts
+    assert report.duplicates == 20
 
 
 PLAIN = "one line of text that is long enough\nanother line of text that is long enough\n"

@@ -7,10 +7,11 @@ import pytest
 
 from text_corpus import SENTENCES, tokenizer, write_corpus
 from unmask.errors import UserError
-from unmask.modalities.text.reading.sources import sampled
+from unmask.modalities.text.reading.documents import pieces
 from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import corpus as room
 from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.modalities.text.tokens.scanning import PIECE, number_of, thinned
 
 
 def languages(folder, sizes=(400, 80)):
@@ -19,6 +20,11 @@ def languages(folder, sizes=(400, 80)):
         rows = [f'{{"text": "{i} {text} {i * 7}"}}' for i in range(count)]
         (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
     return [str(folder / "a.jsonl"), str(folder / "b.jsonl")]
+
+
+def sampled(texts, most):
+    kept, _ = thinned(((number_of(piece), piece) for text in texts for piece in pieces(text, PIECE)), most)
+    return [piece for _, piece in sorted(kept)]
 
 
 def test_what_is_sampled_does_not_depend_on_order(rng):

@@ -31,7 +31,6 @@ from unmask.modalities.text.reading.documents import (
     moved,
     packed,
     parting_of,
-    pieces,
     plain_documents,
     refuse_binary,
 )
@@ -225,7 +224,7 @@ def iter_documents(
     document: Parting = "auto",
     say: Callable[[str], None] | None = None,
 ) -> Iterator[Document]:
-    """Stream documents, without exact copies (a 64-bit hash per document is remembered: 8 MB per million).
+    """Stream documents, without exact copies (a 64-bit hash per document is remembered: 100 MB per million).
 
     .txt: separated by blank lines, or one per line in a file without blank lines; .md: one per file; .jsonl, .csv,
         .tsv,
@@ -244,16 +243,22 @@ def iter_documents(
     report = ReadReport() if report is None else report
     if document not in get_args(Parting):
         raise UserError(f"document={document}", hint=f"Expected one of {', '.join(get_args(Parting))}.")
-    seen = Seen()
+    seen = set[bytes]()
     raw = _raw(resolve(inputs, say=say), column, report, max_characters, entities, document)
     for found, encoded in sound_documents(raw, report):
-        if not seen.add(encoded):
+        if (mark := mark_of(encoded)) in seen:
             report.duplicates += 1
             continue
+        seen.add(mark)
         report.documents += 1
         report.characters += len(found.text)
         yield found
     check_read(inputs, report, document)
+
+
+def mark_of(encoded: bytes) -> bytes:
+    """By which copies of a document are known."""
+    return hashlib.blake2b(encoded, digest_size=8).digest()
 
 
 def sound_documents(raw: Iterable[Document], report: ReadReport) -> Iterator[tuple[Document, bytes]]:
@@ -343,78 +348,6 @@ def file_documents(
 def document_ends(path: Place, parting: Parting) -> Parting:
     """Where documents of a plain text file end, 'auto' decided."""
     return parting if parting != "auto" else ("file" if suffix_of(path) == ".md" else parting_of(path))
-
-
-PIECE = 20_000
-"""Characters of the pieces that are kept or left: a book is sampled as evenly as many short texts."""
-
-
-def sampled(texts: Iterable[str], most: int) -> list[str]:
-    """Pieces of the texts, about `most` characters at most and half as many at least where there are more; all where
-    there are less.
-
-    A piece is kept if a hash of it lies below a threshold, which is halved whenever too much is kept. So what is kept
-    is the same whatever the order of files and texts, and each file has its share. Texts come in the order of their
-    hashes.
-
-    >>> sampled(["b", "a"], 10) == sampled(["a", "b"], 10)
-    True
-    """
-    kept: list[tuple[int, str]] = []
-    size, threshold = 0, 1 << 64
-    for text in texts:
-        for piece in pieces(text, PIECE):
-            number = number_of(piece)
-            if number >= threshold:
-                continue
-            kept.append((number, piece))
-            size += len(piece)
-            while size > most and len(kept) > 1:
-                threshold //= 2
-                kept = [k for k in kept if k[0] < threshold]
-                size = sum(len(piece) for _, piece in kept)
-    return [piece for _, piece in sorted(kept)]
-
-
-def number_of(piece: str) -> int:
-    """What decides whether a piece is kept: 64 bits of a hash of it."""
-    return int.from_bytes(hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-
-
-class Seen:
-    """64-bit hashes of texts: the latest in a set, all before them in one sorted array.
-
-    A set alone takes some 70 bytes per text: 700 MB for ten million.
-
-    Args:
-        latest: how many the set holds before they are sorted into the array.
-
-    >>> seen = Seen()
-    >>> seen.add(b"once"), seen.add(b"once")
-    (True, False)
-    """
-
-    def __init__(self, latest: int = 1 << 18) -> None:
-        self._limit = latest
-        self._latest: set[int] = set()
-        self._before = np.zeros(0, np.uint64)
-
-    def add(self, text: bytes) -> bool:
-        """Remember a text; whether it is new."""
-        mark = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-        if mark in self._latest:
-            return False
-        if len(self._before):
-            place = int(np.searchsorted(self._before, np.uint64(mark)))
-            if place < len(self._before) and int(self._before[place]) == mark:
-                return False
-        self._latest.add(mark)
-        if len(self._latest) >= self._limit:
-            new = np.sort(np.fromiter(self._latest, np.uint64, len(self._latest)))
-            # Two sorted stretches: the stable sort merges them.
-            self._before = np.sort(np.concatenate([self._before, new]), kind="stable")
-            self._latest.clear()
-        return True
 
 
 PART = 1024

@@ -23,7 +23,16 @@ from unmask.errors import UserError, first_of, option, setting
 from unmask.files import fingerprint
 from unmask.modalities.text.reading.documents import first_undecodable
 from unmask.modalities.text.reading.sources import check_read
-from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, Scanned, gathered, left, portions
+from unmask.modalities.text.tokens.scanning import (
+    CorpusReading,
+    Portion,
+    Scanned,
+    gathered,
+    left,
+    portions,
+    rescanned,
+    sample,
+)
 from unmask.modalities.text.tokens.shards import BINS, ShardTask, done, write_index
 from unmask.modalities.text.tokens.tokenising import Recipe
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
@@ -47,7 +56,7 @@ class Building:
     """A corpus on its way into a folder.
 
     Args:
-        key: of the build, made of data and settings: what one of another key left there is removed.
+        reading: with the key of the build, made of data and settings: what one of another key left there is removed.
         say: is given a line now and then: how far it is, and how fast.
     """
 
@@ -56,30 +65,37 @@ class Building:
     def __init__(
         self,
         folder: Path,
-        key: str,
         inputs: list[str],
         files: list[str],
         reading: CorpusReading,
         work: Engine,
         say: Callable[[str], None],
     ) -> None:
-        self.folder, self.key, self.inputs, self.files = folder, key, inputs, files
+        self.folder, self.inputs, self.files = folder, inputs, files
         self.reading, self.work, self.say = reading, work, say
 
-    def planned(self) -> list[Portion]:
-        """The portions; what a build of another key left in the folder is removed."""
-        there = begun(self.folder, self.key, self.own, ("scan", "index", "shards"), self.say)
+    def scan(self) -> list[Portion]:
+        """The portions, all of them scanned; what a build of another key left in the folder is removed."""
+        there = begun(self.folder, self.reading.key, self.own, ("scan", "index", "shards"), self.say)
         plan = portions(self.files, self.reading.document)
         replace_json(self.folder / PLAN, {**there, "portions": len(plan)})
+        self._scan(plan)
         return plan
 
-    def scan(self, plan: list[Portion]) -> None:
-        """Scan the portions that are not scanned yet."""
+    def _scan(self, plan: list[Portion]) -> None:
         tasks = list(left(self.folder, plan, self.reading.threshold))
         there = f"; {len(plan) - len(tasks):,} are there" if len(tasks) < len(plan) else ""
         self.say(f"reading, files: {len(self.files):,}, portions: {len(plan):,}{there}")
         for _ in self._done(_SCAN, self.reading, tasks):
             pass
+
+    def sample(self, plan: list[Portion], scanned: Scanned, most: int) -> list[str]:
+        """What a tokenizer is trained on; where the scans wrote too little of it down, portions are scanned again."""
+        while (texts := sample(self.folder, scanned, most)) is None:
+            self.reading = rescanned(self.reading)
+            self.say("more text is needed for the tokenizer than was expected")
+            self._scan(plan)
+        return texts
 
     def scanned(self, plan: list[Portion]) -> Scanned:
         """What the corpus holds."""
@@ -93,7 +109,7 @@ class Building:
     ) -> tuple[float | None, list[dict[str, Any]]]:
         """Tokens per second, None where nothing was left to do, and what there is of every shard, all of them
         written."""
-        found = [done(self.folder, number) for number in range(len(plan))]
+        found = [done(self.folder, number, recipe.key) for number in range(len(plan))]
         tasks = [
             ShardTask(
                 number=n,
@@ -131,7 +147,9 @@ class Building:
 
     def indexed(self, scanned: Scanned, recipe: Recipe, shards: list[dict[str, Any]]) -> dict[str, Any]:
         """Write the index of all examples; what meta.json says of the corpus."""
-        total = {name: sum(about[name] for about in shards) for name in shards[0] if name not in ("sizes", "sums")}
+        total = {
+            name: sum(about[name] for about in shards) for name in shards[0] if name not in ("sizes", "sums", "recipe")
+        }
         refuse_no_examples(total["examples"], total["entities"], recipe, self.inputs, entities=self.reading.entities)
         tail = 0 if total["held_out"] else min(math.ceil(recipe.holdout * total["examples"]), total["examples"] // 2)
         write_index(self.folder, shards, tail)
@@ -152,7 +170,7 @@ class Building:
             "report": asdict(scanned.report),
             "files": files,
             "shards": len(shards),
-            "key": self.key,
+            "key": self.reading.key,
             "fingerprint": tokenizer.fingerprint(),
         }
 

@@ -9,6 +9,7 @@ so few that none was drawn, the last examples of its last documents are held out
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
@@ -31,7 +32,6 @@ from unmask.modalities.text.reading.sources import expand, on_hub, resolve
 from unmask.modalities.text.tokens.building import MIN_TOKENS, OWN, Building, corpus_notes, processes, recipe_of
 from unmask.modalities.text.tokens.scanning import CorpusReading
 from unmask.modalities.text.tokens.shards import Joined
-from unmask.modalities.text.tokens.tokenising import Recipe
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.remote import Remote
 from unmask.training.settings import same_run_hint
@@ -171,92 +171,84 @@ class TokenCache:
             "entities": entities,
             "document": document,
         }
-        key, folder, say = _key(names, tokenizer, settings), Path(folder), say or (lambda text: None)
+        folder, say = Path(folder), say or (lambda text: None)
+        key = _hash([VERSION, tokenizer.fingerprint(), tokenizer.tokens, settings, content_key(names)])
         check_choice("document", document, get_args(Parting))
         recipe = recipe_of(tokenizer, max_slots=max_slots, holdout=holdout, seed=seed, min_tokens=min_tokens)
-        reading = CorpusReading(
-            folder=str(folder.with_name(folder.name + ".part").absolute()),
-            key=key,
-            column=column,
-            entities=entities,
-            document=document,
-            holdout=holdout,
-            seed=seed,
-            threshold=0,
-        )
-        with locked(
-            folder.with_name(f".{folder.name}.lock"),
-            wait=lambda text: print(text, file=sys.stderr, flush=True),
-            busy=f"is tokenising into {folder.name}",
-        ):
-            made = cls._built(folder, names, recipe, reading, settings, say, resumed=resumed, expected=expected)
+        reading = CorpusReading(column=column, entities=entities, document=document, holdout=holdout, seed=seed)
+        with alone(folder):
+            made = there = None
+            if (folder / "meta.json").exists():
+                with contextlib.suppress(UserError):
+                    made = there = cls.open(folder)
+            if made is None or made.meta["key"] != key:
+                if resumed and expected is None and there is not None:
+                    expected = there.digest()
+                with building(folder, names, reading, say) as work:
+                    plan = work.scan()
+                    scanned = work.scanned(plan)
+                    meta = work.indexed(scanned, recipe, work.sharded(plan, scanned, recipe)[1])
+                    meta |= {"key": key, "version": VERSION, "settings": settings}
+                    work.clear()
+                    (work.folder / "meta.json").write_text(json.dumps(sealed(meta), indent=1))
+                    if resumed:
+                        was = {} if there is None else there.meta
+                        other = expected is not None and cls.open(work.folder).digest() != expected
+                        if other or _changed(was.get("settings") or {}, settings):
+                            raise UserError(
+                                f"{folder.parent}: the run there was started with other data or settings: "
+                                f"{_other(folder.name, was, meta)}",
+                                hint=same_run_hint(),
+                            )
+                    replace_folder(work.folder, folder)
+                made = cls.open(folder)
         for line in corpus_notes(made.meta):
             say(line)
         return made
 
-    @classmethod
-    def _built(
-        cls,
-        folder: Path,
-        names: list[str],
-        recipe: Recipe,
-        reading: CorpusReading,
-        settings: dict[str, Any],
-        say: Callable[[str], None],
-        *,
-        resumed: bool,
-        expected: int | None,
-    ) -> TokenCache:
-        """What is there from the same content and settings, or a new one; this process alone works in the folder."""
-        there = None
-        if (folder / "meta.json").exists():
-            with contextlib.suppress(UserError):
-                there = cls.open(folder)
-        if there is not None and there.meta["key"] == reading.key:
-            return there
-        if resumed and expected is None and there is not None:
-            expected = there.digest()
-        temporary = Path(reading.folder)
-        for place in (folder, temporary):
-            _refuse_foreign(place)
-        if any(map(on_hub, names)):  # nothing says that they are what they were
-            shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            temporary.mkdir(parents=True, exist_ok=True)
-            with LocalEngine(processes(), fewer="RAYON_NUM_THREADS=1 for one process") as work:
-                building = Building(temporary, reading.key, names, resolve(names, say=say), reading, work, say)
-                plan = building.planned()
-                building.scan(plan)
-                scanned = building.scanned(plan)
-                meta = building.indexed(scanned, recipe, building.sharded(plan, scanned, recipe)[1])
-                building.clear()
-            meta |= {"version": VERSION, "settings": settings}
-            (temporary / "meta.json").write_text(json.dumps(sealed(meta), indent=1))
-            if resumed:
-                was = {} if there is None else there.meta
-                other = expected is not None and cls.open(temporary).digest() != expected
-                if other or _changed(was.get("settings") or {}, settings):
-                    raise UserError(
-                        f"{folder.parent}: the run there was started with other data or settings: "
-                        f"{_other(folder.name, was, meta)}",
-                        hint=same_run_hint(),
-                    )
-            replace_folder(temporary, folder)
-        except Ended:
-            raise  # it can be gone on with, as after a signal
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UserError(
-                    f"{folder}: disk full while tokenising", hint="Free some space and run again."
-                ) from None
-            if isinstance(error, PermissionError | NotADirectoryError | FileExistsError):
-                raise UserError(f"{folder}: cannot be written ({error.strerror})", hint="Choose another.") from None
-            raise
-        except Exception:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-        return cls.open(folder)
+
+def alone(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Within, this process alone works at the cache in `folder`; others wait."""
+    return locked(
+        folder.with_name(f".{folder.name}.lock"),
+        wait=lambda text: print(text, file=sys.stderr, flush=True),
+        busy=f"is tokenising into {folder.name}",
+    )
+
+
+@contextlib.contextmanager
+def building(
+    folder: Path, names: Sequence[str], reading: CorpusReading, say: Callable[[str], None] = lambda text: None
+) -> Iterator[Building]:
+    """A corpus on its way into `folder`, beside which it is built (`.part`). What was done stays there where it was
+    killed, or a worker was, and goes where anything else fails.
+
+    Args:
+        reading: without folder and key, which are filled in.
+    """
+    temporary = folder.with_name(folder.name + ".part")
+    for place in (folder, temporary):
+        _refuse_foreign(place)
+    if any(map(on_hub, names)):  # nothing says that they are what they were
+        shutil.rmtree(temporary, ignore_errors=True)
+    key = _hash([VERSION, dataclasses.asdict(reading) | {"threshold": None}, content_key(names)])
+    reading = dataclasses.replace(reading, folder=str(temporary.absolute()), key=key)
+    try:
+        temporary.mkdir(parents=True, exist_ok=True)
+        with LocalEngine(processes(), fewer="RAYON_NUM_THREADS=1 for one process") as work:
+            yield Building(temporary, list(names), resolve(names, say=say), reading, work, say)
+    except Ended:
+        raise  # it can be gone on with, as after a signal
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(f"{folder}: disk full while tokenising", hint="Free some space and run again.") from None
+        if isinstance(error, PermissionError | NotADirectoryError | FileExistsError):
+            raise UserError(f"{folder}: cannot be written ({error.strerror})", hint="Choose another.") from None
+        raise
+    except Exception:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 def _map(path: Path, dtype: str) -> np.ndarray:
@@ -293,9 +285,7 @@ def content_key(inputs: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def _key(inputs: list[str], tokenizer: Tokenizer, settings: dict[str, Any]) -> str:
-    """Hash of what decides the cache: content, tokenizer, settings."""
-    made_of = [VERSION, tokenizer.fingerprint(), tokenizer.tokens, settings, content_key(inputs)]
+def _hash(made_of: list[Any]) -> str:
     return hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

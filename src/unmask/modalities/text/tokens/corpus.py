@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from unmask.errors import UserError, setting
-from unmask.modalities.text.reading.documents import ReadReport
-from unmask.modalities.text.reading.sources import iter_documents, on_hub, sampled
+from unmask.modalities.text.reading.sources import on_hub
 from unmask.modalities.text.recipes import TextSettings, changed
-from unmask.modalities.text.tokens.cache import TokenCache, content_key
-from unmask.modalities.text.tokens.tokenising import is_held_out
+from unmask.modalities.text.tokens.cache import TokenCache, alone, building, content_key
+from unmask.modalities.text.tokens.scanning import (
+    TOKENIZER_CHARACTERS,
+    CorpusReading,
+    first_threshold,
+    size_of_files,
+)
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.version import __version__
 from unmask.writing import written
-
-TOKENIZER_CHARACTERS = 60_000_000
-"""A tokenizer is trained on at most this much text, taken evenly from all of it; more changes its vocabulary by next to
-nothing."""
 
 MOST_UNKNOWN = 0.1
 """Above this share of unknown tokens a corpus is refused: they are special, so never hidden and never learnt."""
@@ -66,9 +66,17 @@ def build_tokenizer(
     named = any(map(on_hub, data))  # nothing says that it is what it was
     if (out / "tokenizer.json").exists() and (reuse or (made == key and not named)):
         return Tokenizer.load(out)
-    documents = iter_documents(data, column=settings.column, report=ReadReport(), document=settings.document)
-    texts = (d.text for d in documents if not is_held_out(d.text, settings.holdout, settings.train.seed))
-    tokenizer = new_tokenizer(sampled(texts, TOKENIZER_CHARACTERS), settings, say)
+    reading = CorpusReading(
+        column=settings.column,
+        entities=settings.hide == "entity",
+        document=settings.document,
+        holdout=settings.holdout,
+        seed=settings.train.seed,
+        threshold=first_threshold(size_of_files(data), TOKENIZER_CHARACTERS),
+    )
+    with alone(out / "cache"), building(out / "cache", data, reading) as work:  # the cache goes on with what it read
+        plan = work.scan()
+        tokenizer = new_tokenizer(work.sample(plan, work.scanned(plan), TOKENIZER_CHARACTERS), settings, say)
     tokenizer.save(out)
     with written(mark) as temporary:
         temporary.write_text(key)

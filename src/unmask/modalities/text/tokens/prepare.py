@@ -35,10 +35,17 @@ from unmask.modalities.text.recipes import TextSettings
 from unmask.modalities.text.tokens import building
 from unmask.modalities.text.tokens.building import Building, corpus_notes, recipe_of
 from unmask.modalities.text.tokens.cache import VERSION, TokenCache, content_key
-from unmask.modalities.text.tokens.corpus import TOKENIZER_CHARACTERS, check_unknown, given_tokenizer, new_tokenizer
-from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, Scanned, first_threshold, rescanned, sample
+from unmask.modalities.text.tokens.corpus import check_unknown, given_tokenizer, new_tokenizer
+from unmask.modalities.text.tokens.scanning import (
+    TOKENIZER_CHARACTERS,
+    CorpusReading,
+    Portion,
+    Scanned,
+    first_threshold,
+    size_of_files,
+)
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.remote import is_url, place, shared, size_of
+from unmask.remote import is_url, shared
 from unmask.version import __version__
 from unmask.writing import replace_json
 
@@ -158,7 +165,7 @@ class Preparation(Building):
             content_key(files),
         ]
         key = hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
-        self.size = sum(size_of(place(file)) or 0 for file in files)
+        self.size = size_of_files(files)
         reading = CorpusReading(
             folder=str(out.absolute()),
             key=key,
@@ -169,12 +176,12 @@ class Preparation(Building):
             seed=settings.train.seed,
             threshold=0 if self.given is not None else first_threshold(self.size, TOKENIZER_CHARACTERS),
         )
-        super().__init__(out, key, files, files, reading, work, say)
+        super().__init__(out, files, files, reading, work, say)
 
     def run(self) -> float | None:
         """Do what is left; tokens per second, None where nothing was."""
         out, s = self.folder, self.settings
-        if is_finished(out, self.key, settled(s)):
+        if is_finished(out, self.reading.key, settled(s)):
             self.say(f"{out}: prepared already")
             self.clear()  # of a process that was killed at the very end
             return None
@@ -185,9 +192,8 @@ class Preparation(Building):
                 what="the tokens of the corpus, some three quarters of its bytes,",
                 hint=f"Free space, or choose another {option('out')}.",
             )
-        plan = self.planned()
         with self.timed("scan"):
-            self.scan(plan)
+            plan = self.scan()
         with self.timed("decide"):
             scanned = self.scanned(plan)
         with self.timed("tokenizer"):
@@ -201,7 +207,7 @@ class Preparation(Building):
             check_unknown(TokenCache.open(out).unknown, self.say)
             for line in corpus_notes(meta):
                 self.say(line)
-            replace_json(out / ABOUT, sealed({"kind": "text", "key": self.key, "settings": settled(s)}))
+            replace_json(out / ABOUT, sealed({"kind": "text", "key": self.reading.key, "settings": settled(s)}))
             self.clear()
             fsync(out)
         return rate
@@ -224,11 +230,7 @@ class Preparation(Building):
             found = Tokenizer.load(self.folder)
             if found.fingerprint() == mark["tokenizer"]:
                 return found
-        while (texts := sample(self.folder, scanned, TOKENIZER_CHARACTERS)) is None:
-            self.reading = rescanned(self.reading)
-            self.say("more text is needed for the tokenizer than was expected")
-            self.scan(plan)
-        made = new_tokenizer(texts, self.settings, self.say)
+        made = new_tokenizer(self.sample(plan, scanned, TOKENIZER_CHARACTERS), self.settings, self.say)
         made.save(self.folder)
         replace_json(self.folder / PLAN, {**mark, "tokenizer": made.fingerprint()})
         return made

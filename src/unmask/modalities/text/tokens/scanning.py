@@ -10,10 +10,10 @@ import dataclasses
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -34,10 +34,9 @@ from unmask.modalities.text.reading.documents import (
 from unmask.modalities.text.reading.rows import hub_documents, parquet_file
 from unmask.modalities.text.reading.sources import (
     MOST_CHARACTERS,
-    PIECE,
     document_ends,
     file_documents,
-    number_of,
+    mark_of,
     on_hub,
     sound_documents,
     suffix_of,
@@ -46,7 +45,14 @@ from unmask.modalities.text.tokens.tokenising import is_held_out
 from unmask.remote import Place, place, size_of
 from unmask.writing import replacing
 
+Numbered = TypeVar("Numbered", bound=tuple[Any, ...])
+
 ALL = 1 << 64
+PIECE = 20_000
+"""Characters of the pieces that a tokenizer is trained on: a book is sampled as evenly as many short texts."""
+TOKENIZER_CHARACTERS = 60_000_000
+"""A tokenizer is trained on at most this many characters, taken evenly from all text; more changes its vocabulary by
+next to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +60,20 @@ class CorpusReading:
     """How documents are read.
 
     Attributes:
+        holdout, seed: of the documents that are held out, and not sampled.
+        threshold: pieces whose number is below are written down for the tokenizer; 0 where it is there.
         folder: where results go; every worker sees it.
         key: of the preparation; stands in `folder/plan.json`.
-        holdout, seed: of the documents that are held out, and not sampled.
-        threshold: pieces whose hash is below are written down for the tokenizer.
     """
 
-    folder: str
-    key: str
     column: str | None
     entities: bool
     document: Parting
     holdout: float
     seed: int
-    threshold: int
+    threshold: int = 0
+    folder: str = ""
+    key: str = ""
 
 
 def scan(reading: CorpusReading, task: tuple[int, Portion]) -> int:
@@ -75,31 +81,57 @@ def scan(reading: CorpusReading, task: tuple[int, Portion]) -> int:
     `.sample.json` and, last, `.json`; how many documents there are."""
     number, portion = task
     check_seen(reading.folder, reading.key)
-    report, sampled = ReadReport(), list[tuple[int, int, str]]()
-    marks: list[bytes] = []
-    sizes: list[int] = []
-    stream = portion_documents(portion, reading.column, report, reading.entities, reading.document)
-    for d, encoded in sound_documents(stream, report):
-        if reading.threshold and not is_held_out(d.text, reading.holdout, reading.seed):
-            for piece in pieces(d.text, PIECE):
-                if (low := number_of(piece)) < reading.threshold:
-                    sampled.append((low, len(marks), piece))
-        marks.append(mark_of(encoded))
-        sizes.append(len(d.text))
+    report, marks, sizes, learnt = ReadReport(), list[bytes](), list[int](), set[bytes]()
+
+    def numbered() -> Iterator[tuple[int, int, str]]:
+        for d, encoded in sound_documents(
+            portion_documents(portion, reading.column, report, reading.entities, reading.document), report
+        ):
+            marks.append(mark_of(encoded))
+            sizes.append(len(d.text))
+            if reading.threshold and marks[-1] not in learnt:
+                learnt.add(marks[-1])
+                if not is_held_out(d.text, reading.holdout, reading.seed):
+                    for piece in pieces(d.text, PIECE):
+                        yield number_of(piece), len(marks) - 1, piece
+
+    sampled, below = thinned(numbered(), TOKENIZER_CHARACTERS, reading.threshold)
     place = Path(reading.folder) / "scan"
     with replacing(place / f"{number:06}.npz") as name, open(name, "wb") as file:
         np.savez(file, marks=np.frombuffer(b"".join(marks), np.uint64), sizes=np.array(sizes, np.int64))
     with replacing(place / f"{number:06}.sample.json") as name:
         Path(name).write_text(json.dumps(sampled))
     about = {"report": asdict(report), "documents": len(marks), "threshold": reading.threshold}
+    about["below"] = below if below < reading.threshold else ALL
     with replacing(place / f"{number:06}.json") as name:
         Path(name).write_text(json.dumps(about))
     return len(marks)
 
 
-def mark_of(encoded: bytes) -> bytes:
-    """By which copies of a document are known, as `seen.Seen` knows them."""
-    return hashlib.blake2b(encoded, digest_size=8).digest()
+def number_of(piece: str) -> int:
+    """What decides whether a piece is sampled: 64 bits of a hash of it."""
+    return int.from_bytes(hashlib.blake2b(piece.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def thinned(numbered: Iterable[Numbered], most: int, threshold: int = ALL) -> tuple[list[Numbered], int]:
+    """Of pieces of text, each the last of a tuple that begins with its number, those whose number lies below a
+    threshold, and that threshold: it is halved whenever there are more than `most` characters. So what is kept is the
+    same whatever the order of files and texts, and each file has its share.
+
+    >>> thinned([(1 << 63, "a"), (5, "b")], 1)
+    ([(5, 'b')], 9223372036854775808)
+    """
+    kept, size = list[Numbered](), 0
+    for one in numbered:
+        if one[0] >= threshold:
+            continue
+        kept.append(one)
+        size += len(one[-1])
+        while size > most and len(kept) > 1:
+            threshold //= 2
+            kept = [k for k in kept if k[0] < threshold]
+            size = sum(len(k[-1]) for k in kept)
+    return kept, threshold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,22 +189,21 @@ def gathered(folder: Path, plan: Sequence[Portion]) -> Scanned:
 
 
 def sample(folder: Path, scanned: Scanned, most: int) -> list[str] | None:
-    """What a tokenizer is trained on: what `sampling.sampled` takes of all documents but copies and those held out;
-    None where the scans wrote too little down to tell."""
-    kept: list[tuple[int, str]] = []
-    threshold, size, written = ALL, 0, ALL
-    for number, drop in enumerate(scanned.drop):
-        copies = set(drop.tolist())
-        written = min(written, json.loads((folder / "scan" / f"{number:06}.json").read_text())["threshold"])
-        for low, document, piece in json.loads((folder / "scan" / f"{number:06}.sample.json").read_text()):
-            if low < threshold and document not in copies:
-                kept.append((low, piece))
-                size += len(piece)
-        while size > most and len(kept) > 1:
-            threshold //= 2
-            kept = [k for k in kept if k[0] < threshold]
-            size = sum(len(piece) for _, piece in kept)
-    return [piece for _, piece in sorted(kept)] if threshold <= written else None
+    """What a tokenizer is trained on: pieces of all documents but copies and those held out, in the order of their
+    hashes, about `most` characters at most and half as many at least where there are more; None where the scans wrote
+    too little down to tell."""
+    numbers = range(len(scanned.drop))
+    abouts = [json.loads((folder / "scan" / f"{number:06}.json").read_text()) for number in numbers]
+
+    def numbered() -> Iterator[tuple[int, str]]:
+        for number in numbers:
+            copies = set(scanned.drop[number].tolist())
+            for low, document, piece in json.loads((folder / "scan" / f"{number:06}.sample.json").read_text()):
+                if document not in copies:
+                    yield low, piece
+
+    kept, threshold = thinned(numbered(), most, min((about["below"] for about in abouts), default=ALL))
+    return [piece for _, piece in sorted(kept)] if all(threshold <= about["threshold"] for about in abouts) else None
 
 
 def rescanned(reading: CorpusReading, factor: int = 16) -> CorpusReading:
@@ -186,6 +217,11 @@ def first_threshold(size: int, most: int) -> int:
     while size > 4 * most and threshold > 1 << 32:
         threshold, size = threshold // 2, size // 2
     return threshold
+
+
+def size_of_files(files: Iterable[str]) -> int:
+    """Bytes of a corpus's files, of those of which it is known before they are read."""
+    return sum(size_of(place(file)) or 0 for file in files if not on_hub(file))
 
 
 def left(folder: Path, plan: Sequence[Portion], threshold: int) -> Iterator[tuple[int, Portion]]:

@@ -24,8 +24,8 @@ from unmask.engines.folder import check_seen
 from unmask.errors import UserError
 from unmask.files import fsync
 from unmask.modalities.text.reading.documents import Document, ReadReport
-from unmask.modalities.text.reading.sources import sound_documents
-from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, mark_of, portion_documents
+from unmask.modalities.text.reading.sources import mark_of, sound_documents
+from unmask.modalities.text.tokens.scanning import CorpusReading, Portion, portion_documents
 from unmask.modalities.text.tokens.tokenising import Recipe, groups, tokenise
 from unmask.writing import replacing
 
@@ -108,6 +108,7 @@ def shard(common: tuple[CorpusReading, Recipe], task: ShardTask) -> dict[str, An
         "held_out": int(sum(part.sum() for part in held)),
         "sizes": sizes,
         "sums": {**sums, "index": zlib.crc32(index)},
+        "recipe": recipe.key,
     }
     with replacing(folder / "index" / f"{task.number:06}.json") as new:
         new.write_text(json.dumps(about))
@@ -130,12 +131,12 @@ def _chosen(reading: CorpusReading, task: ShardTask) -> Iterator[Document]:
         )
 
 
-def done(folder: Path, number: int) -> dict[str, Any] | None:
-    """What was written down of a shard that is whole; None where it is not."""
+def done(folder: Path, number: int, recipe: str) -> dict[str, Any] | None:
+    """What was written down of a shard that is whole and of this recipe; None where it is not."""
     try:
         about = json.loads((folder / "index" / f"{number:06}.json").read_text())
         sizes = {name: (folder / "shards" / f"{number:06}.{name}.bin").stat().st_size for name in BINS}
-        return about if sizes == about["sizes"] else None
+        return about if (sizes, recipe) == (about["sizes"], about["recipe"]) else None
     except (OSError, ValueError, KeyError):
         return None
 

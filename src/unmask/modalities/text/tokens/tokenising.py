@@ -36,6 +36,11 @@ class Recipe:
     seed: int
 
     @property
+    def key(self) -> str:
+        """Of what decides the tokens, besides the reading."""
+        return f"{self.tokenizer.fingerprint()} {self.tokenizer.tokens} {self.room} {self.least}"
+
+    @property
     def dtype(self) -> str:
         """The smallest type of whole numbers that holds every token."""
         return "uint16" if self.tokenizer.vocab_size <= 1 << 16 else "uint32"
