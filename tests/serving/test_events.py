@@ -11,7 +11,7 @@ import pytest
 from running_server import running
 from unmask.errors import UserError
 from unmask.modalities.events.records.meds import read_meds
-from unmask.serving.events.model import events_of
+from unmask.serving.events import events_of
 from unmask.serving.limits import Limits
 from unmask.serving.models import load_served
 

@@ -13,7 +13,6 @@ from tables import patients
 import unmask
 from running_server import running
 from unmask.modalities.table.survival.hazards import BaselineHazard, Outcome
-from unmask.serving.table.model import curves
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +117,11 @@ def test_curves_of_one_cause_are_the_textbook_s_and_of_two_add_up():
     two = BaselineHazard(beta=np.array([-1.0]), at=np.array([2.0, 3.0]), hazard=np.array([0.2, 0.4]))
     rest = {"censoring": one, "center": np.zeros(1), "scale": np.ones(1), "end": 6.0}
     x, when = np.array([[0.0], [2.0]]), np.array([0.5, 1.0, 2.5, 9.0])
-    alive, struck = curves(Outcome(causes=(one,), **rest), x, when)
+    alive, struck = Outcome(causes=(one,), **rest).curves(x, when)
     steps = np.array([0, 0.1, 0.3, 0.35])
     np.testing.assert_allclose(alive, np.exp(-steps[None] * np.exp(0.5 * x)))
     np.testing.assert_allclose(struck[0], 1 - alive)
-    alive, struck = curves(Outcome(causes=(one, two), **rest), x, when)
+    alive, struck = Outcome(causes=(one, two), **rest).curves(x, when)
     np.testing.assert_allclose(alive + struck.sum(0), 1)
     together = np.array([0, 0.1, 0.3, 0.35])[None] * np.exp(0.5 * x) + np.array([0, 0, 0.2, 0.4])[None] * np.exp(-x)
     np.testing.assert_allclose(alive, np.exp(-together))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -137,9 +136,7 @@ def _drawn(model: str, rows: int, out: str, escape_formulas: bool, **chosen: Any
 
     check_results([out], [])
     loaded = table_model(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are in the result
-        made = run(loaded, rows, **chosen)
+    made = run(loaded, rows, warn=False, **chosen)
     write_table(made.table, out, escape_formulas=escape_formulas)
     notes, where = list(made.notes), chosen.get("where", [])
     found = {"out": out, "rows": rows, "where": where, "warnings": made.warnings, "notes": notes}

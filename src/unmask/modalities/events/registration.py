@@ -12,7 +12,7 @@ MODALITY = Modality(
     load="unmask.modalities.events.uses.model:load",
     demo="unmask.modalities.events.uses.demo:run_demo",
     card="unmask.modalities.events.uses.card:card",
-    serves="unmask.serving.events.model:serve",
+    serves="unmask.serving.events:serve",
     commands={
         "prepare": "unmask.cli.events.pretrain:prepare",
         "pretrain": "unmask.cli.events.pretrain:pretrain",

@@ -12,7 +12,7 @@ MODALITY = Modality(
     load="unmask.modalities.images.uses.model:load",
     demo="unmask.modalities.images.uses.demo:run_demo",
     card="unmask.modalities.images.network.card:card",
-    serves="unmask.serving.images.model:serve",
+    serves="unmask.serving.images:serve",
     commands={
         "describe": "unmask.cli.images.reading:describe",
         "pretrain": "unmask.cli.images.pretrain:pretrain",

@@ -16,7 +16,7 @@ MODALITY = Modality(
     load="unmask.modalities.table.registration:load",
     demo="unmask.modalities.table.demo:run_demo",
     card="unmask.modalities.table.card:card",
-    serves="unmask.serving.table.model:serve",
+    serves="unmask.serving.table:serve",
     commands={
         "describe": "unmask.cli.table.reading:describe",
         "pretrain": "unmask.cli.table.pretrain:pretrain",

@@ -147,6 +147,27 @@ class Outcome:
         time, cause = struck.min(1), struck.argmin(1)
         return np.minimum(time, left), np.where(time <= left, cause + 1.0, 0.0)
 
+    def curves(self, x: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, times) share without an event, and (causes, rows, times) share with each, of rows of the design.
+
+        Events of all causes are taken in order of time: each strikes those whom none has struck before, so that the
+        shares add up to one at every time.
+        """
+        z = (x - self.center) / self.scale
+        steps = np.unique(np.concatenate([c.at for c in self.causes]))
+        risk = np.stack([np.exp(np.clip(z @ c.beta, -30, 30)) for c in self.causes])
+        jump = np.zeros((len(self.causes), len(steps)))
+        for k, c in enumerate(self.causes):
+            jump[k, np.searchsorted(steps, c.at)] = np.diff(np.r_[0.0, c.hazard])
+        hazard = risk[:, :, None] * jump[:, None, :]
+        total = hazard.sum(0)
+        left = np.concatenate([np.ones((len(x), 1)), np.exp(-np.cumsum(total, 1))], 1)
+        share = np.divide(hazard, total, out=np.zeros_like(hazard), where=total > 0)
+        incidence = np.cumsum(share * -np.diff(left), 2)
+        struck = np.concatenate([np.zeros((*incidence.shape[:2], 1)), incidence], 2)
+        place = np.searchsorted(steps, at, side="right")
+        return left[:, place], struck[:, :, place]
+
 
 def fit_outcome(
     x: np.ndarray,

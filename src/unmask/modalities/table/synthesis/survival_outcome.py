@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.imputation.training_range import beyond_range
+from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.schema.values import encode, widened
 from unmask.modalities.table.survival.hazards import MOST_LEVELS, BaselineHazard, Outcome, fit_outcome
+
+TIMES = 60
+"""Times at which a curve is given where none are asked for."""
 
 
 def outcome_design(model: FittedTable, columns: Sequence[np.ndarray]) -> np.ndarray:
@@ -100,3 +107,41 @@ def stored_outcome(model: FittedTable) -> Outcome | None:
         scale=model.extra["outcome.scale"],
         end=float(model.extra["outcome.end"][0]),
     )
+
+
+def survival(
+    model: FittedTable, frame: Frame, *, absent: Sequence[str], times: Sequence[float] | None, draws: int, seed: int
+) -> dict[str, Any]:
+    """The survival of rows given their covariates; a follow-up that they have is not read.
+
+    Args:
+        times: at which it is given; default evenly up to the last follow-up.
+        draws: of missing covariates, over which the curves are averaged.
+
+    Returns:
+        times, per row survival (the share who had no event by then) and incidence (cause -> the share who had it), the
+        last follow-up, and warnings of covariates beyond what the model was fitted on.
+    """
+    outcome = stored_outcome(model)
+    assert outcome is not None
+    schema = model.schema
+    columns = encode(widened(frame, schema, absent)[0], schema)
+    unseen = {schema.place(name) for name in (schema.duration, schema.event, schema.entry) if name is not None}
+    for place in unseen:
+        columns[place] = np.full(len(frame), np.nan)
+    warnings = beyond_range(schema, model.table.codings, columns, frame.row_name)
+    at = np.linspace(0, outcome.end, TIMES) if times is None else np.sort(np.asarray(times, np.float64))
+    if not any(np.isnan(x).any() for place, x in enumerate(columns) if place not in unseen):
+        draws = 1  # nothing that the curves depend on is drawn
+    alive: Any = 0.0
+    struck: Any = 0.0
+    for number in range(draws):
+        known = model.table.draw(columns, seed=seed + number)
+        one, each = outcome.curves(outcome_design(model, known), at)
+        alive, struck = alive + one / draws, struck + each / draws
+    names = list(schema.causes) or ["event"]
+    rows = [
+        {"survival": alive[row].tolist(), "incidence": {name: struck[k, row].tolist() for k, name in enumerate(names)}}
+        for row in range(len(frame))
+    ]
+    return {"warnings": warnings, "times": at.tolist(), "results": rows, "last": outcome.end}

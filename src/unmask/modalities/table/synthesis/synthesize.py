@@ -68,6 +68,7 @@ def synthesize(
     rare: str = "drop",
     extremes: str = "pool",
     ids: str = "none",
+    warn: bool = True,
 ) -> Synthetic:
     """Draw new rows.
 
@@ -80,6 +81,7 @@ def synthesize(
         rare, extremes: what only a few training rows have is kept back ("drop", "pool"), or not ("keep"); see
             `disclosure_control.guard_of`. Identifiers and free text are never drawn.
         ids: "new" gives identifier columns fresh values (S1, S2, ...).
+        warn: Python warns of what the result has under `warnings`, too.
 
     Raises:
         UserError: a condition on what is not there, or that no row can meet; rows or temperature out of range.
@@ -121,7 +123,7 @@ def synthesize(
     table = model.wrap(drawn)
     if ids == "new":
         table = _with_ids(model, table, list(drawn), rows)
-    for text in notes:
+    for text in notes if warn else ():
         warnings.warn(text, stacklevel=3)
     return Synthetic(table=table, columns=values, warnings=notes, left_out=guard.left_out, notes=guard.notes)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,7 @@ from unmask.modalities.table.imputation.complete import CompletedTable, complete
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import text_of
-from unmask.modalities.table.schema.values import encode, widened
-from unmask.modalities.table.survival.hazards import Outcome
-from unmask.modalities.table.synthesis.survival_outcome import outcome_design, stored_outcome
+from unmask.modalities.table.synthesis.survival_outcome import stored_outcome, survival
 from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import as_polars
 from unmask.serving.limits import Limits
@@ -223,10 +219,10 @@ def _synthesize(model: TableModel, limits: Limits) -> Verb:
         options = {name: value for name, value in body.items() if name != "rows"}
 
         def run() -> dict[str, Any]:
-            made = synthesize(model, body["rows"], **options)
-            return {"rows": rows_of(made.table), "notes": list(made.notes)}
+            made = synthesize(model, body["rows"], warn=False, **options)
+            return {"warnings": made.warnings, "rows": rows_of(made.table), "notes": list(made.notes)}
 
-        return alone(with_warnings(run), _slots(model, body["rows"]))
+        return alone(run, _slots(model, body["rows"]))
 
     return Verb(
         about="Draw new rows: every cell given those drawn before it, none copied from a real row.",
@@ -249,14 +245,8 @@ def _synthesize(model: TableModel, limits: Limits) -> Verb:
 def _survival(model: TableModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         frame = frame_of(body["rows"])
-        draws = body["draws"]
-
-        def run() -> dict[str, Any]:
-            return survival(
-                model, frame, absent=body["absent"], times=body["times"] or None, draws=draws, seed=body["seed"]
-            )
-
-        return alone(with_warnings(run), _slots(model, len(frame), draws))
+        how = {name: body[name] for name in ("absent", "draws", "seed")} | {"times": body["times"] or None}
+        return alone(lambda: survival(model, frame, **how), _slots(model, len(frame), body["draws"]))
 
     return Verb(
         about="The survival of new rows, and the share who had each event by a time, missing covariates drawn.",
@@ -302,23 +292,6 @@ def _tabular(verb: Verb, model: TableModel, limits: Limits, *, quantities: bool)
         ask=lambda body: {"rows": from_columns(body["table"]), "absent": [target(body)]},
         answer=answer,
     )
-
-
-_one_at_a_time = threading.Lock()
-"""Python's warnings are caught for the whole process."""
-
-
-def with_warnings(work: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """`work` with what it warns of under `warnings`."""
-
-    def run() -> dict[str, Any]:
-        with _one_at_a_time, warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            found = work()
-        messages: Sequence[str] = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]
-        return {"warnings": messages, **found}
-
-    return run
 
 
 CELL = Either((Nothing(), Flag(), Number(), Text()), "a text, a number, true, false or null")
@@ -387,71 +360,3 @@ def from_columns(table: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         lengths = ", ".join(f"{name}: {len(column)}" for name, column in list(table.items())[:5])
         raise UserError(f"columns of several lengths ({lengths})", hint="Give every column as many cells.")
     return [dict(zip(table, cells, strict=True)) for cells in zip(*table.values(), strict=True)]
-
-
-TIMES = 60
-"""Times at which a curve is given where none are asked for."""
-
-
-def survival(
-    model: TableModel, frame: Frame, *, absent: Sequence[str], times: Sequence[float] | None, draws: int, seed: int
-) -> dict[str, Any]:
-    """The survival of rows given their covariates; a follow-up that they have is not looked at.
-
-    Args:
-        times: when to look; default evenly up to the last follow-up.
-        draws: of missing covariates, over which the curves are averaged.
-
-    Returns:
-        times, and per row survival (the share who had no event by then) and incidence (cause -> the share who had it).
-    """
-    outcome = stored_outcome(model)
-    assert outcome is not None
-    schema = model.schema
-    columns = encode(widened(frame, schema, absent)[0], schema)
-    unseen = {schema.place(name) for name in (schema.duration, schema.event, schema.entry) if name is not None}
-    for place in unseen:
-        columns[place] = np.full(len(frame), np.nan)
-    at = np.linspace(0, outcome.end, TIMES) if times is None else np.sort(np.asarray(times, np.float64))
-    alive = np.zeros((len(frame), len(at)))
-    struck = np.zeros((len(outcome.causes), len(frame), len(at)))
-    if not any(np.isnan(x).any() for place, x in enumerate(columns) if place not in unseen):
-        draws = 1  # nothing that the curves depend on is drawn
-    for number in range(draws):
-        known = model.table.draw(columns, seed=seed + number)
-        one, each = curves(outcome, outcome_design(model, known), at)
-        alive += one / draws
-        struck += each / draws
-    names = list(schema.causes) or ["event"]
-    rows = [
-        {
-            "survival": alive[row].tolist(),
-            "incidence": {name: struck[k, row].tolist() for k, name in enumerate(names)},
-        }
-        for row in range(len(frame))
-    ]
-    return {"times": at.tolist(), "results": rows, "last": outcome.end}
-
-
-def curves(outcome: Outcome, x: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, times) share without an event, and (causes, rows, times) share with each, of rows of the design.
-
-    Events of all causes are taken in order of time: each strikes those whom none has struck before, so that the shares
-    add up to one at every time.
-    """
-    z = (x - outcome.center) / outcome.scale
-    steps = np.unique(np.concatenate([c.at for c in outcome.causes]))
-    risk = np.stack([np.exp(np.clip(z @ c.beta, -30, 30)) for c in outcome.causes])
-    jump = np.zeros((len(outcome.causes), len(steps)))
-    for k, c in enumerate(outcome.causes):
-        jump[k, np.searchsorted(steps, c.at)] = np.diff(np.r_[0.0, c.hazard])
-    hazard = risk[:, :, None] * jump[:, None, :]
-    total = hazard.sum(0)
-    left = np.exp(-np.cumsum(total, 1))
-    before = np.concatenate([np.ones((len(x), 1)), left], 1)[:, :-1]
-    share = np.divide(hazard, total, out=np.zeros_like(hazard), where=total > 0)
-    incidence = np.cumsum(share * (before - left), 2)
-    place = np.searchsorted(steps, at, side="right")
-    alive = np.concatenate([np.ones((len(x), 1)), left], 1)[:, place]
-    struck = np.concatenate([np.zeros((*incidence.shape[:2], 1)), incidence], 2)[:, :, place]
-    return alive, struck

@@ -1,1 +1,0 @@
-"""Pictures as they are served: hidden parts predicted back, vectors, classes."""

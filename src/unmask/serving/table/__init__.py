@@ -1,1 +1,0 @@
-"""Tables as they are served: rows as objects of JSON, completed, scored, drawn."""
