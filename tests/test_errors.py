@@ -17,7 +17,7 @@ import unmask
 from commands import run
 from unmask.cli.app import BY_KIND, OWN
 from unmask.cli.dispatch import command_of, readers_of
-from unmask.cli.images.reading import READING, TABLE
+from unmask.cli.images import READING, TABLE
 from unmask.errors import UserError, option, setting, with_flags
 from unmask.plugins import resolve
 from unmask.registry import modalities

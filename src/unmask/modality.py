@@ -29,7 +29,16 @@ class Model(Protocol):
         """The uses of its modality."""
 
 
-STANDARD = {name: f"unmask.cli.standard:{name}" for name in ("pretrain", "fill", "score", "embed", "evaluate")}
+def commands_of(module: str, *names: str) -> dict[str, str]:
+    """Commands by the names of their functions in a module.
+
+    >>> commands_of("birds.cli", "fill", "score")
+    {'fill': 'birds.cli:fill', 'score': 'birds.cli:score'}
+    """
+    return {name: f"{module}:{name}" for name in names}
+
+
+STANDARD = commands_of("unmask.cli.standard", "pretrain", "fill", "score", "embed", "evaluate")
 """Commands for a modality that needs no options of its own; `unmask.cli.standard` says what its model must have."""
 
 

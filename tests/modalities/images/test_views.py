@@ -137,7 +137,7 @@ def test_fill_and_embed_put_tiles_together(scenes):
 
 
 def test_how_files_are_read_is_said_on_the_command_line(scenes, tmp_path):
-    from unmask.cli.images.reading import reading
+    from unmask.cli.images import reading
 
     assert reading(["overlap=4", "nodata=-1", "planes=max"]) == {"overlap": 4, "nodata": -1.0, "planes": "max"}
     assert reading(["rescale=true"]) == {"rescale": True}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from unmask.modality import Case, Command, Modality
+from unmask.modality import Case, Command, Modality, commands_of
 
-_USES, _TASKS, _TOOLS = "unmask.cli.events.uses", "unmask.cli.events.tasks", "unmask.cli.events.tools"
+_TASKS = "unmask.cli.events.tasks"
 
 MODALITY = Modality(
     name="events",
@@ -13,14 +13,9 @@ MODALITY = Modality(
     demo="unmask.modalities.events.uses.demo:run_demo",
     card="unmask.modalities.events.uses.card:card",
     serves="unmask.serving.events:serve",
-    commands={
-        "prepare": "unmask.cli.events.pretrain:prepare",
-        "pretrain": "unmask.cli.events.pretrain:pretrain",
-        "fill": f"{_USES}:fill",
-        "score": f"{_USES}:score",
-        "embed": f"{_USES}:embed",
-        "evaluate": f"{_USES}:evaluate",
-        "ask": "unmask.cli.events.uses:ask",
+    commands=commands_of(_TASKS, "prepare", "pretrain", "predict")
+    | commands_of("unmask.cli.events.uses", "fill", "score", "embed", "evaluate", "ask")
+    | {
         "finetune": Command(
             cases={
                 "outcome": Case(run=f"{_TASKS}:finetune"),
@@ -28,7 +23,6 @@ MODALITY = Modality(
             },
             choose=f"{_TASKS}:finetuned",
         ),
-        "predict": f"{_TASKS}:predict",
     },
-    tools={"convert": f"{_TOOLS}:convert", "audit": f"{_TOOLS}:audit"},
+    tools=commands_of("unmask.cli.events.tools", "convert", "audit"),
 )

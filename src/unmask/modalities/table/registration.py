@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.modality import Modality
-
-_USES = "unmask.cli.table.uses"
+from unmask.modality import Modality, commands_of
 
 MODALITY = Modality(
     name="table",
@@ -17,18 +15,9 @@ MODALITY = Modality(
     demo="unmask.modalities.table.demo:run_demo",
     card="unmask.modalities.table.card:card",
     serves="unmask.serving.table:serve",
-    commands={
-        "describe": "unmask.cli.table.reading:describe",
-        "pretrain": "unmask.cli.table.pretrain:pretrain",
-        "fill": f"{_USES}:fill",
-        "impute": "unmask.cli.table.impute:impute",
-        "generate": "unmask.cli.table.uses:generate",
-        "synthesize": "unmask.cli.table.uses:synthesize",
-        "augment": "unmask.cli.table.uses:augment",
-        "score": f"{_USES}:score",
-        "embed": f"{_USES}:embed",
-        "evaluate": f"{_USES}:evaluate",
-    },
+    commands=commands_of("unmask.cli.table.reading", "describe", "pretrain")
+    | commands_of("unmask.cli.table.impute", "impute")
+    | commands_of("unmask.cli.table.uses", "fill", "generate", "synthesize", "augment", "score", "embed", "evaluate"),
 )
 
 

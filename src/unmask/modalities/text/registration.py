@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unmask.modality import Case, Command, Modality
+from unmask.modality import Case, Command, Modality, commands_of
 
 _USES, _TASKS, _EXPORT = "unmask.cli.text.uses", "unmask.cli.text.tasks", "unmask.cli.text.export:export"
 _COLUMNS = "text text2 label header"
@@ -14,14 +14,9 @@ MODALITY = Modality(
     demo="unmask.modalities.text.uses.demo:run_demo",
     card="unmask.modalities.text.network.card:card",
     serves="unmask.serving.text.model:serve",
-    commands={
-        "prepare": "unmask.cli.text.pretrain:prepare",
-        "pretrain": "unmask.cli.text.pretrain:pretrain",
-        "adapt": "unmask.cli.text.pretrain:adapt",
-        "fill": f"{_USES}:fill",
-        "generate": "unmask.cli.text.uses:generate",
-        "score": f"{_USES}:score",
-        "embed": f"{_USES}:embed",
+    commands=commands_of(_TASKS, "prepare", "pretrain", "adapt", "recommend")
+    | commands_of(_USES, "fill", "generate", "score", "embed", "zeroshot")
+    | {
         "evaluate": Command(
             cases={
                 "glue": Case(run=f"{_TASKS}:glue"),
@@ -50,7 +45,6 @@ MODALITY = Modality(
             },
             choose=f"{_TASKS}:predicted",
         ),
-        "zeroshot": "unmask.cli.text.uses:zeroshot",
         "export": Command(
             cases={
                 "hf": Case(run=_EXPORT, without="pooling quantize texts"),
@@ -60,7 +54,6 @@ MODALITY = Modality(
             },
             choose="unmask.cli.text.export:chosen",
         ),
-        "recommend": "unmask.cli.text.tasks:recommend",
         "surgery": "unmask.cli.text.export:surgery",
     },
 )

@@ -1,18 +1,181 @@
-"""fill, score, embed and evaluate for a model of images."""
+"""The commands of models of images: how pictures are read, pretraining, fine-tuning and the uses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from unmask.cli import options
-from unmask.cli.common import Result, check_most, scores, write_array
-from unmask.cli.images.reading import account, reading
-from unmask.errors import UserError
+from unmask.cli.common import Result, check_most, run_lines, scores, with_recipe, write_array
+from unmask.errors import UserError, suggest
 from unmask.evaluation.meanings import figure_lines
 from unmask.files import check_results
+from unmask.writing import write_json_lines
+
+READING = ("planes", "alpha", "nodata", "slice", "view", "overlap", "rescale")
+TABLE = ("pictures", "column", "label_column")
+"""Of a table of files and labels: the folder its paths are relative to, its columns."""
+
+
+def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False, size: bool = False) -> dict[str, Any]:
+    """How files are read, from --set: the keys of `READING`; of tables of files also those of `TABLE` (the labels where
+    they are read); `group` where pictures are split or counted; `image_size` where there is no model that says it.
+    """
+    from unmask.modalities.images.recipes import ImageSettings
+    from unmask.training.settings import apply_overrides, parse_set
+
+    given = dict(parse_set(pairs))
+    known = (*READING[:-1], "group", "image_size") if size else READING + (TABLE[:2] if table else ())
+    known += ("label_column", "group") if labelled else ()
+    for key in given:
+        if key not in known:
+            raise UserError(f"--set {key}=", hint=suggest(key, known))
+    columns = {key: str(given.pop(key)) for key in TABLE if key in given}
+    rescale = given.pop("rescale", "false")
+    if str(rescale) not in ("true", "false"):
+        raise UserError(f"rescale={rescale}", hint="Expected true or false.")
+    if given.get("view") == "crop":
+        raise UserError("view=crop", hint="Random crops are for training: say view=tile.")
+    # Sizes, and the view where it is not given, are the model's: anything stands for them here.
+    stand_in = {"image_size": 2**20} | ({"view": "tile"} if "overlap" in given else {})
+    checked = apply_overrides(ImageSettings(), stand_in | given)
+    found = columns | {{"image_size": "size"}.get(key, key): getattr(checked, key) for key in given}
+    return found | ({"rescale": True} if str(rescale) == "true" else {})
+
+
+def account(images: Any) -> tuple[dict[str, Any], list[str]]:
+    """What was made of the files, and how many pictures could not be read, and which (of files that are decoded as they
+    come once all were looked at); and the former in words."""
+    from unmask.modalities.images.reading.account import describe, told
+
+    found = describe(images)
+    names = [name for name, _ in images.skipped]
+    return {"data": found, "skipped": len(names), "skipped_names": names}, told(found)
+
+
+def describe(
+    data: list[str] = typer.Argument(..., help="A folder of pictures, files, .npy, .npz or .idx.gz."),
+    set_: list[str] = typer.Option(
+        [], "--set", help="How files are read: image_size, planes, alpha, nodata, slice, view, overlap, group."
+    ),
+) -> Result:
+    """Look at pictures before a run: classes, parts, sizes and what is cut of them, groups, copies, values."""
+    from unmask.modalities.images.network.features import PASSING
+    from unmask.modalities.images.reading.account import contents, told
+    from unmask.modalities.images.reading.account import describe as look
+    from unmask.modalities.images.reading.arrays import MixedSizes
+    from unmask.modalities.images.reading.sources import read_images
+
+    how = {"store": PASSING, **reading(set_, size=True)}
+    source = data[0] if len(data) == 1 else data
+    first = []
+    try:
+        images = read_images(source, **how)
+    except MixedSizes as mixed:
+        first = [f"{mixed.what}; what follows is of image_size={mixed.side}"]
+        images = read_images(source, **how, size=mixed.side)
+    found = look(images)
+    found["notes"] += contents(images)
+    found["classes"], found["sizes"] = images.classes, first
+    return Result(found, [*first, *told(found)])
+
+
+def pretrain(
+    flags: options.RunOptions,
+    data: list[str] = typer.Argument(
+        ..., help="A folder of pictures (class folders or flat), files, .npy, .npz, .idx.gz, .parquet or hf:NAME."
+    ),
+    out: str = typer.Option(..., help="Run folder."),
+    recipe: str = typer.Option(None, help="small (default), pixels, mae, simmim, lejepa, simclr or ijepa."),
+    strict: bool = typer.Option(False, "--strict", help="A picture that cannot be read is an error, not skipped."),
+    examples: options.Examples = False,
+    tracker: options.Trackers = [],
+) -> Result:
+    """Pretrain a masked image model on pictures."""
+    from unmask.modalities.images.recipes import DEFAULT, RECIPES, ImageSettings, with_overrides
+
+    given = flags.overrides(strict=strict or None, examples=examples or None)
+    settings = with_recipe(recipe or DEFAULT, RECIPES, ImageSettings(), with_overrides, given)
+    from unmask.modalities.images.uses.pretrain import pretrain as run
+
+    finished = run(data, out, settings=settings, resume=flags.resume, trackers=tracker)
+    r = finished.result
+    skipped = finished.data["skipped"]
+    notes = [f"skipped {skipped} pictures that cannot be read"] if skipped else []
+    if rank := finished.data.get("effective_rank"):
+        notes.append(f"embeddings of held-out pictures spread over {rank:.1f} directions")
+    rules = "".join(f"; {name} {loss:.4f}" for name, loss in finished.data.get("rules", {}).items())
+    lines = run_lines(
+        r,
+        out,
+        rate=f"{finished.images_per_second:,.0f} images/s",
+        held="held out: loss {loss:.4f}" + (" per hidden patch" if settings.target == "pixels" else "") + rules,
+        notes=notes,
+    )
+    return Result(finished.to_dict(), lines)
+
+
+def finetune(
+    flags: options.RunOptions,
+    task: str = typer.Argument(..., help="classify."),
+    model: str = typer.Argument(..., help="Model folder or hub name."),
+    data: str = typer.Argument(..., help="Class folders of pictures, or a table of files and labels."),
+    out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
+    validation: options.Validation = None,
+) -> Result:
+    """Fine-tune a model of images on labelled pictures."""
+    from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
+    from unmask.modalities.images.classify.scored_report import KEPT, scored_lines
+    from unmask.modalities.images.uses.finetune import finetune_classify
+
+    if task != "classify":
+        raise UserError(f"finetune {task}: not a task of images", hint="Known: classify.")
+    settings = with_overrides(ClassifierSettings(), flags.overrides())
+    done = finetune_classify(
+        model, data, out, validation=validation, settings=settings, checkpoints=True, resume=flags.resume
+    )
+    found: dict[str, Any] = {"seed": settings.train.seed, "folder": out} | done.figures
+    if found["stopped"] == "signal":
+        return Result(found)
+    lines = [f"{found['steps']} steps, {found['seconds']:.0f} s, {found['images_per_second']:,.0f} images/s"]
+    if "kept_by" in found:
+        value, label = found[f"validation_{found['kept_by']}"], KEPT[found["kept_by"]]
+        shown = f"{value:.1%}" if found["kept_by"] == "accuracy" else f"{value:.4g}"
+        lines += [f"validation {label} {shown} ({found['validation_pictures']} pictures)"]
+        judged = found["validation"]
+        if found["kept_by"] == "accuracy":
+            often, name = judged["most_frequent_accuracy"], judged["most_frequent"]
+            lines[-1] += f"; always {name!r} is right in {often:.1%}"
+            if judged["accuracy"] <= often:
+                lines.append("warning: no better than always naming the most frequent class")
+    if found["problem"] != "single" and "validation" in found:
+        lines += scored_lines(found["validation"])
+    lines += [f"model:  {out}", f"report: {done.folder / 'report.html'}"]
+    return Result({"report": f"{out}/report.html"} | found, lines)
+
+
+def predict(
+    use: options.Loading,
+    model: options.Tuned,
+    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array, or a table of files."),
+    out: str = typer.Option(..., help="Where the predictions go, .jsonl."),
+    set_: options.TableReadSettings = [],
+) -> Result:
+    """Label and probability (several labels, or a value) of each picture, one JSON object per line, in order."""
+
+    check_results([out], [data])
+    loaded = use.load(model)
+    if not hasattr(loaded, "classes"):
+        raise UserError(f"{model}: not a classifier", hint="Fine-tune it first: unmask finetune classify.")
+    images = loaded.read(data, labelled=False, **reading(set_, table=True))
+    count = write_json_lines(loaded.predicted(images), out)
+    described, lines = account(images)
+    found = {"out": out, "rows": count, "pictures": count, **described}
+    return Result(found, [*lines, f"{out}: {count} pictures"], loaded)
+
 
 DRAWN = 64
 """Pictures side by side in a .png of `fill`."""
