@@ -15,6 +15,7 @@ from unmask.errors import either, first_of, quoted
 from unmask.evaluation.charts import table
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
+from unmask.evaluation.resampling import group_numbers, in_words, percentile_interval
 
 SHOWN = 20
 """Classes that a table of confusions shows."""
@@ -47,7 +48,7 @@ def class_figures(
     k, predicted = len(names), probabilities.argmax(1)
     confusion = np.zeros((k, k), np.int64)
     np.add.at(confusion, (labels, predicted), 1)
-    each = np.arange(len(labels)) if groups is None else groups
+    each = group_numbers(groups, len(labels))
     out: dict[str, Any] = plain({"accuracy": bootstrap_mean((predicted == labels).astype(float), each, seed=seed)})
     often = int(np.bincount(labels, minlength=k).argmax())
     rows: list[dict[str, Any]] = []
@@ -121,7 +122,7 @@ def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = No
     kinds = (np.flatnonzero(positive), np.flatnonzero(~positive))
     if not len(kinds[0]) or not len(kinds[1]):
         return None
-    each = np.arange(len(score)) if groups is None else groups
+    each = group_numbers(groups, len(score))
     scores, placed = [score[kind] for kind in kinds], []
     for mine, others in (scores, scores[::-1]):
         ranked = np.sort(others)
@@ -151,7 +152,7 @@ def _f1(there: np.ndarray, said: np.ndarray, groups: np.ndarray | None, seed: in
     counts = np.array([(there & said).sum(), (said & ~there).sum(), (there & ~said).sum()])
     drawn = np.random.default_rng(seed).multinomial(int(counts.sum()), counts / counts.sum(), draws)
     each = 2 * drawn[:, 0] / np.maximum(2 * drawn[:, 0] + drawn[:, 1] + drawn[:, 2], 1)
-    return {"value": float(2 * counts[0] / bottom.sum()), "interval": np.quantile(each, [0.025, 0.975]).tolist()}
+    return {"value": float(2 * counts[0] / bottom.sum()), "interval": percentile_interval(each)}
 
 
 def _sums(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -161,7 +162,7 @@ def _sums(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def class_table(found: dict[str, Any]) -> Markup:
     """Scores of each class as a table for a report."""
     rows = [
-        [row["class"], row["n"], *(_told(row[name]) for name in ("precision", "recall", "f1", "auroc"))]
+        [row["class"], row["n"], *(in_words(row[name]) for name in ("precision", "recall", "f1", "auroc"))]
         for row in found["by_class"]
     ]
     return table(["class", "n", "precision", "recall", "F1", "AUROC"], rows)
@@ -198,19 +199,13 @@ def class_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"{'macro F1':22}{found['macro_f1']:.3f}")
     lines.append(f"{'class':22}{'n':>7}  {'precision':22}{'recall':22}{'F1':22}AUROC")
     for row in found["by_class"][:SHOWN]:
-        columns = "".join(f"{_told(row[name]):22}" for name in ("precision", "recall", "f1", "auroc"))
+        columns = "".join(f"{in_words(row[name]):22}" for name in ("precision", "recall", "f1", "auroc"))
         lines.append(f"{quoted(row['class'])[:21]:22}{row['n']:>7}  {columns}".rstrip())
     if len(found["by_class"]) > SHOWN:
         lines.append(
             f"... {len(found['by_class'])} classes in all; {either('--json gives', 'by_class holds')} every one"
         )
     return [*lines, legend(["accuracy", "macro_auroc", "precision", "recall", "f1", "auroc"])]
-
-
-def _told(figure: dict[str, Any] | None) -> str:
-    return (
-        "-" if figure is None else f"{figure['value']:.3f} [{figure['interval'][0]:.3f}, {figure['interval'][1]:.3f}]"
-    )
 
 
 SPELLINGS = frozenset({"NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "NULL", "null", "<NA>", "None"})

@@ -13,7 +13,9 @@ from unmask.errors import either, quoted
 from unmask.evaluation.charts import table
 from unmask.evaluation.classes import SHOWN, area, share
 from unmask.evaluation.meanings import legend
+from unmask.evaluation.resampling import Ranking, group_numbers, in_words, percentile_interval, resampled_counts
 
+SCORES, HOWS = ("auroc", "auprc", "f1"), ("macro", "micro")
 DRAWS = 500
 """Bootstrap resamples; each sorts nothing, but passes over all examples once for each label."""
 
@@ -46,138 +48,69 @@ def label_figures(
         `micro_auprc`, `micro_f1`: over all decisions at once; their bootstrap intervals under `intervals`, and the
         rule's under `rule` (F1: of always giving the labels that hold for some). What is not defined is None.
     """
-    truth, n = truth.astype(bool), len(truth)
-    each = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
-    k, given = len(names), probabilities >= threshold
-    rankings = [_Ranking(truth[:, c], probabilities[:, c]) for c in range(k)]
-    every = _Ranking(truth.ravel(), probabilities.ravel())
-    defined = [c for c in range(k) if 0 < truth[:, c].sum() < n]
-    ones = np.ones(n)
-    value = _scores(ones, truth, given, rankings, every, defined)
-    rng, number = np.random.default_rng(seed), int(each.max()) + 1
-    drawn = [
-        _scores(
-            np.bincount(rng.integers(number, size=number), minlength=number)[each].astype(float),
-            truth,
-            given,
-            rankings,
-            every,
-            defined,
-        )
-        for _ in range(DRAWS if number > 1 else 0)
-    ]
+    truth, given = truth.astype(bool), probabilities >= threshold
+    (n, k), each = truth.shape, group_numbers(groups, len(truth))
+    rankings = [Ranking(truth[:, c], probabilities[:, c]) for c in range(k)]
+    rankings.append(Ranking(truth.ravel(), probabilities.ravel()))
+    again = resampled_counts(int(each.max(initial=-1)) + 1, DRAWS, seed)
+    drawn = np.array([_scores(some[each].astype(float), truth, given, rankings) for some in again])
+    found = _scores(np.ones(n), truth, given, rankings)
+
+    def figure(name: str, c: int) -> dict[str, Any]:
+        """Of a label, or (behind these) the mean over labels and the score over decisions."""
+        value = found[SCORES.index(name), c]
+        interval = percentile_interval(drawn[:, SCORES.index(name), c]) if len(drawn) else None
+        return {"value": None if np.isnan(value) else float(value), "interval": interval or [None, None]}
+
     held = truth.mean(0)
     rows = []
     for c, name in enumerate(names):
-        there, guessed = truth[:, c], given[:, c]
+        there, guessed, defined = truth[:, c], given[:, c], 0 < held[c] < 1
+        always = float(2 * held[c] / (1 + held[c]))
         rows.append(
             {
                 "label": name,
                 "n": int(there.sum()),
                 "prevalence": float(held[c]),
                 "auroc": area(there, probabilities[:, c], groups),
-                "auprc": _figure(value, drawn, "auprc", c),
+                "auprc": figure("auprc", c) if defined else None,
                 "precision": share(there, guessed, groups),
                 "recall": share(guessed, there, groups),
-                "f1": _figure(value, drawn, "f1", c) if there.any() else None,
-                "rule": {"auroc": 0.5, "auprc": float(held[c]), "f1": _always(held[c])} if c in defined else None,
+                "f1": figure("f1", c) if there.any() else None,
+                "rule": {"auroc": 0.5, "auprc": float(held[c]), "f1": always} if defined else None,
             }
         )
-    means = ("macro_auroc", "macro_auprc", "macro_f1", "micro_auroc", "micro_auprc", "micro_f1")
-    constant = _scores(
-        ones,
-        truth,
-        np.broadcast_to(held > 0, given.shape),
-        [_Ranking(truth[:, c], np.zeros(n)) for c in range(k)],
-        _Ranking(truth.ravel(), np.tile(held, n)),
-        defined,
-    )
+    constant = [Ranking(truth[:, c], np.zeros(n)) for c in range(k)] + [Ranking(truth.ravel(), np.tile(held, n))]
+    rule = _scores(np.ones(n), truth, np.broadcast_to(held > 0, given.shape), constant)
+    means = {f"{how}_{name}": (i, k + j) for j, how in enumerate(HOWS) for i, name in enumerate(SCORES)}
     return {
         "n": n,
         "threshold": threshold,
         "by_label": rows,
-        **{name: value["mean"][name] for name in means},
-        "intervals": {name: _interval([d["mean"][name] for d in drawn]) for name in means},
-        "rule": {name: constant["mean"][name] for name in means},
+        **{name: figure(SCORES[i], c)["value"] for name, (i, c) in means.items()},
+        "intervals": {name: figure(SCORES[i], c)["interval"] for name, (i, c) in means.items()},
+        "rule": {name: None if np.isnan(rule[at]) else float(rule[at]) for name, at in means.items()},
     }
 
 
-def areas(truth: np.ndarray, score: np.ndarray) -> tuple[float, float] | None:
-    """(area under the ROC curve, average precision), ties counted as one step; None where all or none are true.
-
-    >>> areas(np.array([True, False, True, False]), np.array([0.9, 0.8, 0.7, 0.1]))
-    (0.75, 0.8333333333333333)
-    """
-    return _Ranking(truth, score).areas(np.ones(len(truth)))
-
-
-class _Ranking:
-    """Examples sorted by score once, so that their areas under any weights take one pass."""
-
-    def __init__(self, truth: np.ndarray, score: np.ndarray) -> None:
-        self.order = np.argsort(-score, kind="stable")
-        self.truth = truth[self.order]
-        ranked = score[self.order]
-        self.ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
-
-    def areas(self, weight: np.ndarray) -> tuple[float, float] | None:
-        w = weight[self.order]
-        right, said = np.cumsum(w * self.truth)[self.ends], np.cumsum(w)[self.ends]
-        positives, wrong = right[-1], said - right
-        if not positives or not wrong[-1]:
-            return None
-        gained = np.diff(right, prepend=0.0)
-        # A tie of positives and negatives counts half.
-        roc = (np.diff(wrong, prepend=0.0) * (right - gained / 2)).sum() / (positives * wrong[-1])
-        return float(roc), float((gained * right / np.maximum(said, 1e-12)).sum() / positives)
+def _scores(weight: np.ndarray, truth: np.ndarray, given: np.ndarray, rankings: Sequence[Ranking]) -> np.ndarray:
+    """(3, labels + 2) AUROC, average precision and F1 of weighted examples: of each label, the mean over labels, and
+    over all decisions at once; NaN where they are not defined."""
+    k = truth.shape[1]
+    out = np.full((3, k + 2), np.nan)
+    for c, ranking in enumerate(rankings[:k]):
+        out[:2, c] = ranking.areas(weight)
+    out[:2, k + 1] = rankings[k].areas(np.repeat(weight, k))
+    hit, either_way = weight @ (truth & given), weight @ given + weight @ truth
+    out[2, :k] = 2 * hit / np.maximum(either_way, 1e-12)
+    out[2, k + 1] = 2 * hit.sum() / max(either_way.sum(), 1e-12)
+    for row, counted in zip(out, (*~np.isnan(out[:2, :k]), either_way > 0), strict=True):
+        row[k] = row[:k][counted].mean() if counted.any() else np.nan
+    return out
 
 
-def _scores(
-    weight: np.ndarray,
-    truth: np.ndarray,
-    given: np.ndarray,
-    rankings: Sequence[_Ranking],
-    every: _Ranking,
-    defined: list[int],
-) -> dict[str, Any]:
-    """Scores of weighted examples: of each label by its number, and the means over `defined`."""
-    found = {c: a for c in defined if (a := rankings[c].areas(weight)) is not None}
-    hit, guessed, there = weight @ (truth & given), weight @ given, weight @ truth
-    f1 = {c: float(2 * hit[c] / max(guessed[c] + there[c], 1e-12)) for c in range(truth.shape[1])}
-    whole = every.areas(np.repeat(weight, truth.shape[1]))
-
-    def mean(values: list[float]) -> float | None:
-        return float(np.mean(values)) if values else None
-
-    return {
-        "auroc": {c: a[0] for c, a in found.items()},
-        "auprc": {c: a[1] for c, a in found.items()},
-        "f1": f1,
-        "mean": {
-            "macro_auroc": mean([a[0] for a in found.values()]),
-            "macro_auprc": mean([a[1] for a in found.values()]),
-            "macro_f1": mean([value for c, value in f1.items() if guessed[c] + there[c]]),
-            "micro_auroc": whole and whole[0],
-            "micro_auprc": whole and whole[1],
-            "micro_f1": float(2 * hit.sum() / max(guessed.sum() + there.sum(), 1e-12)),
-        },
-    }
-
-
-def _always(share: float) -> float:
-    """F1 of always giving a label of this share."""
-    return float(2 * share / (1 + share))
-
-
-def _figure(value: dict[str, Any], drawn: list[dict[str, Any]], name: str, c: int) -> dict[str, Any] | None:
-    if c not in value[name]:
-        return None
-    return {"value": value[name][c], "interval": _interval([d[name].get(c) for d in drawn])}
-
-
-def _interval(values: list[float | None]) -> list[float | None]:
-    known = [v for v in values if v is not None]
-    return [float(q) for q in np.quantile(known, [0.025, 0.975])] if known else [None, None]
+def _mean(found: dict[str, Any], key: str) -> str:
+    return in_words({"value": found[key], "interval": found["intervals"][key]})
 
 
 COLUMNS = ("auroc", "auprc", "precision", "recall", "f1")
@@ -191,7 +124,7 @@ def label_table(found: dict[str, Any]) -> Markup:
             row["label"],
             row["n"],
             f"{row['prevalence']:.1%}",
-            *(_told(row[name]) for name in COLUMNS),
+            *(in_words(row[name]) for name in COLUMNS),
             "-" if row["rule"] is None else f"{row['rule']['f1']:.3f}",
         ]
         for row in found["by_label"]
@@ -207,10 +140,10 @@ def means_table(found: dict[str, Any]) -> Markup:
     rows = [
         [
             f"{how} {title}",
-            _told({"value": found[f"{how}_{name}"], "interval": found["intervals"][f"{how}_{name}"]}),
-            _plain(found["rule"][f"{how}_{name}"]),
+            _mean(found, f"{how}_{name}"),
+            in_words({"value": found["rule"][f"{how}_{name}"]}),
         ]
-        for how in ("macro", "micro")
+        for how in HOWS
         for name, title in MEANS.items()
     ]
     return table(["mean", "model", "label's share"], rows)
@@ -219,31 +152,20 @@ def means_table(found: dict[str, Any]) -> Markup:
 def label_lines(found: dict[str, Any]) -> list[str]:
     """The figures in words, for a terminal."""
     lines = [f"{found['n']:,} pictures, {len(found['by_label'])} labels, given from {found['threshold']:g} on"]
-    for how in ("macro", "micro"):
+    for how in HOWS:
         for name, title in MEANS.items():
             key = f"{how}_{name}"
-            columns = _told({"value": found[key], "interval": found["intervals"][key]})
-            lines.append(f"{how + ' ' + title:22}{columns:24}by the labels' shares {_plain(found['rule'][key])}")
+            by_rule = in_words({"value": found["rule"][key]})
+            lines.append(f"{how + ' ' + title:22}{_mean(found, key):24}by the labels' shares {by_rule}")
     lines.append(
         f"{'label':22}{'n':>7} {'share':>6}  "
         + "".join(f"{t:22}" for t in ("AUROC", "AUPRC", "precision", "recall", "F1")).rstrip()
     )
     for row in found["by_label"][:SHOWN]:
-        columns = "".join(f"{_told(row[name]):22}" for name in COLUMNS)
+        columns = "".join(f"{in_words(row[name]):22}" for name in COLUMNS)
         lines.append(f"{quoted(row['label'])[:21]:22}{row['n']:>7} {row['prevalence']:>6.1%}  {columns}".rstrip())
     if len(found["by_label"]) > SHOWN:
         lines.append(
             f"... {len(found['by_label'])} labels in all; {either('--json gives', 'by_label holds')} every one"
         )
     return [*lines, legend(["auroc", "auprc", "precision", "recall", "f1"])]
-
-
-def _plain(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _told(figure: dict[str, Any] | None) -> str:
-    if figure is None or figure["value"] is None:
-        return "-"
-    low, high = figure["interval"]
-    return f"{figure['value']:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")

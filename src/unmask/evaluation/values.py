@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from unmask.evaluation.charts import scatter_chart, table
 from unmask.evaluation.meanings import legend
+from unmask.evaluation.resampling import group_numbers, in_words, percentile_interval, resampled_counts
 
 POINTS = 500
 """Pairs of true and predicted numbers that are kept for a picture."""
@@ -32,23 +33,19 @@ def value_figures(
         (true, predicted) pairs, evenly taken.
     """
     truth, predicted = truth.astype(np.float64), predicted.astype(np.float64)
-    each = np.arange(len(truth)) if groups is None else np.unique(groups, return_inverse=True)[1].ravel()
+    each = group_numbers(groups, len(truth))
     centre = truth.mean() if len(truth) else 0.0  # so that squares of large numbers keep their digits
     y, error = truth - centre, predicted - truth
     terms = np.stack([np.ones_like(y), y, y**2, np.abs(error), error**2])
     sums = np.stack([np.bincount(each, weights=t) for t in terms])
     value = _of_sums(sums.sum(1))
-    rng, number = np.random.default_rng(seed), sums.shape[1]
-    drawn = [
-        _of_sums(sums @ np.bincount(rng.integers(number, size=number), minlength=number))
-        for _ in range(DRAWS if number > 1 else 0)
-    ]
+    drawn = [_of_sums(sums @ some) for some in resampled_counts(sums.shape[1], DRAWS, seed)]
     off = mean - truth
     rule = _of_sums(np.stack([np.ones_like(y), y, y**2, np.abs(off), off**2]).sum(1))
     kept = np.unique(np.linspace(0, len(truth) - 1, min(POINTS, len(truth))).astype(int))
     return {
         **value,
-        "intervals": {name: _interval([d[name] for d in drawn]) for name in value},
+        "intervals": {name: percentile_interval([d[name] for d in drawn]) or [None, None] for name in value},
         "mean_rule": {"value": mean, **rule},
         "n": len(truth),
         "points": [[float(truth[i]), float(predicted[i])] for i in kept],
@@ -66,11 +63,6 @@ def _of_sums(sums: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def _interval(values: list[float | None]) -> list[float | None]:
-    known = [v for v in values if v is not None]
-    return [float(q) for q in np.quantile(known, [0.025, 0.975])] if known else [None, None]
-
-
 TITLES = {"r2": "R2", "mae": "MAE", "rmse": "RMSE"}
 
 
@@ -78,19 +70,15 @@ def value_lines(found: dict[str, Any]) -> list[str]:
     """The figures in words, for a terminal."""
     rule = found["mean_rule"]
     lines = [f"{found['n']:,} pictures; the rule always says {rule['value']:.4g}, the training part's mean"]
-    lines += [
-        f"{title:8}{_told(found[name], found['intervals'][name]):32}the rule {_told(rule[name], [None, None])}"
-        for name, title in TITLES.items()
-    ]
+    for name, title in TITLES.items():
+        own, other = _cells(found, name)
+        lines.append(f"{title:8}{own:32}the rule {other}")
     return [*lines, legend(TITLES)]
 
 
 def value_table(found: dict[str, Any]) -> Markup:
     """The figures as a table for a report."""
-    rows = [
-        [title, _told(found[name], found["intervals"][name]), _told(found["mean_rule"][name], [None, None])]
-        for name, title in TITLES.items()
-    ]
+    rows = [[title, *_cells(found, name)] for name, title in TITLES.items()]
     return table(["figure", "model", "always the training part's mean"], rows)
 
 
@@ -100,8 +88,7 @@ def value_chart(found: dict[str, Any], name: str) -> Markup:
     return scatter_chart(points, f"Predicted {name} against true", f"true {name}", f"predicted {name}", diagonal=True)
 
 
-def _told(value: float | None, interval: list[float | None]) -> str:
-    if value is None:
-        return "-"
-    low, high = interval
-    return f"{value:.4g}" + ("" if low is None else f" [{low:.4g}, {high:.4g}]")
+def _cells(found: dict[str, Any], name: str) -> tuple[str, str]:
+    """A figure of the model, and of the rule."""
+    own = {"value": found[name], "interval": found["intervals"][name]}
+    return in_words(own, ".4g"), in_words({"value": found["mean_rule"][name]}, ".4g")

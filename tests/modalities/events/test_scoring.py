@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unmask.modalities.events.outcome import scoring
+from unmask.evaluation import resampling
+from unmask.evaluation.resampling import areas, resampled
 from unmask.modalities.events.outcome.clinical import calibration_points, thresholds
 from unmask.modalities.events.outcome.scoring import (
-    auroc,
     calibration,
     calibration_error,
     calibration_line,
     figures,
-    resampled,
 )
 
 PATIENTS, POINTS = 200, 50
@@ -31,11 +30,11 @@ def coverage(simulations: int, clustered: bool, draws: int = 200) -> float:
     """Share of the simulations whose 95 % interval holds the true AUROC (that of ten thousand patients)."""
     rng = np.random.default_rng(5)
     label = (rng.random(400_000) < 0.3).astype(np.int64)
-    truth = auroc(label, label + rng.normal(size=400_000) * np.sqrt(1.04))[0]
+    truth = areas(label, label + rng.normal(size=400_000) * np.sqrt(1.04))[0, 0]
     inside = 0
     for _ in range(simulations):
         y, p, who = simulated(rng)
-        drawn = auroc(y, p, resampled(who if clustered else np.arange(len(y)), draws, 0))
+        drawn = areas(y, p, resampled(who if clustered else np.arange(len(y)), draws, 0))[0]
         low, high = np.quantile(drawn, [0.025, 0.975])
         inside += low <= truth <= high
     return inside / simulations
@@ -63,13 +62,13 @@ def test_one_point_each_is_the_usual_bootstrap_and_one_patient_has_no_interval()
 
 
 def test_auroc_is_that_of_scikit_learn_with_ties_and_weights(rng: np.random.Generator):
-    from sklearn.metrics import roc_auc_score
+    from sklearn.metrics import average_precision_score, roc_auc_score
 
     y, p = rng.integers(0, 2, 200), rng.integers(0, 9, 200) / 9
     weights = rng.integers(0, 4, (3, 200))
-    expected = [roc_auc_score(y, p, sample_weight=w) for w in weights]
-    np.testing.assert_allclose(auroc(y, p, weights), expected, atol=1e-12)
-    assert np.isnan(auroc(np.ones(5), np.arange(5.0))[0])
+    expected = [[f(y, p, sample_weight=w) for w in weights] for f in (roc_auc_score, average_precision_score)]
+    np.testing.assert_allclose(areas(y, p, weights), expected, atol=1e-12)
+    assert np.isnan(areas(np.ones(5), np.arange(5.0))).all()
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 0.5)])
@@ -88,7 +87,7 @@ def test_intervals_do_not_depend_on_how_many_draws_are_held(monkeypatch: pytest.
     rng = np.random.default_rng(0)
     who, y, p = rng.integers(0, 50, 300), rng.integers(0, 2, 300), rng.random(300)
     one = figures(y, p, who, draws=40), thresholds(y, p, who, draws=40), resampled(who, 40, 3).tolist()
-    monkeypatch.setattr(scoring, "CELLS", 170)  # three draws of 50 patients
+    monkeypatch.setattr(resampling, "CELLS", 170)  # three draws of 50 patients
     assert (figures(y, p, who, draws=40), thresholds(y, p, who, draws=40), resampled(who, 40, 3).tolist()) == one
     assert resampled(who, 40, 3).shape == (40, 300)
 

@@ -12,8 +12,9 @@ import polars as pl
 from markupsafe import Markup
 
 from unmask.evaluation.charts import line_chart, table
+from unmask.evaluation.resampling import Ranking, percentile_interval, redrawn
 from unmask.evaluation.survival import kaplan_meier, step_values
-from unmask.modalities.events.outcome.scoring import bins_of, calibration_line, redrawn
+from unmask.modalities.events.outcome.scoring import bins_of, calibration_line
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, STATIC, Labels
 
@@ -79,11 +80,9 @@ def when_predicted(histories: Histories, points: Labels) -> str:
 
 def roc(y: np.ndarray, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """False and true positive rates at every threshold, from (0, 0) to (1, 1)."""
-    order = np.argsort(-p, kind="stable")
-    last = np.r_[np.diff(p[order]) != 0, True]
-    true, false = np.cumsum(y[order]), np.cumsum(1 - y[order])
-    rates = [np.r_[0, c[last] / max(c[-1], 1)] for c in (false, true)]
-    return rates[0], rates[1]
+    ranking = Ranking(y, p)
+    true, false = (np.cumsum(x)[ranking.ends] for x in (ranking.truth, 1 - ranking.truth))
+    return np.r_[0, false / max(false[-1], 1)], np.r_[0, true / max(true[-1], 1)]
 
 
 def roc_chart(y: np.ndarray, predicted: dict[str, np.ndarray]) -> Markup:
@@ -196,9 +195,8 @@ def thresholds(
             tops, bottoms = (np.bincount(number, part) for part in (top, bottom))
             value = float(_ratio(tops.sum(), bottoms.sum()))
             drawn = np.concatenate([_ratio(some @ tops, some @ bottoms) for some in times])
-            drawn = drawn[np.isfinite(drawn)]
             row[name] = None if not np.isfinite(value) else value
-            row[f"{name}_interval"] = np.quantile(drawn, [0.025, 0.975]).tolist() if len(drawn) else None
+            row[f"{name}_interval"] = percentile_interval(drawn)
         out.append(row)
     return out
 

@@ -5,11 +5,12 @@ Points of one patient share the patient, so every interval resamples patients, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from unmask.evaluation.resampling import areas, percentile_interval, redrawn
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.events.outcome.number import COVERED, RULES
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent, rounded_up
@@ -35,8 +36,6 @@ FIGURES = {
 }
 """Figures in the order of reports -> what these call them."""
 Rule = Callable[[np.ndarray, np.ndarray], float]
-CELLS = 2_000_000
-"""Numbers (draws x points) held at once."""
 
 
 def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
@@ -111,67 +110,25 @@ def figures(
     makes of it where predictions are right; intercept (0 is right: predictions neither too low nor too high on the
     whole) and slope (1 is right; below 1: too extreme) of the logistic regression of the outcome on the log-odds.
     """
-    from sklearn.metrics import average_precision_score, brier_score_loss
-
     who = np.arange(len(y)) if patients is None else np.asarray(patients)
     out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who)), "positives": int(y.sum())}
     if len(np.unique(y)) < 2:
         return out
     rules: dict[str, Rule] = {
-        "auprc": average_precision_score,
-        "brier": brier_score_loss,
+        "brier": lambda y, p: float(np.mean((y - p) ** 2)),
         "slope": lambda y, p: calibration_line(y, p)[1],
         "intercept": lambda y, p: calibration_line(y, p)[0],
     }
     found = _estimated(rules, y, p, who, draws, seed)
     found["ece"], floor, ends = calibration_error(y, p, who, draws=draws, seed=seed)
-    if len(np.unique(who)) > 1:
+    found["auroc"], found["auprc"] = areas(y, p)[:, 0].tolist()
+    if out["patients"] > 1:
         found["ece_floor"], found["intervals"]["ece"] = floor, ends
-    again, number = redrawn(who, draws, seed)
-    drawn = np.concatenate([auroc(y, p, weights, number) for weights in again])
-    drawn = drawn[np.isfinite(drawn)]
-    if len(np.unique(who)) > 1 and len(drawn):
-        found["intervals"]["auroc"] = np.quantile(drawn, [0.025, 0.975]).tolist()
-    return out | {"auroc": float(auroc(y, p)[0])} | found
-
-
-def resampled(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """(draws, points) how often each point stands in a resample of as many patients as there are, with replacement."""
-    again, number = redrawn(patients, draws, seed)
-    return np.concatenate(list(again))[:, number]
-
-
-def redrawn(patients: np.ndarray, draws: int, seed: int) -> tuple[Iterator[np.ndarray], np.ndarray]:
-    """Some draws at a time, (some, patients) how often each patient stands in a resample of as many, with replacement;
-    and (points,) the patient of each point."""
-    names, number = np.unique(patients, return_inverse=True)
-    rng, count = np.random.default_rng(seed), len(names)
-    step = max(1, CELLS // count)
-    share = np.full(count, 1 / count)
-    sizes = (min(step, draws - start) for start in range(0, draws, step))
-    return (rng.multinomial(count, share, size=size).astype(np.int32) for size in sizes), number.reshape(-1)
-
-
-def auroc(
-    y: np.ndarray, p: np.ndarray, weights: np.ndarray | None = None, patients: np.ndarray | None = None
-) -> np.ndarray:
-    """(draws,) area under the ROC curve, ties counting half, for each row of weights; NaN where one class has none.
-    Weights are (draws, points), by default one draw of ones; with `patients`, the patient of each point, (draws,
-    patients)."""
-    weights = np.ones((1, len(y)), np.int32) if weights is None else weights
-    whose = np.arange(len(y)) if patients is None else patients
-    order = np.argsort(p, kind="stable")
-    y = np.asarray(y)[order]
-    start = np.flatnonzero(np.r_[True, np.diff(np.asarray(p)[order]) > 0])
-    out = np.full(len(weights), np.nan)
-    step = max(1, CELLS // max(len(y), 1))
-    for k in range(0, len(weights), step):
-        w = weights[k : k + step][:, whose[order]].astype(np.float64)
-        yes, no = (np.add.reduceat(w * part, start, axis=1) for part in (y, 1 - y))
-        pairs = yes.sum(1) * no.sum(1)
-        won = (yes * (no.cumsum(1) - no / 2)).sum(1)
-        out[k : k + step] = np.where(pairs > 0, won / np.maximum(pairs, 1), np.nan)
-    return out
+        again, number = redrawn(who, draws, seed)
+        drawn = np.concatenate([areas(y, p, weights, number) for weights in again], 1)
+        ranked = {name: percentile_interval(values) for name, values in zip(("auroc", "auprc"), drawn, strict=True)}
+        found["intervals"] |= {name: interval for name, interval in ranked.items() if interval}
+    return out | found
 
 
 def _estimated(
@@ -190,8 +147,8 @@ def _estimated(
         value = float(rule(y, p))
         if np.isfinite(value):
             out[name] = value
-            if np.isfinite(drawn[name]).any():
-                out["intervals"][name] = np.nanquantile(drawn[name], [0.025, 0.975]).tolist()
+            if interval := percentile_interval(drawn[name]):
+                out["intervals"][name] = interval
     return out
 
 
@@ -225,10 +182,8 @@ def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
 
 
 def _macro_auroc(y: np.ndarray, p: np.ndarray) -> float:
-    from sklearn.metrics import roc_auc_score
-
-    both = [k for k in range(p.shape[1]) if 0 < (y == k).sum() < len(y)]
-    return float(np.mean([roc_auc_score(y == k, p[:, k]) for k in both])) if both else float("nan")
+    found = np.array([areas(y == k, p[:, k])[0, 0] for k in range(p.shape[1])])
+    return float("nan") if np.isnan(found).all() else float(np.nanmean(found))
 
 
 def bins_of(p: np.ndarray, bins: int = 10) -> list[np.ndarray]:

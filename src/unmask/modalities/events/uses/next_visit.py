@@ -18,8 +18,8 @@ import numpy as np
 from unmask.errors import UserError, setting
 from unmask.evaluation.charts import number, table
 from unmask.evaluation.report import Report
+from unmask.evaluation.resampling import areas, percentile_interval, resampled
 from unmask.modalities.events.outcome.clinical import descriptions, named
-from unmask.modalities.events.outcome.scoring import auroc, resampled
 from unmask.modalities.events.outcome.targets import MultiLabel
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.records.histories import Histories, own_events, visits_of
@@ -34,7 +34,6 @@ from unmask.training.settings import refuse_unread
 from unmask.writing import final_place, writes_model
 
 RANKS = (5, 10)
-MOST_PAIRS = 100_000
 CODES = 15
 """Codes shown one by one."""
 PARTS = ("all", "onsets", "repeats")
@@ -199,22 +198,16 @@ def baselines(visits: NextVisits, train: np.ndarray, test: np.ndarray) -> dict[s
 def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray, *, draws: int = 200, seed: int = 0) -> dict[str, Any]:
     """AUROC and AUPRC over all (patient, code) pairs, and recall among the k likeliest codes: all, onsets, repeats.
 
-    Under `intervals` each figure's 95 % interval, resampling patients with all of their pairs; that of AUPRC is left
-    out above `MOST_PAIRS` pairs.
+    Under `intervals` each figure's 95 % interval, resampling patients with all of their pairs.
     """
-    from sklearn.metrics import average_precision_score
-
     out: dict[str, Any] = {"n": len(came)}
     times = resampled(np.arange(len(came)), draws, seed) if len(came) > 1 else np.zeros((0, len(came)), np.int32)
     for part, counted in zip(PARTS, (np.ones_like(before, bool), before == 0, before == 1), strict=True):
         y, q, who = came[counted], p[counted], np.nonzero(counted)[0]
         found: dict[str, Any] = {"pairs": len(y), "positives": int(y.sum()), "intervals": {}}
         if 0 < y.sum() < len(y):
-            found |= {"auroc": float(auroc(y, q)[0]), "auprc": float(average_precision_score(y, q))}
-            drawn = {"auroc": auroc(y, q, times, who)}
-            if len(y) <= MOST_PAIRS:
-                some = [w[who] for w in times if (w[who] * y).any()]
-                drawn["auprc"] = np.array([average_precision_score(y, q, sample_weight=w) for w in some])
+            drawn = dict(zip(("auroc", "auprc"), areas(y, q, times, who), strict=True))
+            found |= dict(zip(drawn, areas(y, q)[:, 0].tolist(), strict=True))
             among = np.where(counted, p, -1.0)
             order = np.argsort(-among, axis=1, kind="stable")
             each = (came * counted).sum(1)
@@ -224,9 +217,8 @@ def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray, *, draws: int =
                 positives = times @ each
                 drawn[f"recall_at_{k}"] = (times @ top)[positives > 0] / positives[positives > 0]
             for name, values in drawn.items():
-                values = values[np.isfinite(values)]
-                if len(values):
-                    found["intervals"][name] = np.quantile(values, [0.025, 0.975]).tolist()
+                if interval := percentile_interval(values):
+                    found["intervals"][name] = interval
         out[part] = found
     return out
 
@@ -244,9 +236,9 @@ def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarra
             "onsets": int((y * (before[:, i] == 0)).sum()),
         }
         if 0 < y.sum() < len(y):
-            drawn = auroc(y, q, times)
-            row |= {"with": float(q[y == 1].mean()), "without": float(q[y == 0].mean()), "auroc": float(auroc(y, q)[0])}
-            row["intervals"] = {"auroc": np.nanquantile(drawn, [0.025, 0.975]).tolist()}
+            row |= {"with": float(q[y == 1].mean()), "without": float(q[y == 0].mean())}
+            row |= {"auroc": float(areas(y, q)[0, 0])}
+            row["intervals"] = {"auroc": percentile_interval(areas(y, q, times)[0])}
             out.append(row)
     return out
 

@@ -15,8 +15,9 @@ from unmask.errors import quoted
 from unmask.evaluation.charts import line_chart, scatter_chart, table
 from unmask.evaluation.charts import number as amount
 from unmask.evaluation.report import Report
+from unmask.evaluation.resampling import redrawn
 from unmask.modalities.events.outcome import clinical
-from unmask.modalities.events.outcome.scoring import FIGURES, redrawn, scored
+from unmask.modalities.events.outcome.scoring import FIGURES, scored
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, STATIC, Labels

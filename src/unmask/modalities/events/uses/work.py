@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, setting
+from unmask.evaluation.resampling import areas
 from unmask.modalities.events.outcome.candidates import FEWEST, Candidates
 from unmask.modalities.events.outcome.features import gather, last_values, usual
 from unmask.modalities.events.outcome.number import nearest
 from unmask.modalities.events.outcome.outcome import OutcomeHead, fit_head, folds
-from unmask.modalities.events.outcome.scoring import auroc, scored
+from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent
 from unmask.modalities.events.outcome.tune import Tuned
 from unmask.modalities.events.recipes import OutcomeSettings
@@ -252,7 +253,7 @@ def _gain(target: Target, y: np.ndarray, whole: np.ndarray, fewer: np.ndarray, g
     out: dict[str, Any] = {"log_likelihood": float(gain.mean()), "intervals": {}}
     out["intervals"]["log_likelihood"] = np.quantile(drawn, [0.025, 0.975]).tolist()
     if isinstance(target, Binary):
-        gap = auroc(y[:, 0], whole[:, 0], times) - auroc(y[:, 0], fewer[:, 0], times)
-        out["auroc"] = float(auroc(y[:, 0], whole[:, 0])[0] - auroc(y[:, 0], fewer[:, 0])[0])
+        gap = (areas(y[:, 0], whole[:, 0], times) - areas(y[:, 0], fewer[:, 0], times))[0]
+        out["auroc"] = float((areas(y[:, 0], whole[:, 0]) - areas(y[:, 0], fewer[:, 0]))[0, 0])
         out["intervals"]["auroc"] = np.nanquantile(gap, [0.025, 0.975]).tolist()
     return out

@@ -178,11 +178,11 @@ class SeveralLabels:
         ]
 
     def watched(self, truth: np.ndarray, answers: np.ndarray) -> tuple[str, float, float]:
-        from unmask.evaluation.labels import areas
+        from unmask.evaluation.resampling import areas
 
-        found = [a[1] for k in range(truth.shape[1]) if (a := areas(truth[:, k] > 0, answers[:, k])) is not None]
-        if found:
-            return "macro_auprc", float(np.mean(found)), float(np.mean(found))
+        found = np.array([areas(truth[:, k] > 0, answers[:, k])[1, 0] for k in range(truth.shape[1])])
+        if not np.isnan(found).all():
+            return "macro_auprc", float(np.nanmean(found)), float(np.nanmean(found))
         p = np.clip(answers, 1e-7, 1 - 1e-7)
         loss = float(-np.where(truth > 0, np.log(p), np.log1p(-p)).mean())
         return "loss", loss, -loss

@@ -19,6 +19,7 @@ from unmask.evaluation.classes import SHOWN, class_figures, class_lines, class_t
 from unmask.evaluation.labels import label_figures, label_lines
 from unmask.evaluation.meanings import good
 from unmask.evaluation.report import Report, training_curves
+from unmask.evaluation.resampling import in_words
 from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.compare import rule
 from unmask.modalities.text.tasks.data import Item
@@ -259,7 +260,5 @@ def lines(found: dict[str, Any]) -> list[str]:
     for name in ("auroc", "auprc", "sensitivity", "specificity"):
         figure = found.get(name)
         if figure is not None and figure["value"] is not None:
-            low, high = figure["interval"]
-            span = "" if low is None else f" [{low:.3f}, {high:.3f}]"
-            out.append(f"{name + ' of ' + repr(found['positive']):32}{figure['value']:.3f}{span}")
+            out.append(f"{name + ' of ' + repr(found['positive']):32}{in_words(figure)}")
     return out

@@ -1,0 +1,99 @@
+"""Resamples of independent groups, such as patients, the intervals they give, and areas under curves of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+CELLS = 2_000_000
+"""Numbers (draws x examples) held at once."""
+
+
+def group_numbers(groups: np.ndarray | None, count: int) -> np.ndarray:
+    """(examples,) the number of each one's group, from 0; each its own where there are none."""
+    return np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+
+
+def resampled_counts(number: int, draws: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each of some groups stands in each resample of as many, with replacement; no draws of one group."""
+    rng = np.random.default_rng(seed)
+    for _ in range(draws if number > 1 else 0):
+        yield np.bincount(rng.integers(number, size=number), minlength=number)
+
+
+def redrawn(patients: np.ndarray, draws: int, seed: int) -> tuple[Iterator[np.ndarray], np.ndarray]:
+    """Some draws at a time, (some, patients) how often each patient stands in a resample of as many, with replacement;
+    and (points,) the patient of each point."""
+    number = group_numbers(patients, len(patients))
+    rng, count = np.random.default_rng(seed), int(number.max(initial=-1)) + 1
+    step = max(1, CELLS // count)
+    sizes = (min(step, draws - start) for start in range(0, draws, step))
+    return (rng.multinomial(count, np.full(count, 1 / count), size=size).astype(np.int32) for size in sizes), number
+
+
+def resampled(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    """(draws, points) how often each point stands in a resample of as many patients as there are, with replacement."""
+    again, number = redrawn(patients, draws, seed)
+    return np.concatenate(list(again))[:, number]
+
+
+def percentile_interval(drawn: ArrayLike) -> list[float] | None:
+    """The middle 95 % of what resamples gave, without what is not finite or None; None of nothing."""
+    values = np.asarray(drawn, np.float64)
+    values = values[np.isfinite(values)]
+    return np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None
+
+
+def in_words(figure: dict[str, Any] | None, digits: str = ".3f") -> str:
+    """A value with its interval in brackets, where it has one; a dash of none.
+
+    >>> in_words({"value": 0.5, "interval": [0.4, 0.6]}), in_words({"value": 0.5, "interval": None}), in_words(None)
+    ('0.500 [0.400, 0.600]', '0.500', '-')
+    """
+    if figure is None or figure["value"] is None:
+        return "-"
+    low, high = figure.get("interval") or (None, None)
+    return f"{figure['value']:{digits}}" + ("" if low is None else f" [{low:{digits}}, {high:{digits}}]")
+
+
+class Ranking:
+    """Examples sorted by score once, so that their areas under any weights take one pass."""
+
+    def __init__(self, truth: np.ndarray, score: np.ndarray) -> None:
+        self.order = np.argsort(-score, kind="stable")
+        self.truth = truth[self.order]
+        ranked = score[self.order]
+        self.ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
+
+    def areas(self, weight: np.ndarray) -> np.ndarray:
+        """(2, ...) area under the ROC curve, ties counting half, and average precision, ties one step, of weights (...,
+        examples); NaN where all or none are true."""
+        w = weight.take(self.order, -1).astype(np.float64)
+        right, given = (np.cumsum(x, -1).take(self.ends, -1) for x in (w * self.truth, w))
+        wrong, gained = given - right, np.diff(right, prepend=0.0)
+        positives, negatives = right[..., -1], wrong[..., -1]
+        roc = (np.diff(wrong, prepend=0.0) * (right - gained / 2)).sum(-1) / np.maximum(positives * negatives, 1e-12)
+        precision = (gained * right / np.maximum(given, 1e-12)).sum(-1) / np.maximum(positives, 1e-12)
+        return np.where((positives > 0) & (negatives > 0), [roc, precision], np.nan)
+
+
+def areas(
+    y: np.ndarray, p: np.ndarray, weights: np.ndarray | None = None, patients: np.ndarray | None = None
+) -> np.ndarray:
+    """(2, draws) area under the ROC curve and average precision for each row of weights, see `Ranking`.
+
+    Args:
+        weights: (draws, points), by default one draw of ones; with `patients`, the patient of each point, (draws,
+            patients).
+
+    >>> areas(np.array([1, 0, 1, 0]), np.array([0.9, 0.8, 0.7, 0.1]))[:, 0].tolist()
+    [0.75, 0.8333333333333333]
+    """
+    weights = np.ones((1, len(y)), np.int32) if weights is None else weights
+    ranking, step = Ranking(y, p), max(1, CELLS // max(len(y), 1))
+    parts = (weights[k : k + step] for k in range(0, len(weights), step))
+    found = [ranking.areas(part if patients is None else part[:, patients]) for part in parts]
+    return np.concatenate(found, 1) if found else np.zeros((2, 0))
