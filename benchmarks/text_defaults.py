@@ -130,16 +130,17 @@ def cell(arguments: argparse.Namespace) -> dict:
 def ours(arguments, train, test, began):
     import tempfile
 
-    from unmask.modalities.text.tasks.finetune import finetune, opened, predict_items
+    from unmask.modalities.text.tasks.finetune import finetune, predict_items
+    from unmask.modalities.text.tasks.model import load
 
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "m"
         task = SETS[arguments.set]
         found = finetune(task, arguments.model, train, out=out, seed=arguments.seed, say=print)
         spent = time.process_time() - began
-        folder, work = opened(out, device="auto", precision="auto")
-        predictions = predict_items(folder, work, test)
-    return predictions, work, spent, {"kept": found["kept"], "comparison": found["comparison"]}
+        folder = load(out)
+        predictions = predict_items(folder, test)
+    return predictions, folder.task, spent, {"kept": found["kept"], "comparison": found["comparison"]}
 
 
 def baseline(arguments, train, test):

@@ -88,7 +88,6 @@ def test_nan_is_not_skipped_in_silence():
         ({"groups": [0]}, "differ in length"),
         ({"weights": [1, -1]}, "negative"),
         ({"draws": 0}, "draws"),
-        ({"confidence": 95}, "confidence"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from unmask.evaluation.resampling import percentile_interval
+
 _CHUNK = 4_000_000  # indices drawn at once: 32 MB, whatever the number of documents
 
 
@@ -44,12 +46,7 @@ class Estimate:
         >>> Estimate(1.0, float("nan"), float("nan"), 2).to_dict()
         {'value': 1.0, 'low': None, 'high': None, 'n': 2}
         """
-        return {
-            "value": _finite(self.value),
-            "low": _finite(self.low),
-            "high": _finite(self.high),
-            "n": self.n,
-        }
+        return {"value": _finite(self.value), "low": _finite(self.low), "high": _finite(self.high), "n": self.n}
 
 
 @dataclass(frozen=True)
@@ -82,15 +79,14 @@ def bootstrap_mean(
     weights: ArrayLike | None = None,
     *,
     draws: int = 1000,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> Estimate:
-    """The weighted mean, with a percentile interval from resampling whole groups.
+    """The weighted mean, with a 95 % percentile interval from resampling whole groups.
 
     Each draw takes as many groups as there are, with replacement, and recomputes the ratio of sums (values
     over weights), so long documents count for more in the mean and their length is resampled with them (Efron
     & Tibshirani 1993, chapter 8). A share of 0 or 1 never varies so: its interval is Wilson's of as many examples as
-    there are groups, at 95 %. With fewer than about 20 groups a percentile interval is too narrow. A NaN
+    there are groups. With fewer than about 20 groups a percentile interval is too narrow. A NaN
     among the values makes the estimate NaN: it is a fault to be seen, not data to be skipped.
 
     Args:
@@ -98,11 +94,10 @@ def bootstrap_mean(
         groups: the group of each slot, such as its document; any values that can be sorted.
         weights: what each slot counts for; default 1.
         draws: bootstrap resamples; 1000 leaves the bounds a Monte Carlo error of a few percent of the width.
-        confidence: share of the bootstrap distribution between the bounds.
         seed: the same seed gives the same interval.
 
     Raises:
-        ValueError: for arrays of unequal length, a negative weight, or settings out of range.
+        ValueError: for arrays of unequal length, a negative weight, or no draws.
 
     >>> bootstrap_mean([1, 1, 0, 0], groups=[0, 0, 1, 1]).value
     0.5
@@ -114,8 +109,8 @@ def bootstrap_mean(
         raise ValueError(f"values, groups and weights differ in length: {len(value)}, {len(group)}, {len(weight)}")
     if (weight < 0).any():
         raise ValueError("weights must not be negative")
-    if draws < 1 or not 0 < confidence < 1:
-        raise ValueError(f"draws must be at least 1 and confidence between 0 and 1, got {draws} and {confidence}")
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}")
     nan, n = float("nan"), len(value)
     if not weight.sum() > 0:
         return Estimate(nan, nan, nan, n)
@@ -130,19 +125,12 @@ def bootstrap_mean(
         low, high = wilson(mean * len(names), len(names))
         return Estimate(mean, low, high, n)
     ratios = _resampled_ratios(top, bottom, draws, seed)
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(ratios[np.isfinite(ratios)], [tail, 1 - tail]).tolist()
+    low, high = percentile_interval(ratios) or (nan, nan)
     return Estimate(mean, low, high, n)
 
 
 def masked_metrics(
-    log_prob: ArrayLike,
-    rank: ArrayLike,
-    document: ArrayLike,
-    *,
-    draws: int = 1000,
-    confidence: float = 0.95,
-    seed: int = 0,
+    log_prob: ArrayLike, rank: ArrayLike, document: ArrayLike, *, seed: int = 0
 ) -> dict[str, Estimate | int]:
     """Loss, perplexity and accuracy over hidden slots.
 
@@ -150,9 +138,6 @@ def masked_metrics(
         log_prob: natural log of the probability given to the true value, per hidden slot.
         rank: how many values the model held more likely than the true one, per hidden slot; 0 is a hit.
         document: the document each hidden slot comes from; intervals resample these.
-        draws: bootstrap resamples.
-        confidence: of the intervals.
-        seed: of the resampling.
 
     Returns:
         `loss` (nats per hidden slot), `perplexity` (its exponential, bounds too), `accuracy_at_1`,
@@ -160,7 +145,7 @@ def masked_metrics(
     """
     ranks = np.asarray(rank).ravel()
     loss, at_1, at_5 = (
-        bootstrap_mean(values, document, draws=draws, confidence=confidence, seed=seed)
+        bootstrap_mean(values, document, seed=seed)
         for values in (-np.asarray(log_prob, dtype=np.float64).ravel(), ranks < 1, ranks < 5)
     )
     perplexity = Estimate(_exp(loss.value), _exp(loss.low), _exp(loss.high), loss.n)
@@ -193,8 +178,6 @@ def by_band(
     groups: ArrayLike,
     labels: Sequence[str] | None = None,
     *,
-    draws: int = 1000,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> list[Band]:
     """The mean of `values` within bands of `key`, each with its interval.
@@ -206,9 +189,6 @@ def by_band(
             to an edge falls into the band above it.
         groups: what intervals resample.
         labels: a name per band; default from the edges.
-        draws: bootstrap resamples per band.
-        confidence: of the intervals.
-        seed: of the resampling.
 
     Raises:
         ValueError: for a NaN key, edges that do not rise, or a wrong number of labels.
@@ -228,13 +208,7 @@ def by_band(
     if len(names) != len(border) + 1:
         raise ValueError(f"{len(border)} edges make {len(border) + 1} bands, got {len(names)} labels")
     band = np.searchsorted(border, keys, side="right")
-    return [
-        Band(
-            name,
-            bootstrap_mean(value[band == i], group[band == i], draws=draws, confidence=confidence, seed=seed),
-        )
-        for i, name in enumerate(names)
-    ]
+    return [Band(name, bootstrap_mean(value[band == i], group[band == i], seed=seed)) for i, name in enumerate(names)]
 
 
 def by_frequency(

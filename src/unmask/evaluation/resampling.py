@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 CELLS = 2_000_000
 """Numbers (draws x examples) held at once."""
@@ -40,7 +39,7 @@ def resampled(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
     return np.concatenate(list(again))[:, number]
 
 
-def percentile_interval(drawn: ArrayLike) -> list[float] | None:
+def percentile_interval(drawn: Any) -> list[float] | None:
     """The middle 95 % of what resamples gave, without what is not finite or None; None of nothing."""
     values = np.asarray(drawn, np.float64)
     values = values[np.isfinite(values)]

@@ -240,8 +240,8 @@ def predict(
 
     check_results([out], [data])
     columns = Columns(text=text, text2=text2, header=header)
-    folder, task, items = tuning.to_predict(model, data, columns=columns, say=on_stderr, **vars(use))
-    rows = in_parts(items, lambda some: tuning.predictions(folder, task, some))
+    folder, items = tuning.to_predict(model, data, columns=columns, say=on_stderr, **vars(use))
+    rows = in_parts(items, lambda some: tuning.predictions(folder, some))
     write_json_lines(chain.from_iterable(rows), out)
     found = {"out": out, "rows": len(items), "task": folder.about["name"]}
     return Result(found, [f"{out}: {len(items)} predictions"], folder)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unmask.modalities.text.tasks.data import Item
-from unmask.modalities.text.tasks.finetune import opened, predictions, to_predict
+from unmask.modalities.text.tasks.finetune import predictions, to_predict
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, Record, Shape, Text
@@ -50,7 +50,7 @@ _ANY: tuple[str, Shape, str] = ("inputs", Anything(), "A prediction for each inp
 
 
 def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limits: Limits) -> Verb:
-    _, task = opened(folder, device="", precision="")
+    task = folder.task
 
     def prepare(body: Any) -> Work:
         listed([text for one in body[key] for text in _texts(one)], limits)
@@ -62,7 +62,7 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
         else:
             lengths = [_length(folder, one) for one in given]
         warnings: list[str] = []
-        items = to_predict(folder, given, say=warnings.append)[2] if given else []
+        items = to_predict(folder, given, say=warnings.append)[1] if given else []
 
         def finish(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             found = [{k: v for k, v in row.items() if k not in ("input", "id")} for row in rows]
@@ -71,7 +71,7 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
         return Work(
             items=items,
             slots=[min(length, folder.slots) for length in lengths] if name == "classify" else lengths,
-            run=lambda some: predictions(folder, task, some),
+            run=lambda some: predictions(folder, some),
             finish=finish,
             together=name if name in _SHAPES else None,
         )

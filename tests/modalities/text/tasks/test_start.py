@@ -383,7 +383,7 @@ def test_where_features_say_nothing_the_most_frequent_class_is_answered(seed: in
 
 
 def test_a_baseline_that_a_task_lacks_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "train", None)  # is not come to
+    monkeypatch.setattr(loop.TextFinetuning, "train", None)  # is not come to
     given = {"validation": texts(20, 1), "out": tmp_path / "out", "baseline": "frozen", **QUICK}
     with pytest.raises(UserError, match=r"no such baseline(.|\n)*It has: tfidf\."):
         finetune("classify", folder(tmp_path / "model"), texts(48), **given)

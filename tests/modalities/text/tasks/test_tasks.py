@@ -13,7 +13,8 @@ from tiny_folders import folder, sentiment
 from unmask.errors import UserError
 from unmask.modalities.text.tasks import loop, training
 from unmask.modalities.text.tasks.data import Item
-from unmask.modalities.text.tasks.finetune import evaluate, finetune, opened, predict, seeds
+from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict, seeds
+from unmask.modalities.text.tasks.model import load
 from unmask.modalities.text.tasks.network import Prefix
 from unmask.training.precision import Precision
 from unmask.writing import note_weights
@@ -77,7 +78,8 @@ def agrees_with_transformers(out, texts, second=None):
     """A folder's logits are those of its transformers class on padded rows; returns that model."""
     import transformers
 
-    opened_folder, task = opened(out, device="cpu", precision="fp32")
+    opened_folder = load(out, device="cpu", precision="fp32")
+    task = opened_folder.task
     items = [Item(text=a, text2=b) for a, b in zip(texts, second or [None] * len(texts), strict=True)]
     prepared = task.prepare(items, labelled=False)
     ours = loop.outputs(opened_folder.model, task, prepared)
@@ -387,8 +389,8 @@ def test_attributions_add_up(tmp_path):
 
     data = sentiment(16)
     finetune("classify", folder(tmp_path / "model"), data, out=tmp_path / "out", **FAST)
-    opened_folder, task = opened(tmp_path / "out", device="cpu", precision="fp32")
-    found = attributions(opened_folder, task, [Item(text=data[0][0])], steps=64)[0]
+    opened_folder = load(tmp_path / "out", device="cpu", precision="fp32")
+    found = attributions(opened_folder, opened_folder.task, [Item(text=data[0][0])], steps=64)[0]
     assert found["gap"] < 0.05
     assert len(found["tokens"]) == len(found["shares"])
 

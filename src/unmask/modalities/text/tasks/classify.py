@@ -332,29 +332,19 @@ class Classify(TextTask):
 
 
 def fit_temperature(logits: Tensor, target: Tensor) -> float:
-    """The likeliest temperature between 0.05 and 20 given the targets and a prior, by golden-section search.
+    """The likeliest temperature between 0.05 and 20 given the targets and a prior.
 
     Its logarithm is normal around 0 with a standard deviation of log 2. Where all of a few rows are right, their
     likelihood alone grows down to the bound, and wrong answers are given as certain; hundreds of rows outweigh it.
     """
+    from scipy.optimize import minimize_scalar
 
     def loss(log_t: float) -> float:
         fit = F.cross_entropy(logits / float(np.exp(log_t)), target, reduction="sum")
         return float(fit) + (log_t / np.log(2)) ** 2 / 2
 
-    low, high, ratio = np.log(0.05), np.log(20.0), (np.sqrt(5) - 1) / 2
-    a, b = high - ratio * (high - low), low + ratio * (high - low)
-    fa, fb = loss(a), loss(b)
-    for _ in range(40):
-        if fa < fb:
-            high, b, fb = b, a, fa
-            a = high - ratio * (high - low)
-            fa = loss(a)
-        else:
-            low, a, fa = a, b, fb
-            b = low + ratio * (high - low)
-            fb = loss(b)
-    return float(np.exp((low + high) / 2))
+    bounds = (np.log(0.05), np.log(20.0))
+    return float(np.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-8}).x))
 
 
 def names_of(item: Item) -> list[str]:

@@ -22,11 +22,9 @@ from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import figures
 from unmask.modalities.text.tasks.compare import metric_interval
 from unmask.modalities.text.tasks.data import PARTS, Columns, Problems, judged_part, warned
-from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.held_out import several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
-from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -122,13 +120,6 @@ def _read_for(
     return items
 
 
-def opened(model: str | Path | TaskFolder, *, device: str, precision: str) -> tuple[TaskFolder, TextTask]:
-    """A task folder and its task."""
-    folder = model if isinstance(model, TaskFolder) else models.load(model, device=device, precision=precision)
-    encoder = ExampleMaker(folder.tokenizer, slots=folder.slots, types=folder.types)
-    return folder, task_class(folder.about["name"])(encoder, folder.about)
-
-
 def predict(
     model: str | Path | TaskFolder,
     data: Any,
@@ -153,8 +144,8 @@ def predict(
         embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them stand
         under `input`, and an id under `id`.
     """
-    folder, task, items = to_predict(model, data, columns=columns, device=device, precision=precision, say=say)
-    return predictions(folder, task, items, watch=watch)
+    folder, items = to_predict(model, data, columns=columns, device=device, precision=precision, say=say)
+    return predictions(folder, items, watch=watch)
 
 
 def to_predict(
@@ -165,21 +156,20 @@ def to_predict(
     device: str = "auto",
     precision: str = "auto",
     say: Callable[[str], None] = warned,
-) -> tuple[TaskFolder, TextTask, list[Any]]:
-    """The first half of `predict`: a task folder, its task, and the items to predict, any part of which `predictions`
-    takes."""
-    folder, task = opened(model, device=device, precision=precision)
-    items = _read_for(task, data, columns, say, labelled=False, problems=Problems(say=say, offered=False))
+) -> tuple[TaskFolder, list[Any]]:
+    """The first half of `predict`: a task folder, and the items to predict, any part of which `predictions` takes."""
+    folder = models.load(model, device=device, precision=precision)
+    items = _read_for(folder.task, data, columns, say, labelled=False, problems=Problems(say=say, offered=False))
     if blank := sum(map(has_no_text, items)):
         say(f"{blank:,} of {len(items):,} rows have no text: their predictions are null")
-    return folder, task, items
+    return folder, items
 
 
 def predictions(
-    folder: TaskFolder, task: TextTask, items: Sequence[Any], watch: Callable[[int, int], None] | None = None
+    folder: TaskFolder, items: Sequence[Any], watch: Callable[[int, int], None] | None = None
 ) -> list[dict[str, Any]]:
     """The second half of `predict`, of all items or some."""
-    found = predict_items(folder, task, items, watch=watch)
+    found = predict_items(folder, items, watch=watch)
     return [
         _carried(item) | (dict.fromkeys(row) if has_no_text(item) else row)
         for item, row in zip(items, found, strict=True)
@@ -200,15 +190,14 @@ def _carried(item: Any) -> dict[str, Any]:
 
 def predict_items(
     folder: TaskFolder,
-    task: TextTask,
     items: Sequence[Any],
     *,
     labelled: bool = False,
     watch: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
     """What a folder says about items: by its encoder and head, or by the baseline that was saved."""
+    task, found = folder.task, list[np.ndarray]()
     prepared = task.prepare(items, labelled=labelled)
-    found: list[np.ndarray] = []
     if folder.baseline is None or task.name == "similarity":
         found = loop.outputs(folder.model, task, prepared, watch=watch)
     if folder.baseline is not None:
@@ -249,7 +238,8 @@ def evaluate(
         if unread := [option(name, value) for name, value in given.items() if value is not None]:
             raise UserError(f"{', '.join(unread)} of queries and documents: nothing reads this", hint="Leave it out.")
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision, say=say)
-    folder, task = opened(model, device=device, precision=precision)
+    folder = models.load(model, device=device, precision=precision)
+    task = folder.task
     problems = Problems(lenient=lenient, say=say)
     read = _read_for(task, data, columns, say, labelled=True, problems=problems)
     if len(items := judged_part(read, "test")) < len(read):
@@ -258,7 +248,7 @@ def evaluate(
         )
     items = problems.each(((getattr(item, "where", ""), item) for item in items), lambda _, item: task.known(item))
     problems.settle("rows")
-    predictions = predict_items(folder, task, items, labelled=True, watch=watch)
+    predictions = predict_items(folder, items, labelled=True, watch=watch)
     metrics = task.score(predictions, items)
     low, high = metric_interval(task, predictions, items, draws=draws, seed=seed)
     return {

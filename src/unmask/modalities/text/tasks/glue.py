@@ -17,7 +17,8 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.data import Item, read_rows
-from unmask.modalities.text.tasks.finetune import finetune, opened, predict_items
+from unmask.modalities.text.tasks.finetune import finetune, predict_items
+from unmask.modalities.text.tasks.model import load
 from unmask.writing import temporary_folder, written
 
 
@@ -163,8 +164,8 @@ def evaluate_glue(
                 **({"problem": glue.problem} | settings),
             )
             device, precision = run["device"], run["precision"]
-            tuned = opened(place, device=device, precision=precision)
-            metrics = score(glue, predict_items(*tuned, held), held)
+            tuned = load(place, device=device, precision=precision)
+            metrics = score(glue, predict_items(tuned, held), held)
             results[name] = {"metric": "+".join(metrics), "value": float(np.mean(list(metrics.values()))), **metrics}
             results[name]["seconds"] = run["train_seconds"]
             say(f"{name}: " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
@@ -173,7 +174,7 @@ def evaluate_glue(
                 test = root / name / read
                 if out is not None and test.exists():
                     items = read_glue(test, glue, labelled=False)
-                    write_test(Path(out) / written, predict_items(*tuned, items), glue)
+                    write_test(Path(out) / written, predict_items(tuned, items), glue)
     mean = float(np.mean([row["value"] for row in results.values()]))
     return {"tasks": results, "mean": mean, "device": device, "precision": precision}
 

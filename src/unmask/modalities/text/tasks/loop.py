@@ -172,7 +172,8 @@ class TextFinetuning(Finetunable):
         precision: str,
     ) -> None:
         super().__init__(model)
-        self.precision = precision
+        assert settings.learning_rate is not None
+        self.precision, self.rate = precision, settings.learning_rate
         self.model, self.task, self.training, self.validation = model, task, training, validation
         self.settings, self.slots, self.device = settings, task.encoder.slots, model.device
         self.items, self.width = training_items(task, training), model.masked.encoder.config.width
@@ -249,23 +250,21 @@ class TextFinetuning(Finetunable):
     def evaluate(self) -> Evaluation:
         assert self.validation is not None
         found = outputs(self.model, self.task, self.validation, compact=self.compact)
-        metrics = self.task.score(self.task.decode(found, self.validation), self.validation.items)
-        return look_at(self.task, metrics)
+        return self._scored(self.task.score(self.task.decode(found, self.validation), self.validation.items))
+
+    def _scored(self, metrics: dict[str, float]) -> Evaluation:
+        return Evaluation.of(merit(self.task.metric, metrics[self.task.metric]), metrics)
 
     def place(self, step: int, steps: int) -> float:
         return step / (steps + 1) if self.settings.warmup else super().place(step, steps)
 
     def stepped(self, factor: float, *, applied: bool) -> None:
-        settings = self.settings
-        if applied and settings.weight_decay:
-            assert settings.learning_rate is not None
-            bottom = settings.learning_rate * settings.layer_decay ** (len(self.model.masked.encoder.layers) + 1)
-            self.shrink *= 1 - bottom * factor * settings.weight_decay
+        if applied:
+            bottom = self.rate * self.settings.layer_decay ** (len(self.model.masked.encoder.layers) + 1)
+            self.shrink *= 1 - bottom * factor * self.settings.weight_decay
 
     def row(self, factor: float, seconds: float) -> dict[str, Any]:
-        assert self.settings.learning_rate is not None
-        speed = self.tokens / max(seconds, 1e-9)
-        return {"learning_rate": self.settings.learning_rate * factor, "slots_per_second": speed}
+        return {"learning_rate": self.rate * factor, "slots_per_second": self.tokens / max(seconds, 1e-9)}
 
     def saved(self) -> dict[str, Any]:
         return {"shrink": self.shrink, "micro_slots": self.micro_slots}
@@ -301,58 +300,38 @@ class TextFinetuning(Finetunable):
             lines = [f"warning: the loss compares all texts of a step, which takes about {needed}: more than is free"]
         return fitted.expected, lines
 
+    def train(
+        self,
+        *,
+        tracker: Tracker | None = None,
+        checkpointer: Checkpointer | None = None,
+        first: dict[str, float] | None = None,
+        initial: Mapping[str, Tensor] | None = None,
+        until: float = 1.0,
+        say: Callable[[str], None] | None = None,
+    ) -> FinetuneResult:
+        """Fine-tune; the model ends in its best state by the task's metric on the validation data.
 
-def look_at(task: TextTask, metrics: dict[str, float]) -> Evaluation:
-    """A look whose score is the task's own metric."""
-    return Evaluation.of(merit(task.metric, metrics[task.metric]), metrics)
-
-
-def train(
-    work: TextFinetuning,
-    *,
-    tracker: Tracker | None = None,
-    checkpointer: Checkpointer | None = None,
-    first: dict[str, float] | None = None,
-    initial: Mapping[str, Tensor] | None = None,
-    until: float = 1.0,
-    say: Callable[[str], None] | None = None,
-) -> FinetuneResult:
-    """Fine-tune; the model ends in its best state by the task's metric on the validation data.
-
-    Args:
-        say: called with the memory that the run will take, which is measured then.
-        first: metrics of the model as given, where that state may be kept too; with `initial`, a copy of its weights.
-        until: the share of the steps to take, on the schedule of all of them.
-        checkpointer: keeps checkpoints, and goes on with the one it found.
-    """
-    model, settings = work.model, work.settings
-    assert settings.learning_rate is not None
-    optimiser = AdamW(
-        groups(model, settings),
-        lr=settings.learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.epsilon,
-        fused=True,
-    )
-    if initial is not None and work.compact is not None:
-        initial = dict(initial) | work.compact.weights()
-    start = None if first is None else look_at(work.task, first)
-    with work.ready():
-        if say is not None:
-            work.expected, lines = work.forecast()
-            for line in lines:
-                say(line)
-        torch.manual_seed(settings.seed)
-        return finetune(
-            work,
-            optimiser,
-            work.schedule(),
-            until=until,
-            tracker=tracker,
-            checkpointer=checkpointer,
-            first=start,
-            initial=initial,
-        )
+        Args:
+            say: called with the memory that the run will take, which is measured then.
+            first: metrics of the model as given, where that state may be kept too; with `initial`, a copy of its
+                weights.
+            until: the share of the steps to take, on the schedule of all of them.
+        """
+        settings = self.settings
+        betas = (settings.beta1, settings.beta2)
+        optimiser = AdamW(groups(self.model, settings), lr=self.rate, betas=betas, eps=settings.epsilon, fused=True)
+        if initial is not None and self.compact is not None:
+            initial = dict(initial) | self.compact.weights()
+        with self.ready():
+            if say is not None:
+                self.expected, lines = self.forecast()
+                for line in lines:
+                    say(line)
+            torch.manual_seed(settings.seed)
+            how: dict[str, Any] = {"until": until, "tracker": tracker, "checkpointer": checkpointer}
+            start = None if first is None else self._scored(first)
+            return finetune(self, optimiser, self.schedule(), first=start, initial=initial, **how)
 
 
 SIMCSE_DROPOUT = 0.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from unmask.families.heads import CLASSES, new_head
 from unmask.modalities.text.network.card import NEW
 from unmask.modalities.text.network.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.baselines import Baseline, load_baseline
+from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.registry import task_class, task_of
+from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.precision import precision_of, resolve_device
 
@@ -49,6 +52,12 @@ class TaskFolder:
         """Longest input in tokens."""
         return int(self.about.get("slots") or self.text.model.encoder.config.longest or 512)
 
+    @functools.cached_property
+    def task(self) -> TextTask:
+        """What it was fine-tuned for."""
+        encoder = ExampleMaker(self.tokenizer, slots=self.slots, types=self.types)
+        return task_class(self.about["name"])(encoder, self.about)
+
     @property
     def types(self) -> bool:
         """Whether the encoder tells a pair's two texts apart by token types."""
@@ -76,8 +85,10 @@ def build(
     return TaskModel(text.model, head), head.read(text.passengers)
 
 
-def load(path: str | Path, *, device: str = "auto", precision: str = "auto") -> TaskFolder:
-    """A fine-tuned folder, ready to predict: ours, or one that transformers wrote."""
+def load(path: str | Path | TaskFolder, *, device: str = "auto", precision: str = "auto") -> TaskFolder:
+    """A fine-tuned folder, ready to predict: ours, or one that transformers wrote; a loaded one stays as it is."""
+    if isinstance(path, TaskFolder):
+        return path
     where = resolve_device(device)
     name = task_of(path)
     if name is None:

@@ -10,7 +10,7 @@ import collections
 import functools
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from unicodedata import category
 
@@ -56,24 +56,35 @@ def f1(truth: Sequence[Any], guess: Sequence[Any], *, average: str = "macro", po
         raise ValueError(f"{len(truth)} labels, {len(guess)} guesses")
     guessed, there = collections.Counter(guess), collections.Counter(truth)
     right = collections.Counter(t for t, g in zip(truth, guess, strict=True) if t == g)
-    labels = list(there | guessed) if average != "binary" else [positive]
-    if average == "micro":
-        return _f(*(sum(c[x] for x in labels) for c in (right, guessed, there)))[2]
-    return float(np.mean([_f(right[x], guessed[x], there[x])[2] for x in labels])) if labels else 0.0
+    if average == "binary":
+        return _f(right[positive], guessed[positive], there[positive])[2]
+    return _averaged(right, guessed, there, average)
 
 
 def multilabel_f1(truth: Sequence[Iterable[str]], guess: Sequence[Iterable[str]], *, average: str = "micro") -> float:
     """F1 of sets of labels, 'micro' over all decisions or 'macro' over labels."""
-    right: collections.Counter[str] = collections.Counter()
-    guessed, there = collections.Counter(right), collections.Counter(right)
-    for t, g in ((set(t), set(g)) for t, g in zip(truth, guess, strict=True)):
-        there.update(t)
-        guessed.update(g)
-        right.update(t & g)
-    labels = list(there | guessed)
+    right, guessed, there = _counts(truth, guess, lambda label: label)
+    return _averaged(right, guessed, there, average)
+
+
+def _counts(
+    truth: Sequence[Iterable[Any]], guess: Sequence[Iterable[Any]], label: Callable[[Any], str]
+) -> tuple[collections.Counter[str], ...]:
+    """By label, how many of sets are in both, were guessed, and are there."""
+    right, guessed, there = (collections.Counter[str]() for _ in range(3))
+    for t, g in zip(map(set, truth), map(set, guess), strict=True):
+        for found, some in ((right, t & g), (guessed, g), (there, t)):
+            found.update(map(label, some))
+    return right, guessed, there
+
+
+def _averaged(
+    right: collections.Counter[Any], guessed: collections.Counter[Any], there: collections.Counter[Any], average: str
+) -> float:
+    """F1 over all decisions ('micro'), or the mean over labels."""
     if average == "micro":
-        return _f(*(sum(c.values()) for c in (right, guessed, there)))[2]
-    return float(np.mean([_f(right[x], guessed[x], there[x])[2] for x in labels])) if labels else 0.0
+        return _f(right.total(), guessed.total(), there.total())[2]
+    return float(np.mean([_f(right[x], guessed[x], there[x])[2] for x in there | guessed])) if there | guessed else 0.0
 
 
 def _f(right: int, said: int, there: int) -> tuple[float, float, float]:
@@ -93,13 +104,9 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
     """Pearson's correlation of ranks; ties share their mean rank."""
-    return pearson(_ranks(np.asarray(x, np.float64)), _ranks(np.asarray(y, np.float64)))
+    from scipy.stats import rankdata
 
-
-def _ranks(x: np.ndarray) -> np.ndarray:
-    _, which, count = np.unique(x, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[which.ravel()]
+    return pearson(rankdata(x), rankdata(y))
 
 
 def calibration_error(probability: ArrayLike, right: ArrayLike, *, bins: int = 15) -> float:
@@ -146,14 +153,8 @@ def entity_scores(truth: Sequence[Iterable[Span]], guess: Sequence[Iterable[Span
 
     Two entities match where start, end and label are equal (Tjong Kim Sang & De Meulder 2003).
     """
-    right: collections.Counter[str] = collections.Counter()
-    guessed, there = collections.Counter(right), collections.Counter(right)
-    for t, g in zip(truth, guess, strict=True):
-        a, b = set(t), set(g)
-        there.update(label for *_, label in a)
-        guessed.update(label for *_, label in b)
-        right.update(label for *_, label in a & b)
-    precision, recall, value = _f(sum(right.values()), sum(guessed.values()), sum(there.values()))
+    right, guessed, there = _counts(truth, guess, lambda span: span[-1])
+    precision, recall, value = _f(right.total(), guessed.total(), there.total())
     per = {f"f1_{k}": _f(right[k], guessed[k], there[k])[2] for k in sorted({*guessed, *there})}
     return {"f1": value, "precision": precision, "recall": recall} | per
 

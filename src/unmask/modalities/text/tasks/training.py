@@ -323,8 +323,8 @@ class TaskTraining:
                 compare.rival_called(settings.baseline, others)  # refused before it is trained
             initial = copy.deepcopy(built.state_dict())
         tuning = loop.TextFinetuning(built, task, training, checked, settings, self.precision.name)
-        fitted.outcome = loop.train(
-            tuning, tracker=tracker, checkpointer=checkpointer, first=first, initial=initial, say=self.say
+        fitted.outcome = tuning.train(
+            tracker=tracker, checkpointer=checkpointer, first=first, initial=initial, say=self.say
         )
         fitted.tokens, fitted.expected_memory = tuning.tokens, tuning.expected
         self.micro_slots = tuning.micro_slots
@@ -419,11 +419,13 @@ class TaskTraining:
                 baseline.kind, task, built, new.training, seed=self.settings.seed, strength=baseline.model.strength
             )
             assert verdict.baseline is not None  # the training rows held words
-        new.outcome, new.tokens, new.expected_memory = old, fitted.tokens, fitted.expected_memory
+        new = dataclasses.replace(
+            fitted, folder=new.folder, task=task, training=new.training, verdict=verdict, refitted=True
+        )
         if old.kept_step:
             settings = dataclasses.replace(self.settings, patience=None, micro_slots=self.micro_slots)
             tuning = loop.TextFinetuning(built, task, new.training, None, settings, self.precision.name)
-            more = loop.train(tuning, until=old.kept_step / old.total)
+            more = tuning.train(until=old.kept_step / old.total)
             new.tokens += tuning.tokens
             new.outcome = dataclasses.replace(
                 old,
@@ -433,8 +435,6 @@ class TaskTraining:
             )
         built.eval()
         task.about.update(fitted.task.about)
-        new.checked, new.predictions = fitted.checked, fitted.predictions
-        new.probed, new.verdict, new.refitted = fitted.probed, verdict, True
         return new
 
     def _result(self, rows: TaskRows, fitted: FittedTask) -> dict[str, Any]:

@@ -234,9 +234,8 @@ class Hypotheses:
     def __init__(
         self, model: str | Path | models.TaskFolder, labels: Sequence[str], *, device: str, precision: str
     ) -> None:
-        if not isinstance(model, models.TaskFolder):
-            model = models.load(model, device=device, precision=precision)
-        self.model, self.tokenizer, self.labels = model, model.tokenizer, labels
+        self.model, self.labels = models.load(model, device=device, precision=precision), labels
+        self.tokenizer = self.model.tokenizer
         lowered = {str(name).lower(): str(name) for name in self.model.about.get("labels") or []}
         yes = next((lowered[n] for n in lowered if n.startswith("entail")), None)
         no = next((lowered[n] for n in lowered if n.startswith(("contradict", "not_entail"))), None)
