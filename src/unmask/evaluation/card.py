@@ -8,6 +8,7 @@ A card that a person has edited is kept: a hash of its text in the front matter 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import glob
 import hashlib
@@ -289,21 +290,22 @@ def held_out(run: Path) -> dict[str, float]:
     Nothing where the run is over: then the weights that are saved need not be those that were judged.
     """
     last: dict[str, float] = {}
-    try:
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return {}
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if not isinstance(record, dict) or record.get("kind") not in ("validation", "end"):
+    for record in json_records(run / "metrics.jsonl"):
+        if record.get("kind") not in ("validation", "end"):
             continue
         known = record if record["kind"] == "validation" else {}
         named = {k: known.get(f"validation_{k}", known.get(k)) for k in ("loss", "accuracy")}
         last = {k: float(v) for k, v in named.items() if isinstance(v, int | float)}
     return last
+
+
+def json_records(path: Path) -> list[dict[str, Any]]:
+    """The objects of a .jsonl file, without half a last line of a run that was killed; none where there is no file."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return [record for record in found if isinstance(record, dict)]
 
 
 def source_name(data: Any) -> str:

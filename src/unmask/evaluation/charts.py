@@ -20,6 +20,7 @@ _WIDTH, _HEIGHT = 480, 270
 _COLOURS = ("#2563eb", "#d97706", "#0d9488", "#be185d", "#7c3aed", "#57534e")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "10 4", "4 2")  # a series is told by more than its colour
 _MOST_VERTICES, _MOST_TOOLTIPS = 2000, 120
+_NOTHING = Markup("")
 
 
 def line_chart(
@@ -31,52 +32,40 @@ def line_chart(
     percent: bool = False,
     from_zero: bool = False,
 ) -> Markup:
-    """Lines over a common pair of axes, with ticks, a legend (for several series) and tooltips on the points.
-
-    A value that is not finite breaks its line; a lone point is drawn as a dot; no point at all gives a chart
-    that says so. Above 2000 points a line is thinned to every k-th.
-
-    Args:
-        series: name -> (x, y), each one-dimensional and of equal length.
-        title: above the chart.
-        x_label: below the axis.
-        y_label: beside the axis.
-        percent: ticks and tooltips of y in percent.
-        from_zero: the y axis starts at zero, for shares and speeds; a loss needs it not.
-    """
+    """Lines, name -> (x, y), over a common pair of axes, with ticks, a legend (for several series) and tooltips on the
+    points. A value that is not finite breaks its line; a lone point is drawn as a dot; no point at all gives a chart
+    that says so. Above 2000 points a line is thinned to every k-th. `percent`: ticks and tooltips of y in percent;
+    `from_zero`: the y axis starts at zero, for shares and speeds; a loss needs it not."""
     lines = {str(name): _points(x, y) for name, (x, y) in series.items()}
     whole = np.concatenate([xy[np.isfinite(xy).all(1)] for xy in lines.values()] or [np.empty((0, 2))])
-    legend = _legend(list(lines)) if len(lines) > 1 else Markup("")
-    head = Markup('<figcaption><span class="chart-title">{}</span>{}</figcaption>').format(title, legend)
+    legend = _legend(list(lines)) if len(lines) > 1 else _NOTHING
     if not len(whole):
-        empty = Markup('<p class="chart-empty" role="img" aria-label="{}: no data">no data yet</p>')
-        return Markup('<figure class="chart">{}{}</figure>').format(head, empty.format(title))
+        return _figure(title, legend)
     axes = _Axes(whole, percent, from_zero)
     drawn = [axes.frame(x_label, y_label)]
     for number, (name, points) in enumerate(lines.items()):
         drawn.append(_line(points, axes, name, number, x_label or "x"))
-    svg = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>')
-    body = svg.format(_described(title, lines, axes), _WIDTH, _HEIGHT, Markup("").join(drawn))
+    return _figure(title, legend, drawn, _described(title, lines, axes))
+
+
+def _figure(title: str, legend: Markup = _NOTHING, drawn: Sequence[Markup] = (), description: str = "") -> Markup:
+    """A chart below its title; one that says so where nothing is drawn."""
+    head = Markup('<figcaption><span class="chart-title">{}</span>{}</figcaption>').format(title, legend)
+    body = Markup('<p class="chart-empty" role="img" aria-label="{}: no data">no data yet</p>').format(title)
+    if drawn:
+        svg = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>')
+        body = svg.format(description, _WIDTH, _HEIGHT, Markup("").join(drawn))
     return Markup('<figure class="chart">{}{}</figure>').format(head, body)
 
 
 def scatter_chart(
     points: NDArray[np.float64], title: str, x_label: str = "", y_label: str = "", *, diagonal: bool = False
 ) -> Markup:
-    """Points over a pair of axes; points that are not finite are left out.
-
-    Args:
-        points: (count, 2) of x and y.
-        title: above the chart.
-        x_label: below the axis.
-        y_label: beside the axis.
-        diagonal: both axes have one range, and a dashed line where y equals x.
-    """
+    """Points (count, 2) over a pair of axes; those that are not finite are left out. `diagonal`: both axes have one
+    range, and a dashed line where y equals x."""
     known = points[np.isfinite(points).all(1)]
-    head = Markup('<figcaption><span class="chart-title">{}</span></figcaption>').format(title)
     if not len(known):
-        empty = Markup('<p class="chart-empty" role="img" aria-label="{}: no data">no data yet</p>')
-        return Markup('<figure class="chart">{}{}</figure>').format(head, empty.format(title))
+        return _figure(title)
     low, high = float(known.min()), float(known.max())
     axes = _Axes(np.array([[low, low], [high, high]]) if diagonal else known, False, False)
     colour, _ = _look(0)
@@ -93,10 +82,7 @@ def scatter_chart(
     description = (
         f"{title}: {len(known)} points, x {number(float(known[:, 0].min()))} to {number(float(known[:, 0].max()))}"
     )
-    svg = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>')
-    return Markup('<figure class="chart">{}{}</figure>').format(
-        head, svg.format(description, _WIDTH, _HEIGHT, Markup("").join(drawn))
-    )
+    return _figure(title, drawn=drawn, description=description)
 
 
 def bars(
@@ -106,15 +92,9 @@ def bars(
     percent: bool = True,
     label: str = "",
 ) -> Markup:
-    """Horizontal bars, one per line: the label, the bar, the number.
-
-    Args:
-        items: (label, value, highlight); a highlighted bar is drawn in the colour of a right answer and
-            ticked.
-        maximum: the value of a full bar; None takes the largest.
-        percent: numbers in percent.
-        label: what the list is, for screen readers.
-    """
+    """Horizontal bars, one per line: the label, the bar, the number, of (label, value, highlight); a highlighted bar is
+    drawn in the colour of a right answer and ticked. `maximum`: the value of a full bar, None takes the largest;
+    `label`: what the list is, for screen readers."""
     rows = list(items)
     finite = [value for _, value, _ in rows if math.isfinite(value)]
     full = maximum if maximum is not None else max(finite, default=0.0)

@@ -132,17 +132,9 @@ def bootstrap_mean(
 def masked_metrics(
     log_prob: ArrayLike, rank: ArrayLike, document: ArrayLike, *, seed: int = 0
 ) -> dict[str, Estimate | int]:
-    """Loss, perplexity and accuracy over hidden slots.
-
-    Args:
-        log_prob: natural log of the probability given to the true value, per hidden slot.
-        rank: how many values the model held more likely than the true one, per hidden slot; 0 is a hit.
-        document: the document each hidden slot comes from; intervals resample these.
-
-    Returns:
-        `loss` (nats per hidden slot), `perplexity` (its exponential, bounds too), `accuracy_at_1`,
-        `accuracy_at_5` as estimates, and `hidden_slots`, a count.
-    """
+    """`loss` (nats per hidden slot), `perplexity` (its exponential, bounds too), `accuracy_at_1`, `accuracy_at_5` as
+    estimates, and `hidden_slots`, a count; of the natural log of the probability given to each true value, how many
+    values the model held more likely (0 is a hit), and the document each slot comes from, which intervals resample."""
     ranks = np.asarray(rank).ravel()
     loss, at_1, at_5 = (
         bootstrap_mean(values, document, seed=seed)
@@ -180,18 +172,9 @@ def by_band(
     *,
     seed: int = 0,
 ) -> list[Band]:
-    """The mean of `values` within bands of `key`, each with its interval.
-
-    Args:
-        values: what is averaged, per slot.
-        key: what it is split by, per slot.
-        edges: rising inner borders; k edges make k + 1 bands, the first and the last open-ended. A key equal
-            to an edge falls into the band above it.
-        groups: what intervals resample.
-        labels: a name per band; default from the edges.
-
-    Raises:
-        ValueError: for a NaN key, edges that do not rise, or a wrong number of labels.
+    """The mean of `values` within bands of `key`, each with its interval, which resamples `groups`. k rising inner
+    `edges` make k + 1 bands, the first and the last open-ended; a key equal to an edge falls into the band above it.
+    The bands are named by their edges, unless `labels` has a name for each.
 
     >>> [(b.label, b.estimate.value) for b in by_band([0, 1, 1], [1, 5, 9], [3, 9], groups=[0, 1, 2])]
     [('< 3', 0.0), ('3 to 9', 1.0), ('≥ 9', 1.0)]

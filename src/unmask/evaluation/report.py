@@ -6,7 +6,6 @@ shown comes from corpora and models, and the page forbids scripts and outside re
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from unmask.evaluation.card import card_if_any
+from unmask.evaluation.card import card_if_any, json_records
 from unmask.evaluation.charts import bar, bars, cell_text, line_chart, table
 from unmask.version import __version__
 from unmask.writing import final_place, written
@@ -200,66 +199,38 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
 def training_curves(
     metrics_path: str | Path, *, loss: str = "nats per hidden slot", where: str = " on hidden slots"
 ) -> Markup:
-    """The curves of a run from its `metrics.jsonl`: loss, accuracy, learning rate, speed and padding waste.
-
-    Reads what is there: absent keys give no curve, lines that are not JSON objects (half a last line of a run
-    that was killed) are passed over, null is a gap, and a missing or empty file gives a sentence saying so.
-    Validation numbers are taken from `validation_loss` and `validation_accuracy`, or from lines whose `kind`
-    is 'validation'. Long training curves are drawn as means of successive records.
-
-    Args:
-        loss: unit of the loss.
-        where: what loss and accuracy are said to be of; "" where nothing is hidden.
-        metrics_path: the file; lines hold `step` and any of `loss`, `accuracy`, `slots_per_second`,
-            `padding_waste`, `validation_loss`, `validation_accuracy`, `learning_rate`.
-    """
+    """The curves of a run from its `metrics.jsonl`: loss, accuracy, learning rate, speed and padding waste. Reads what
+    is there: absent keys give no curve, lines that are not JSON objects (half a last line of a run that was killed) are
+    passed over, null is a gap, and a missing or empty file gives a sentence saying so. Validation numbers are taken
+    from `validation_loss` and `validation_accuracy`, or from lines whose `kind` is 'validation'. Long training curves
+    are drawn as means of successive records. `loss` is its unit, `where` what loss and accuracy are said to be of; ""
+    where nothing is hidden."""
     train, validation = _curves(records(Path(metrics_path)))
-    charts: list[Markup] = []
 
-    def add(title: str, y_label: str, curves: dict[str, Any], **options: bool) -> None:
-        present = {name: xy for name, xy in curves.items() if xy is not None}
-        if present:
-            charts.append(line_chart(present, title, "step", y_label, **options))
+    def drawn(title: str, unit: str, name: str, called: str = "training", **options: bool) -> list[Markup]:
+        """The chart of a metric, where it was recorded; of one that is called training, beside validation's."""
+        curves: dict[str, Any] = {}
+        if name in train:
+            curves[called] = tuple(train[name].T) if name == "learning_rate" else _smoothed(train[name])
+        if name in validation and called == "training":
+            curves["validation"] = tuple(validation[name].T)
+        return [line_chart(curves, title, "step", unit, **options)] if curves else []
 
-    def smooth(name: str) -> Any:
-        return _smoothed(train[name]) if name in train else None
-
-    def exact(found: Mapping[str, NDArray[np.float64]], name: str) -> Any:
-        return (found[name][:, 0], found[name][:, 1]) if name in found else None
-
-    add(
-        f"Loss{where}",
-        loss,
-        {"training": smooth("loss"), "validation": exact(validation, "loss")},
-    )
-    accuracy = {"training": smooth("accuracy"), "validation": exact(validation, "accuracy")}
-    add(f"Accuracy{where}", "right at first guess", accuracy, percent=True, from_zero=True)
-    add("Learning rate", "", {"learning rate": exact(train, "learning_rate")}, from_zero=True)
-    add("Speed", "real slots per second", {"slots/s": smooth("slots_per_second")}, from_zero=True)
-    add(
-        "Padding waste",
-        "share of slots",
-        {"padding": smooth("padding_waste")},
-        percent=True,
-        from_zero=True,
-    )
+    charts = [
+        *drawn(f"Loss{where}", loss, "loss"),
+        *drawn(f"Accuracy{where}", "right at first guess", "accuracy", percent=True, from_zero=True),
+        *drawn("Learning rate", "", "learning_rate", "learning rate", from_zero=True),
+        *drawn("Speed", "real slots per second", "slots_per_second", "slots/s", from_zero=True),
+        *drawn("Padding waste", "share of slots", "padding_waste", "padding", percent=True, from_zero=True),
+    ]
     if not charts:
         return _nothing("No metrics were recorded.")
     return Markup('<div class="charts">{}</div>').format(Markup("").join(charts))
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int | float):
-            found.append(record)
-    return found
+    """Lines of a `metrics.jsonl` that are of a step."""
+    return [record for record in json_records(path) if isinstance(record.get("step"), int | float)]
 
 
 def _curves(

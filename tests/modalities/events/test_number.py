@@ -17,8 +17,9 @@ from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError
 from unmask.modalities.events.audit.audit_points import outcomes
 from unmask.modalities.events.outcome.candidates import number_models
-from unmask.modalities.events.outcome.number import r2, rules, spearman
+from unmask.modalities.events.outcome.number import rules
 from unmask.modalities.events.outcome.outcome import Forest
+from unmask.modalities.events.outcome.scoring import r2, spearman
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, from_dict, target_of
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.meds import Labels, read_labels, read_meds

@@ -1,5 +1,5 @@
 """The last value of one code in its own unit: the rule of thumb that predicted numbers are compared with, and mixed
-with; and the figures of numbers.
+with.
 
 Which code, which rule and how much of it is what predicts held-out training patients best. So a model is no worse than
 its rule of thumb, but for chance. All of it is fitted on training labels alone.
@@ -111,37 +111,3 @@ def nearest(ours: np.ndarray, predicted: Sequence[np.ndarray], number: np.ndarra
             if error < best[0]:
                 best = error, which, weight
     return best[1], best[2]
-
-
-def rmse(y: np.ndarray, p: np.ndarray) -> float:
-    """Root of the mean squared error."""
-    return float(np.sqrt(np.mean((y - p[:, 0]) ** 2)))
-
-
-def mae(y: np.ndarray, p: np.ndarray) -> float:
-    """Mean of the absolute errors."""
-    return float(np.abs(y - p[:, 0]).mean())
-
-
-def r2(y: np.ndarray, p: np.ndarray) -> float:
-    """1 - squared error over that of these points' own mean."""
-    spread = float(((y - y.mean()) ** 2).sum())
-    return 1 - float(((y - p[:, 0]) ** 2).sum()) / spread if spread > 0 else float("nan")
-
-
-def spearman(y: np.ndarray, p: np.ndarray) -> float:
-    """Rank correlation; NaN where all predictions are alike."""
-    from scipy.stats import rankdata
-
-    if np.ptp(y) == 0 or np.ptp(p[:, 0]) == 0:
-        return float("nan")
-    return float(np.corrcoef(rankdata(y), rankdata(p[:, 0]))[0, 1])
-
-
-def coverage(y: np.ndarray, p: np.ndarray) -> float:
-    """Share of the numbers within their intervals."""
-    return float(((y >= p[:, 1]) & (y <= p[:, 2])).mean())
-
-
-RULES = {"rmse": rmse, "mae": mae, "r2": r2, "spearman": spearman}
-COVERED = {"coverage": coverage}

@@ -12,7 +12,6 @@ import numpy as np
 
 from unmask.evaluation.resampling import areas, percentile_interval, redrawn
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
-from unmask.modalities.events.outcome.number import COVERED, RULES
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
 
@@ -38,6 +37,31 @@ FIGURES = {
 Rule = Callable[[np.ndarray, np.ndarray], float]
 
 
+def r2(y: np.ndarray, p: np.ndarray) -> float:
+    """1 - squared error over that of these points' own mean."""
+    spread = float(((y - y.mean()) ** 2).sum())
+    return 1 - float(((y - p[:, 0]) ** 2).sum()) / spread if spread > 0 else float("nan")
+
+
+def spearman(y: np.ndarray, p: np.ndarray) -> float:
+    """Rank correlation; NaN where all predictions are alike."""
+    from scipy.stats import rankdata
+
+    if np.ptp(y) == 0 or np.ptp(p[:, 0]) == 0:
+        return float("nan")
+    return float(np.corrcoef(rankdata(y), rankdata(p[:, 0]))[0, 1])
+
+
+NUMBERS: dict[str, Rule] = {
+    "rmse": lambda y, p: float(np.sqrt(np.mean((y - p[:, 0]) ** 2))),
+    "mae": lambda y, p: float(np.abs(y - p[:, 0]).mean()),
+    "r2": r2,
+    "spearman": spearman,
+}
+COVERED: dict[str, Rule] = {"coverage": lambda y, p: float(((y >= p[:, 1]) & (y <= p[:, 2])).mean())}
+"""Figures of expected numbers, and of those with intervals behind (`NumberTarget.judged`)."""
+
+
 def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, seed: int = 0) -> dict[str, Any]:
     """Figures of probabilities (points, outputs) as the kind of label wants them, each with its interval.
 
@@ -50,23 +74,21 @@ def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, s
     y, who = target.encode(labels), labels.subject
     if isinstance(target, Binary):
         return figures(y[:, 0].astype(np.int64), p[:, 0], who, draws=draws, seed=seed)
+    out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who))}
     if isinstance(target, Classes):
         rules: dict[str, Rule] = {"accuracy": lambda y, p: float((p.argmax(1) == y).mean())}
         rules |= {"macro_auroc": _macro_auroc, "log_loss": _log_loss}
         known = y[y[:, 0] >= 0, 0]
-        out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who))}
         out["classes"] = np.bincount(known, minlength=p.shape[1]).tolist()
         return out | _estimated(rules, y[:, 0], p, who, draws, seed)
     if isinstance(target, NumberTarget):
         assert labels.number is not None
         expected = target.judged(p)
-        found = RULES if expected.shape[1] == 1 else RULES | COVERED
-        return {"n": len(y), "patients": len(np.unique(who))} | _estimated(
-            found, labels.number.astype(np.float64), expected, who, draws, seed
-        )
+        rules = NUMBERS if expected.shape[1] == 1 else NUMBERS | COVERED
+        return out | _estimated(rules, labels.number.astype(np.float64), expected, who, draws, seed)
     assert isinstance(target, TimeToEvent)
     assert labels.days is not None
-    out = {"n": len(y), "patients": len(np.unique(who)), "events": int(y[:, 1].sum())}
+    out["events"] = int(y[:, 1].sum())
     out["by_days"] = _with_kaplan_meier(target, labels, p)
     both = np.stack([labels.days, y[:, 1]], 1)
     rules = {"c_index": lambda both, risk: concordance(risk, both[:, 0], both[:, 1])}

@@ -285,8 +285,8 @@ class NumberTarget(Target):
         }
 
     def judged(self, p: np.ndarray) -> np.ndarray:
-        """(points, 1) expected numbers, or (points, 3) with their intervals behind: what `number.RULES` and `COVERED`
-        read."""
+        """(points, 1) expected numbers, or (points, 3) with their intervals behind: what `scoring.NUMBERS` and
+        `COVERED` read."""
         ends, expected = self.interval(p), self.expected(p)[:, None]
         return expected if ends is None else np.concatenate([expected, ends], 1)
 

@@ -32,12 +32,8 @@ ClassPooling = Literal["mean", "first", "grid"]
 
 class DropPath:
     """Stochastic depth (Huang et al. 2016): a block's output is left out for a random share of the rows while training.
-
-    A forward hook of the block, so that the encoder itself knows nothing of it.
-
-    Attributes:
-        kept: which rows keep the output; None draws them at every pass.
-    """
+    A forward hook of the block, so that the encoder itself knows nothing of it. `kept`: which rows keep the output;
+    None draws them at every pass."""
 
     def __init__(self, share: float) -> None:
         self.share = share
@@ -90,11 +86,7 @@ class ClassifierNet(nn.Module):
         return self.masked.codec.config
 
     def read(self, pooling: ClassPooling, gradients: bool, classes: int) -> None:
-        """Let a new head of so many outputs, near 0, read features of this kind.
-
-        Raises:
-            UserError: pooling 'first' of a model without a class token.
-        """
+        """Let a new head of so many outputs, near 0, read features of this kind."""
         if pooling == "first" and not self.config.class_token:
             raise UserError(
                 "pooling=first, but the model has no class token", hint=f"Use {setting('pooling', 'mean')}."
@@ -177,11 +169,7 @@ class Classifier:
 
     @classmethod
     def restore(cls, model: Any) -> Classifier:
-        """From a loaded folder that holds a head.
-
-        Raises:
-            UserError: the head's tensors are missing.
-        """
+        """From a loaded folder that holds a head."""
         about: Mapping[str, Any] = model.folder.classifier
         gradients = bool(about.get("gradients", False))
         net = ClassifierNet(model.model, len(about["classes"]), about["pooling"], gradients=gradients)

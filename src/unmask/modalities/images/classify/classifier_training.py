@@ -39,17 +39,10 @@ def groups(net: ClassifierNet, **rates: float) -> list[dict[str, Any]]:
 
 
 class PictureFinetuning(Finetunable):
-    """A classifier and labelled pictures, as `training.finetune` trains them.
-
-    Args:
-        train: pictures to train on, with `targets` of the loss.
-        held: pictures that the best state is chosen by; None where there are none.
-        from_probe: the head starts as a linear probe.
-        precision: of the steps; what is judged computes as the classifier's model says.
-
-    Attributes:
-        rows: pictures that go through the network at a time.
-    """
+    """A classifier and labelled pictures, as `training.finetune` trains them: `train` with the `targets` of the loss,
+    and `held`, by which the best state is chosen, if any. `from_probe`: the head starts as a linear probe; `precision`
+    is that of the steps: what is judged computes as the classifier's model says; `rows`: pictures that go through the
+    network at a time."""
 
     def __init__(
         self,
@@ -170,11 +163,8 @@ class PictureFinetuning(Finetunable):
         return fitted
 
     def _loss(self, seen: Tensor, target: Tensor, numbers: np.ndarray) -> Tensor:
-        """Of some pictures, which go through the network together.
-
-        Args:
-            seen: (n, channels, height, width) pictures as the model sees them.
-        """
+        """Of some pictures, (n, channels, height, width) as the model sees them, which go through the network
+        together."""
         classifier, net = self.classifier, self.classifier.net
         packed = image_batch(net.config, seen, numbers).to(classifier.device)
         with computing(self.precision, classifier.device):

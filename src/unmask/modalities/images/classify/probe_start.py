@@ -41,13 +41,8 @@ def readings(pooling: str, gradients: bool | None, *, class_token: bool) -> list
 
 @dataclass(frozen=True)
 class Compared:
-    """How a linear probe does on training pictures that it did not learn from.
-
-    Attributes:
-        likelihood: mean log-probability of the true class; features are chosen by it, because it varies less by chance
-            than the accuracy.
-        right: accuracy.
-    """
+    """How a linear probe does on training pictures that it did not learn from: `right`, its accuracy, and `likelihood`,
+    the mean log-probability of the true class, by which features are chosen, because it varies less by chance."""
 
     likelihood: float
     right: float
@@ -79,14 +74,9 @@ def choose_reading(
 
 
 def start_as_probe(net: ClassifierNet, train: ImageSet, labels: np.ndarray, seed: int) -> None:
-    """Fit the head of a network to its own features of training pictures, as they are.
-
-    Pooled states and oriented gradients each get a probe of their own, and the head's logits are the mean of theirs:
-    with few labels that is right more often than one probe of both.
-
-    Args:
-        labels: class number of each picture; every class is among them.
-    """
+    """Fit the head of a network to its own features of training pictures, as they are; `labels` are class numbers,
+    every class among them. Pooled states and oriented gradients each get a probe of their own, and the head's logits
+    are the mean of theirs: with few labels that is right more often than one probe of both."""
     some = _some(len(labels), min(PROBED, int(PROBED_BYTES / (4 * net.head.in_features))), seed)
     train, labels = (train, labels) if len(some) == len(labels) else (train.take(some), labels[some])
     parts, groups = _parts(net, train, {net.pooling}, net.gradients), kept_together(train)
@@ -145,11 +135,7 @@ def folded(
     features: np.ndarray, labels: np.ndarray, seed: int, groups: np.ndarray | None = None
 ) -> dict[float, np.ndarray]:
     """For each penalty, (rows, classes) log-probabilities of each row by a linear probe that learnt from the other
-    three of four folds, drawn by the seed.
-
-    Args:
-        groups: (rows,) numbers of what stays in one fold.
-    """
+    three of four folds, drawn by the seed; `groups`: (rows,) numbers of what stays in one fold."""
     _, place = np.unique(np.arange(len(labels)) if groups is None else groups, return_inverse=True)
     fold = (np.random.default_rng([seed, 1]).permutation(int(place.max()) + 1) % FOLDS)[place]
     classes = int(labels.max()) + 1

@@ -51,12 +51,8 @@ def finetuned_report(new: Path, out: Path, figures: Mapping[str, Any], settings:
 def evaluation_report(
     found: Mapping[str, Any], path: str | Path, *, model: str, data: str, notes: Sequence[str]
 ) -> None:
-    """The page of `unmask evaluate MODEL DATA --report FILE`.
-
-    Args:
-        found: what `Classifier.evaluate` gave.
-        notes: what was made of the pictures.
-    """
+    """The page of `unmask evaluate MODEL DATA --report FILE`, of what `Classifier.evaluate` found; `notes`: what was
+    made of the pictures."""
     page = Report(f"{model} on {data}").facts(_facts(found) | {"Pictures": found["pictures"]})
     _scores(page, found, "")
     page.section("The pictures", "\n\n".join(notes))

@@ -102,11 +102,8 @@ EXAMINED = 64
 
 
 def embedding_settings(given: Mapping[str, Any]) -> EmbeddingSettings:
-    """The usual settings, and what was given on top of them.
-
-    Raises:
-        UserError: an unknown setting, one that only a new model has, or one that nothing reads here.
-    """
+    """The usual settings, and what was given on top of them; refused is what is unknown, what only a new model has, and
+    what nothing reads here."""
     for key in OF_A_NEW_MODEL:
         if key in given:
             raise UserError(f"{key}={given[key]}: the model to adapt has its own", hint="Leave it out.")
@@ -124,11 +121,7 @@ def embedding_settings(given: Mapping[str, Any]) -> EmbeddingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptedEmbedding(Adapted):
-    """What came of it.
-
-    Attributes:
-        verdict: whether it helped; None without a guard, and of a run that a signal stopped.
-    """
+    """What came of it; `verdict`: whether it helped, None without a guard, and of a run that a signal stopped."""
 
     verdict: SearchVerdict | None = None
 

@@ -148,14 +148,9 @@ def _explain(
 
 
 def attributions(folder: TaskFolder, task: Classify, items: Sequence[Item], *, steps: int = 32) -> list[dict[str, Any]]:
-    """Each token's share in the logit of the predicted label.
-
-    The path runs from the mask embedding (special tokens stay) to the text; the shares add up to the logit's difference
-    between the two ends, up to the error of `steps` midpoints, which is returned as `gap` (relative).
-
-    Returns:
-        For each item: label, tokens, shares, gap.
-    """
+    """Each token's share in the logit of the predicted label: for each item label, tokens, shares and gap. The path
+    runs from the mask embedding (special tokens stay) to the text; the shares add up to the logit's difference between
+    the two ends, up to the error of `steps` midpoints, which is `gap` (relative)."""
     prepared = task.prepare(items, labelled=False)
     masked, out = folder.model.masked, []
     folder.model.eval()

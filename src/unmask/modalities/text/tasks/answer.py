@@ -50,13 +50,9 @@ NOTHING = "(no answer)"
 
 @dataclass(frozen=True, kw_only=True)
 class SquadQuestion:
-    """A question about a context.
-
-    Attributes:
-        answers: (text, start) pairs; empty where there is none; None where not labelled.
-        group: what it must not be parted from.
-        row: what the file holds of it but the context and the answers, carried along by `predict`.
-    """
+    """A question about a context. `answers` are (text, start) pairs, empty where there is none, None where not
+    labelled; `group`: what it must not be parted from; `row`: what the file holds of it but the context and the
+    answers, carried along by `predict`."""
 
     name: str
     question: str
@@ -71,13 +67,9 @@ class SquadQuestion:
 def as_questions(
     data: Any, *, labelled: bool, problems: Problems | None = None, columns: Columns | None = None
 ) -> list[SquadQuestion]:
-    """Questions from a SQuAD json file, flat rows (question, context, answers), or rows of Python.
-
-    Args:
-        problems: notes answers that are not at their offset, and rows that cannot be read; left out or refused
-            together; None refuses.
-        columns: `group`: which field tells what is not parted.
-    """
+    """Questions from a SQuAD json file, flat rows (question, context, answers), or rows of Python. `problems` notes
+    answers that are not at their offset, and rows that cannot be read, which are left out or refused together; None
+    refuses. `columns.group`: which field tells what is not parted."""
     noted = Problems() if problems is None else problems
 
     def made(where: str, row: Any) -> SquadQuestion:
@@ -367,11 +359,8 @@ def padded(logits: Tensor, batch: PackedBatch, count: int) -> Tensor:
 
 
 def _add_spans(table: np.ndarray, logits: np.ndarray, window: Window) -> float:
-    """Note the scores of a window's spans, of one that an earlier window has too the higher; the score of no answer.
-
-    Args:
-        table: (tokens of the text, longest span): scores by first token and by further tokens, -inf where none is.
-    """
+    """Note the scores of a window's spans in a table (tokens of the text, longest span: by first token and by further
+    tokens, -inf where none is), of one that an earlier window has too the higher; the score of no answer."""
     start, end = logits[:, 0].astype(np.float64), logits[:, 1].astype(np.float64)
     here = slice(window.shift, window.shift + window.last - window.first)
     s, e = start[here], end[here]

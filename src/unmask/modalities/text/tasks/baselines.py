@@ -87,15 +87,9 @@ class Baseline:
     def outputs(
         self, task: TextTask, model: TaskModel | None, prepared: Prepared, found: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """What it says about every example, in the form of the model's own outputs.
-
-        The score of a pair of similarity stands as two vectors of one number whose product it is; a text alone keeps
-        its vector.
-
-        Args:
-            model: whose vectors 'apart' takes.
-            found: what encoder and head say (similarity: the vectors).
-        """
+        """What it says about every example, in the form of the model's own outputs; `found` is what encoder and head
+        say (similarity: the vectors), `model` the one whose vectors 'apart' takes. The score of a pair of similarity
+        stands as two vectors of one number whose product it is; a text alone keeps its vector."""
         if self.kind == "tags":
             return list(self._tag_scores(task, prepared))
         if self.kind == "sentence":
@@ -248,15 +242,10 @@ def fit_baseline(
     seed: int = 0,
     strength: float | None = None,
 ) -> Baseline | None:
-    """A baseline of the training rows; None where their texts hold no words.
-
-    Of pairs 'apart' is a linear model (ridge regression where numbers are predicted) of |u - v|, u * v and the cosine
-    of the frozen vectors of the two texts (Tai et al. 2015, sec. 4.2; as in SentEval, Conneau & Kiela 2018).
-
-    Args:
-        model: whose vectors 'apart' takes, as they are now.
-        strength: C; None chooses it by cross-validation.
-    """
+    """A baseline of the training rows; None where their texts hold no words. Of pairs 'apart' is a linear model (ridge
+    regression where numbers are predicted) of |u - v|, u * v and the cosine of the frozen vectors of the two texts (Tai
+    et al. 2015, sec. 4.2; as in SentEval, Conneau & Kiela 2018), as `model` has them now. `strength` is C; None chooses
+    it by cross-validation."""
     if kind == "tags":
         return fit_tags(_tagged(training), task.outputs)
     if kind == "sentence":

@@ -45,12 +45,8 @@ KINDS: dict[str, linear.Kind] = {"single": "softmax", "multi": "sigmoid", "regre
 
 
 class Classify(TextTask):
-    """One label (or several, or a number) per text or pair.
-
-    Args:
-        weights: one weight per class for the loss, None for all alike.
-        metric: what early stopping goes by; default accuracy, micro F1 or Pearson's correlation.
-    """
+    """One label (or several, or a number) per text or pair. `weights`: one per class for the loss, None for all alike;
+    `metric`: what early stopping goes by; default accuracy, micro F1 or Pearson's correlation."""
 
     name, head, options = "classify", SEQUENCE, ("metric",)
 

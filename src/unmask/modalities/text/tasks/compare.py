@@ -34,12 +34,8 @@ SENTENCE = "sentence with the most words in common"
 
 @dataclass
 class Rival:
-    """A simpler model's predictions of the held-out rows.
-
-    Attributes:
-        baseline: the model itself, where it can be saved.
-        constant: it answers the same whatever the text.
-    """
+    """A simpler model's predictions of the held-out rows, and the model itself, where it can be saved; `constant`: it
+    answers the same whatever the text."""
 
     name: str
     predictions: list[dict[str, Any]]
@@ -56,12 +52,8 @@ def rivals(
     found: Sequence[np.ndarray],
     seed: int,
 ) -> list[Rival]:
-    """The simpler models of a task, fitted to the training rows.
-
-    Args:
-        model: the state that fine-tuning starts from; None where only `tag` and `answer` are asked for.
-        found: its outputs on the held-out rows.
-    """
+    """The simpler models of a task, fitted to the training rows. `model`: the state that fine-tuning starts from (None
+    where only `tag` and `answer` are asked for); `found`: its outputs on the held-out rows."""
     with one_core():
         out = []
         if task.name == "answer":
@@ -140,8 +132,8 @@ def rule(task: TextTask, items: Sequence[Any]) -> Rival | None:
 
 
 def untempered(task: TextTask) -> TextTask:
-    """The task with a temperature of 1, which is what is fitted for the outputs of one model alone; the task itself
-    stays as it is."""
+    """The task with a temperature of 1, which is fitted for the outputs of one model alone; the task itself stays as it
+    is."""
     if task.name != "classify":
         return task
     plain = copy.copy(task)
@@ -229,12 +221,8 @@ def judge(
     seed: int,
     baseline: str = "none",
 ) -> Comparison:
-    """Set the candidates side by side.
-
-    Args:
-        own: (name, predictions) of the states of encoder and head.
-        kept: which of them is kept, unless a `baseline` is asked for (one of `baselines.KINDS`).
-    """
+    """Set the candidates side by side: `own` are (name, predictions) of the states of encoder and head, `kept` names
+    the one that is kept, unless a `baseline` is asked for (one of `baselines.KINDS`)."""
 
     def worth(predictions: list[dict[str, Any]]) -> float:
         return merit(task.metric, task.value(predictions, held.items))

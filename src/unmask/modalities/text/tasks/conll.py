@@ -36,14 +36,9 @@ HINT = "Each line holds a word and its tag; sentences are parted by a blank line
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """A text with its entities.
-
-    Attributes:
-        spans: (start, end, label) in characters, None where not labelled.
-        words: character spans of the words that are tagged, None where the tokenizer's own units are.
-        group: what it must not be parted from.
-        row: what the file holds of it, carried along by `predict`.
-    """
+    """A text with its entities: `spans`, (start, end, label) in characters, None where not labelled. `words`: spans of
+    the words that are tagged, None where the tokenizer's own units are; `group`: what it must not be parted from;
+    `row`: what the file holds of it, carried along by `predict`."""
 
     text: str
     spans: tuple[Span, ...] | None = None
@@ -57,12 +52,9 @@ class Sentence:
 def as_sentences(
     data: Any, *, labelled: bool, problems: Problems | None = None, columns: Columns | None = None
 ) -> list[Sentence]:
-    """Sentences from a file (CoNLL columns, jsonl, csv, parquet, or texts per line), or rows of Python.
-
-    Args:
-        problems: notes what is wrong with rows, which are left out or refused together; None refuses.
-        columns: `text` and `label`: which columns of a CoNLL file hold words and tags, as numbers from 1.
-    """
+    """Sentences from a file (CoNLL columns, jsonl, csv, parquet, or texts per line), or rows of Python. `problems`
+    notes what is wrong with rows, which are left out or refused together; None refuses. `columns` says by numbers from
+    1 which columns of a CoNLL file hold words (`text`) and tags (`label`)."""
     noted, columns = Problems() if problems is None else problems, columns or Columns()
 
     def grouped(where: str, row: dict[str, Any]) -> Sentence:
@@ -121,14 +113,9 @@ def _columns_in(path: Path) -> bool:
 def read_conll(
     path: Path, problems: Problems | None = None, *, columns: Columns | None = None, labelled: bool = True
 ) -> list[Sentence]:
-    """Sentences of words and tags in columns, tab- or space-separated; which columns were read is said.
-
-    Args:
-        problems: notes bad lines; a word that is white space goes alone, any other bad line takes its sentence with it.
-            None refuses them.
-        columns: `text` and `label`: numbers of columns from 1; default what the file tells (see `layout_of`).
-        labelled: with tags; else they need not be there where the column of the words is given.
-    """
+    """Sentences of words and tags in columns, tab- or space-separated; which columns were read is said. A word that is
+    white space goes alone, any other bad line takes its sentence with it. Where they are not `labelled`, tags need not
+    be there if the column of the words is given."""
     noted = Problems() if problems is None else problems
     lines, comments = sentences_of(read_text(path, hint=GIVE))
     if not lines:
@@ -295,14 +282,8 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ConllLayout:
-    """Where things are in a CoNLL file.
-
-    Attributes:
-        word, tag: columns from 0; the tag's is None where tags are not read.
-        width: how many columns there are.
-        count: the column that counts the words, None without one.
-        constant: columns that do not change within sentences.
-    """
+    """Where things are in a CoNLL file of `width` columns: the `word` and the `tag` (None where tags are not read),
+    from 0, the `count` of words, if any, and columns that are `constant` within sentences."""
 
     word: int
     tag: int | None

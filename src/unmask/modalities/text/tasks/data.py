@@ -54,14 +54,8 @@ def warned(line: str) -> None:
 
 @dataclass
 class Problems:
-    """What is wrong with which rows.
-
-    Attributes:
-        lenient: leave such rows out and say so, instead of refusing them.
-        offered: whether the caller could ask for that.
-        found: (where, what is wrong, what to do).
-        mended: what was put right, and how often.
-    """
+    """What is wrong with which rows, as (where, what is wrong, what to do), and what was put right how often. `lenient`
+    leaves such rows out and says so, instead of refusing them; `offered`: the caller could ask for that."""
 
     lenient: bool = False
     offered: bool = True
@@ -218,15 +212,9 @@ def judged_part(items: Sequence[Any], first: str = "validation") -> list[Any]:
 def read_rows(
     source: str | Path, columns: Columns | None = None, *, broken: list[str] | None = None, trim: bool = True
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Rows of a file as ("file:line", column -> value).
-
-    A csv or tsv without a header is read by position: text, label, or text, text2, label.
-
-    Args:
-        columns: what a person said of them: the names asked for, and whether there is a header.
-        broken: where given, lines with too few or too many cells are left out and named here.
-        trim: without what spreadsheets leave below a table: empty rows.
-    """
+    """Rows of a file as ("file:line", column -> value); a csv or tsv without a header is read by position: text, label,
+    or text, text2, label. Lines with too few or too many cells are left out and named in `broken`, where that is given;
+    `trim` leaves out what spreadsheets leave below a table: empty rows."""
     rows = _rows(source, columns or Columns(), broken)[0]
     return _table(rows) if trim else rows
 
@@ -436,12 +424,9 @@ def choose(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
 def read_items(
     source: str | Path, columns: Columns | None = None, *, labelled: bool = True, problems: Problems | None = None
 ) -> tuple[list[Item], Columns]:
-    """Items of a file, and the columns they were read from: none of plain text.
-
-    Args:
-        labelled: a label column must be there, and hold something in every row.
-        problems: notes rows without a text or label, which are left out or refused together; None refuses.
-    """
+    """Items of a file, and the columns they were read from: none of plain text. Where they are `labelled`, a label
+    column must be there, and hold something in every row; `problems` notes rows without a text or label, which are left
+    out or refused together; None refuses."""
     noted = Problems() if problems is None else problems
     broken: list[str] | None = [] if noted.lenient else None
     rows, headed = _rows(source, columns or Columns(), broken)
@@ -581,12 +566,9 @@ def _name(value: Any, where: str) -> str:
 def as_items(
     data: Any, columns: Columns | None = None, *, labelled: bool = True, problems: Problems | None = None
 ) -> tuple[list[Item], Columns | None]:
-    """Items from a file name, or from Python: (text, label) or (text, text2, label) rows, dicts, texts, a pandas,
-    polars or Arrow table, columns by name, or (texts, labels) as scikit-learn has X and y.
-
-    Returns:
-        The items, and which columns were read, None where there are none.
-    """
+    """Items, and which columns were read (None where there are none), from a file name, or from Python: (text, label)
+    or (text, text2, label) rows, dicts, texts, a pandas, polars or Arrow table, columns by name, or (texts, labels) as
+    scikit-learn has X and y."""
     if isinstance(data, str | Path):
         return read_items(data, columns, labelled=labelled, problems=problems)
     columns = columns or Columns()
@@ -640,8 +622,7 @@ def number_of(item: Item, what: str, hint: str) -> float:
 
 def vectors(items: Sequence[Item]) -> int | None:
     """How many places the labels have, where they are vectors of 0 and 1 as transformers has them for several labels
-    per text; None where they are anything else.
-    """
+    per text; None where they are anything else."""
     marked = [i for i in items if _is_vector(i.label)]
     if not marked:
         return None

@@ -20,13 +20,8 @@ from unmask.modalities.text.uses.filling import cut_notes, may_be_longer
 
 @dataclass
 class Prepared:
-    """Items made into examples.
-
-    Attributes:
-        examples: one or more per item, in the items' order.
-        groups: for each item the numbers of its examples; a step takes whole items.
-        extra: whatever the task remembers about them (targets, windows).
-    """
+    """Items made into examples, one or more per item, in the items' order. `groups`: for each item the numbers of its
+    examples (a step takes whole items); `extra`: whatever the task remembers about them (targets, windows)."""
 
     items: Sequence[Any]
     examples: list[Example]

@@ -24,13 +24,8 @@ from unmask.writing import temporary_folder, written
 
 @dataclass(frozen=True, kw_only=True)
 class Glue:
-    """A task's files, columns and metrics.
-
-    Attributes:
-        text, text2, label: spellings of the columns, the published one first.
-        metrics: names as in `scorers`; the score is the mean of all.
-        names: what the leaderboard calls labels that some copies of the files number: 0, 1, ...
-    """
+    """A task's files, columns (their spellings, the published one first) and metrics (names as in `scorers`; the score
+    is the mean of all). `names`: what the leaderboard calls labels that some copies of the files number: 0, 1, ..."""
 
     text: tuple[str, ...]
     text2: tuple[str, ...] = ()
@@ -75,11 +70,8 @@ TASKS = {
 
 
 def read_glue(path: Path, task: Glue, *, labelled: bool, say: Callable[[str], None] = lambda line: None) -> list[Item]:
-    """Items of one file.
-
-    Broken lines of labelled files are left out and said, for the published files hold some (QQP); test files must be
-    whole, since the leaderboard counts their lines.
-    """
+    """Items of one file. Broken lines of labelled files are left out and said, for the published files hold some (QQP);
+    test files must be whole, since the leaderboard counts their lines."""
     broken: list[str] = []
     rows = read_rows(path, broken=broken if labelled else None)
     if broken:

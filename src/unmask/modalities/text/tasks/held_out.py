@@ -159,11 +159,8 @@ def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], lis
 def hold_out(
     items: list[Any], held: list[Any] | None, settings: TaskSettings, say: Callable[[str], None]
 ) -> tuple[int, tuple[list[Any], list[Any]] | None]:
-    """Rows to choose by, where they are not given; and how many of those that are given are training rows too.
-
-    Returns:
-        Validation rows that are training rows too, and (rows to train on, rows held out) where some are.
-    """
+    """How many validation rows are training rows too, and (rows to train on, rows held out) where none were given and
+    some are taken."""
     if held is not None:
         if shared := overlap(items, held):
             say(

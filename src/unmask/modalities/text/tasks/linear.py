@@ -137,15 +137,10 @@ def cross_validated(
     strengths: Sequence[float] = STRENGTHS,
     most: int = ENOUGH,
 ) -> tuple[int, float, float]:
-    """Which features (of several candidates, each (n, d)) and which C predict rows held out best.
-
-    By accuracy where classes are predicted, the likelihood decides ties and everything else; with fewer than two rows
-    for each fold, the first candidate and C = 1. At most `most` rows, drawn by the seed, are looked at. The path ends
-    where two weaker regularisations in a row did no better.
-
-    Returns:
-        The number of the candidate, C, and the mean loss of rows held out.
-    """
+    """Which features (the number among several candidates, each (n, d)) and which C predict rows held out best, and the
+    mean loss of those. By accuracy where classes are predicted, the likelihood decides ties and everything else; with
+    fewer than two rows for each fold, the first candidate and C = 1. At most `most` rows, drawn by the seed, are looked
+    at. The path ends where two weaker regularisations in a row did no better."""
     chosen = np.arange(len(target))
     if len(chosen) > most:
         chosen = np.sort(np.random.default_rng([seed, 18]).permutation(len(target))[:most])

@@ -131,11 +131,8 @@ def outputs(
     compact: Compact | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> list[np.ndarray]:
-    """What the model says about every example, sorted into packed batches; order as prepared.
-
-    Args:
-        watch: called after every batch with how many examples are done, of how many.
-    """
+    """What the model says about every example, sorted into packed batches; order as prepared. `watch` is called after
+    every batch with how many examples are done, of how many."""
     done = 0
     found: list[np.ndarray] = [np.zeros(0)] * len(prepared.examples)
     with inference_mode(model), model.context():
@@ -152,13 +149,9 @@ def outputs(
 
 
 class TextFinetuning(Finetunable):
-    """A text model and a task's data, as `training.finetune` trains them.
-
-    Args:
-        validation: rows that the best state is chosen by; None where there are none.
-        settings: with a learning rate.
-        precision: of the steps; what is judged computes as the model says.
-    """
+    """A text model and a task's data, as `training.finetune` trains them. `validation`: rows that the best state is
+    chosen by, if any; `settings` have a learning rate; `precision` is that of the steps: what is judged computes as the
+    model says."""
 
     evaluations_count = False
 
@@ -310,14 +303,10 @@ class TextFinetuning(Finetunable):
         until: float = 1.0,
         say: Callable[[str], None] | None = None,
     ) -> FinetuneResult:
-        """Fine-tune; the model ends in its best state by the task's metric on the validation data.
-
-        Args:
-            say: called with the memory that the run will take, which is measured then.
-            first: metrics of the model as given, where that state may be kept too; with `initial`, a copy of its
-                weights.
-            until: the share of the steps to take, on the schedule of all of them.
-        """
+        """Fine-tune; the model ends in its best state by the task's metric on the validation data. `first`: metrics of
+        the model as given, where that state may be kept too, with `initial`, a copy of its weights; `until`: the share
+        of the steps to take, on the schedule of all; `say` is called with the memory that the run will take, which is
+        measured then."""
         settings = self.settings
         betas = (settings.beta1, settings.beta2)
         optimiser = AdamW(groups(self.model, settings), lr=self.rate, betas=betas, eps=settings.epsilon, fused=True)

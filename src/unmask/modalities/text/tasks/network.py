@@ -40,13 +40,8 @@ _MASKED_HEAD = ("transform", "norm", "bias", "output")
 
 
 class TaskModel(nn.Module):
-    """Codec and encoder of a masked model with a head on top.
-
-    Args:
-        masked: the masked model, in place; its decoder, if it has one, is not used.
-        head: None for a task that works on pooled states alone (similarity).
-        pooling: of the states where there is no head.
-    """
+    """Codec and encoder of a masked model, in place (its decoder, if it has one, is not used), with a head on top;
+    without one (similarity) its states are pooled."""
 
     precision = "fp32"
     """What products are computed in, within `context`."""

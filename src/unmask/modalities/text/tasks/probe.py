@@ -41,15 +41,9 @@ HALF = 0.5
 
 @dataclass(frozen=True)
 class Probed:
-    """How a head started.
-
-    Attributes:
-        pooling: 'first' or 'mean' (classify), 'each' (tag, answer).
-        strength: C, chosen by cross-validation within the training rows.
-        added: whether a layer that averages was put on top.
-        rows: examples, words or slots it was fitted to.
-        loss: mean loss of rows held out in that; the head is scaled to it.
-    """
+    """How a head started: `pooling` 'first' or 'mean' (classify) or 'each' (tag, answer); `strength`: C, chosen by
+    cross-validation within the training rows; `added`: a layer that averages was put on top; `rows`: examples, words or
+    slots it was fitted to; `loss`: the mean of rows held out in that, to which the head is scaled."""
 
     pooling: str
     strength: float
@@ -74,12 +68,8 @@ def start_classifier(
     seed: int = 0,
     chosen: Probed | None = None,
 ) -> Probed:
-    """Fit a probe of pooled states and make the head one; pooling and C by cross-validation.
-
-    Args:
-        target: class numbers, (n, labels) of 0 and 1, or numbers, by `kind`.
-        chosen: use this pooling and C, and do not choose.
-    """
+    """Fit a probe of pooled states and make the head one; pooling and C by cross-validation, unless they are `chosen`.
+    The target: class numbers, (n, labels) of 0 and 1, or numbers, by `kind`."""
     head = head_of(model)
     first, mean = pooled(model, training, slots)
     if kind == "softmax":

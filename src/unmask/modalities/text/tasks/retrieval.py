@@ -31,12 +31,8 @@ DEEPEST = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """Documents, and the queries that have some relevant among them.
-
-    Attributes:
-        relevant: for each query document number -> relevance above 0.
-        itself: for each query the number of the document with the same name, None where there is none.
-    """
+    """Documents, and the queries that have some relevant among them: for each query `relevant` has document number ->
+    relevance above 0, `itself` the number of the document with the same name, None where there is none."""
 
     documents: list[str]
     queries: list[str]

@@ -197,13 +197,9 @@ def _alike(texts: Sequence[str | None]) -> Tensor:
 
 
 def in_batch(queries: Tensor, documents: Tensor, temperature: float, same: Tensor | None = None) -> Tensor:
-    """Cross-entropy of finding document i for query i among all documents; those behind the first n are
-    hard negatives.
-
-    Args:
-        same: (queries, documents) which documents are right for a query besides its own, as copies of it or of those of
-            the same query are: they do not count against it.
-    """
+    """Cross-entropy of finding document i for query i among all documents; those behind the first n are hard negatives.
+    `same`: (queries, documents) which are right for a query besides its own, as copies of it or of those of the same
+    query are: they do not count against it."""
     near = queries @ documents.t() / temperature
     if same is not None:
         near = near.masked_fill(to_device(same, near.device).fill_diagonal_(False), -torch.inf)

@@ -52,17 +52,10 @@ BEFORE = {True: "linear probe of the frozen encoder", False: "the model before f
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRows:
-    """The rows of a run.
-
-    Attributes:
-        items: all training rows; classes are learnt from them.
-        training: those that are trained on before the recipe is settled.
-        held_out: what stops, keeps and calibrates; None without any.
-        chosen: the held-out rows were taken from the training rows.
-        shared: rows that are in both.
-        columns: names of the columns they were read from, by their parts.
-        source: how their file is called; "" for rows in memory.
-    """
+    """The rows of a run: all `items` (classes are learnt from them), those that are trained on before the recipe is
+    settled, and those `held_out`, which stop, keep and calibrate, if any. `chosen`: the held-out rows were taken from
+    the training rows; `shared`: how many are in both; `columns`: names by their parts; `source`: how their file is
+    called, "" for rows in memory."""
 
     items: Sequence[Any]
     training: Sequence[Any]
@@ -75,17 +68,11 @@ class TaskRows:
 
 @dataclass(kw_only=True)
 class FittedTask:
-    """A model after one run.
-
-    Attributes:
-        checked: the held-out rows, None without any.
-        tokens: that were trained on; expected_memory: bytes that were foretold.
-        predictions: of the kept state on the held-out rows.
-        probed: how the head started; None where it was the folder's own, random, or there is none.
-        verdict: the comparison, None where nothing was compared.
-        compared_vectors: a linear model of the two texts' frozen vectors was fitted.
-        refitted: trained on the held-out rows too, after they were scored.
-    """
+    """A model after one run, the held-out rows it was `checked` on, if any, and the predictions of the kept state on
+    them. `probed`: how the head started, None where it was the folder's own, random, or there is none; `verdict`: the
+    comparison, if any; `tokens` were trained on; `expected_memory`: bytes that were foretold; `compared_vectors`: a
+    linear model of the two texts' frozen vectors was fitted; `refitted`: trained on the held-out rows too, after they
+    were scored."""
 
     folder: TaskFolder
     task: TextTask
@@ -519,11 +506,7 @@ PADDING = 1.07
 
 def beyond(fitted: FittedTask, settings: TaskSettings) -> float:
     """What choosing took and training again would take, for each unit that the usual loop takes over all rows, for as
-    many epochs.
-
-    Args:
-        fitted: with rows held out, a state after some training kept.
-    """
+    many epochs; of a run with rows held out, and a state after some training kept."""
     checked, outcome = fitted.checked, fitted.outcome
     assert checked is not None
     width = fitted.folder.text.model.encoder.config.width
