@@ -1,7 +1,7 @@
 """Several processes behind one server: nobody's request is lost in silence when one dies.
 
-`PerModel` gives each model a process, so that a request that is long to read delays no other model: the interpreter
-runs one thread of a process at a time. A `Fleet` answers for its models from one or more processes.
+By default each model has a process, so that a request that is long to read delays no other model: the interpreter runs
+one thread of a process at a time. Else all models are answered for by one or more processes.
 
 One process is started afresh, loads the models and answers (`worker.py`). Where several are asked for, it answers
 nothing itself: it is copied (forked) as often, so that all share one set of weights in memory, and a process that dies
@@ -41,88 +41,64 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_P
 """OpenMP, OpenBLAS and tokenizers keep threads from their first use on, and a process with threads is not copied."""
 
 
-class PerModel:
-    """A process for each model, which is all that it loads; as an `Engine` to the server."""
-
-    def __init__(self, models: Mapping[str, str], gateway: Gateway, **options: Any) -> None:
-        self._fleets = {name: Fleet({name: folder}, gateway, workers=1, **options) for name, folder in models.items()}
-
-    def described(self) -> Mapping[str, Any]:
-        """See `Fleet.described`."""
-        try:
-            return {name: model for fleet in self._fleets.values() for name, model in fleet.described().items()}
-        except BaseException:
-            self.close()
-            raise
-
-    def ask(self, ask: Ask) -> None:
-        """Hand a request to the process of its model. A body that names none that is here is refused by any process."""
-        name = ask.model
-        if name == NAMED_IN_BODY and (found := MODEL_KEY.search(ask.body)):
-            name = found[1].decode(errors="replace")
-        self._fleets.get(name, next(iter(self._fleets.values()))).ask(ask)
-
-    def paths(self, model: str) -> Sequence[Callable[[Ask], object]]:
-        """What takes requests for a model."""
-        return self._fleets[model].paths(model)
-
-    def forget(self, ask: Ask) -> None:
-        """Nobody waits for an answer any more."""
-        for fleet in self._fleets.values():
-            fleet.forget(ask)
-
-    def close(self) -> None:
-        """See `Fleet.close`."""
-        for fleet in self._fleets.values():
-            fleet.close()
-
-
 class Fleet:
     """Processes that answer; as an `Engine` to the server. They begin to load at once; `described` waits for them.
 
+    Args:
+        workers: processes with all models each; None: one per model, which is all that it loads.
+
     Attributes:
-        reason: why a process could not be replaced; '' when the last one could.
+        reasons: models of a process -> why one with them could not be replaced; '' when the last one could.
     """
 
     def __init__(
-        self, models: Mapping[str, str], gateway: Gateway, *, workers: int, threads: int, device: str, precision: str
+        self,
+        models: Mapping[str, str],
+        gateway: Gateway,
+        *,
+        workers: int | None = None,
+        threads: int,
+        device: str,
+        precision: str,
     ) -> None:
-        self.gateway, self.workers = gateway, workers
-        self.settings = {
+        self.gateway, self.count = gateway, workers or 1
+        self.settings: dict[str, Any] = {
             "models": dict(models),
             "limits": gateway.limits,
             "threads": threads,
             "device": device,
             "precision": precision,
-            "cores": max(1, cores() // workers),
+            "cores": max(1, cores() // self.count),
             "parallel": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         }
         self._workers: list[Worker] = []
         self._held = deque[Ask]()
-        self.reason = ""
-        self.template = Process(self.settings | {"copied": True}) if workers > 1 else None
-        self._first = None if self.template else Process(self.settings)
+        self.reasons: dict[tuple[str, ...], str] = {}
+        self.template = Process(self.settings | {"copied": True}) if self.count > 1 else None
+        alone = [{name: folder} for name, folder in models.items()] if workers is None else [dict(models)]
+        self._processes = [] if self.template else [Process(self.settings | {"models": own}) for own in alone]
 
     def described(self) -> Mapping[str, Any]:
         """Wait until all are ready; what the models are, by name: see `Served.described`."""
+        loaded: dict[str, Any] = {}
         try:
-            first = self.template or self._first
-            assert first is not None
-            found = first.hello()
-            self.settings |= {"contents": found["contents"]}  # all others load the same
-            if self.template is not None and not found["alone"]:
-                self.template.end()
-                self.template = None
-            started: list[Process | None] = [self._first] if self._first else [None] * self.workers
-            if self.template is None and self._first is None:
-                started = [Process(self.settings) for _ in started]
+            if self.template is not None:
+                found = self.template.hello()
+                loaded |= found["models"]
+                if not found["alone"]:
+                    self.settings |= {"contents": found["contents"]}  # all others load the same
+                    self.template.end()
+                    self.template, self._processes = None, [Process(self.settings) for _ in range(self.count)]
+            for process in self._processes:
+                loaded |= process.hello()["models"]
+            started: Sequence[Process | None] = self._processes or [None] * self.count
             self._workers = [Worker(self, process) for process in started]
             for worker in self._workers:
                 worker.begin()
         except BaseException:
             self.close()
             raise
-        return dict(found["models"])
+        return loaded
 
     def copy(self) -> Connection:
         """The pipe to another copy of the process that has loaded the models, which is loaded again if it has died; an
@@ -135,17 +111,26 @@ class Fleet:
             return self.template.copy()
 
     def ask(self, ask: Ask) -> None:
-        """Hand a request to the process with the fewest. While none is alive it is held until one has been replaced."""
-        alive = [worker for worker in self._workers if worker.alive]
-        for worker in sorted(alive, key=lambda one: len(one.pending)):
+        """Hand a request to the process of its model with the fewest. While none is alive it is held until one has been
+        replaced."""
+        name = ask.model
+        if name == NAMED_IN_BODY and (found := MODEL_KEY.search(ask.body)):
+            name = found[1].decode(errors="replace")
+        able = self._of(name)
+        for worker in sorted((one for one in able if one.alive), key=lambda one: len(one.pending)):
             if worker.send(ask):
                 return
-        if self.reason or ask.action == PROBE:
-            self.refuse([ask], f"no process is ready to answer{self.reason and f': {self.reason}'}")
+        reason = self.reasons.get(able[0].models, "")
+        if reason or ask.action == PROBE:
+            self.refuse([ask], f"no process is ready to answer{reason and f': {reason}'}")
             return
         self._held.append(ask)
-        if any(worker.alive for worker in self._workers):  # since
+        if any(worker.alive for worker in able):  # since
             self.ask_held()
+
+    def _of(self, model: str) -> Sequence[Worker]:
+        """The processes that have a model; those that have the first one refuse a name that none has."""
+        return [one for one in self._workers if model in one.models] or self._of(self._workers[0].models[0])
 
     def again(self, asks: Sequence[Ask]) -> None:
         """Requests whose process has died: each is handed to another one, once. They leave nothing behind, so that
@@ -170,7 +155,7 @@ class Fleet:
 
     def paths(self, model: str) -> Sequence[Callable[[Ask], object]]:
         """What takes requests for a model, per process."""
-        return [worker.ask for worker in self._workers if worker.alive] or [self.ask]
+        return [worker.ask for worker in self._of(model) if worker.alive] or [self.ask]
 
     def forget(self, ask: Ask) -> None:
         """Nobody waits for an answer any more."""
@@ -182,9 +167,8 @@ class Fleet:
         """Have everything answered that was taken, and end the processes."""
         for worker in self._workers:
             worker.close()
-        for one in (self.template, self._first):
-            if one is not None:
-                one.end()
+        for one in (*self._processes, *filter(None, [self.template])):
+            one.end()
 
 
 def cores() -> int:
@@ -264,6 +248,7 @@ class Worker:
 
     def __init__(self, fleet: Fleet, process: Process | None) -> None:
         self.fleet, self.process = fleet, process
+        self.models: tuple[str, ...] = tuple((fleet if process is None else process).settings["models"])
         self.pending: dict[int, Ask] = {}
         self._answered: dict[str, float] = {}
         self.alive, self._closing, self._number = False, threading.Event(), 0
@@ -276,8 +261,6 @@ class Worker:
             self._pid = hello(self._pipe)["pid"]
         else:
             self._pid = self.process.process.pid
-            if self.process is not self.fleet._first:
-                self.process.hello()
         self._write_to(self._pipe)
         self.alive = True
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -357,7 +340,7 @@ class Worker:
                 lost, self.pending = list(self.pending.values()), {}
             self.fleet.again(lost)
             if self._closing.is_set():
-                self.fleet.reason = "the server ends"
+                self.fleet.reasons[self.models] = "the server ends"
                 self.fleet.ask_held()
                 return
             self.fleet.gateway.metrics.restarts += 1
@@ -365,10 +348,12 @@ class Worker:
             while not self.alive and not self._closing.is_set():
                 try:
                     self._replace()
-                    self.fleet.reason = ""
+                    self.fleet.reasons[self.models] = ""
                     self.fleet.ask_held()
                 except Exception as error:
-                    self.fleet.reason = error.what if isinstance(error, UserError) else type(error).__name__
+                    self.fleet.reasons[self.models] = (
+                        error.what if isinstance(error, UserError) else type(error).__name__
+                    )
                     failed += 1
                     if failed == 2:  # once alone: the process that is copied had just died, too
                         print(f"unmask serve: a process cannot be replaced: {error}", file=sys.stderr, flush=True)

@@ -106,9 +106,9 @@ def serve(
 def _processes(
     gateway: Gateway, models: Mapping[str, str], workers: int | None, options: Mapping[str, Any]
 ) -> tuple[Backend, Mapping[str, Any]]:
-    from unmask.serving.processes import Fleet, PerModel
+    from unmask.serving.processes import Fleet
 
-    fleet = Fleet(models, gateway, workers=workers, **options) if workers else PerModel(models, gateway, **options)
+    fleet = Fleet(models, gateway, workers=workers, **options)
     try:
         import unmask.serving.server  # noqa: F401 (while the models are loaded)
     except BaseException:
