@@ -74,6 +74,7 @@ class Ask:
         again: it is handed over for the second time.
         tag: for whoever gets the answer.
         value: the body as JSON, where it was read to see which model it names.
+        held: bytes of the body that the server counts.
     """
 
     model: str
@@ -85,6 +86,7 @@ class Ask:
     cancelled: bool = False
     again: bool = False
     value: Any = None
+    held: int = 0
 
 
 Deliver = Callable[[list[tuple[Ask, Reply]]], None]

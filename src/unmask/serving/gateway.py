@@ -113,14 +113,13 @@ class Gateway:
         try:
             if self.metrics.waiting >= self.limits.waiting:
                 raise self._too_many()
-            held = Held(self)
             self.metrics.waiting += 1
             try:
-                ask.body = await self._body(headers, receive, held)
+                ask.body = await self._body(headers, receive, ask)
                 reply = await self._reply(ask, receive)
             finally:
                 self.metrics.waiting -= 1
-                self.held_bytes -= held.size
+                self.held_bytes -= ask.held
             status = reply.status
             return reply
         except Refusal as refused:
@@ -134,12 +133,20 @@ class Gateway:
         wait = min(60.0, 1.0 + self.metrics.waiting * self.metrics.mean_seconds())
         return Refusal(429, f"{self.metrics.waiting} requests are waiting", hint="Ask again later.", wait=wait)
 
-    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, held: Held) -> bytes:
+    def _hold(self, ask: Ask, size: int) -> None:
+        """A request has so many bytes, or says that it will have; refused where all together have too many."""
+        more = max(0, size - ask.held)
+        if self.held_bytes + more > self.limits.waiting_bytes:
+            raise self._too_many()
+        self.held_bytes += more
+        ask.held += more
+
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, ask: Ask) -> bytes:
         length = headers.get(b"content-length", b"0")
         if length.isdigit():
             if int(length) > self.limits.body:
                 raise self._too_large()
-            held.take(int(length))
+            self._hold(ask, int(length))
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.receive):
@@ -151,7 +158,7 @@ class Gateway:
                     size += len(part)
                     if size > self.limits.body:
                         raise self._too_large()
-                    held.take(size)
+                    self._hold(ask, size)
                     parts.append(part)
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -184,21 +191,6 @@ class Gateway:
                 self.backend.forget(ask)
             timer.cancel()
             listening.cancel()
-
-
-class Held:
-    """The bytes that one request holds, among those of all that wait."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway, self.size = gateway, 0
-
-    def take(self, size: int) -> None:
-        """The request has so many bytes, or says that it will have; refused where all together have too many."""
-        more = max(0, size - self.size)
-        if self.gateway.held_bytes + more > self.gateway.limits.waiting_bytes:
-            raise self.gateway._too_many()
-        self.gateway.held_bytes += more
-        self.size += more
 
 
 class ClientGone(Exception):

@@ -46,7 +46,9 @@ def of(verbs: Mapping[str, Verb], tokenizer: Tokenizer) -> tuple[dict[str, Verb]
     )
     if "embed" in verbs:
         found["openai/embeddings"] = _openai(verbs["embed"])
-        found["tei/embed"] = _tei_embed(verbs["embed"])
+        found["tei/embed"] = _vectors(
+            verbs["embed"], "Embeddings as text-embeddings-inference gives them.", True, False
+        )
     if "classify" in verbs:
         found["tei/predict"] = _tei_predict(verbs["classify"])
     return found, main
@@ -91,18 +93,14 @@ def _per_text(answer: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], An
     return answers
 
 
-def _default(shape: Shape, about: str, default: Any = None) -> Field:
-    return Field(shape, about, default)
-
-
 def _fill_mask(verb: Verb, tokenizer: Tokenizer) -> Verb:
     return _hub(
         verb,
         "Fill the blank of a text; of several blanks a list for each.",
         TEXTS,
         Record(
-            top_k=_default(Number(1, 1000, whole=True), "Candidates per blank; default 5."),
-            targets=_default(ListOf(Text(), least=1), "Compare these answers alone."),
+            top_k=Field(Number(1, 1000, whole=True), "Candidates per blank; default 5.", None),
+            targets=Field(ListOf(Text(), least=1), "Compare these answers alone.", None),
         ),
         lambda inputs, given: _given(texts=inputs, top=given["top_k"], candidates=given["targets"]),
         _per_text(lambda row, _: _blanks(row, tokenizer)),
@@ -133,33 +131,40 @@ def _blanks(result: Any, tokenizer: Tokenizer) -> Any:
     return blanks[0] if len(blanks) == 1 else blanks
 
 
-def _feature_extraction(verb: Verb) -> Verb:
+def _vectors(verb: Verb, about: str, normalize: bool | None, truncate: bool | None, **more: Field) -> Verb:
+    """A vector per text.
+
+    Args:
+        normalize, truncate: their defaults.
+        more: fields of the request, which are not read.
+    """
     return adapted(
         verb,
-        about="One vector per text, pooled as the model says.",
+        about=about,
         request=Record(
             inputs=Field(TEXTS, "A text, or a list of them."),
-            normalize=_default(Flag(), "To length 1."),
-            truncate=_default(Flag(), "Cut texts that are too long."),
-            truncation_direction=_default(Text(known=("right", "Right")), "Texts are cut at their end."),
-            prompt_name=_default(Text(), "The folder's name of a prompt."),
-            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
-            encoding_format=_default(Text(known=("float",)), "Numbers as numbers."),
+            normalize=Field(Flag(), "To length 1.", normalize),
+            truncate=Field(Flag(), "Cut texts that are too long.", truncate),
+            truncation_direction=Field(Text(known=("right", "Right")), "Texts are cut at their end.", None),
+            prompt_name=Field(Text(), "The folder's name of a prompt.", None),
+            dimensions=Field(Number(1, whole=True), "Keep so many numbers of each vector.", None),
+            **more,
         ),
-        ask=_embedded,
+        ask=lambda body: _given(
+            texts=body["inputs"],
+            normalise=body["normalize"],
+            truncate=body["truncate"],
+            dimensions=body["dimensions"],
+            prompt_name=body["prompt_name"],
+        ),
         answer=lambda found, _: found["embeddings"],
         example={"inputs": ["Water boils."]},
     )
 
 
-def _embedded(body: Any) -> dict[str, Any]:
-    return _given(
-        texts=body["inputs"],
-        normalise=body["normalize"],
-        truncate=body["truncate"],
-        dimensions=body["dimensions"],
-        prompt_name=body["prompt_name"],
-    )
+def _feature_extraction(verb: Verb) -> Verb:
+    numbers = Field(Text(known=("float",)), "Numbers as numbers.", None)
+    return _vectors(verb, "One vector per text, pooled as the model says.", None, None, encoding_format=numbers)
 
 
 def _sentence_similarity(verb: Verb) -> Verb:
@@ -187,7 +192,7 @@ def _text_classification(verb: Verb) -> Verb:
         "Labels of a text, or of a pair of texts, the likeliest first.",
         Either((Text(), ListOf(Text()), PAIR), "a text, a list of texts, or a text and its text_pair"),
         Record(
-            top_k=_default(Number(1, whole=True), "Labels to give; default all."),
+            top_k=Field(Number(1, whole=True), "Labels to give; default all.", None),
         ),
         ask,
         # Of one text too: the client takes the first of a list of lists.
@@ -198,13 +203,10 @@ def _text_classification(verb: Verb) -> Verb:
 
 
 def _ranked(row: Any, top: int | None = None) -> list[dict[str, Any]]:
-    if "probabilities" not in row:
-        if row.get("value") is None:
-            raise UserError("a text without anything to read", hint="Send a text with words.")
-        return [{"label": "value", "score": row["value"]}]
-    if row["probabilities"] is None:
+    found = row["probabilities"] if "probabilities" in row else row.get("value")
+    if found is None:
         raise UserError("a text without anything to read", hint="Send a text with words.")
-    pairs = sorted(row["probabilities"].items(), key=lambda pair: -pair[1])
+    pairs = sorted(found.items(), key=lambda pair: -pair[1]) if isinstance(found, dict) else [("value", found)]
     return [{"label": label, "score": chance} for label, chance in pairs[:top]]
 
 
@@ -221,8 +223,10 @@ def _token_classification(verb: Verb) -> Verb:
         "The entities of a text, whole words.",
         TEXTS,
         Record(
-            aggregation_strategy=_default(Text(known=("simple", "first")), "Entities are whole words by their first."),
-            ignore_labels=_default(ListOf(Text()), "Leave these out."),
+            aggregation_strategy=Field(
+                Text(known=("simple", "first")), "Entities are whole words by their first.", None
+            ),
+            ignore_labels=Field(ListOf(Text()), "Leave these out.", None),
         ),
         lambda inputs, _: {"texts": [inputs] if isinstance(inputs, str) else inputs},
         _per_text(entities),
@@ -250,8 +254,8 @@ def _question_answering(verb: Verb) -> Verb:
         "The answer to a question, a part of its context.",
         Record(question=Field(Text()), context=Field(Text())),
         Record(
-            top_k=_default(Number(1, 20, whole=True), "Answers to give; default 1."),
-            handle_impossible_answer=_default(Flag(), "Take 'no answer' for an answer."),
+            top_k=Field(Number(1, 20, whole=True), "Answers to give; default 1.", None),
+            handle_impossible_answer=Field(Flag(), "Take 'no answer' for an answer.", None),
         ),
         lambda inputs, _: {"questions": [inputs]},
         answer,
@@ -277,8 +281,8 @@ def _zero_shot(verb: Verb) -> Verb:
         TEXTS,
         Record(
             candidate_labels=Field(ListOf(Text(), least=2), "Two or more."),
-            multi_label=_default(Flag(), "Not done: labels exclude each other."),
-            hypothesis_template=_default(Text(), "With {} for the label; for a masked model with {} and [MASK]."),
+            multi_label=Field(Flag(), "Not done: labels exclude each other.", None),
+            hypothesis_template=Field(Text(), "With {} for the label; for a masked model with {} and [MASK].", None),
         ),
         ask,
         _per_text(lambda row, _: _ranked(row)),
@@ -327,31 +331,13 @@ def _openai(verb: Verb) -> Verb:
         request=Record(
             model=Field(Text(), "The name of the model here."),
             input=Field(TEXTS, "A text, or a list of them."),
-            encoding_format=_default(Text(known=("float", "base64")), "base64: of little-endian 32-bit floats."),
-            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
-            user=_default(Text(), "Not read."),
+            encoding_format=Field(Text(known=("float", "base64")), "base64: of little-endian 32-bit floats.", None),
+            dimensions=Field(Number(1, whole=True), "Keep so many numbers of each vector.", None),
+            user=Field(Text(), "Not read.", None),
         ),
         ask=lambda body: _given(texts=body["input"], dimensions=body["dimensions"]),
         answer=answer,
         example={"model": "MODEL", "input": ["Water boils."]},
-    )
-
-
-def _tei_embed(verb: Verb) -> Verb:
-    return adapted(
-        verb,
-        about="Embeddings as text-embeddings-inference gives them.",
-        request=Record(
-            inputs=Field(TEXTS, "A text, or a list of them."),
-            normalize=_default(Flag(), "To length 1.", True),
-            truncate=_default(Flag(), "Cut texts that are too long.", False),
-            truncation_direction=_default(Text(known=("Right", "right")), "Texts are cut at their end."),
-            prompt_name=_default(Text(), "The folder's name of a prompt."),
-            dimensions=_default(Number(1, whole=True), "Keep so many numbers of each vector."),
-        ),
-        ask=_embedded,
-        answer=lambda found, _: found["embeddings"],
-        example={"inputs": ["Water boils."]},
     )
 
 
@@ -362,8 +348,8 @@ def _tei_predict(verb: Verb) -> Verb:
         about="Labels as text-embeddings-inference gives them.",
         request=Record(
             inputs=Field(Either((Text(), ListOf(each)), "a text or a list of them"), "A text, or a list of [text]."),
-            raw_scores=_default(Flag(), "Not done: probabilities are given.", False),
-            truncate=_default(Flag(), "Cut texts that are too long.", False),
+            raw_scores=Field(Flag(), "Not done: probabilities are given.", False),
+            truncate=Field(Flag(), "Cut texts that are too long.", False),
         ),
         ask=_predicted,
         answer=lambda found, body: _per_text(lambda row, _: _ranked(row))(found, body["inputs"], None),
