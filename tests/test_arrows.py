@@ -9,7 +9,6 @@ from arrows import circles, imports, upward, within
 LAYERS = {
     "unmask.errors": 0,
     "unmask.version": 0,
-    "unmask.natural": 0,
     "unmask.given": 0,
     "unmask.progress": 0,
     "unmask.memory": 1,
@@ -18,7 +17,6 @@ LAYERS = {
     "unmask.plugins": 1,
     "unmask.remote": 1,
     "unmask.modality": 2,
-    "unmask.lazy": 2,
     "unmask.engines": 4,
     "unmask.registry": 4,
     "unmask.encoder": 4,

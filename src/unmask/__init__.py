@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from unmask.lazy import lazily
+from unmask.plugins import lazily
 from unmask.version import __version__ as __version__
 
 if TYPE_CHECKING:

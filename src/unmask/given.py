@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,16 @@ def no_value(value: Any) -> bool:
         return True
     except (ValueError, RuntimeError):  # an array or a tensor of several
         return False
+
+
+def natural(name: str) -> tuple[int, float, str]:
+    """Sort key of classes and categories: numbers by value, before texts ("nan" is a text: it has no place among
+    numbers)."""
+    try:
+        number = float(name)
+    except ValueError:
+        number = math.nan
+    return (1, 0.0, name) if math.isnan(number) else (0, number, name)
 
 
 SPLIT_COLUMNS = ("split", "part", "set", "subset")

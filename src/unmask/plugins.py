@@ -9,7 +9,7 @@ import functools
 import gc
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -112,6 +112,22 @@ def resolve(reference: str) -> Any:
         return functools.reduce(getattr, name.split("."), found)
     except AttributeError:
         raise UserError(f"{reference}: {module} has no {name!r}", hint=f"Looked in {found.__file__}.") from None
+
+
+def lazily(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a module that passes on names from elsewhere when they are first used.
+
+    Args:
+        module: its name.
+        homes: name -> "package.module:name" of where it is.
+    """
+
+    def get(name: str) -> Any:
+        if name in homes:
+            return resolve(homes[name])
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return get, lambda: sorted(homes), sorted(homes)
 
 
 MODELS = Plugins(group="unmask.models", noun="model", built_in={})

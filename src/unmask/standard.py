@@ -11,6 +11,7 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -38,7 +39,7 @@ from unmask.files import check_weights, damaged, read_object
 from unmask.training.job import Job, RunResult
 from unmask.training.precision import resolve_device
 from unmask.training.pretraining import Pretrainable, pretrained
-from unmask.training.settings import TrainSettings, apply_run_overrides, lasting, to_dict
+from unmask.training.settings import TrainSettings, apply_run_overrides, lasting
 from unmask.version import __version__
 from unmask.writing import brought_to_an_end, demo_folder, replace_json, written_folder
 
@@ -148,7 +149,7 @@ class StandardModel(ABC):
         """Write report.html into the folder of a run."""
         page = Report(f"Masked pretraining: {self.kind}", str(folder)).facts(facts)
         page.section("Training", training_curves(folder / "metrics.jsonl"))
-        page.section("Settings", json.dumps(to_dict(self.settings), indent=1)).write(folder / "report.html")
+        page.section("Settings", json.dumps(asdict(self.settings), indent=1)).write(folder / "report.html")
 
     def job(self, examples: Sequence[Example], seen: np.ndarray, held: np.ndarray) -> Job:
         """A run on the examples of numbers `seen`, judged by those of numbers `held`."""
@@ -164,12 +165,12 @@ class StandardModel(ABC):
             corruption=corruption,
             validation=[make(placed[i : i + rows], min(rows, len(placed))) for i in range(0, len(placed), rows)],
             validation_corruption=measuring,
-            fingerprint={"settings": lasting(to_dict(settings)), "slots of the data": int(lengths.sum())},
+            fingerprint={"settings": lasting(asdict(settings)), "slots of the data": int(lengths.sum())},
         )
 
     def save(self, folder: str | Path) -> None:
         """Write the model into a folder, whole or not at all."""
-        about = {"kind": self.kind, "version": __version__, "settings": to_dict(self.settings)}
+        about = {"kind": self.kind, "version": __version__, "settings": asdict(self.settings)}
         with written_folder(folder) as new:
             save_model(self.model, str(new / "model.safetensors"))
             (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
@@ -263,7 +264,7 @@ class StandardModel(ABC):
     def inspect(self) -> dict[str, Any]:
         """Size and settings."""
         size = sum(p.numel() for p in self.model.parameters())
-        return {"kind": self.kind, "parameters": size, "slots": self.settings.slots, "settings": to_dict(self.settings)}
+        return {"kind": self.kind, "parameters": size, "slots": self.settings.slots, "settings": asdict(self.settings)}
 
 
 class _Pretraining(Pretrainable[RunResult]):

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from unmask.lazy import lazily
+from unmask.plugins import lazily
 
 if TYPE_CHECKING:
     from unmask.modalities.text.network.adapt import adapt as adapt

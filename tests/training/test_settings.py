@@ -3,7 +3,7 @@
 import importlib
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.training.schedule import Ramp, rate
-from unmask.training.settings import TrainSettings, apply_overrides, lasting, load_toml, parse_set, to_dict
+from unmask.training.settings import TrainSettings, apply_overrides, lasting, load_toml, parse_set
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +61,13 @@ def test_one_ending_only():
 
 def test_a_run_is_resumed_with_all_but_its_end_and_how_it_is_watched():
     first, other = (
-        {"width": 8, "train": to_dict(TrainSettings(**more))} for more in ({}, {"steps": 9, "validate_every": 2})
+        {"width": 8, "train": asdict(TrainSettings(**more))} for more in ({}, {"steps": 9, "validate_every": 2})
     )
     assert lasting(first) == lasting(other)
     assert lasting(first) != lasting({**first, "width": 9})
     assert lasting(first) != lasting({**first, "initial_attention": "neighbours"})
     assert lasting(first) != lasting({**first, "density": "bell"})
-    assert lasting(first) != lasting({**first, "train": to_dict(TrainSettings(learning_rate=1.0))})
+    assert lasting(first) != lasting({**first, "train": asdict(TrainSettings(learning_rate=1.0))})
 
 
 def test_overrides_parse_to_the_field_type():
@@ -78,7 +78,7 @@ def test_overrides_parse_to_the_field_type():
     assert settings.schedule == "wsd"
     assert settings.epochs is None, "another ending replaces the default one"
     assert isinstance(settings.steps, int)
-    assert apply_overrides(TrainSettings(), to_dict(settings)) == settings
+    assert apply_overrides(TrainSettings(), asdict(settings)) == settings
 
 
 def test_overrides_of_any_dataclass():

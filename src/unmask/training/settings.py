@@ -362,11 +362,6 @@ def load_toml(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: {error}", hint='Expected TOML, for example: schedule = "cosine"') from None
 
 
-def to_dict(settings: Any) -> dict[str, Any]:
-    """A settings dataclass as plain values for JSON; nested dataclasses become nested dictionaries."""
-    return dataclasses.asdict(settings)
-
-
 def _options(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 

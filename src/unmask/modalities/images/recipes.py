@@ -5,7 +5,6 @@ No torch import: settings can be read and checked at once.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -448,8 +447,3 @@ def with_overrides(settings: ImageSettings, overrides: Mapping[str, Any]) -> Ima
     rest = {k: v for k, v in overrides.items() if k not in _NAMED}
     # Rows hold one picture each: the batch is counted in pictures.
     return apply_run_overrides(settings, named | rest, also=_NAMED, without=("batch_slots",))
-
-
-def as_dict(settings: ImageSettings) -> dict[str, Any]:
-    """Plain data for unmask.json; `with_overrides(ImageSettings(), ...)` reads it back."""
-    return dataclasses.asdict(settings)

@@ -7,6 +7,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,6 @@ from unmask.modalities.table.synthesis.disclosure_control import contents, learn
 from unmask.modalities.table.synthesis.survival_outcome import learn_outcome, stored_outcome
 from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import handed_out, like_stored, stored_types
-from unmask.training.settings import to_dict
 from unmask.writing import brought_to_an_end, written_folder
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
@@ -335,7 +335,7 @@ class TableModel(FittedTable):
                 "types": None if self.like is None else stored_types(self.like),
             }
             (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
-            config = {"model_type": "unmask_table", **to_dict(self.table.settings)}
+            config = {"model_type": "unmask_table", **asdict(self.table.settings)}
             (new / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
             add_card(new, folder)
         return folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from unmask.modalities.table.schema.values import cell_texts, decode
 from unmask.modalities.table.synthesis.disclosure_control import shown_levels
 from unmask.training.launcher import check_one_process
 from unmask.training.run import check_run_folder
-from unmask.training.settings import to_dict
 from unmask.training.tracking import Tracker
 from unmask.writing import final_place, written_folder
 
@@ -71,7 +70,7 @@ def pretrain(
     check_run_folder(out, resume=resume)
     with written_folder(out) as new:
         settings = settings or settings_of()
-        with Tracker(new, total="", console=console, config=to_dict(settings)) as tracker:
+        with Tracker(new, total="", console=console, config=asdict(settings)) as tracker:
 
             def watch(report: StepReport, total: int) -> None:
                 if report.step % 10 == 0 or report.step == total:

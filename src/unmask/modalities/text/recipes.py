@@ -5,7 +5,6 @@ No torch import: settings can be read and checked at once.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -225,8 +224,3 @@ def with_overrides(settings: TextSettings, overrides: Mapping[str, Any]) -> Text
         UserError: for an unknown key, with the closest known one.
     """
     return apply_run_overrides(settings, overrides)
-
-
-def as_dict(settings: TextSettings) -> dict[str, Any]:
-    """Plain data for unmask.json; `with_overrides(TextSettings(), ...)` reads it back."""
-    return dataclasses.asdict(settings)

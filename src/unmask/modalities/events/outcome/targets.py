@@ -17,11 +17,11 @@ from torch import Tensor
 
 from unmask.errors import UserError, setting
 from unmask.evaluation.survival import kaplan_meier, step_values
+from unmask.given import natural
 from unmask.modalities.events.outcome.number import LastValue
 from unmask.modalities.events.recipes import Problem
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels, may_be_classes
-from unmask.natural import natural
 
 INTERVALS = 12
 """Of the time to an event, cut at quantiles of the observed event times."""

@@ -13,6 +13,7 @@ import polars as pl
 
 from unmask.errors import UserError, first_of
 from unmask.files import files_below
+from unmask.given import natural
 from unmask.modalities.events.sources.mimic import MIMIC
 from unmask.modalities.events.sources.omop import OMOP
 from unmask.modalities.events.sources.rows import (
@@ -27,7 +28,6 @@ from unmask.modalities.events.sources.rows import (
 )
 from unmask.modalities.events.sources.tables import CellReading, Derive, Event, Folder, SourceTable
 from unmask.modalities.events.sources.times import read_times
-from unmask.natural import natural
 
 FOLDERS = (OMOP, MIMIC)
 _SHARD = re.compile(r"[-_.]?(?:part)?[-_.]?\d+(?:[-_.]?of[-_.]?\d+)?$")

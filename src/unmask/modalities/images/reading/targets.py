@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.errors import UserError, first_of, quoted, setting
-from unmask.given import array_of
-from unmask.natural import natural
+from unmask.given import array_of, natural
 
 Problem = Literal["auto", "single", "multi", "regression", "none"]
 """What labels are: one class per picture, several labels, a number; 'auto' looks at them, 'none' reads no labels."""

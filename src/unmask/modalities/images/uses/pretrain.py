@@ -8,7 +8,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ from unmask.modalities.images.reading.floats import channel_statistics, evenly
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups
-from unmask.modalities.images.recipes import ImageSettings, as_dict, sides
+from unmask.modalities.images.recipes import ImageSettings, sides
 from unmask.training.ahead import MadeWhenNeeded
 from unmask.training.job import Job, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
@@ -131,7 +131,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
         return job
 
     def save(self, out: Path, model: Any) -> None:
-        about = {"images": as_dict(self.settings), "classes": self.images.classes, "data": self.account}
+        about = {"images": asdict(self.settings), "classes": self.images.classes, "data": self.account}
         about["source"] = source_name(self.data)
         save_folder(out, without_learning(model), depth=self.images.depth, settings=about)
 
@@ -378,7 +378,7 @@ def write_report(finished: ImageRun) -> Path:
         )
     if finished.settings.examples:
         _examples(page, finished)
-    page.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
+    page.section("Settings", json.dumps(asdict(finished.settings), indent=1))
     return page.write(folder / "report.html")
 
 
@@ -416,7 +416,7 @@ def loss_unit(settings: ImageSettings) -> str:
 
 def _fingerprint(settings: ImageSettings, images: ImageSet) -> dict[str, Any]:
     """What must not change between a run and its resumption: everything but where it ends and how it is watched."""
-    kept = lasting(as_dict(settings))
+    kept = lasting(asdict(settings))
     for name in ("workers", "strict", "examples", "store", "store_folder", "probe", "probe_every"):
         kept.pop(name)
     return {"settings": kept, "the pictures": content_digest(images)}

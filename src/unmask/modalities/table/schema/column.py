@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, suggest
+from unmask.given import natural
 from unmask.modalities.table.reading.dates import dates_of
 from unmask.modalities.table.reading.decimal_marks import CELL
 from unmask.modalities.table.reading.findings import Finding
@@ -37,7 +38,6 @@ from unmask.modalities.table.schema.suspicious_values import (
     repeated_ids,
 )
 from unmask.modalities.table.schema.tick_boxes import unexplained
-from unmask.natural import natural
 
 NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
 """Types of a cell that are neither a number nor a category by themselves."""

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from unmask.errors import UserError, first_of, option, suggest
+from unmask.given import natural
 from unmask.modalities.table.reading.decimal_marks import Marks
 from unmask.modalities.table.reading.findings import Finding
 from unmask.modalities.table.reading.parse import is_missing, measured, text_of
 from unmask.modalities.table.schema.schema import Column, Schema
-from unmask.natural import natural
 
 DURATIONS = ("time", "duration", "futime", "survival_time", "followup")
 EVENTS = ("event", "status", "death", "died")

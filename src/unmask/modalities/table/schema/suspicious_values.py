@@ -12,12 +12,12 @@ from typing import Literal
 
 import numpy as np
 
+from unmask.given import natural
 from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, words_of
 from unmask.modalities.table.schema.schema import Column
-from unmask.natural import natural
 
 _WHOLE = frozenset(
     s * v

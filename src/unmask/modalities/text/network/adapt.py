@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ from unmask.modalities.text.network.held_out_search import (
 )
 from unmask.modalities.text.network.pretrain import TextRun, counts, lengths_of, make_job, write_report
 from unmask.modalities.text.reading.sources import plain_text, resolve
-from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
+from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.batches import Replayed, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, check_unknown
@@ -285,7 +285,7 @@ class TextAdaptation(Pretrainable[Adapted]):
 
     def save(self, out: Path, model: Any) -> None:
         loaded = self.loaded
-        kept = {k: v for k, v in as_dict(self.settings).items() if k not in OF_A_NEW_MODEL}
+        kept = {k: v for k, v in asdict(self.settings).items() if k not in OF_A_NEW_MODEL}
         save_folder(
             out,
             model=model,

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from unmask.families import Family, by_name
 from unmask.modalities.text.network.card import corpus_of
 from unmask.modalities.text.network.folder import assemble, new_text_model, save_folder
 from unmask.modalities.text.reading.sources import in_memory, resolve
-from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
+from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.batches import batch_maker, corruption_of, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer, check_unknown
@@ -146,7 +146,7 @@ class TextPretraining(Pretrainable[TextRun]):
 
     def save(self, out: Path, model: torch.nn.Module) -> None:
         source = "texts in memory" if self.texts is not None else source_name(self.data)
-        about = {"text": as_dict(self.settings), "source": source, "lengths": lengths_of(self.cache)}
+        about = {"text": asdict(self.settings), "source": source, "lengths": lengths_of(self.cache)}
         about["corpus"] = corpus = corpus_of(self.cache, self.tokenizer)
         self.rule = {k: v for k, v in corpus.items() if k == "most_frequent"}
         save: Callable[..., None] = save_detection if self.settings.objective == "detection" else save_folder
@@ -228,7 +228,7 @@ def make_job(
         ),
         validation_corruption=measuring_corruption(),
         fingerprint={  # what must not change between a run and its resumption
-            "settings": lasting(as_dict(settings)),
+            "settings": lasting(asdict(settings)),
             "the tokenizer": tokenizer.fingerprint(),
             CORPUS: cache.digest(),
         },
@@ -255,7 +255,7 @@ def write_report(finished: TextRun, *, notes: Sequence[str] = ()) -> Path:
     if notes:
         report.section("Did it help?", "\n\n".join(notes))
     report.section("Training", training_curves(finished.folder / "metrics.jsonl"))
-    report.section("Settings", json.dumps(as_dict(finished.settings), indent=1))
+    report.section("Settings", json.dumps(asdict(finished.settings), indent=1))
     return report.write(finished.folder / "report.html")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +42,7 @@ from unmask.modalities.text.network.card import corpus_of
 from unmask.modalities.text.network.held_out_search import FEWEST, HeldOutSearch, SearchVerdict, held_out_search
 from unmask.modalities.text.network.pretrain import make_job
 from unmask.modalities.text.reading.sources import iter_documents
-from unmask.modalities.text.recipes import TextSettings, as_dict, with_overrides
+from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.tokenising import is_held_out
 from unmask.training.job import Job, RunResult
 from unmask.training.precision import computing, resolve_device, resolve_precision
@@ -248,7 +248,7 @@ class EmbeddingAdaptation(TextAdaptation):
         if self.verdict is not None:
             loaded.settings |= {"guard": self.verdict.to_dict()}
         loaded.settings |= {
-            "text": {k: v for k, v in as_dict(settings).items() if k not in OF_A_NEW_MODEL},
+            "text": {k: v for k, v in asdict(settings).items() if k not in OF_A_NEW_MODEL},
             "adapted_from": self.origin,
             "start": start_of(loaded.settings),
             "adapt_rate": rate_for(self.origin),

@@ -16,6 +16,7 @@ from unmask.core.batch import PackedBatch
 from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.families.heads import SEQUENCE
+from unmask.given import natural
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import (
@@ -35,7 +36,6 @@ from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_co
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
-from unmask.natural import natural
 from unmask.training.settings import refuse_unread
 
 _PROBLEMS = {"single": "single_label_classification", "multi": "multi_label_classification", "regression": "regression"}

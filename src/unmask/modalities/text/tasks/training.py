@@ -8,7 +8,7 @@ import dataclasses
 import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,7 +40,7 @@ from unmask.training.launcher import check_one_process
 from unmask.training.precision import precision_of, resolve_device, resolve_precision
 from unmask.training.processes import Processes
 from unmask.training.same_run import digest
-from unmask.training.settings import refuse_unread, to_dict
+from unmask.training.settings import refuse_unread
 from unmask.training.tracking import Tracker
 from unmask.writing import final_place, first_of_all, temporary_name, training_folder, written_folder
 
@@ -188,7 +188,7 @@ class TaskTraining:
     def checkpointer(self, rows: TaskRows, *, resume: bool) -> Checkpointer:
         """Of checkpoints beside the folder to come."""
         assert self.out is not None
-        chosen = {k: v for k, v in to_dict(self.settings).items() if k not in ("memory", "examples")}
+        chosen = {k: v for k, v in asdict(self.settings).items() if k not in ("memory", "examples")}
         return Checkpointer(
             training_folder(self.out),
             seconds=self.settings.checkpoint_seconds,
@@ -465,7 +465,7 @@ class TaskTraining:
         if rows.columns:
             task.about["columns"] = rows.columns
         recorded = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
-        task.about |= {"settings": to_dict(self.settings), "base": model_name(self.model)}
+        task.about |= {"settings": asdict(self.settings), "base": model_name(self.model)}
         task.about |= {"source": rows.source} if rows.source else {}
         task.about |= {name: result[name] for name in recorded}
         baseline = None if fitted.verdict is None else fitted.verdict.baseline

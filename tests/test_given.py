@@ -1,4 +1,4 @@
-from unmask.natural import natural
+from unmask.given import natural
 
 
 def test_numbers_by_value_then_texts():
