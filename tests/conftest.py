@@ -6,13 +6,11 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import jaxtyping
-
-from checker import modules_with_shapes
+import checker
 
 # Before anything imports the package, so that its modules are checked: all of the core and the encoder, and each other
 # module that writes shapes.
-jaxtyping.install_import_hook(["unmask.core", "unmask.encoder", *modules_with_shapes()], "checker.check")
+checker.install(["unmask.core", "unmask.encoder", *checker.modules_with_shapes()])
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
