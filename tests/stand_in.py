@@ -274,7 +274,10 @@ def _register() -> None:
     library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
     guards = (ctypes.c_void_p * 20).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     cuda, meta = 1, 14  # numbers of c10::DeviceType
-    assert not guards[cuda]
+    if guards[cuda]:
+        import pytest  # the benchmarks' dry run needs none
+
+        pytest.skip("a real GPU is here, which nothing can stand in for: -m gpu walks the same way on it")
     assert guards[meta]
     guards[cuda] = guards[meta]
 

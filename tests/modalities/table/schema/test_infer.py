@@ -125,6 +125,14 @@ def test_codes_and_bounds_that_a_person_gave_are_not_reported_as_far_off():
     assert not look_found
 
 
+def test_a_code_of_no_value_does_not_hide_values_in_another_unit():
+    """Glucose in mmol/l, three cells in mg/dl: four cells are no few of 300, three are."""
+    glucose = [round(3 + 0.02 * k, 1) for k in range(300)]
+    _, found = look_at([*glucose, 95, 110, 180, 888])
+    assert "888 (1 cells)" in found["sentinel"].text
+    assert "95 (row 301), 110 (row 302), 180 (row 303), far from" in found["extreme"].text
+
+
 def test_unknown_among_categories_is_reported():
     column, found = look_at(["F", "M", "Unknown", "not done"] * 9)
     assert len(column.categories) == 4

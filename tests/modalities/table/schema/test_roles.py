@@ -180,3 +180,32 @@ def test_a_few_cells_of_many_rows_tell_people_apart_too():
     assert [c.kind for c in found.columns] == ["integer", "text", "id", "text", "id", "nominal"]
     small = inferred(word=["a", "b", None, "c", None, "d"], age=np.arange(6.0))
     assert small.columns[0].kind == "nominal"  # in a table of six rows nobody can tell
+
+
+def visits(rng):
+    """80 patients of four visits, under a name that says nothing."""
+    who = np.repeat(np.arange(80), 4)
+    return {
+        "Kennziffer": (rng.permutation(9000)[:80] + 1000)[who],
+        "sex": rng.choice(["F", "M"], 80)[who],
+        "born": rng.integers(1930, 2000, 80)[who],
+        "sbp": rng.normal(130, 15, 320).round(),
+    }
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_of_one_individual_are_found_whatever_the_name_and_their_order(shuffled):
+    rng = np.random.default_rng(0)
+    order = rng.permutation(320) if shuffled else np.arange(320)
+    schema = inferred(**{name: x[order] for name, x in visits(rng).items()})
+    (text,) = (n for n in schema.notes if "several rows each" in n)
+    assert "'Kennziffer' holds 80 values" in text
+    assert "'sex', 'born' never change" in text
+
+
+def test_a_code_with_its_name_and_chapter_is_no_individual():
+    rng = np.random.default_rng(0)
+    code = np.array([f"{c}{k}" for c in "ABCDEFGHIJ" for k in range(5)])[rng.integers(0, 50, 400)]
+    named = np.array([f"name of {c}" for c in code])
+    schema = inferred(dx=code, name=named, chapter=np.array([c[0] for c in code]), x=rng.normal(size=400).round(1))
+    assert not any("several rows each" in n for n in schema.notes)

@@ -44,15 +44,20 @@ def number_fields(c: RawColumn, *, whole: bool) -> dict[str, Any]:
 
 def _apart(c: RawColumn, values: np.ndarray, counts: np.ndarray) -> None:
     """Numbers apart from the others: codes of no value, slips of the decimal point."""
-    far = np.zeros(len(values), bool)
-    if not {"low", "high"} <= c.given.keys():
-        far = far_off(values, counts)
-    near, codes = ~far, {}
-    if "missing" not in c.given:
+    codes: dict[float, int] = {}
+    while True:  # a code can hide numbers that are far off, and these a code
+        left, far = ~np.isin(values, list(codes)), np.zeros(len(values), bool)
+        if not {"low", "high"} <= c.given.keys():
+            far[left] = far_off(values[left], counts[left])
+        if "missing" in c.given:
+            break
         known = far & np.isin(values, list(SENTINELS))
-        codes = dict(zip(values[known].tolist(), counts[known].tolist(), strict=True))
-        codes |= sentinel_values(values[~far], counts[~far])
-        near, far = ~far & ~np.isin(values, list(codes)), far & ~known
+        found = dict(zip(values[known].tolist(), counts[known].tolist(), strict=True))
+        found |= sentinel_values(values[left & ~far], counts[left & ~far])
+        if not found:
+            break
+        codes |= found
+    near = left & ~far
     others = (float(values[near][0]), float(values[near][-1]))
     if codes:
         sentinels(c, codes, others)

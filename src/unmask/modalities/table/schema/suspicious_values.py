@@ -16,7 +16,7 @@ from unmask.given import natural
 from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.raw_column import RawColumn
-from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, words_of
+from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, runs_of, words_of
 from unmask.modalities.table.schema.schema import Column
 
 _WHOLE = frozenset(
@@ -260,49 +260,60 @@ def repeated_ids(c: RawColumn, distinct: int) -> None:
 
 
 def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> list[Finding]:
-    """The column of most values that tells individuals apart, whatever its name: equal values stand in consecutive
-    rows, most of them in several, and other columns change from one value to the next alone.
+    """The column of most values that tells individuals apart, whatever its name: most values stand in several rows, and
+    within these other columns never change. In rows of any order these must be two that do not determine each other, as
+    sex and year of birth: a code has a name and a chapter in all of its rows, too.
 
-    A column that rises or falls with it (an age group of rows sorted by age) says nothing.
+    A column that rises or falls with it (an age group of ages) says nothing.
     """
-    cells = [_comparable(x) for x in cells]
-    changes = [x[1:] != x[:-1] for x in cells]
+    numbers = [_numbered(x) for x in cells]
     best: tuple[int, str, list[str]] | None = None
-    for column, x, change in zip(columns, cells, changes, strict=True):
-        starts = np.r_[0, np.flatnonzero(change) + 1]
-        runs, rows = len(starts), len(x)
-        if column.kind == "datetime" or runs < FEWEST_INDIVIDUALS or 2 * runs > rows or runs <= (best or (0,))[0]:
+    for column, x in zip(columns, numbers, strict=True):
+        count = np.bincount(x)
+        distinct, rows = len(count), len(x)
+        if column.kind == "datetime" or distinct < FEWEST_INDIVIDUALS or 2 * distinct > rows:
             continue
-        if runs > 1.05 * len(set(x[starts])) or (np.diff(np.r_[starts, rows]) > 1).mean() <= 0.5:
+        if distinct <= (best or (0,))[0] or (count > 1).mean() <= 0.5:
             continue
-        ranks = [natural(text_of(v)) for v in x[starts]]
-        order = starts[sorted(range(runs), key=ranks.__getitem__)]
+        starts = np.unique(x, return_index=True)[1]
+        ranks = [natural(text_of(v)) for v in cells[columns.index(column)][starts]]
+        in_order = starts[sorted(range(distinct), key=ranks.__getitem__)]
         same = [
-            other.name
-            for other, y, moved in zip(columns, cells, changes, strict=True)
+            (other.name, y)
+            for other, y in zip(columns, numbers, strict=True)
             if other is not column
-            and not (moved & ~change).any()
-            and moved.sum() >= LEAST_CHANGES
-            and (y[order][1:] != y[order][:-1]).sum() >= len(set(y[starts]))
+            and (y == y[starts][x]).all()
+            and (np.diff(y[np.argsort(x, kind="stable")]) != 0).sum() >= LEAST_CHANGES
+            and (np.diff(y[in_order]) != 0).sum() >= y.max() + 1
         ]
-        if same:
-            best = runs, column.name, same
+        together = runs_of(x) <= 1.05 * distinct
+        if same and (together or any(_apart(y, z) for _, y in same for _, z in same)):
+            best = distinct, column.name, [name for name, _ in same]
     if best is None:
         return []
-    runs, name, same = best
-    others = ", ".join(map(repr, same[:3])) + (f" and {len(same) - 3} more" if len(same) > 3 else "")
+    distinct, name, same_in_all = best
+    others = ", ".join(map(repr, same_in_all[:3])) + (f" and {n} more" if (n := len(same_in_all) - 3) > 0 else "")
     text = (
-        f"{name!r} holds {runs} values, equal ones in consecutive rows, within which {others} never "
-        f"{'changes' if len(same) == 1 else 'change'}: individuals (or centres) with several rows each, by all "
+        f"{name!r} holds {distinct} values, most in several rows, within which {others} never "
+        f"{'changes' if len(same_in_all) == 1 else 'change'}: individuals (or centres) with several rows each, by all "
         f"appearances. {_DEPENDENT}, and declare the column an identifier:"
     )
     return [Finding("warning", name, "repeated_rows", text, setting(name, 'kind = "id"'))]
 
 
-def _comparable(cells: np.ndarray) -> np.ndarray:
-    """Of objects their texts: a pd.NA or a list equals nothing."""
+def _numbered(cells: np.ndarray) -> np.ndarray:
+    """Equal cells as equal numbers from 0. Of objects by their texts: a pd.NA or a list equals nothing."""
+    if cells.dtype != object:
+        return np.unique(cells, return_inverse=True)[1]
+    seen: dict[str, int] = {}
     texts = (v if isinstance(v, str) else repr(v) for v in cells)
-    return cells if cells.dtype != object else np.fromiter(texts, object, len(cells))
+    return np.fromiter((seen.setdefault(v, len(seen)) for v in texts), np.int64, len(cells))
+
+
+def _apart(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether neither of two numbered columns determines the other."""
+    pairs = len(np.unique(x * (y.max() + 1) + y))
+    return bool(pairs > x.max() + 1 and pairs > y.max() + 1)
 
 
 def copied_rows(columns: Sequence[np.ndarray], few: Literal["warning", "note"]) -> list[Finding]:
@@ -313,13 +324,7 @@ def copied_rows(columns: Sequence[np.ndarray], few: Literal["warning", "note"]) 
     if len(columns) < 2 or not len(columns[0]):
         return []
     row = np.zeros(len(columns[0]), np.int64)
-    for cells in map(_comparable, columns):
-        seen: dict[str, int] = {}
-        numbers = (
-            np.fromiter((seen.setdefault(v, len(seen)) for v in cells), np.int64, len(cells))
-            if cells.dtype == object
-            else np.unique(cells, return_inverse=True)[1]
-        )
+    for numbers in map(_numbered, columns):
         row = np.unique(row * (numbers.max() + 1) + numbers, return_inverse=True)[1]
     count = np.bincount(row)
     copies, often = len(row) - len(count), np.bincount(count)
