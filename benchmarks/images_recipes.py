@@ -91,11 +91,18 @@ def data_of(name: str) -> Any:
             pixels, labels = (np.concatenate([file[f"{k}_train"], file[f"{k}_test"]]) for k in "xy")
             test = np.arange(len(pixels)) >= len(file["x_train"])
             classes = [str(c) for c in file["classes"]]
-        return ImageSet(pixels=pixels, labels=labels.astype(np.int64), classes=classes, test=test)
+        return ImageSet(
+            pixels=pixels, labels=labels.astype(np.int64), classes=classes, split=np.where(test, "test", "train")
+        )
     from unmask.modalities.images.uses.demo import digits
 
     pixels, labels, test = digits()
-    return ImageSet(pixels=pixels[..., None], labels=labels, classes=[str(i) for i in range(10)], test=test)
+    return ImageSet(
+        pixels=pixels[..., None],
+        labels=labels,
+        classes=[str(i) for i in range(10)],
+        split=np.where(test, "test", "train"),
+    )
 
 
 def settings_of(name: str, seed: int, data: str, precision: str = "auto") -> Any:
@@ -183,7 +190,7 @@ def filled(folder: Path, images: Any) -> dict[str, dict[str, float]]:
 
 def parted(images: Any) -> tuple[Any, Any]:
     """(training pictures, test pictures)."""
-    train, test = (images.take(np.flatnonzero(images.test == part)) for part in (False, True))
+    train, test = images.part("train"), images.part("test")
     return train, test
 
 

@@ -107,7 +107,9 @@ def digits(*, seed: int, steps: int) -> Found:
     test = np.random.default_rng(seed).permutation(len(found.target)) < len(found.target) // 3
     pixels = (found.images * 255 / 16).astype(np.uint8)[..., None]
     labels = found.target.astype(np.int64)
-    images = ImageSet(pixels=pixels, labels=labels, classes=[str(i) for i in range(10)], test=test)
+    images = ImageSet(
+        pixels=pixels, labels=labels, classes=[str(i) for i in range(10)], split=np.where(test, "test", "train")
+    )
     settings = with_overrides(ImageSettings(), SETTINGS | {"steps": steps, "seed": seed, "precision": "fp32"})
     with scratch() as place:
         run = pretrain(images, place / "model", settings=settings, console=False)

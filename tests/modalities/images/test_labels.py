@@ -387,7 +387,7 @@ def test_labels_of_array_files_with_fractions_are_numbers(tmp_path):
     np.savez(tmp_path / "a.npz", x_train=pixels[:6], y_train=value[:6], x_test=pixels[6:], y_test=value[6:])
     found = read_images(tmp_path / "a.npz", problem="auto")
     assert found.labels is None
-    np.testing.assert_array_equal(found.take(found.test).targets.values[:, 0], value[6:])
+    np.testing.assert_array_equal(found.part("test").targets.values[:, 0], value[6:])
     np.savez(tmp_path / "b.npz", x=pixels, y=np.arange(8) % 2)
     assert read_images(tmp_path / "b.npz", problem="auto").classes == ["0", "1"]
     assert read_images(tmp_path / "b.npz", problem="regression").targets.problem == "regression"
@@ -434,6 +434,22 @@ def test_groups_of_a_table_stay_on_one_side_and_are_no_labels_of_the_validation_
     assert drawn.figures["pictures"] + drawn.figures["validation"]["n"] == 18
 
 
+def test_validation_rows_choose_the_epoch_and_test_rows_are_judged(tmp_path):
+    pixels, _, value = planted(24)
+    names = written(tmp_path, pixels)
+    parts = ["train"] * 14 + ["val"] * 6 + ["test"] * 4
+    lines = [f"{name},{v},{part}" for name, v, part in zip(names, value, parts, strict=True)]
+    table = rows(tmp_path / "t.csv", "file,age,split", lines)
+    settings = with_overrides(ClassifierSettings(), ONCE)
+    done = finetune_classify(base(tmp_path / "base"), table, tmp_path / "m", settings=settings, console=False)
+    assert (done.figures["pictures"], done.figures["validation"]["n"]) == (14, 6)
+    assert "6 validation pictures in the data choose the epoch" in done.figures["data"]["notes"]
+    assert done.classifier.evaluate(table)["n"] == 4
+    settings = with_overrides(settings, {"holdout": 0.3})
+    with pytest.raises(UserError, match="with validation pictures in the data: nothing reads this"):
+        finetune_classify(tmp_path / "base", table, tmp_path / "n", settings=settings, console=False)
+
+
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
@@ -473,5 +489,5 @@ def test_a_column_of_parts_says_what_is_held_apart(tmp_path):
     parts = ["Train", "Train", "Train", "Train", "TEST", "TEST", "Validation", "Validation"]
     lines = [f"{n},{'ab'[k % 2]},{part}" for k, (n, part) in enumerate(zip(names, parts, strict=True))]
     found = read_images(rows(tmp_path / "t.csv", "file,label,split", lines), problem="auto")
-    assert found.test.tolist() == [False] * 4 + [True] * 4
+    assert found.split.tolist() == ["train"] * 4 + ["test"] * 2 + ["validation"] * 2
     assert "held apart from it: TEST (2), Validation (2)" in "; ".join(found.notes)

@@ -140,8 +140,8 @@ def test_a_flat_folder_and_a_folder_of_parts(tmp_path):
     class_folder(tmp_path / "data" / "val", 6, seed=1)
     parts = read_images(tmp_path / "data")
     assert parts.classes == ["across", "down", "square"]
-    assert parts.test.sum() == 6
-    assert all(parts.names[i].startswith("val") for i in np.flatnonzero(parts.test))
+    assert len(parts.part("validation")) == 6
+    assert all(name.startswith("val") for name in parts.part("validation").names)
 
 
 def test_idx_folder_with_train_and_test(tmp_path):
@@ -151,7 +151,7 @@ def test_idx_folder_with_train_and_test(tmp_path):
         write_idx(tmp_path / f"{part}-labels-idx1-ubyte.gz", labels)
     found = read_images(tmp_path)
     assert len(found) == 9
-    assert found.test.sum() == 3
+    assert len(found.part("test")) == 3
     assert np.array_equal(read_images(tmp_path / "train-images-idx3-ubyte.gz").labels, bars(6)[1])
     cut = (tmp_path / "train-images-idx3-ubyte.gz").read_bytes()
     (tmp_path / "cut.idx").write_bytes(gzip.decompress(cut)[:-5])
@@ -165,7 +165,7 @@ def test_parts_of_other_classes_are_numbered_together(tmp_path):
         write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", pixels)
         write_idx(tmp_path / f"{part}-labels-idx1-ubyte.gz", np.array(labels))
     found = read_images(tmp_path)
-    assert found.labels[found.test].tolist() == [1, 2, 2, 1]
+    assert found.part("test").labels.tolist() == [1, 2, 2, 1]
     assert found.classes == ["0", "1", "2"]
     write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", bars(4, (9, 12))[0])
     with pytest.raises(UserError, match="pictures of 2 sizes"):
@@ -179,9 +179,10 @@ def test_an_npz_of_parts_keeps_them(tmp_path, names):
     x, y, x_test, y_test = names.split()
     np.savez(tmp_path / "a.npz", **{x_test: pixels[6:], y_test: labels[6:, None], y: labels[:6], x: pixels[:6]})
     found = read_images(tmp_path / "a.npz")
-    assert np.array_equal(found.pixels[~found.test, :, :, 0], pixels[:6])
-    assert found.labels[~found.test].tolist() == labels[:6].tolist()
-    assert found.labels[found.test].tolist() == labels[6:].tolist()
+    train, rest = found.part("train"), found.part("validation", "test")
+    assert np.array_equal(train.pixels[:, :, :, 0], pixels[:6])
+    assert train.labels.tolist() == labels[:6].tolist()
+    assert rest.labels.tolist() == labels[6:].tolist()
 
 
 def test_an_npz_of_unrelated_pictures_names_them(tmp_path):

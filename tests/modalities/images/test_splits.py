@@ -40,7 +40,7 @@ def test_names_of_parts_are_never_classes(parts, beside):
         (parts / beside).write_text("x")
     found = read_images(parts)
     assert found.classes == ["a", "b"]
-    assert found.test.sum() == 12
+    assert [len(found.part(name)) for name in ("train", "validation", "test")] == [6, 6, 6]
     notes = "; ".join(found.notes)
     assert "held apart from training: test (6), val (6)" in notes
     assert (f"left out, beside the parts of the data set: {beside.split('/')[0]} (1 pictures)" in notes) == (

@@ -321,7 +321,7 @@ def test_intervals_of_probes_resample_whole_pictures(scenes, monkeypatch):
     whole = metrics.bootstrap_mean
     monkeypatch.setattr(metrics, "bootstrap_mean", lambda v, units, **o: seen.append(units) or whole(v, units, **o))
     tiles = model.read(root / "data", view="tile")
-    tiles = dataclasses.replace(tiles, test=np.isin(tiles.tiles.scene, [1, 3, 5]))
+    tiles = dataclasses.replace(tiles, split=np.where(np.isin(tiles.tiles.scene, [1, 3, 5]), "test", "train"))
     found = model.evaluate(tiles, baselines=False)
     assert found["test_pictures"] == len(seen[0]) > 3
     assert {len(np.unique(units)) for units in seen} == {3}

@@ -255,8 +255,7 @@ class Classifier:
         """
         found = self.read(images)
         notes = several_labels(found)
-        if found.test is not None:
-            found = found.take(np.flatnonzero(found.test))
+        found = found.part("test", "validation") or found
         if most is not None:
             found = some_pictures(found, most, seed)
         figures = self.objective.figures(*self.judged(found), seed)

@@ -63,7 +63,8 @@ class ImageSet:
         labels: number of each picture's class, or None where there are no classes.
         classes: names of the classes.
         names: of the pictures: their path within the folder, or their number.
-        test: True for pictures of a test part (a folder, file or array named so), or None.
+        split: the part of a data set of each (a folder, file, array or cell that says train, validation or test), or
+            None.
         skipped: (name, reason) of pictures that could not be read.
         missing: (pictures, height, width), True where a pixel was not measured (it holds 0); None where all were.
         groups: (pictures,) names of what each belongs to (patient, slide, file), whose pictures no split parts;
@@ -78,7 +79,7 @@ class ImageSet:
     labels: np.ndarray | None = None
     classes: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    test: np.ndarray | None = None
+    split: np.ndarray | None = None
     skipped: list[tuple[str, str]] = field(default_factory=list)
     missing: np.ndarray | None = None
     groups: np.ndarray | None = None
@@ -119,12 +120,17 @@ class ImageSet:
             pixels=_part(self.pixels, which),
             labels=None if self.labels is None else self.labels[which],
             names=[self.names[i] for i in np.arange(len(self))[which]] if self.names else [],
-            test=None if self.test is None else self.test[which],
+            split=None if self.split is None else self.split[which],
             missing=None if self.missing is None else _part(self.missing, which),
             groups=None if self.groups is None else self.groups[which],
             tiles=None if self.tiles is None else self.tiles.take(which),
             targets=None if self.targets is None else self.targets.take(which),
         )
+
+    def part(self, *wanted: str) -> ImageSet | None:
+        """The pictures of the first of these parts of a data set that has any; None where none has."""
+        have = [] if self.split is None else [name for name in wanted if (self.split == name).any()]
+        return self.take(np.flatnonzero(self.split == have[0])) if have else None
 
     def resized(self, size: int | tuple[int, int] | None) -> ImageSet:
         """The pictures at another size; None leaves them."""
@@ -251,7 +257,7 @@ def tiled(images: ImageSet, how: ReadOptions) -> ImageSet:
         tiles=tiles,
         names=[f"{names[n]}#y={tiles.top[k]},x={tiles.left[k]}" for k, n in enumerate(which)],
         labels=None if images.labels is None else images.labels[which],
-        test=None if images.test is None else images.test[which],
+        split=None if images.split is None else images.split[which],
         targets=None if images.targets is None else images.targets.take(which),
     )
 
@@ -318,13 +324,13 @@ class ArrayPart(NamedTuple):
     """One array of several that make up a data set."""
 
     name: str
-    test: bool | None
+    split: str | None
     pixels: np.ndarray
     labels: np.ndarray | None
 
 
 def joined(parts: Sequence[ArrayPart], how: ReadOptions = PLAIN) -> ImageSet:
-    """Arrays of one data set as one: classes are numbered over all of them, train and test parts stay known."""
+    """Arrays of one data set as one: classes are numbered over all of them, their parts (train, test) stay known."""
     sets = [from_array(p.pixels, p.labels, p.name, how).resized(how.size) for p in parts]
     if len({s.size for s in sets}) > 1:
         raise mixed_sizes([(p.name, *s.size) for p, s in zip(parts, sets, strict=True)])
@@ -335,7 +341,7 @@ def joined(parts: Sequence[ArrayPart], how: ReadOptions = PLAIN) -> ImageSet:
     whole = np.concatenate([r.ravel() for r in raw]) if len(raw) == len(parts) else None
     targets = None if whole is None else array_targets(whole, how.problem)
     labels, classes = number_classes(whole if targets is None else None)
-    known = {p.test for p in parts} == {True, False}
+    known = {p.split for p in parts} > {"train"} and all(p.split for p in parts)
     missing = None
     if any(s.missing is not None for s in sets):
         missing = np.concatenate([np.zeros(s.pixels.shape[:3], bool) if s.missing is None else s.missing for s in sets])
@@ -346,7 +352,7 @@ def joined(parts: Sequence[ArrayPart], how: ReadOptions = PLAIN) -> ImageSet:
         missing=missing,
         notes=list(dict.fromkeys(note for s in sets for note in s.notes)),
         targets=targets,
-        test=np.concatenate([np.full(len(s), p.test) for p, s in zip(parts, sets, strict=True)]) if known else None,
+        split=np.repeat([p.split for p in parts], [len(s) for s in sets]) if known else None,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.files import files_below
+from unmask.given import split_named
 from unmask.memory import refuse_more_than_memory
 from unmask.modalities.images.formats.picture import DEFLATE, Broken, Source
 from unmask.modalities.images.reading.arrays import (
@@ -31,7 +32,7 @@ from unmask.modalities.images.reading.arrays import (
 from unmask.modalities.images.reading.decode import decode_all
 from unmask.modalities.images.reading.label_table import read_label_table
 from unmask.modalities.images.reading.lazy import Stream, build
-from unmask.modalities.images.reading.listing import File, Listing, list_files, part_of, skip
+from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
 from unmask.modalities.images.reading.reader import is_picture
 from unmask.modalities.images.reading.targets import Parsed, parse_cells
 
@@ -118,7 +119,7 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
             source=str(f),
             name=str(f.relative_to(folder)),
             label=p[0] if classed else None,
-            test=part_of(root.name) is True if root != folder else None,
+            split=split_named(root.name) if root != folder else None,
             group=folder_group(f, root, how.group),
         )
         for (f, root), p in zip(found, inner, strict=True)
@@ -128,7 +129,7 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
     endings = ", ".join(f"{count} {ending}" for ending, count in left.most_common(8))
     notes = [f"left out as no pictures: {endings}"] if endings else []
     if parts != [folder]:
-        held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if part_of(root.name)]
+        held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if split_named(root.name) != "train"]
         notes += [f"held apart from training: {', '.join(held)}"] if held else []
     if beside:
         notes.append(f"left out, beside the parts of the data set: {', '.join(beside)}")
@@ -140,12 +141,12 @@ def _parts_of(folder: Path) -> tuple[list[Path], list[str]]:
     stands beside them and is left out).
     """
     below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
-    parts = [p for p in below if part_of(p.name) is not None]
+    parts = [p for p in below if split_named(p.name)]
     if not parts:
         return [folder], []
     counts = {p: len(pictures_below(p)[0]) for p in below if p not in parts}
     beside = [f"{p.name} ({count:,} pictures)" for p, count in counts.items() if count]
-    if beside and {part_of(p.name) for p in parts} != {True, False}:
+    if beside and len({split_named(p.name) == "train" for p in parts}) < 2:
         raise UserError(
             f"{folder}: {parts[0].name} is the name of a part of a data set, and beside it is {beside[0]}",
             hint="Give the folder of one of them; name a class otherwise, or label pictures by a table.",
@@ -317,8 +318,8 @@ def read_numpy(path: Path, how: ReadOptions = PLAIN) -> ImageSet:
         return from_array(np.array(loaded), None, str(path), how)
     _check_members(path)
     arrays = {key: loaded[key] for key in loaded}
-    part = {key: [w for w in key.lower().split("_") if part_of(w) is not None] for key in arrays}
-    rest = {key: [w for w in key.lower().split("_") if part_of(w) is None] for key in arrays}
+    part = {key: [w for w in key.lower().split("_") if split_named(w)] for key in arrays}
+    rest = {key: [w for w in key.lower().split("_") if not split_named(w)] for key in arrays}
     pictures = [key for key, array in arrays.items() if array.ndim >= 3]
     if not pictures:
         raise UserError(f"{path}: no array of pictures among {', '.join(arrays)}", hint="Expected three or four axes.")
@@ -331,8 +332,8 @@ def read_numpy(path: Path, how: ReadOptions = PLAIN) -> ImageSet:
     def made(key: str) -> ArrayPart:
         columns = [k for k in arrays if arrays[k].ndim < 3 and arrays[k].size == len(arrays[key])]
         labels = next((k for k in columns if len(pictures) == 1 or part[k] == part[key]), None)
-        test = part_of(part[key][0]) if part[key] else None
-        return ArrayPart(f"{path}: {key}", test, arrays[key], None if labels is None else arrays[labels])
+        split = split_named(part[key][0]) if part[key] else None
+        return ArrayPart(f"{path}: {key}", split, arrays[key], None if labels is None else arrays[labels])
 
     return joined([made(key) for key in pictures], how)
 
@@ -385,7 +386,7 @@ def read_idx(path: str | Path) -> np.ndarray:
 def idx_part(path: Path) -> ArrayPart:
     """An idx file of pictures, with the labels file that stands beside it."""
     labels = _beside(path)
-    return ArrayPart(str(path), part_of(path.name), read_idx(path), None if labels is None else read_idx(labels))
+    return ArrayPart(str(path), split_named(path.name), read_idx(path), None if labels is None else read_idx(labels))
 
 
 def _beside(path: Path) -> Path | None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from unmask.errors import UserError, first_of, setting, suggest
 from unmask.files import read_text, separated
-from unmask.given import SPLIT_COLUMNS
+from unmask.given import SPLIT_COLUMNS, split_named
 from unmask.modalities.images.reading.arrays import ReadOptions
-from unmask.modalities.images.reading.listing import File, part_of
+from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.reading.reader import is_picture
 from unmask.modalities.images.reading.targets import Parsed, cell_text, parse_cells, parse_columns, zero_or_one
 
@@ -93,8 +93,8 @@ def read_label_table(
     file_column = _file_column(path, names, how.column)
     root = path.parent if how.pictures is None else Path(how.pictures).expanduser()
     part_column = next((n for n in names if n.lower() in SPLIT_COLUMNS), None)
-    parts = None if part_column is None else [part_of(cell_text(c)) for c in rows.columns[part_column]]
-    if parts is None or any(p is None for p in parts) or len(set(parts)) < 2:
+    parts = None if part_column is None else [split_named(cell_text(c)) for c in rows.columns[part_column]]
+    if parts is None or None in parts or not {*parts} > {"train"}:
         parts, part_column = None, None
     others = [n for n in names if n not in (file_column, part_column, how.group)]
     parsed = Parsed() if how.problem == "none" else _labels(path, rows, others, how)
@@ -122,12 +122,14 @@ def read_label_table(
     else:
         groups = [group_of(place, root) for place in places]
     files = [
-        File(source=str(place), name=cell, label=row, test=None if parts is None else parts[row], group=groups[row])
+        File(source=str(place), name=cell, label=row, split=None if parts is None else parts[row], group=groups[row])
         for row, (cell, place) in enumerate(zip(cells, places, strict=True))
     ]
     notes = list(parsed.notes)
     if part_column is not None:
-        apart = Counter(cell_text(c) for c, part in zip(rows.columns[part_column], parts or [], strict=True) if part)
+        apart = Counter(
+            cell_text(c) for c, part in zip(rows.columns[part_column], parts or [], strict=True) if part != "train"
+        )
         counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(apart.items()))
         notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {counts}")
     return LabelTable(files=files, parsed=parsed, notes=notes + _without_row(places, path))

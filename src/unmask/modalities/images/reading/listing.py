@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option, setting
-from unmask.given import split_named
 from unmask.modalities.images.formats.picture import Asked, Broken, Header, Source
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, mixed_sizes, number_classes
 from unmask.modalities.images.reading.decode import Form, TilePlace, fitting, places, recoloured, survey_all
@@ -46,14 +45,14 @@ class File:
     Attributes:
         source, name: what is opened, and what it is called.
         label: its class, or None.
-        test: whether it is of a test part; None where there are no parts.
+        split: the part of a data set it is of (train, validation, test); None where there are no parts.
         group: what it belongs to (patient, plate, slide) where that was asked for, else None.
     """
 
     source: Source
     name: str
     label: Any = None
-    test: bool | None = None
+    split: str | None = None
     group: str | None = None
 
 
@@ -75,12 +74,6 @@ def list_files(files: Sequence[File], how: ReadOptions) -> Listing:
     good = _in_order(good)
     form = _form([(file.name, header) for file, headers in good for header in headers], how)
     return _listed(good, form, skipped)
-
-
-def part_of(name: str) -> bool | None:
-    """Whether a folder or file of this name is of a test part; None where the name does not say."""
-    split = split_named(name)
-    return None if split is None else split != "train"
 
 
 def skip(name: str, reason: str, strict: bool, skipped: list[tuple[str, str]]) -> None:
@@ -213,7 +206,7 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
             names=names,
             labels=labels,
             classes=classes,
-            test=None if files[0].test is None else np.array([f.test for f in files], bool),
+            split=None if files[0].split is None else np.array([f.split for f in files]),
             groups=np.array(groups) if len(set(groups)) < len(groups) or files[0].group is not None else None,
             tiles=tiles,
             skipped=skipped,

@@ -50,7 +50,9 @@ def copy_notes(images: ImageSet) -> list[str]:
     count = 0 if same is None else len(same) - int(same.max(initial=-1)) - 1
     if same is None or not count:
         return []
-    across = np.zeros(0, bool) if images.test is None else np.isin(same[images.test], same[~images.test])
+    across = np.zeros(0, bool)
+    if images.split is not None:
+        across = np.isin(same[images.split != "train"], same[images.split == "train"])
     if across.any():
         judged = f"{across.sum():,} of {len(across):,} pictures to judge on"
         lines = [f"{judged} are exact copies of training ones: figures flatter the model"]
@@ -96,7 +98,7 @@ def notes_across(train: ImageSet, held: ImageSet) -> list[str]:
             pixels=np.concatenate([train.pixels, held.pixels]),
             names=[*train.names, *held.names],
             labels=labels,
-            test=np.arange(len(train) + len(held)) >= len(train),
+            split=np.repeat(["train", "test"], [len(train), len(held)]),
         )
     )
 

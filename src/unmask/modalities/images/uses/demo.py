@@ -40,7 +40,12 @@ def run_demo(
 
     out = demo_folder(out)
     pixels, labels, test = digits()
-    images = ImageSet(pixels=pixels[..., None], labels=labels, classes=[str(i) for i in range(10)], test=test)
+    images = ImageSet(
+        pixels=pixels[..., None],
+        labels=labels,
+        classes=[str(i) for i in range(10)],
+        split=np.where(test, "test", "train"),
+    )
     settings = with_overrides(ImageSettings(), SETTINGS | {"minutes": minutes, "seed": seed})
     finished = pretrain(images, out, settings=settings, console=console)
     found = look(finished, images)
@@ -78,7 +83,7 @@ def look(finished: ImageRun, images: Any) -> dict[str, Any]:
     fresh = untrained(model.model, finished.settings.train.seed).to(model.device).eval()
     before = ImageModel(ImageFolder(model=fresh), model.device, model.precision)
     found["untrained_probe_accuracy"] = before.evaluate(images, baselines=False)["probe_accuracy"]
-    unseen = images.take(np.flatnonzero(images.test))
+    unseen = images.part("test")
     page = Report("What a masked model learnt from digits without labels", "unmask demo images")
     page.facts(
         {

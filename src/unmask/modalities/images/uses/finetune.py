@@ -69,7 +69,8 @@ def finetune_classify(
     Args:
         model: a folder, or a loaded `ImageModel` (which is copied).
         data: labelled pictures; see `sources.read_images`. Of data with a test part the training part alone is used.
-        validation: labelled pictures to choose the best epoch by; default a `holdout` share of each class.
+        validation: labelled pictures to choose the best epoch by; default the validation part of
+            the data, or a `holdout` share of each class.
         out: run folder: config.json, model.safetensors, unmask.json, metrics.jsonl, report.html.
         checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run:
             the figures say `stopped` 'signal', and there is no model yet.
@@ -140,7 +141,7 @@ def finetune_classify(
         return Finetuned(classifier=classifier, folder=out, figures=figures)
     judged: dict[str, Any] | None = None
     if held is not None:
-        judged = classifier.evaluate(dataclasses.replace(held, test=None), seed=train_settings.seed)
+        judged = classifier.evaluate(dataclasses.replace(held, split=None), seed=train_settings.seed)
         figures["validation"] = judged
     with written_folder(out) as new:
         classifier.save(new, pictures=len(train), judged=judged)
@@ -162,17 +163,23 @@ def _pictures(
         "label_column": settings.label_column,
     }
     train = base.read(data, group=settings.group, **table)
-    if (test := train.test) is not None:
-        train, apart = train.take(np.flatnonzero(~test)), train.take(np.flatnonzero(test))
+    held, whole = None, train
+    if whole.split is not None:
+        train = whole.take(np.flatnonzero(whole.split == "train"))
+        apart = whole.take(np.flatnonzero(whole.split != "train"))
         train = dataclasses.replace(train, notes=[*train.notes, *notes_across(train, apart)])
+        if validation is None and (held := whole.part("validation")) is not None:
+            refuse_unread(settings, ["holdout"], "with validation pictures in the data")
+            note = f"{len(held):,} validation pictures in the data choose the epoch"
+            train = dataclasses.replace(train, notes=[*train.notes, note])
     objective = objective_of(train, settings.problem, settings.threshold)
     _smoothing(settings, objective.problem)
     if validation is not None:
         # The column of groups of a table is not one of labels; folders of validation pictures need not have the levels.
         group = settings.group if str(validation).lower().endswith(ENDINGS) else None
         held = base.read(validation, group=group, **table | {"problem": objective.problem})
-        if held.test is not None:
-            held = held.take(np.flatnonzero(held.test))
+        held = held.part("validation", "test") or held
+    if held is not None:
         objective.truth(held)
         return train, held
     if not settings.holdout:

@@ -213,8 +213,8 @@ def prepare(data: Any, settings: ImageSettings, store: PictureStore | None = Non
         store=store,
         **settings.reading,
     )
-    if images.test is not None:
-        images = images.take(np.flatnonzero(~images.test))
+    if images.split is not None:
+        images = images.take(np.flatnonzero(images.split == "train"))
     empty = np.zeros(len(images), bool) if images.missing is None else images.missing.all((1, 2))
     if empty.any():
         note = f"left out: {int(empty.sum())} {'tiles' if images.tiles else 'pictures'} without a measured pixel"

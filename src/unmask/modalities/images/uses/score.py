@@ -136,9 +136,12 @@ def training_and_test(images: ImageSet, seed: int, most: int | None = None) -> t
             f"all {len(images)} pictures are of one class ({name})",
             hint="Give a folder with one folder a class, two or more.",
         )
-    test = images.test if images.test is not None else held_out_by_class(images, 0.2, seed)
+    split = images.split
+    if split is None:
+        split = np.where(held_out_by_class(images, 0.2, seed), "test", "train")
+    judged = "test" if (split == "test").any() else "validation"
     order = np.random.default_rng(seed).permutation(len(images))
-    parts = [order[~test[order]], order[test[order]]]
+    parts = [order[split[order] == part] for part in ("train", judged)]
     if not len(parts[0]) or not len(parts[1]):
         raise UserError(
             f"{len(parts[0])} training and {len(parts[1])} test pictures", hint="Give at least two per class."
