@@ -287,7 +287,7 @@ def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> lis
             and (np.diff(y[in_order]) != 0).sum() >= y.max() + 1
         ]
         together = runs_of(x) <= 1.05 * distinct
-        if same and (together or any(_apart(y, z) for _, y in same for _, z in same)):
+        if same and (together or any(_undetermined(y, z) for _, y in same for _, z in same)):
             best = distinct, column.name, [name for name, _ in same]
     if best is None:
         return []
@@ -310,7 +310,7 @@ def _numbered(cells: np.ndarray) -> np.ndarray:
     return np.fromiter((seen.setdefault(v, len(seen)) for v in texts), np.int64, len(cells))
 
 
-def _apart(x: np.ndarray, y: np.ndarray) -> bool:
+def _undetermined(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether neither of two numbered columns determines the other."""
     pairs = len(np.unique(x * (y.max() + 1) + y))
     return bool(pairs > x.max() + 1 and pairs > y.max() + 1)
