@@ -18,7 +18,7 @@ MOST = {
     "asking": 4,
     "gone": 1,
     "beside": 15,
-    "look": 10,
+    "look": 8,
     "looks": 2,
     "looked": 5,
     "apart": 20,

@@ -26,6 +26,7 @@ from typing import Any
 from markupsafe import Markup
 
 from unmask.errors import UserError, first_of
+from unmask.evaluation.charts import drawn
 from unmask.evaluation.meanings import good, meaning
 from unmask.files import read_object
 from unmask.plugins import resolve
@@ -78,9 +79,8 @@ class Use:
     def html(self) -> Markup:
         """The section of a report."""
         parts = [("On the command line", self.shell()), ("In Python", self.python)]
-        parts += [("In transformers", self.transformers)] if self.transformers else []
-        body = Markup("").join(Markup("<p>{}</p><pre>{}</pre>").format(*part) for part in parts if part[1])
-        return body + (Markup("<p>{}</p>").format(self.without_unmask) if self.without_unmask else Markup(""))
+        parts += [("In transformers", self.transformers)]
+        return drawn("use", [part for part in parts if part[1]], self.without_unmask)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ still readable outside of one. Everything that comes from outside is escaped.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,22 @@ _WIDTH, _HEIGHT = 480, 270
 _COLOURS = ("#2563eb", "#d97706", "#0d9488", "#be185d", "#7c3aed", "#57534e")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "10 4", "4 2")  # a series is told by more than its colour
 _MOST_VERTICES, _MOST_TOOLTIPS = 2000, 120
-_NOTHING = Markup("")
+
+
+@functools.cache
+def templates() -> Any:
+    """The templates of pages; everything in them is escaped unless it is `Markup`."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("unmask.evaluation")
+    found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    found.filters |= {"px": _px, "number": number}
+    return found
+
+
+def drawn(part: str, *values: Any, **options: Any) -> Markup:
+    """A piece of a page: a macro of parts.html.jinja."""
+    return Markup(getattr(templates().get_template("parts.html.jinja").module, part)(*values, **options))
 
 
 def line_chart(
@@ -38,24 +54,12 @@ def line_chart(
     `from_zero`: the y axis starts at zero, for shares and speeds; a loss needs it not."""
     lines = {str(name): _points(x, y) for name, (x, y) in series.items()}
     whole = np.concatenate([xy[np.isfinite(xy).all(1)] for xy in lines.values()] or [np.empty((0, 2))])
-    legend = _legend(list(lines)) if len(lines) > 1 else _NOTHING
+    keys = [(name, *_style(i)) for i, name in enumerate(lines)]
     if not len(whole):
-        return _figure(title, legend)
+        return drawn("figure", title, keys)
     axes = _Axes(whole, percent, from_zero)
-    drawn = [axes.frame(x_label, y_label)]
-    for number, (name, points) in enumerate(lines.items()):
-        drawn.append(_line(points, axes, name, number, x_label or "x"))
-    return _figure(title, legend, drawn, _described(title, lines, axes))
-
-
-def _figure(title: str, legend: Markup = _NOTHING, drawn: Sequence[Markup] = (), description: str = "") -> Markup:
-    """A chart below its title; one that says so where nothing is drawn."""
-    head = Markup('<figcaption><span class="chart-title">{}</span>{}</figcaption>').format(title, legend)
-    body = Markup('<p class="chart-empty" role="img" aria-label="{}: no data">no data yet</p>').format(title)
-    if drawn:
-        svg = Markup('<svg role="img" aria-label="{}" viewBox="0 0 {} {}" xmlns="http://www.w3.org/2000/svg">{}</svg>')
-        body = svg.format(description, _WIDTH, _HEIGHT, Markup("").join(drawn))
-    return Markup('<figure class="chart">{}{}</figure>').format(head, body)
+    pictures = [_line(points, axes, name, number) for number, (name, points) in enumerate(lines.items())]
+    return drawn("figure", title, keys, axes, _described(title, lines, axes), x_label, y_label, pictures)
 
 
 def scatter_chart(
@@ -65,64 +69,43 @@ def scatter_chart(
     range, and a dashed line where y equals x."""
     known = points[np.isfinite(points).all(1)]
     if not len(known):
-        return _figure(title)
+        return drawn("figure", title, ())
     low, high = float(known.min()), float(known.max())
     axes = _Axes(np.array([[low, low], [high, high]]) if diagonal else known, False, False)
-    colour, _ = _look(0)
-    dot = Markup('<circle cx="{}" cy="{}" r="2.6" fill="{}" fill-opacity="0.55"><title>{}, {}</title></circle>')
-    drawn = [axes.frame(x_label, y_label)]
-    if diagonal:
-        ends = [_px(at) for at in (axes.x(low), axes.y(low), axes.x(high), axes.y(high))]
-        line = Markup(
-            '<line class="diagonal" x1="{}" y1="{}" x2="{}" y2="{}" stroke="var(--muted, #666)" stroke-dasharray="5 '
-            '4"/>'
-        )
-        drawn.append(line.format(*ends))
-    drawn += [dot.format(_px(axes.x(x)), _px(axes.y(y)), colour, number(float(x)), number(float(y))) for x, y in known]
-    description = (
-        f"{title}: {len(known)} points, x {number(float(known[:, 0].min()))} to {number(float(known[:, 0].max()))}"
+    ends = [axes.x(low), axes.y(low), axes.x(high), axes.y(high)] if diagonal else []
+    x_low, x_high = number(float(known[:, 0].min())), number(float(known[:, 0].max()))
+    return drawn(
+        "figure",
+        title,
+        [("", *_style(0))],
+        axes,
+        f"{title}: {len(known)} points, x {x_low} to {x_high}",
+        x_label,
+        y_label,
+        points=known.tolist(),
+        diagonal=ends,
     )
-    return _figure(title, drawn=drawn, description=description)
 
 
-def bars(
-    items: Iterable[tuple[str, float, bool]],
-    *,
-    maximum: float | None = 1.0,
-    percent: bool = True,
-    label: str = "",
-) -> Markup:
-    """Horizontal bars, one per line: the label, the bar, the number, of (label, value, highlight); a highlighted bar is
-    drawn in the colour of a right answer and ticked. `maximum`: the value of a full bar, None takes the largest;
-    `label`: what the list is, for screen readers."""
-    rows = list(items)
-    finite = [value for _, value, _ in rows if math.isfinite(value)]
-    full = maximum if maximum is not None else max(finite, default=0.0)
-    row = Markup(
-        '<li{}><span class="bar-label" dir="auto" title="{}">{}</span>{}<span class="bar-value">{}</span></li>'
-    )
-    drawn = [
-        row.format(
-            Markup(' class="right"') if highlight else "",
-            name,
-            name,
-            bar(value / full if full else 0.0, "good" if highlight else ""),
-            number(value, percent=percent) + (" ✓" if highlight else ""),
-        )
-        for name, value, highlight in rows
-    ]
-    named = Markup(' aria-label="{}"').format(label) if label else ""
-    return Markup('<ul class="bars"{}>{}</ul>').format(named, Markup("").join(drawn))
+def bars(items: Iterable[tuple[str, float, bool]], *, label: str = "") -> Markup:
+    """Horizontal bars, one per line: the label, the bar, the number in percent, of (label, share, highlight); a
+    highlighted bar is drawn in the colour of a right answer and ticked. `label`: what the list is, for screen readers.
+    """
+    return drawn("bars", label, bar_rows(items))
+
+
+def bar_rows(items: Iterable[tuple[str, float, bool]]) -> list[tuple[str, str, str, bool]]:
+    """Rows of the macro `bars`."""
+    return [(name, _percent(share), number(share, percent=True), right) for name, share, right in items]
 
 
 def bar(share: float, tone: str = "") -> Markup:
     """One bare bar, `share` of its track long (NaN is empty); `tone` is '', 'good' or 'bad'."""
-    length = min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
-    return Markup(
-        '<svg class="bar {}" aria-hidden="true" height="10" preserveAspectRatio="none">'
-        '<rect class="track" width="100%" height="10" rx="3"/>'
-        '<rect class="fill" width="{}%" height="10" rx="3"/></svg>'
-    ).format(tone, f"{length * 100:.2f}")
+    return drawn("bar", _percent(share), tone)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * (min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0):.2f}"
 
 
 def histogram(counts: Sequence[int], label: str) -> Markup:
@@ -131,16 +114,10 @@ def histogram(counts: Sequence[int], label: str) -> Markup:
         return Markup("")
     width, high = 120 / len(counts), max(*counts, 1)
     rects = [
-        Markup(
-            '<rect x="{}" y="{}" width="{}" height="{}" fill="var(--accent, #2563eb)"><title>{}</title></rect>'
-        ).format(
-            f"{i * width:.1f}", f"{30 - 30 * n / high:.1f}", f"{max(width - 1, 0.5):.1f}", f"{30 * n / high:.1f}", n
-        )
+        (f"{i * width:.1f}", f"{30 - 30 * n / high:.1f}", f"{max(width - 1, 0.5):.1f}", f"{30 * n / high:.1f}", n)
         for i, n in enumerate(counts)
     ]
-    return Markup('<svg role="img" aria-label="{}" width="120" height="30" viewBox="0 0 120 30">{}</svg>').format(
-        f"{label}: {len(counts)} bars, the highest {high}", Markup("").join(rects)
-    )
+    return drawn("histogram", label, rects, high)
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
@@ -154,21 +131,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
             raise ValueError(f"a row has {len(row)} cells for {len(headers)} headers: {row}")
     numeric = [bool(body) and all(_is_number(row[i]) for row in body) for i in range(len(headers))]
 
-    def line(tag: str, cells: Iterable[Any]) -> Markup:
-        kinds = [Markup(' class="number"') if right else "" for right in numeric]
-        scope = Markup(' scope="col"') if tag == "th" else ""
-        made = [
-            Markup("<{}{}{}>{}</{}>").format(Markup(tag), scope, kind, cell_text(cell), Markup(tag))
-            for kind, cell in zip(kinds, cells, strict=True)
-        ]
-        return Markup("<tr>{}</tr>").format(Markup("").join(made))
-
-    drawn = Markup("").join(line("td", row) for row in body) or Markup(
-        '<tr><td class="none" colspan="{}">nothing to show</td></tr>'
-    ).format(len(headers))
-    return Markup('<div class="table"><table><thead>{}</thead><tbody>{}</tbody></table></div>').format(
-        line("th", headers), drawn
-    )
+    return drawn("table", [cell_text(h) for h in headers], [[cell_text(cell) for cell in row] for row in body], numeric)
 
 
 def cell_text(value: Any) -> Markup:
@@ -214,7 +177,7 @@ class _Axes:
     """Where numbers land on the page: the ranges, their ticks and the margins these need."""
 
     def __init__(self, points: NDArray[np.float64], percent: bool, from_zero: bool) -> None:
-        self.percent = percent
+        self.percent, self.width, self.height = percent, _WIDTH, _HEIGHT
         (x_low, y_low), (x_high, y_high) = points.min(0), points.max(0)
         self.x_ticks, self.x_range = _scale(float(x_low), float(x_high), 6, tight=True)
         if from_zero:
@@ -238,31 +201,11 @@ class _Axes:
         step = self.y_ticks[1] - self.y_ticks[0] if len(self.y_ticks) > 1 else 1.0
         return f"{value:.{0 if step >= 0.0099 else 1 if step >= 0.00099 else 2}%}"
 
-    def frame(self, x_label: str, y_label: str) -> Markup:
-        grid = Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}" stroke="var(--line, #ddd)"/>')
-        text = Markup('<text x="{}" y="{}" text-anchor="{}" font-size="12" fill="var(--muted, #666)">{}</text>')
-        parts = []
-        for tick in self.y_ticks:
-            at = _px(self.y(tick))
-            parts.append(grid.format(_px(self.left), _px(self.right), at, at))
-            parts.append(text.format(_px(self.left - 7), _px(self.y(tick) + 4), "end", self.y_text(tick)))
-        for tick in self.x_ticks:
-            at = _px(self.x(tick))
-            parts.append(grid.format(at, at, _px(self.bottom), _px(self.bottom + 4)))
-            parts.append(text.format(at, _px(self.bottom + 18), "middle", _tick_text(tick, self.x_ticks)))
-        if x_label:
-            middle = _px((self.left + self.right) / 2)
-            parts.append(text.format(middle, _HEIGHT - 6, "middle", x_label))
-        if y_label:
-            turned = Markup(
-                '<text transform="translate(13 {}) rotate(-90)" text-anchor="middle" '
-                'font-size="12" fill="var(--muted, #666)">{}</text>'
-            )
-            parts.append(turned.format(_px((self.top + self.bottom) / 2), y_label))
-        return Markup("").join(parts)
+    def x_text(self, value: float) -> str:
+        return _tick_text(value, self.x_ticks)
 
 
-def _line(points: NDArray[np.float64], axes: _Axes, name: str, index: int, x_name: str) -> Markup:
+def _line(points: NDArray[np.float64], axes: _Axes, name: str, index: int) -> dict[str, Any]:
     """One series: a path that breaks at gaps, and dots that carry the tooltips."""
     thinned = _every(points, _MOST_VERTICES)
     finite = np.isfinite(thinned).all(1)
@@ -271,33 +214,21 @@ def _line(points: NDArray[np.float64], axes: _Axes, name: str, index: int, x_nam
         if good:
             commands.append(f"{'L' if pen_down else 'M'}{_px(axes.x(x))} {_px(axes.y(y))}")
         pen_down = bool(good)
-    colour, dash = _look(index)
-    path = Markup(
-        '<path d="{}" fill="none" stroke="{}" stroke-width="2" stroke-linejoin="round" '
-        'stroke-linecap="round" stroke-dasharray="{}"/>'
-    ).format("".join(commands), colour, dash or "none")
-    dot = Markup('<circle class="{}" cx="{}" cy="{}" r="3.2" fill="{}"><title>{}: {} at {} {}</title></circle>')
-    known = thinned[finite]
-    alone = _alone(finite)[finite]
-    shown = len(known) <= 25
-    dots = []
+    known, alone = thinned[finite], _alone(finite)[finite]
     keep = {int(i) for i in _every(np.arange(len(known))[:, None], _MOST_TOOLTIPS).ravel()}
-    for i, (x, y) in enumerate(known):
-        if i in keep or alone[i]:
-            value = number(float(y), percent=axes.percent)
-            where = number(int(x) if float(x).is_integer() else float(x))
-            look = "dot" if shown or alone[i] else "dot hover"
-            dots.append(dot.format(look, _px(axes.x(x)), _px(axes.y(y)), colour, name, value, x_name, where))
-    return Markup("<g>{}{}</g>").format(path, Markup("").join(dots))
-
-
-def _legend(names: Sequence[str]) -> Markup:
-    entry = Markup(
-        '<span class="key"><svg width="22" height="8" aria-hidden="true"><line x1="1" x2="21" y1="4" y2="4" '
-        'stroke="{}" stroke-width="2.5" stroke-dasharray="{}"/></svg>{}</span>'
-    )
-    keys = [entry.format(_look(i)[0], _look(i)[1] or "none", name) for i, name in enumerate(names)]
-    return Markup('<span class="legend">{}</span>').format(Markup("").join(keys))
+    dots = [
+        {
+            "kind": "dot" if len(known) <= 25 or alone[i] else "dot hover",
+            "x": axes.x(x),
+            "y": axes.y(y),
+            "value": number(float(y), percent=axes.percent),
+            "where": number(int(x) if float(x).is_integer() else float(x)),
+        }
+        for i, (x, y) in enumerate(known)
+        if i in keep or alone[i]
+    ]
+    colour, dash = _style(index)
+    return {"name": name, "path": "".join(commands), "colour": colour, "dash": dash, "dots": dots}
 
 
 def _described(title: str, lines: Mapping[str, NDArray[np.float64]], axes: _Axes) -> str:
@@ -384,7 +315,7 @@ def _exponent(text: str) -> str:
     return f"{digits.rstrip('0').rstrip('.') if '.' in digits else digits}e{int(power)}"
 
 
-def _look(index: int) -> tuple[str, str]:
+def _style(index: int) -> tuple[str, str]:
     at = index % len(_COLOURS)
     return f"var(--series-{at + 1}, {_COLOURS[at]})", _DASHES[at]
 

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unmask.errors import either, first_of, quoted
-from unmask.evaluation.charts import table
+from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
 from unmask.evaluation.resampling import group_numbers, in_words, percentile_interval
@@ -173,16 +173,17 @@ def confusion_table(found: dict[str, Any], names: Sequence[str]) -> Markup:
     confusion = np.array(found["confusion"])
     order = np.sort(np.argsort(-confusion.sum(1), kind="stable")[:SHOWN])
     share = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    cell = Markup('<td style="text-align:right;padding:2px 8px;background:rgba({},{:.2f})">{}</td>')
-    head = Markup("").join(Markup('<th style="padding:2px 8px">{}</th>').format(names[c]) for c in order)
-    lines = [Markup("<tr><th>true \\ predicted</th>{}</tr>").format(head)]
-    for a in order:
-        cells = Markup("").join(
-            cell.format("70,150,90" if a == b else "220,110,40", 0.75 * share[a, b], f"{confusion[a, b]:,}")
-            for b in order
+    rows = [
+        (
+            names[a],
+            [
+                ("70,150,90" if a == b else "220,110,40", f"{0.75 * share[a, b]:.2f}", f"{confusion[a, b]:,}")
+                for b in order
+            ],
         )
-        lines.append(Markup("<tr><th>{}</th>{}</tr>").format(names[a], cells))
-    return Markup('<div style="overflow-x:auto"><table>{}</table></div>').format(Markup("").join(lines))
+        for a in order
+    ]
+    return drawn("confusion", [names[c] for c in order], rows)
 
 
 def class_lines(found: dict[str, Any]) -> list[str]:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from unmask.evaluation.card import card_if_any, json_records
-from unmask.evaluation.charts import bar, bars, cell_text, line_chart, table
+from unmask.evaluation.charts import bar, bar_rows, cell_text, drawn, line_chart, table, templates
 from unmask.version import __version__
 from unmask.writing import final_place, written
 
@@ -74,12 +73,16 @@ class Report:
 
     def html(self) -> str:
         """The page."""
-        return _template().render(
-            title=self.title,
-            subtitle=self.subtitle,
-            facts=self._facts,
-            sections=[*self._sections, *([self._use] if self._use else [])],
-            version=__version__,
+        return (
+            templates()
+            .get_template("report.html.jinja")
+            .render(
+                title=self.title,
+                subtitle=self.subtitle,
+                facts=self._facts,
+                sections=[*self._sections, *([self._use] if self._use else [])],
+                version=__version__,
+            )
         )
 
     def write(self, path: str | Path) -> Path:
@@ -109,51 +112,25 @@ def filled_examples(items: Iterable[Mapping[str, Any]], *, mask: str = "[MASK]")
             "probability": 0.7}, ...]}, ...]}`, blanks in reading order; at most five candidates are drawn.
         mask: what stands for a blank in the text. Masks without a blank stay as they are.
     """
-    drawn = []
-    for item in items:
-        blanks = [_Blank(blank) for blank in item.get("blanks", ())]
-        first, *rest = str(item["text"]).split(mask)
-        running = [escape(first)]
-        for i, text in enumerate(rest):
-            running.append(blanks[i].inline(i + 1) if i < len(blanks) else Markup("<b>{}</b>").format(mask))
-            running.append(escape(text))
-        drawn.append(
-            Markup(
-                '<article class="example"><p class="text" dir="auto">{}</p><div class="blanks">{}</div></article>'
-            ).format(Markup("").join(running), Markup("").join(b.candidates(i + 1) for i, b in enumerate(blanks)))
-        )
-    return Markup("").join(drawn) or _nothing("No examples.")
+    shown = [(str(item["text"]).split(mask), [_blank(blank) for blank in item.get("blanks", ())]) for item in items]
+    return drawn("examples", shown, mask) if shown else _nothing("No examples.")
 
 
-class _Blank:
-    """One blank: how well it was predicted, and how it is drawn."""
-
-    def __init__(self, blank: Mapping[str, Any]) -> None:
-        self.truth = None if blank.get("truth") is None else str(blank["truth"])
-        self.guesses = [(str(c["value"]), _number(c.get("probability"))) for c in list(blank.get("candidates", ()))[:5]]
-        values = [value.strip() for value, _ in self.guesses]
-        self.rank = values.index(self.truth.strip()) if self.truth and self.truth.strip() in values else None
-        if self.truth is None:
-            self.tone, self.verdict = "open", "predicted"
-        elif self.rank is None:
-            self.tone, self.verdict = "missed", f"missed: not in the top {len(values)}"
-        elif self.rank == 0:
-            self.tone, self.verdict = "hit", "right"
-        else:
-            self.tone, self.verdict = "near", f"in place {self.rank + 1}"
-
-    def inline(self, position: int) -> Markup:
-        shown = self.truth if self.truth is not None else (self.guesses[0][0] if self.guesses else "?")
-        return Markup('<mark class="{}" title="{}">{}<sub>{}</sub></mark>').format(
-            self.tone, self.verdict, shown.strip() or "␣", position
-        )
-
-    def candidates(self, position: int) -> Markup:
-        items = [(value, probability, i == self.rank) for i, (value, probability) in enumerate(self.guesses)]
-        name = self.truth if self.truth is not None else ""
-        return Markup(
-            '<section class="blank {}"><h4><span>{}</span> <b dir="auto">{}</b> <em>{}</em></h4>{}</section>'
-        ).format(self.tone, position, name, self.verdict, bars(items, label=f"candidates for blank {position}"))
+def _blank(blank: Mapping[str, Any]) -> dict[str, Any]:
+    """One blank: how well it was predicted, and its candidates as rows of bars."""
+    truth = None if blank.get("truth") is None else str(blank["truth"])
+    guesses = [(str(c["value"]), _number(c.get("probability"))) for c in list(blank.get("candidates", ()))[:5]]
+    values = [value.strip() for value, _ in guesses]
+    rank = values.index(truth.strip()) if truth and truth.strip() in values else None
+    if truth is None:
+        tone, verdict = "open", "predicted"
+    elif rank is None:
+        tone, verdict = "missed", f"missed: not in the top {len(values)}"
+    else:
+        tone, verdict = ("near", f"in place {rank + 1}") if rank else ("hit", "right")
+    shown = truth if truth is not None else (guesses[0][0] if guesses else "?")
+    rows = bar_rows((value, probability, i == rank) for i, (value, probability) in enumerate(guesses))
+    return {"tone": tone, "verdict": verdict, "shown": shown.strip() or "␣", "truth": truth or "", "rows": rows}
 
 
 def nearest_words(items: Iterable[Mapping[str, Any]]) -> Markup:
@@ -183,7 +160,7 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
     rows = list(items)
     surprise = [-_number(r["score"]) / r["slots"] if r["slots"] else float("nan") for r in rows]
     longest = max((s for s in surprise if math.isfinite(s)), default=0.0)
-    drawn = [
+    lines = [
         (
             Markup('<span dir="auto">{}</span>').format(str(row["text"])),
             Markup('<span class="surprise">{}</span>').format(bar(s / longest if longest > 0 else 0.0)),
@@ -193,7 +170,7 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
         )
         for row, s in zip(rows, surprise, strict=True)
     ]
-    return table(("sentence", "surprise", "nats per slot", "score", "slots"), drawn)
+    return table(("sentence", "surprise", "nats per slot", "score", "slots"), lines)
 
 
 def training_curves(
@@ -207,7 +184,7 @@ def training_curves(
     where nothing is hidden."""
     train, validation = _curves(records(Path(metrics_path)))
 
-    def drawn(title: str, unit: str, name: str, called: str = "training", **options: bool) -> list[Markup]:
+    def chart(title: str, unit: str, name: str, called: str = "training", **options: bool) -> list[Markup]:
         """The chart of a metric, where it was recorded; of one that is called training, beside validation's."""
         curves: dict[str, Any] = {}
         if name in train:
@@ -217,11 +194,11 @@ def training_curves(
         return [line_chart(curves, title, "step", unit, **options)] if curves else []
 
     charts = [
-        *drawn(f"Loss{where}", loss, "loss"),
-        *drawn(f"Accuracy{where}", "right at first guess", "accuracy", percent=True, from_zero=True),
-        *drawn("Learning rate", "", "learning_rate", "learning rate", from_zero=True),
-        *drawn("Speed", "real slots per second", "slots_per_second", "slots/s", from_zero=True),
-        *drawn("Padding waste", "share of slots", "padding_waste", "padding", percent=True, from_zero=True),
+        *chart(f"Loss{where}", loss, "loss"),
+        *chart(f"Accuracy{where}", "right at first guess", "accuracy", percent=True, from_zero=True),
+        *chart("Learning rate", "", "learning_rate", "learning rate", from_zero=True),
+        *chart("Speed", "real slots per second", "slots_per_second", "slots/s", from_zero=True),
+        *chart("Padding waste", "share of slots", "padding_waste", "padding", percent=True, from_zero=True),
     ]
     if not charts:
         return _nothing("No metrics were recorded.")
@@ -286,14 +263,3 @@ def _paragraphs(body: str | Markup) -> Markup:
         return body
     parts = [part for part in body.split("\n\n") if part.strip()]
     return Markup("").join(Markup("<p>{}</p>").format(part) for part in parts)
-
-
-def _template() -> Any:
-    environment = Environment(
-        loader=PackageLoader("unmask.evaluation"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.jinja")

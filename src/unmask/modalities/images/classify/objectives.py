@@ -6,9 +6,10 @@ An objective turns labels into targets, logits into answers, and answers into pr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,74 +22,71 @@ from unmask.modalities.images.network.augment import smoothed
 from unmask.modalities.images.reading.arrays import ImageSet
 
 
-@runtime_checkable
-class Objective(Protocol):
-    """One kind of label.
-
-    Attributes:
-        problem: 'single', 'multi' or 'regression'.
-        classes: names of the classes or labels; of a number what it is called.
-    """
+@dataclass
+class Objective(ABC):
+    """One kind of label; `classes` are the names of the classes or labels, of a number what it is called."""
 
     classes: list[str]
 
-    @property
-    def problem(self) -> str:
-        """'single', 'multi' or 'regression'."""
-        ...
+    problem: ClassVar[str]
+    """'single', 'multi' or 'regression'."""
 
     def about(self) -> dict[str, Any]:
         """What the folder keeps beside `classes`."""
+        return {}
 
+    @abstractmethod
     def truth(self, images: ImageSet) -> np.ndarray:
-        """(n,) class numbers, (n, labels) of 0 and 1, or (n, 1) numbers in their own unit.
+        """(n,) class numbers, (n, labels) of 0 and 1, or (n, 1) numbers in their own unit; labels that are absent, of
+        another kind, or not known are refused."""
 
-        Raises:
-            UserError: labels that are absent, of another kind, or not known.
-        """
-
+    @abstractmethod
     def prepare(self, truth: np.ndarray, smoothing: float) -> Float[Tensor, "n outputs"]:
         """Targets of the loss."""
 
     def bias(self, truth: np.ndarray) -> np.ndarray | None:
         """(outputs,) logits that a head starts with; None for 0."""
+        return None
 
+    @abstractmethod
     def loss(self, logits: Float[Tensor, "n outputs"], target: Float[Tensor, "n outputs"]) -> Tensor:
         """One number: the mean over the pictures."""
-        ...
 
+    @abstractmethod
     def answers(self, logits: np.ndarray) -> np.ndarray:
         """(n, outputs) probabilities, or numbers in their own unit."""
 
+    @abstractmethod
     def rows(self, names: Sequence[str], answers: np.ndarray) -> list[dict[str, Any]]:
         """A prediction for each picture."""
 
+    @abstractmethod
     def watched(self, truth: np.ndarray, answers: np.ndarray) -> tuple[str, float, float]:
         """(name, value, score) of the figure that the best state is kept by; a higher score is better."""
 
+    @abstractmethod
     def figures(self, truth: np.ndarray, answers: np.ndarray, groups: np.ndarray | None, seed: int) -> dict[str, Any]:
         """Figures with intervals beside those of a rule that looks at no picture."""
 
 
 @dataclass
-class OneClass:
+class OneClass(Objective):
     """One class per picture: softmax and cross-entropy; kept by accuracy."""
-
-    classes: list[str]
 
     problem = "single"
 
-    def about(self) -> dict[str, Any]:
-        return {}
-
     def truth(self, images: ImageSet) -> np.ndarray:
-        return matched_labels(images, self.classes)
+        if images.labels is None:
+            raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
+        known, unknown = self.classes, [c for c in images.classes if c not in self.classes]
+        if unknown:
+            raise UserError(
+                f"class {unknown[0]!r} is not one of the model's", hint=f"Known: {first_of(map(quoted, known), 20)}."
+            )
+        return np.array([known.index(c) for c in images.classes], np.int64)[images.labels]
 
     def prepare(self, truth: np.ndarray, smoothing: float) -> Tensor:
         return smoothed(torch.from_numpy(truth), len(self.classes), smoothing)
-
-    def bias(self, truth: np.ndarray) -> np.ndarray | None:
-        return None
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(logits, target)
@@ -113,16 +111,11 @@ class OneClass:
 
 
 @dataclass
-class SeveralLabels:
+class SeveralLabels(Objective):
     """Several labels per picture, each for itself: sigmoid and binary cross-entropy; kept by the mean over the labels
     of the area under the precision-recall curve (by the loss where no label both holds and does not hold among the
-    held-out pictures).
+    held-out pictures). From the probability `threshold` on a label is given."""
 
-    Attributes:
-        threshold: from this probability on a label is given.
-    """
-
-    classes: list[str]
     threshold: float = 0.5
 
     problem = "multi"
@@ -194,15 +187,10 @@ class SeveralLabels:
 
 
 @dataclass
-class OneNumber:
-    """A number per picture: squared error of the number standardised by the training part; kept by the root mean
-    squared error.
+class OneNumber(Objective):
+    """A number per picture: squared error of the number standardised by the training part, of which `mean` and
+    `deviation` are, in its own unit; kept by the root mean squared error."""
 
-    Attributes:
-        mean, deviation: of the training part, in the number's own unit.
-    """
-
-    classes: list[str]
     mean: float
     deviation: float
 
@@ -222,9 +210,6 @@ class OneNumber:
 
     def prepare(self, truth: np.ndarray, smoothing: float) -> Tensor:
         return torch.from_numpy((truth - self.mean) / self.deviation).float()
-
-    def bias(self, truth: np.ndarray) -> np.ndarray | None:
-        return None
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(logits, target)
@@ -290,15 +275,3 @@ def strata(images: ImageSet) -> np.ndarray:
     often = targets.values.sum(0)
     rarity = np.where(targets.values > 0, often, np.inf)
     return np.where(targets.values.any(1), rarity.argmin(1), targets.values.shape[1])
-
-
-def matched_labels(images: ImageSet, classes: list[str]) -> np.ndarray:
-    """The pictures' labels as numbers of `classes`."""
-    if images.labels is None:
-        raise UserError("the pictures have no classes", hint="Give a folder with one folder a class, or labels.")
-    unknown = [c for c in images.classes if c not in classes]
-    if unknown:
-        raise UserError(
-            f"class {unknown[0]!r} is not one of the model's", hint=f"Known: {first_of(map(quoted, classes), 20)}."
-        )
-    return np.array([classes.index(c) for c in images.classes], np.int64)[images.labels]

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from markupsafe import Markup
 from torch import Tensor
 
 from unmask.core.batch import pack
-from unmask.evaluation.charts import table
+from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.classes import SHOWN, class_figures, class_lines, class_table, confusion_table, share
 from unmask.evaluation.labels import label_figures, label_lines
 from unmask.evaluation.meanings import good
@@ -126,23 +125,17 @@ def _classes(report: Report, task: Classify, predictions: Sequence[dict[str, Any
 def _explain(
     report: Report, folder: TaskFolder, task: Classify, items: list[Item], predictions: list[dict[str, Any]]
 ) -> None:
-
-    drawn = []
+    shown = []
     for item, found, guess in zip(items, attributions(folder, task, items), predictions, strict=True):
         most = max((abs(s) for s in found["shares"]), default=0.0) or 1.0
-        marks = [
-            Markup('<span style="background: rgba({}, {:.2f})" title="{:+.3f}">{}</span>').format(
-                "40,160,80" if share > 0 else "200,60,50", min(1.0, abs(share) / most) * 0.6, share, token
-            )
-            for token, share in zip(found["tokens"], found["shares"], strict=True)
+        tokens = [
+            (token, "40,160,80" if s > 0 else "200,60,50", f"{min(1.0, abs(s) / most) * 0.6:.2f}", f"{s:+.3f}")
+            for token, s in zip(found["tokens"], found["shares"], strict=True)
         ]
-        head = Markup("<p><b>{}</b>, predicted {} ({:.2f})</p>").format(
-            item.label, guess["label"], guess["probability"]
-        )
-        drawn.append(head + Markup('<p class="text" dir="auto">{}</p>').format(Markup(" ").join(marks)))
+        shown.append((item.label, guess["label"], f"{guess['probability']:.2f}", tokens))
     report.section(
         "Which tokens it went by",
-        Markup("").join(drawn),
+        drawn("attributions", shown),
         note="Integrated gradients of the hardest inputs: green speaks for the predicted label, red against it.",
     )
 

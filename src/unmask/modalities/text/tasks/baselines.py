@@ -48,6 +48,7 @@ OUTSIDE = -1e4
 """Of slots that are no token of the context."""
 
 Kind = Literal["words", "apart", "cosine", "tags", "sentence"]
+ARRAYS = ("idf", "mean", "deviation", "tags", "chance")
 PROBLEMS: dict[str, tuple[str, ...]] = {
     "words": ("single", "multi", "regression"),
     "apart": ("single", "multi", "regression", "pair"),
@@ -166,15 +167,7 @@ class Baseline:
         """Write it into a model folder."""
         from safetensors.numpy import save_file
 
-        arrays = {
-            "weight": self.model.weight,
-            "bias": self.model.bias,
-            "idf": self.idf,
-            "mean": self.mean,
-            "deviation": self.deviation,
-            "tags": self.tags,
-            "chance": self.chance,
-        }
+        arrays = {"weight": self.model.weight, "bias": self.model.bias} | {name: getattr(self, name) for name in ARRAYS}
         save_file({k: np.ascontiguousarray(v, np.float32) for k, v in arrays.items()}, folder / f"{NAME}.safetensors")
         about = {"kind": self.kind, "problem": self.problem, "terms": self.terms}
         (folder / f"{NAME}.json").write_text(json.dumps(about), encoding="utf-8")
@@ -188,17 +181,9 @@ def load_baseline(folder: Path, problem: str, outputs: int) -> Baseline:
     try:
         about = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
         arrays = load_file(folder / f"{NAME}.safetensors")
-        more = {name: arrays[name] for name in ("tags", "chance") if name in arrays}
-        found = Baseline(
-            kind=about["kind"],
-            problem=about["problem"],
-            terms=[str(t) for t in about["terms"]],
-            model=linear.Linear(arrays["weight"], arrays["bias"]),
-            idf=arrays["idf"],
-            mean=arrays["mean"],
-            deviation=arrays["deviation"],
-            **more,
-        )
+        model = linear.Linear(arrays["weight"], arrays["bias"])
+        terms, more = [str(t) for t in about["terms"]], {name: arrays[name] for name in ARRAYS}
+        found = Baseline(about["kind"], about["problem"], model, terms, **more)
         found.tags = found.tags.astype(np.int64)
         fits = found.problem in PROBLEMS[found.kind]
     except Exception as error:  # safetensors raises its own kinds

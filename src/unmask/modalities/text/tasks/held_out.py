@@ -11,6 +11,7 @@ import numpy as np
 
 from unmask.errors import first_of, option, setting
 from unmask.evaluation.metrics import wilson
+from unmask.evaluation.resampling import percentile_interval
 from unmask.modalities.text.tasks.settings import TaskSettings
 
 SHARE, LEAST, MOST = 0.15, 40, 2000
@@ -100,13 +101,11 @@ def resamples(items: Sequence[Any], rng: np.random.Generator, draws: int) -> Ite
 def interval(drawn: Sequence[float], metric: str, value: float, items: Sequence[Any]) -> tuple[float | None, ...]:
     """(low, high) 95 % percentiles of a metric over resamples, (None, None) of none; of an accuracy of 0 or 1, which
     never varies, Wilson's interval of as many examples as there are rows, or groups of them."""
-    if not len(drawn):
-        return None, None
-    if metric == "accuracy" and value in (0.0, 1.0):
+    if len(drawn) and metric == "accuracy" and value in (0.0, 1.0):
         group = groups_of(items)
         n = len(items) if group is None else int(group.max()) + 1
         return tuple(wilson(value * n, n))
-    return tuple(float(x) for x in np.quantile(drawn, [0.025, 0.975]))
+    return tuple(percentile_interval(drawn) or (None, None))
 
 
 def judging_folds(items: Sequence[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
