@@ -96,30 +96,30 @@ def outer(function: Any) -> Callable:
 
 
 KNOWN: dict[types.CodeType, tuple[inspect.Signature, dict[str, Any]]] = {}
+KINDS = inspect.Parameter
 
 
-def spread(kind: Any, one: Any) -> Any:
-    """What `*args: one` and `**kwargs: one` hold."""
-    if kind is inspect.Parameter.VAR_POSITIONAL:
-        return tuple[one, ...]
-    return dict[str, one] if kind is inspect.Parameter.VAR_KEYWORD else one
+def values(kind: Any, given: Any) -> Any:
+    """What is judged of a parameter: every value of `*args` and `**kwargs`."""
+    if kind is KINDS.VAR_POSITIONAL:
+        return given
+    return given.values() if kind is KINDS.VAR_KEYWORD else (given,)
 
 
 def inner(function: Any) -> Callable:
     """A function within a function, made at each call of that: its annotations are read once."""
     if function.__code__ not in KNOWN:
-        signature = inspect.signature(function)
-        kinds = {name: p.kind for name, p in signature.parameters.items()}
-        KNOWN[function.__code__] = signature, {n: spread(kinds.get(n), h) for n, h in hints(function).items()}
+        KNOWN[function.__code__] = inspect.signature(function), hints(function)
     signature, wanted = KNOWN[function.__code__]
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         with SIZES:
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
+            for name, given in signature.bind(*args, **kwargs).arguments.items():
                 if name in wanted:
-                    die_if_unbearable(value, wanted[name], conf=CONF)
+                    for value in values(signature.parameters[name].kind, given):
+                        die_if_unbearable(value, wanted[name], conf=CONF)
             out = function(*args, **kwargs)
             if "return" in wanted:
                 die_if_unbearable(out, wanted["return"], conf=CONF)
