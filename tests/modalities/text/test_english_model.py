@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,17 +59,35 @@ def command(folder, *more):
     return [sys.executable, str(HERE / "make_model.py"), *map(str, paths), "--out", str(folder / "dist"), *more]
 
 
-@pytest.fixture
-def folder(tmp_path):
+def begun(place):
     """A corpus, what is said of it, and a recipe."""
-    (tmp_path / "corpus").mkdir()
-    with gzip.open(tmp_path / "corpus" / "some.jsonl.gz", "wt", encoding="utf-8") as file:
+    (place / "corpus").mkdir()
+    with gzip.open(place / "corpus" / "some.jsonl.gz", "wt", encoding="utf-8") as file:
         for i in range(300):
             text = f"{SENTENCES[i % 5]} Paragraph {i}. {SENTENCES[(i * 3 + 1) % 5]}"
             file.write(json.dumps({"text": text}) + "\n")
-    (tmp_path / "recipe.toml").write_text(RECIPE.format(steps=4))
-    (tmp_path / "sources.toml").write_text(SOURCES)
-    return tmp_path
+    (place / "recipe.toml").write_text(RECIPE.format(steps=4))
+    (place / "sources.toml").write_text(SOURCES)
+    return place
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return begun(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """A run of four steps, packed."""
+    place = begun(tmp_path_factory.mktemp("packed"))
+    subprocess.run(command(place), check=True)
+    return place
+
+
+@pytest.fixture
+def finished(packed, tmp_path):
+    """A copy of it, to do something to."""
+    return shutil.copytree(packed, tmp_path / "finished")
 
 
 def test_a_stopped_run_goes_on_and_is_packed(folder):
@@ -121,14 +140,13 @@ def test_a_signal_ends_the_run_with_a_checkpoint(folder, number):
 
 def test_minutes_end_a_call_not_the_run(folder):
     (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
-    done = subprocess.run(command(folder, "--minutes", "0.2"), capture_output=True, text=True, check=True)
+    done = subprocess.run(command(folder, "--minutes", "0.1"), capture_output=True, text=True, check=True)
     assert "not finished: the same command goes on" in done.stdout
     assert not (folder / "dist").exists()
 
 
-def test_the_package_is_a_wheel_that_pip_installs_offline_and_load_finds(folder, tmp_path, monkeypatch):
-    subprocess.run(command(folder), check=True)
-    (wheel,) = (folder / "dist").glob("*.whl")
+def test_the_package_is_a_wheel_that_pip_installs_offline_and_load_finds(packed, tmp_path, monkeypatch):
+    (wheel,) = (packed / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         record = archive.read("unmask_en-0.1.0.dist-info/RECORD").decode().splitlines()
@@ -187,24 +205,23 @@ def test_what_is_wrong_is_said(folder):
     assert "Traceback" not in said
 
 
-def test_a_finished_model_is_not_packed_as_that_of_another_recipe(folder):
-    subprocess.run(command(folder), check=True)
+def test_a_finished_model_is_not_packed_as_that_of_another_recipe(finished):
     recipe = RECIPE.format(steps=4)
-    (folder / "recipe.toml").write_text(recipe.replace("width = 32", "width = 64"))
-    done = subprocess.run(command(folder), capture_output=True, text=True)
+    (finished / "recipe.toml").write_text(recipe.replace("width = 32", "width = 64"))
+    done = subprocess.run(command(finished), capture_output=True, text=True)
     assert done.returncode == 2
     assert "begun with another recipe: width was 32 and is 64" in done.stderr
     # More steps, and a call that ends before they are taken: the model of fewer is not packed for it.
-    (folder / "recipe.toml").write_text(RECIPE.format(steps=100_000))
-    short = subprocess.run(command(folder, "--minutes", "0.2"), capture_output=True, text=True, check=True)
+    (finished / "recipe.toml").write_text(RECIPE.format(steps=100_000))
+    short = subprocess.run(command(finished, "--minutes", "0.1"), capture_output=True, text=True, check=True)
     assert "not finished" in short.stdout
     assert "packed:" not in short.stdout
-    log = (folder / "build" / "run" / "metrics.jsonl").read_text().splitlines()
+    log = (finished / "build" / "run" / "metrics.jsonl").read_text().splitlines()
     steps = max(row["step"] for row in map(json.loads, log) if row["kind"] == "train") + 2
-    (folder / "recipe.toml").write_text(RECIPE.format(steps=steps))
-    again = subprocess.run(command(folder), capture_output=True, text=True, check=True)
+    (finished / "recipe.toml").write_text(RECIPE.format(steps=steps))
+    again = subprocess.run(command(finished), capture_output=True, text=True, check=True)
     assert "packed:" in again.stdout
-    log = (folder / "build" / "run" / "metrics.jsonl").read_text().splitlines()
+    log = (finished / "build" / "run" / "metrics.jsonl").read_text().splitlines()
     assert [row["step"] for row in map(json.loads, log) if row["kind"] == "train"][-1] == steps
 
 
@@ -233,14 +250,13 @@ def test_ctrl_c_in_a_terminal_ends_the_run_with_a_checkpoint(folder):
     assert any((folder / "build" / "run" / "checkpoints").iterdir())
 
 
-def test_a_recipe_of_fewer_steps_than_were_taken_leaves_the_model(folder):
-    subprocess.run(command(folder), check=True)
+def test_a_recipe_of_fewer_steps_than_were_taken_leaves_the_model(finished):
     kept = {
         path: path.read_bytes()
-        for path in (folder / "build" / "run" / "model.safetensors", folder / "build" / "recipe.json")
+        for path in (finished / "build" / "run" / "model.safetensors", finished / "build" / "recipe.json")
     }
-    (folder / "recipe.toml").write_text(RECIPE.format(steps=3))
-    done = subprocess.run(command(folder), capture_output=True, text=True)
+    (finished / "recipe.toml").write_text(RECIPE.format(steps=3))
+    done = subprocess.run(command(finished), capture_output=True, text=True)
     assert (done.returncode, "its run has taken 4 steps, and the recipe asks for 3" in done.stderr) == (2, True), (
         done.stderr
     )
