@@ -18,12 +18,12 @@ from unmask.errors import UserError
 from unmask.training import checkpoint
 from unmask.training.checkpoint import (
     load_checkpoint,
-    load_latest,
     read_weights,
     restore_random_state,
     save_checkpoint,
 )
 from unmask.training.optimiser import build_optimiser, step
+from unmask.training.processes import load_latest
 from unmask.training.settings import TrainSettings
 from unmask.training.signals import SignalGuard
 

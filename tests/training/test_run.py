@@ -13,7 +13,7 @@ from tiny_run import job, lines, trained
 from unmask.errors import UserError
 from unmask.training import engine, validation
 from unmask.training import run as room
-from unmask.training.checkpoint import load_latest
+from unmask.training.processes import load_latest
 from unmask.training.run import check_run_folder, run
 from unmask.training.settings import TrainSettings
 

@@ -131,9 +131,6 @@ def place_best_fit(lengths: Sequence[int] | np.ndarray, slots: int) -> list[list
     Returns:
         One list of example numbers per row. Every example appears exactly once.
 
-    Raises:
-        ValueError: an example is longer than a row.
-
     >>> place_best_fit([5, 3, 4, 8], 8)
     [[3], [0, 1], [2]]
     """
@@ -168,9 +165,6 @@ def pack(
     Args:
         rows: fixed number of rows (missing ones are all padding), so that shapes stay the same from batch to batch.
         placement: which examples share which row; default best fit. One example per row is an ordinary padded batch.
-
-    Raises:
-        ValueError: an example does not fit, or more rows are needed than given.
     """
     placement = place_best_fit([len(e) for e in examples], slots) if placement is None else placement
     count = max(len(placement), 1) if rows is None else rows

@@ -40,7 +40,6 @@ def co_occurrences(pieces: Iterable[tuple[np.ndarray, np.ndarray]], values: int,
     Args:
         pieces: (slots,) value of each slot and (slots,) number of its example, ascending; pairs do not reach over
             examples, nor over pieces.
-        values: how many there are.
         window: slots apart at most, 1 or more.
     """
     from scipy.sparse import csr_matrix

@@ -436,12 +436,7 @@ def hide(flat: Tensor) -> Hidden:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSelector:
-    """A selector of the user's, whose results are checked.
-
-    Args:
-        reference: where it is, for messages.
-        select: chooses among slots, as `core.corruption.Selector` says.
-    """
+    """A selector of the user's, whose results are checked."""
 
     reference: str
     select: Callable[..., Any]

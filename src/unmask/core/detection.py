@@ -92,9 +92,6 @@ class ReplacedSlotDetection(nn.Module, Generic[CodecT]):
         encoder: the discriminator's encoder; its input width is the codec's.
         weight: of the detection loss; 50 in the paper.
         temperature: at which the generator's fills are sampled.
-
-    Raises:
-        ValueError: a visible-only generator: hidden slots must have a place in the row.
     """
 
     encoder: Any

@@ -93,11 +93,7 @@ BUFFERS = Buffers()
 
 
 def once(ctx: Any) -> Any:
-    """The gradients that a forward pass left, given out once.
-
-    Raises:
-        RuntimeError: they were taken before; their memory has been used again since.
-    """
+    """The gradients that a forward pass left, given out once."""
     if ctx.grads is None:
         raise RuntimeError("the gradient of this loss was already taken; call loss() again to take it a second time")
     grads, ctx.grads = ctx.grads, None

@@ -88,11 +88,7 @@ def lacking(codec: object) -> list[str]:
 
 
 def codec_of(model: nn.Module) -> Codec:
-    """The codec of a model that is trained, be it wrapped for several processes.
-
-    Raises:
-        TypeError: it has none.
-    """
+    """The codec of a model that is trained, be it wrapped for several processes."""
     codec = getattr(getattr(model, "module", model), "codec", None)
     if not isinstance(codec, Codec):
         raise TypeError(f"{type(model).__name__} has no codec: see unmask.core.model.Codec")

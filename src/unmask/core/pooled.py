@@ -128,9 +128,6 @@ class PooledReconstruction(nn.Module, Generic[CodecT]):
         contrast: weight of the contrast's loss, which is a mean over examples; 0 for none.
         temperature: what cosines are divided by; SimCSE's is .05.
         against: what a visible part must find: the 'whole' example, or its 'rest', which shares no slot with it.
-
-    Raises:
-        ValueError: neither loss has a weight.
     """
 
     def __init__(

@@ -72,9 +72,7 @@ class StepContext:
 
     Args:
         update: applies the gradients at this progress, returns (gradient norm, applied?), on the device.
-        total: sums a tensor over all processes.
         processes: how many processes share a step.
-        autocast: makes the compute-precision context.
     """
 
     update: Callable[[float], tuple[Tensor | float, Tensor | bool]]
@@ -240,9 +238,6 @@ def validate(
 ) -> dict[str, float]:
     """Loss (per hidden slot) and accuracy, where the prediction has one, with masks that are the same at every call.
     Every hidden slot counts 1.
-
-    Args:
-        without_gradients: the context it takes place in.
     """
     losses = with_loss(model)
     was_training = model.training

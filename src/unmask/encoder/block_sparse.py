@@ -69,9 +69,7 @@ class BlockSparseAttention(SelfAttention):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSparseInference(InferenceAttention):
-    """Attributes:
-    kind: how large the blocks are, and how many are seen.
-    """
+    """`BlockSparseAttention` of whole examples; of the same `kind`."""
 
     kind: BlockSparse
 

@@ -68,9 +68,7 @@ class RelativeBiasAttention(SelfAttention):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeBiasInference(InferenceAttention):
-    """Attributes:
-    bias: what is added to the scores, by distance.
-    """
+    """`RelativeBiasAttention` of whole examples; `bias` is added to the scores, by distance."""
 
     bias: Float[Tensor, "heads distances"]
 

@@ -74,7 +74,7 @@ class Local(AttentionKind):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalGlobal(AttentionKind):
+class LocalGlobal(Local):
     """Slots nearby, and a first slot with further projections (Longformer: Beltagy et al. 2020; `local_global.py`).
 
     Args:
@@ -84,14 +84,8 @@ class LocalGlobal(AttentionKind):
     """
 
     window: int | tuple[int, ...] = 256
+    global_every: int = 0
     first_sees_all: bool = False
-
-    def layer_window(self, layer: int) -> int | None:
-        return self.window if isinstance(self.window, int) else self.window[layer]
-
-    def check(self, *, layers: int, heads: int) -> None:
-        if isinstance(self.window, tuple) and len(self.window) != layers:
-            raise UserError(f"{len(self.window)} windows for {layers} layers")
 
 
 @dataclass(frozen=True, kw_only=True)

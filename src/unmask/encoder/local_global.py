@@ -51,9 +51,7 @@ class LocalAttention(SelfAttention):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalInference(InferenceAttention):
-    """Attributes:
-    window: slots seen on either side, None for all.
-    """
+    """`LocalAttention` of whole examples; `window` slots are seen on either side, None for all."""
 
     window: int | None
 

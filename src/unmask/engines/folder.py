@@ -24,11 +24,7 @@ DAMAGED = "Prepare it again, or copy the folder again."
 
 
 def prepared_at(data: str | Path | Sequence[str | Path], kind: str) -> Path | None:
-    """The folder of prepared data, if `data` is one; None where it is anything else.
-
-    Args:
-        kind: of data that it must be of.
-    """
+    """The folder of prepared data, if `data` is one; None where it is anything else."""
     items = [Path(i) for i in ([data] if isinstance(data, str | Path) else data)]
     for folder in items:
         about = read_json(folder / ABOUT) if folder.is_dir() else None

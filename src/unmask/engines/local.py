@@ -50,7 +50,6 @@ class Engine(ABC):
         Args:
             function: "package.module:function", called with (common, task); it may be called again for the same task.
             common: what all calls share; pickled once.
-            tasks: each is pickled.
         """
 
     def __enter__(self) -> Engine:
@@ -62,11 +61,7 @@ class Engine(ABC):
 
 
 class LocalEngine(Engine):
-    """Processes of this machine; one worker is this process itself.
-
-    Args:
-        fewer: see `Pool`.
-    """
+    """Processes of this machine; one worker is this process itself."""
 
     def __init__(self, workers: int | None = None, *, fewer: str = "fewer workers") -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -193,11 +188,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def answer(function: Any, common: Any, flags: bool, task: Any) -> tuple[str, Any]:
-    """What a worker gives back: ("done", result), or ("error", what was raised).
-
-    Args:
-        flags: see `errors.with_flags`.
-    """
+    """What a worker gives back: ("done", result), or ("error", what was raised)."""
     try:
         with with_flags(flags):
             return "done", function(common, task)

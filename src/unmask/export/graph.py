@@ -79,7 +79,6 @@ class Graph(nn.Module):
     """(input_ids, attention_mask[, token_type_ids]) -> the outputs of its kind; padding stands behind the text.
 
     Args:
-        model: the masked model.
         kind: see `OUTPUTS`.
         sentences: how sentence vectors are made of the states.
         problem: of a classifier: single, multi or regression.

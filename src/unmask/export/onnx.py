@@ -69,7 +69,6 @@ def to_onnx(
     `graph.what`).
 
     Args:
-        model: a `TextModel`.
         quantize: None or 'int8': weights of the products by channel, activations by batch (dynamic).
         pooling: mean, first or max: sentence vectors, whatever the folder is for.
         texts: what the 8-bit file's answers are measured on; default docstrings of installed packages.

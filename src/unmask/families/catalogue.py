@@ -21,8 +21,6 @@ class PublishedModel:
     """A model on the hub.
 
     Attributes:
-        name: on the hub, where its model card stands.
-        paper: that describes it.
         languages: ISO codes; ("*",) for about a hundred.
         parameters: embeddings included.
         context: tokens.

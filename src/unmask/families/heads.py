@@ -38,10 +38,8 @@ class TaskHead(nn.Module):
 
     Args:
         kind: sequence, token, span or detect (was this token replaced?).
-        head: which layers, under which names.
         model: whose states it is given, and whose codec's transform ModernBERT's heads share.
         config: config.json: activations, pooling, dropout, labels.
-        outputs: of the last layer.
 
     Attributes:
         pool: 'first', 'mean' or 'each' slot, or 'late': each slot, and the outputs averaged (EuroBERT).
@@ -131,12 +129,7 @@ def new_head(
 def published_head(
     family: Family, config: Mapping[str, Any], passengers: Mapping[str, Tensor], model: MaskedModel[TokenCodec]
 ) -> TaskHead | None:
-    """The task head of a loaded checkpoint, None where it has none that its family knows, whole.
-
-    Args:
-        config: config.json.
-        passengers: tensors the masked model had no place for.
-    """
+    """The task head of a loaded checkpoint, None where it has none that its family knows, whole."""
     classes = config.get("architectures") or ()
     said = next((kind for a in classes for kind, end in CLASSES.items() if a.endswith(end)), None)
     for kind, head in family.heads.items():

@@ -42,10 +42,6 @@ class MadeWhenNeeded(Sequence[PackedBatch]):
         """One after the other, none kept while the next is made."""
         return map(operator.call, self.makers)
 
-    def some(self, numbers: Iterable[int]) -> MadeWhenNeeded:
-        """The batches of these numbers."""
-        return MadeWhenNeeded([self.makers[i] for i in numbers], self.slots)
-
 
 def ahead(items: Iterable[Item], count: int) -> Generator[Item, None, None]:
     """The items in order, up to `count` of them made by a thread before they are asked for; 0 makes each when asked.

@@ -250,8 +250,6 @@ def fit(
 
     Args:
         requested: micro-batches that the settings ask for: not fewer are made.
-        free: memory that there is.
-        held: bytes that the process holds already.
         share: of the free memory that may be taken.
         fixed: the split of the run that is resumed: kept where it fits, so that the run stays the same bit for bit.
     """

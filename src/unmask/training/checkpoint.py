@@ -21,7 +21,6 @@ import pickle
 import random
 import re
 import shutil
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,11 +45,8 @@ class Checkpoint:
     """A complete checkpoint, read back.
 
     Attributes:
-        path: its folder.
-        step: optimiser steps done.
         model_state: for `module.load_state_dict`; tied tensors share memory again.
         optimiser_state: for `optimiser.load_state_dict`.
-        extra: whatever JSON was saved with it.
         random_state: as `capture_random_state` returned it.
         shards: what is known of a checkpoint in shards, whose states are empty here: `shards_checkpoint` reads them.
     """
@@ -80,8 +76,6 @@ def save_checkpoint(
 
     Args:
         folder: the run's folder; `checkpoints/` is made inside.
-        step: optimiser steps done.
-        model_state: `module.state_dict()`.
         optimiser_state: `optimiser.state_dict()`, of any optimiser with tensor or JSON state.
         extra: JSON to keep with it: data position, settings, best score.
         keep: how many checkpoints stay on disk, this one included.
@@ -141,29 +135,6 @@ def not_written(folder: str | Path, step: int, error: BaseException) -> UserErro
 
 def _final(folder: str | Path, step: int) -> Path:
     return Path(folder) / "checkpoints" / f"step-{step:08d}"
-
-
-def load_latest(folder: str | Path) -> Checkpoint | None:
-    """The complete checkpoint of the highest step under `folder`, or None where there is none.
-
-    Half or corrupt ones are skipped with a warning.
-    """
-    failed = None
-    for path in checkpoints(folder):
-        try:
-            return load_checkpoint(path)
-        except UserError as error:
-            warnings.warn(f"skipped checkpoint: {error.what}", stacklevel=2)
-            failed = failed or error.what
-    if failed is not None:
-        raise none_whole(folder, failed)
-    return None
-
-
-def none_whole(folder: str | Path, newest: str) -> UserError:
-    """What to say where all checkpoints are damaged, and how the newest one is."""
-    hint = "Bring its files back, or start anew in another folder."
-    return UserError(f"{folder}: no checkpoint there is whole; the newest: {newest}", hint=hint)
 
 
 def write_state(folder: Path, state: Mapping[str, Any]) -> None:

@@ -30,7 +30,6 @@ class Compute(Processes):
     """Where a run computes.
 
     Attributes:
-        device: of this process.
         precision: the number format, with the reason for it; the same in all processes.
     """
 

@@ -25,9 +25,7 @@ class Whole:
     """Every process holds the whole model and the whole optimiser.
 
     Attributes:
-        model: the job's.
         losses: the model with its loss, as the steps call it.
-        optimiser: of the model's parameters.
         without_gradients: the context that validation takes place in.
     """
 

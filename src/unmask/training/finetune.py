@@ -342,10 +342,8 @@ def finetune(
     """Fine-tune; the module ends in its best state, ready to be used.
 
     Args:
-        optimiser: over the parameters that are trained.
         settings: with `steps` or `minutes`; without `validate_every` nothing is looked at.
         until: the share of the steps to take, on the schedule of all of them.
-        tracker: what the curve is written to.
         checkpointer: keeps checkpoints, one of them at SIGTERM and SIGINT, and goes on with the one it found.
         first: a look at the module as it is given, where that state may be kept too.
         initial: a copy of its weights then, where there is one already.

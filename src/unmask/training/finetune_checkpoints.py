@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UserError, option
-from unmask.training.checkpoint import Checkpoint, load_latest, save_checkpoint
-from unmask.training.processes import Processes, random_states
+from unmask.training.checkpoint import Checkpoint, save_checkpoint
+from unmask.training.processes import Processes, load_latest, random_states
 from unmask.training.same_run import check_same_run
 from unmask.training.signals import SignalGuard
 from unmask.writing import first_of_all
@@ -32,11 +32,9 @@ class Progress:
     """What a fine-tuning run has come to, besides weights and optimiser.
 
     Attributes:
-        step: how many are done.
         scores: of the best state so far, one per member.
         waited: looks at the held-out data since then, per member.
         metrics: of the look that the best state comes from; `kept_step` is its step, 0 for the state before the steps.
-        history: metrics of all looks.
         ended: how the steps ended, where all are done and something follows them; else empty.
         extra: what the kind keeps (`Finetunable.saved`), now; `best_extra` as it was at the best state.
     """
@@ -59,11 +57,9 @@ class Checkpointer:
         folder: where; empty unless a run was interrupted.
         seconds: between checkpoints.
         fingerprint: data and settings, as JSON (`check_same_run`): a run goes on with the same ones only.
-        resume: go on with the run whose checkpoint is there, if any.
         stages: of which this is one: they share a clock, and messages name their folder.
 
     Attributes:
-        found: the checkpoint to go on from.
         about: kept in every checkpoint, such as the precision of the run; 'auto' might choose another one the next
             time.
         signals: to be held open around the steps.
@@ -163,9 +159,7 @@ class Stages:
     due is trained again: with the same result, if it draws from generators of its own seed alone.
 
     Args:
-        folder: where; empty unless a run was interrupted.
         seconds: between checkpoints of the whole run.
-        fingerprint, resume: as a `Checkpointer` has them.
     """
 
     def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:

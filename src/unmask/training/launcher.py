@@ -80,9 +80,6 @@ def join(cpu: bool) -> Round | None:
     previous start in it and cannot connect, so every second restart fails (pytorch #135712; its fix, which put the
     count of restarts into the keys, is no longer there, and machines disagree about that count). So the processes
     agree on a new name and use only the keys of the store with that prefix.
-
-    Args:
-        cpu: whether the run is on CPUs.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None

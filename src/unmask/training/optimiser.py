@@ -52,8 +52,6 @@ def layer_groups(
     layer has `layer_decay` times the rate of the one above. Vectors do not decay, and what is frozen is in no group.
 
     Args:
-        named: parameters with their names.
-        layers: of the encoder.
         embeddings: what stands in the names of parameters below the first layer.
     """
     found: dict[tuple[int, bool], list[Tensor]] = {}
@@ -106,9 +104,7 @@ def step(optimiser: Optimizer, parameters: Iterable[Tensor], *, clip: float | No
 
     Args:
         optimiser: from `build_optimiser` (or wrapped by Accelerate).
-        parameters: those whose gradients make up the norm.
         clip: largest norm, None for no clipping. Same rule as `torch.nn.utils.clip_grad_norm_`.
-        rate: the multiplier from `schedule.rate`.
     """
     for group in optimiser.param_groups:
         group["lr"] = group["initial_lr"] * rate
@@ -176,10 +172,6 @@ class StableAdamW(Prompt):
     parameters, memory kept), which a step of any length hides.
 
     Args:
-        params: parameters or groups.
-        lr: learning rate.
-        betas: decay of the gradient average and of the squared gradient.
-        eps: added to the denominator.
         weight_decay: decoupled, scaled with the limited rate as in the paper.
     """
 
@@ -269,9 +261,6 @@ class Muon(Prompt):
     Args:
         params: groups; those with `orthogonal` true hold matrices alone, and `rows`: for each parameter the rows of
             the matrices that it holds, one below the other. The update of each is orthogonal by itself.
-        lr: learning rate.
-        betas: of AdamW.
-        eps: of AdamW.
         momentum: of Muon, Nesterov's.
     """
 
@@ -365,12 +354,8 @@ def orthogonal(matrix: Tensor, steps: int = 5) -> Tensor:
 class NanGuard:
     """Counts consecutive steps with a loss or gradient that is not finite, and stops a run that stays so.
 
-    Args:
-        limit: consecutive bad steps before the error.
-
     Attributes:
         in_a_row: bad steps since the last good one.
-        total: bad steps in all.
     """
 
     def __init__(self, limit: int = 5) -> None:

@@ -43,8 +43,6 @@ class Precision:
     """The compute precision of a run.
 
     Attributes:
-        name: 'fp32' or 'bf16'.
-        dtype: the torch dtype of it.
         reason: one sentence saying why, warnings included; printed and stored with the run.
     """
 

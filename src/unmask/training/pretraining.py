@@ -43,7 +43,6 @@ class Pretrainable(ABC, Generic[Finished]):
         Args:
             resume: the run in `out` goes on.
             first: this process is the first; the others come after it, and find what it made.
-            say: prints a line.
         """
 
     @abstractmethod

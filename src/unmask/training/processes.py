@@ -31,7 +31,6 @@ from unmask.training.checkpoint import (
     capture_random_state,
     checkpoints,
     load_checkpoint,
-    none_whole,
     restore_random_state,
 )
 from unmask.training.launcher import check_launcher, goes_on, note_start, process_count
@@ -314,11 +313,15 @@ def check_same_everywhere(accelerator: Accelerator, run: Mapping[str, Any]) -> N
                 )
 
 
-def latest_checkpoint(folder: Path, accelerator: Accelerator) -> Checkpoint | None:
+def load_latest(folder: str | Path, accelerator: Any = None) -> Checkpoint | None:
     """The newest checkpoint that is whole in the eyes of every process, or None where there is none; called by all.
 
     Others are skipped with a warning.
+
+    Args:
+        accelerator: of `Processes`; default those of the launcher.
     """
+    accelerator = accelerator or Processes.of_launcher().accelerator
     names, share, failed = [[path.name for path in checkpoints(folder)]], (0, 1), None
     several = accelerator.num_processes > 1
     if several:
@@ -328,7 +331,7 @@ def latest_checkpoint(folder: Path, accelerator: Accelerator) -> Checkpoint | No
     for name in names[0]:
         found, error = None, None
         try:
-            found = load_checkpoint(folder / "checkpoints" / name, share)
+            found = load_checkpoint(Path(folder) / "checkpoints" / name, share)
         except UserError as raised:
             error = raised.what
         errors = [e for e in (gather_object([error]) if several else [error]) if e is not None]
@@ -337,7 +340,8 @@ def latest_checkpoint(folder: Path, accelerator: Accelerator) -> Checkpoint | No
         warnings.warn(f"skipped checkpoint: {errors[0]}", stacklevel=2)
         failed = failed or errors[0]
     if failed is not None:
-        raise none_whole(folder, failed)
+        hint = "Bring its files back, or start anew in another folder."
+        raise UserError(f"{folder}: no checkpoint there is whole; the newest: {failed}", hint=hint)
     return None
 
 

@@ -33,7 +33,7 @@ from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_device
 from unmask.training.processes import (
     check_same_everywhere,
-    latest_checkpoint,
+    load_latest,
     others_alive,
     own_random_numbers,
 )
@@ -87,10 +87,7 @@ class TrainingRun:
     Attributes:
         step: optimiser steps done, those before a resume included; `first_step` is where this process began.
         early: the best look so far, and whether the run is to stop.
-        best: the weights of that look, where the run can stop early; else None.
-        next_look: the progress at which the next look is due, where `validate_every` does not say.
-        stopped: 'finished' unless the run ended otherwise; see `RunResult`.
-        validation: metrics of the latest look.
+        next_evaluation: the progress at which the next look is due, where `validate_every` does not say.
     """
 
     tracker: Tracker
@@ -100,7 +97,7 @@ class TrainingRun:
         self.job, self.out, self.settings, self.model = job, out, settings, job.model
         self.early = EarlyStopping(settings.patience, job.stop_when, watched=job.watched, at_start=job.at_start)
         accelerator = launch(settings)
-        found = latest_checkpoint(out, accelerator) if resume else None
+        found = load_latest(out, accelerator) if resume else None
         check_same_run(found, job.fingerprint, out, hint=same_run_hint())
         total = total_steps(settings, job.plan)
         check_not_done(found, settings, total, out)

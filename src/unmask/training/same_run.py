@@ -47,8 +47,6 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
         checkpoint: its newest, with the fingerprint it was started with in `extra`; None: nothing to check.
         fingerprint: what must not change while a run is broken off, as JSON: mappings of settings, and digests of data
             and the like by name.
-        folder: of the run, for the message.
-        hint: what to do.
     """
     if checkpoint is None:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -23,18 +24,20 @@ from unmask.writing import written
 
 def sample(batches: Sequence[PackedBatch], slots: int) -> Sequence[PackedBatch]:
     """At most about `slots` slots of the batches, evenly spread over them, always the same; at least one batch."""
-    lazy = batches if isinstance(batches, MadeWhenNeeded) else None
-    size = sum(b.segment.numel() for b in batches) if lazy is None else len(lazy) * lazy.slots
+    size = (
+        len(batches) * batches.slots  # known without making them
+        if isinstance(batches, MadeWhenNeeded)
+        else sum(b.segment.numel() for b in batches)
+    )
     count = max(1, min(len(batches), round(len(batches) * slots / max(size, 1))))
     numbers = [int(i * len(batches) / count) for i in range(count)]
-    return [batches[i] for i in numbers] if lazy is None else lazy.some(numbers)
+    return MadeWhenNeeded([functools.partial(batches.__getitem__, i) for i in numbers], size // max(len(batches), 1))
 
 
 class Validation:
     """Looks at the held-out sets of a run.
 
     Args:
-        engine: holds the model.
         slots: about how many slots of each set a look on the way takes; the last one takes all.
         rows: rows that the model looks at in one go: as many as a micro-batch has, so that looking never takes more
             memory than a step does.

@@ -408,7 +408,6 @@ class VectorGuard:
 
     Args:
         folder: the model to be trained; its weights now are the start.
-        search: among held-out texts.
         settings: of the training; on the way texts are read as far as it reads them.
     """
 

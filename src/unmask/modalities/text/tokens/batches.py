@@ -71,11 +71,7 @@ def validation_batches(
 
 
 def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Corruption:
-    """The training corruption the settings ask for.
-
-    Raises:
-        ValueError: `rarity` without a corpus.
-    """
+    """The training corruption the settings ask for."""
     from unmask.training.schedule import Ramp
 
     fixed = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
@@ -113,7 +109,6 @@ class Replayed:
 
     Attributes:
         train: the corpus's training examples, and those drawn of the other's, by the numbers `example` takes.
-        validation: the corpus's held-out examples.
         lengths: slots of each example of both.
         share: of the slots learnt from, that are of the other: less than was asked for where the other has not so many.
     """

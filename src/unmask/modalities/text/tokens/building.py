@@ -57,7 +57,6 @@ class Building:
 
     Args:
         reading: with the key of the build, made of data and settings: what one of another key left there is removed.
-        say: is given a line now and then: how far it is, and how fast.
     """
 
     own: tuple[str, ...] = OWN

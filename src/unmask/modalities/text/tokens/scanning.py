@@ -142,7 +142,6 @@ class Scanned:
         counts: documents of each portion, copies among them.
         drop: for each portion, the numbers of the documents that are copies of one before.
         marks: for each portion, a checksum of the hashes of its documents.
-        report: of the whole corpus.
     """
 
     counts: list[int]

@@ -68,7 +68,6 @@ class Tokenizer:
     """A `tokenizers.Tokenizer` that knows its special tokens.
 
     Attributes:
-        backend: the `tokenizers.Tokenizer`.
         vocab_size: number of entries, added tokens included (largest id + 1).
         pad_id, unk_id, cls_id, sep_id, mask_id: ids, None where there is none.
         special_ids: ascending ids that are never hidden and never proposed.
@@ -120,11 +119,7 @@ class Tokenizer:
         return self.tokens["mask"]
 
     def require_mask(self) -> int:
-        """The mask token's id.
-
-        Raises:
-            UserError: the tokenizer has none.
-        """
+        """The mask token's id."""
         if self.mask_id is None:
             raise UserError(
                 "the tokenizer has no mask token",
@@ -142,9 +137,6 @@ class Tokenizer:
         Args:
             lowercase: lower-case texts before anything else, whatever the file does (sentence-transformers'
                 do_lower_case).
-
-        Raises:
-            UserError: nothing to load there, or not a tokenizer.
         """
         path = Path(path)
         folder = path if path.is_dir() else path.parent
@@ -190,7 +182,6 @@ class Tokenizer:
         """Train on texts. Special tokens [PAD] [UNK] [CLS] [SEP] [MASK] get ids 0 to 4.
 
         Args:
-            lowercase: read texts in small letters.
             strip_accents: read é as e and ö as o; marks that a script spells with (Hindi, Thai, Arabic) stay.
         """
         from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -287,11 +278,7 @@ class Tokenizer:
         return out if max_slots is None else [_select(e, self._kept(e.ids, max_slots)) for e in out]
 
     def ids(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[np.ndarray]:
-        """Token ids alone, special ones included: several times faster than `encode`, which also knows words.
-
-        Args:
-            max_slots: cut longer ones, keeping the last special token.
-        """
+        """Token ids alone, special ones included: several times faster than `encode`, which also knows words."""
         out: list[np.ndarray] = []
         fast = getattr(self.backend, "encode_batch_fast", self.backend.encode_batch)
         for group in _groups(texts):
