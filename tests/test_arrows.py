@@ -19,6 +19,7 @@ LAYERS = {
     "unmask.modality": 2,
     "unmask.engines": 4,
     "unmask.registry": 4,
+    "unmask.kernels": 1,
     "unmask.encoder": 4,
     "unmask.core": 5,
     "unmask.training": 6,

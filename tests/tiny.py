@@ -20,8 +20,8 @@ from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.kinds import Local
-from unmask.encoder.packed_attention import packed_layout
 from unmask.encoder.transformer import Encoder
+from unmask.kernels.packed_attention import packed_layout
 from unmask.modalities.events.network.codec import EventPrediction
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
 

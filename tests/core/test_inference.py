@@ -7,7 +7,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from unmask.core.inference import on_cores, one_core
+from unmask.kernels.threads import on_cores, one_core
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 
 from unmask.core.co_occurrence import Factors
 from unmask.encoder.local_global import OFFSETS
-from unmask.encoder.rotary import rotate, rotation
+from unmask.kernels.explicit import rotate, rotation
 from unmask.modalities.text.network.pretrain import build_model, start_from_counts
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.tokenizer import Tokenizer

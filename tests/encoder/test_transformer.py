@@ -12,8 +12,8 @@ from unmask.encoder import full
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Entrance, Gated, Learned, Norm, Rotary, SinCos
 from unmask.encoder.kinds import Local
-from unmask.encoder.rotary import rotate, rotation
 from unmask.encoder.transformer import sin_cos, wanted_by_row
+from unmask.kernels.explicit import rotate, rotation
 
 
 def inputs(rows: int = 2, slots: int = 10, width: int = 32) -> dict:

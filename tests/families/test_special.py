@@ -12,7 +12,7 @@ from text_corpus import tokenizer
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
 from unmask.encoder.attention import AttentionLayout, reference
-from unmask.encoder.bands import banded
+from unmask.kernels.bands import banded
 from unmask.modalities.text.network.folder import load_folder, save_folder
 
 transformers = pytest.importorskip("transformers")

@@ -6,7 +6,7 @@ import torch
 
 import stand_in
 from unmask.core.pretrain import Later
-from unmask.encoder.on_host import on_host, to_device
+from unmask.kernels.on_host import on_host, to_device
 
 
 def test_what_was_moved_is_known_without_waiting():

@@ -45,12 +45,12 @@ def mutant(law: int, name: str, *edits: tuple[str, str, str]) -> Mutant:
 
 MODEL, CORRUPTION, PREDICTION = "core/model.py", "core/corruption.py", "core/prediction.py"
 DENSITY = "core/density.py"
-LINEAR = "core/linear_cross_entropy.py"
+LINEAR = "kernels/linear_cross_entropy.py"
 PRETRAIN, BATCH, CODEC = "core/pretrain.py", "core/batch.py", "core/token_codec.py"
 CELLS, TABLE_CELLS = "modalities/table/distribution/codec.py", "modalities/table/distribution/cells.py"
 TABLE_PREDICTION = "modalities/table/distribution/prediction.py"
 ATTENTION, FULL = "encoder/attention.py", "encoder/full.py"
-TRANSFORMER, SEGMENTS = "encoder/transformer.py", "encoder/packed_attention.py"
+TRANSFORMER, SEGMENTS = "encoder/transformer.py", "kernels/packed_attention.py"
 
 MUTANTS = [
     mutant(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tiny import WIDTH, Setup, Text, ratio_corruption
-from unmask.core import linear_cross_entropy, prediction
+from unmask.core import prediction
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
 from unmask.core.density import BellDensity, ByBound, UniformDensity, by_ratio
@@ -21,6 +21,7 @@ from unmask.core.prediction import Categorical
 from unmask.core.pretrain import StepContext, StepReport, pretrain
 from unmask.encoder.config import MLP, EncoderConfig
 from unmask.encoder.transformer import Encoder
+from unmask.kernels import linear_cross_entropy
 
 CORRUPTION = ratio_corruption(0.35)
 WEIGHTED = Corruption(select=Uniform(ratio=UniformDensity()), replace=ALL_MASK, weigh=by_ratio)

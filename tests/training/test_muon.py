@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.encoder import fused_linear
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Gated, Learned
 from unmask.errors import UserError
+from unmask.kernels import fused_linear
 from unmask.training import optimiser as module
 from unmask.training.optimiser import Muon, build_optimiser, orthogonal, step
 from unmask.training.settings import TrainSettings

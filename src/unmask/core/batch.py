@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from unmask.encoder.on_host import on_host, to_device
+from unmask.kernels.on_host import on_host, to_device
 
 PADDING = 0
 

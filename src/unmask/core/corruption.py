@@ -20,8 +20,8 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.density import Density, Weigh, spread_evenly
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
+from unmask.kernels.on_host import to_device
 from unmask.plugins import resolve
 
 MASK, RANDOM, KEEP = 0, 1, 2

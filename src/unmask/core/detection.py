@@ -18,8 +18,7 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import CodecT, MaskedModel
 from unmask.core.prediction import Prediction
-from unmask.encoder.fused_linear import round_up
-from unmask.encoder.transformer import activation
+from unmask.kernels.fused_linear import activation, round_up
 
 
 class Detection:

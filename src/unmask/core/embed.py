@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, packed_batches, similar_length_batches
 from unmask.core.model import MaskedModel
-from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, option
+from unmask.kernels.on_host import on_host, to_device
 
 Pooling = Literal["mean", "first", "max"]
 POOLINGS = ("mean", "first", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")

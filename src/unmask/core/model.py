@@ -22,9 +22,9 @@ from unmask.core.corruption import Hidden
 from unmask.core.prediction import Prediction
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
-from unmask.encoder.fused_linear import round_up
-from unmask.encoder.on_host import on_host, to_device
 from unmask.encoder.transformer import Encoder, wanted_by_row
+from unmask.kernels.fused_linear import round_up
+from unmask.kernels.on_host import on_host, to_device
 
 
 @dataclass(frozen=True)

@@ -67,9 +67,9 @@ from unmask.core.model import CodecT, MaskedModel, WantedSlots, corrupt
 from unmask.core.prediction import Prediction
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import EncoderConfig
-from unmask.encoder.fused_linear import round_up
-from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError
+from unmask.kernels.fused_linear import round_up
+from unmask.kernels.on_host import on_host, to_device
 
 
 class PooledPrediction:
@@ -106,10 +106,6 @@ class PooledPrediction:
         return total + reconstruct * self.reconstruction.loss(target, weight)
 
     def log_prob(self, value: Tensor) -> Float[Tensor, " hidden"]:
-        """
-        Raises:
-            ValueError: the reconstruction has no weight.
-        """
         if self.reconstruction is None:
             raise ValueError("nothing is reconstructed")
         return self.reconstruction.log_prob(value)

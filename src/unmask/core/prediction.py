@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.core.linear_cross_entropy import hits, linear_cross_entropy
 from unmask.errors import UserError
+from unmask.kernels.linear_cross_entropy import hits, linear_cross_entropy
 
 
 @runtime_checkable

@@ -14,8 +14,8 @@ from unmask.core.co_occurrence import Factors
 from unmask.core.model import WantedSlots
 from unmask.core.prediction import Categorical
 from unmask.encoder.config import Activation, Norm
-from unmask.encoder.fused_linear import round_up
-from unmask.encoder.transformer import activation, make_norm
+from unmask.encoder.transformer import make_norm
+from unmask.kernels.fused_linear import activation, round_up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,10 +27,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.encoder.bands import ascending, banded, long_for
-from unmask.encoder.explicit import Weights
-from unmask.encoder.on_host import on_host, to_device
-from unmask.encoder.packed_attention import PackedLayout, QuerySubset, by_example, example_starts
+from unmask.kernels.bands import ascending, banded, long_for
+from unmask.kernels.explicit import Weights
+from unmask.kernels.on_host import on_host, to_device
+from unmask.kernels.packed_attention import PackedLayout, QuerySubset, by_example, example_starts
 
 EXPLICIT_UP_TO = 512
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from unmask.encoder.attention import AttentionLayout
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.full import SelfAttention
-from unmask.encoder.inference_attention import GroupedBatch, InferenceAttention
 from unmask.encoder.kinds import BlockSparse
-from unmask.encoder.packed_attention import example_starts
 from unmask.encoder.transformer import Encoder
+from unmask.kernels.inference_attention import GroupedBatch, InferenceAttention
+from unmask.kernels.packed_attention import example_starts
 
 
 class BlockSparseAttention(SelfAttention):

@@ -18,10 +18,10 @@ from unmask.encoder.block_sparse import BlockSparseEncoder
 from unmask.encoder.config import EncoderConfig
 from unmask.encoder.disentangled import DisentangledEncoder
 from unmask.encoder.full import SelfAttention
-from unmask.encoder.inference_attention import InferenceAttention
 from unmask.encoder.kinds import GroupedQuery, RelativeBias
 from unmask.encoder.local_global import LocalEncoder, LocalGlobalEncoder
 from unmask.encoder.transformer import Encoder
+from unmask.kernels.inference_attention import InferenceAttention
 
 
 def bucket(distance: Tensor, buckets: int = 32, furthest: int = 128) -> Tensor:

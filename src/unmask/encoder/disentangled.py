@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from unmask.encoder.attention import AttentionLayout
 from unmask.encoder.config import Disentangled, EncoderConfig
-from unmask.encoder.dropout import drop
 from unmask.encoder.full import SelfAttention
-from unmask.encoder.inference_attention import InferenceAttention
-from unmask.encoder.transformer import Encoder, activation, make_norm, wanted_by_row
+from unmask.encoder.transformer import Encoder, make_norm, wanted_by_row
+from unmask.kernels.dropout import drop
+from unmask.kernels.fused_linear import activation
+from unmask.kernels.inference_attention import InferenceAttention
 
 AT_ONCE = 4_000_000
 """Scores worked on at a time while nothing is trained: rows are taken in parts that stay near the caches."""

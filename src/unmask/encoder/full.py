@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from unmask.encoder.attention import AttentionLayout, attend
 from unmask.encoder.config import EncoderConfig, Rotary
-from unmask.encoder.dropout import drop
-from unmask.encoder.inference_attention import InferenceAttention
-from unmask.encoder.rotary import rotate, rotation
+from unmask.kernels.dropout import drop
+from unmask.kernels.explicit import rotate, rotation
+from unmask.kernels.inference_attention import InferenceAttention
 
 
 class SelfAttention(nn.Module):

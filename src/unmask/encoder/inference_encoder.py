@@ -20,9 +20,17 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.encoder.config import MLP, EncoderConfig
-from unmask.encoder.fused_linear import ACTIVATIONS, EightBitLinear, FusedLinear, Levels, multiplies_bf16, round_up
-from unmask.encoder.inference_attention import GROUPS, GroupedBatch
-from unmask.encoder.transformer import Encoder, FeedForward, Layer, activation
+from unmask.encoder.transformer import Encoder, FeedForward, Layer
+from unmask.kernels.fused_linear import (
+    ACTIVATIONS,
+    EightBitLinear,
+    FusedLinear,
+    Levels,
+    activation,
+    multiplies_bf16,
+    round_up,
+)
+from unmask.kernels.inference_attention import GROUPS, GroupedBatch
 
 KEPT = 24
 """Channels of a feed-forward that stay in fp32 when all others are quantised."""

@@ -42,7 +42,7 @@ class Full(AttentionKind):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupedQuery(AttentionKind):
-    """Full; each head of keys and values serves several heads of queries (Ainslie et al. 2023; `grouped_query.py`)."""
+    """Full; each head of keys and values serves several heads of queries (Ainslie et al. 2023; `build.py`)."""
 
     kv_heads: int
 
@@ -53,7 +53,7 @@ class GroupedQuery(AttentionKind):
 
 @dataclass(frozen=True, kw_only=True)
 class Local(AttentionKind):
-    """Slots nearby; every so many layers all of them (ModernBERT: Warner et al. 2024; `local.py`).
+    """Slots nearby; every so many layers all of them (ModernBERT: Warner et al. 2024; `local_global.py`).
 
     Args:
         window: slots seen on either side in local layers, inclusive: one number, or one per layer.
@@ -90,7 +90,7 @@ class LocalGlobal(Local):
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeBias(AttentionKind):
-    """Full; relative positions add a learned bias per head to the scores (MPNet, T5; `relative_bias.py`).
+    """Full; relative positions add a learned bias per head to the scores (MPNet, T5; `build.py`).
 
     Args:
         buckets: of distances, 4 or more; far ones share logarithmic buckets.

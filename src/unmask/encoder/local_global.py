@@ -1,7 +1,5 @@
 """Local attention, and a first slot of each example that sees all and is seen by all (Longformer).
 
-At inference it is `local.LocalInference`; with a first slot that sees all it has no inference form.
-
 Shape letters: rows, heads, slots, depth.
 """
 
@@ -17,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.encoder.attention import AttentionLayout, attend
-from unmask.encoder.bands import banded, long_for
 from unmask.encoder.config import EncoderConfig, Rotary
 from unmask.encoder.full import SelfAttention
-from unmask.encoder.inference_attention import GroupedBatch, InferenceAttention, weighted_sum
 from unmask.encoder.kinds import Local, LocalGlobal
 from unmask.encoder.transformer import Encoder
+from unmask.kernels.bands import banded, long_for
+from unmask.kernels.inference_attention import GroupedBatch, InferenceAttention, weighted_sum
 
 BAND = 128
 """Fewest queries that are worked on at a time at inference."""

@@ -9,29 +9,18 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unmask.encoder.attention import AttentionLayout
 from unmask.encoder.config import MLP, Disentangled, EncoderConfig, Learned, Norm, SinCos
-from unmask.encoder.dropout import drop
 from unmask.encoder.full import SelfAttention
-from unmask.encoder.inference_attention import InferenceAttention
 from unmask.encoder.kinds import AttentionKind, Full
-from unmask.encoder.on_host import on_host, to_device
-from unmask.encoder.packed_attention import PackedLayout, costs_less, packed_layout
-
-
-def activation(name: str) -> Callable[[Tensor], Tensor]:
-    """`gelu` is the exact (erf) form; the tanh form is 2.6-5x slower on CPUs and kept for old checkpoints."""
-    return {
-        "gelu": F.gelu,
-        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-        "relu": F.relu,
-        "silu": F.silu,
-        "tanh": torch.tanh,
-    }[name]
+from unmask.kernels.dropout import drop
+from unmask.kernels.fused_linear import activation
+from unmask.kernels.inference_attention import InferenceAttention
+from unmask.kernels.on_host import on_host, to_device
+from unmask.kernels.packed_attention import PackedLayout, costs_less, packed_layout
 
 
 def in_its_format(norm: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

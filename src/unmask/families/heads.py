@@ -18,10 +18,10 @@ from unmask.core.batch import PackedBatch
 from unmask.core.embed import pool
 from unmask.core.model import MaskedModel
 from unmask.core.token_codec import TokenCodec
-from unmask.encoder.dropout import drop
-from unmask.encoder.transformer import activation
 from unmask.errors import UserError
 from unmask.families.base import Family, Head, activation_name
+from unmask.kernels.dropout import drop
+from unmask.kernels.fused_linear import activation
 
 SEQUENCE, TOKEN, SPAN, DETECT = "sequence", "token", "span", "detect"
 CLASSES = {

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.core.inference import one_core
-from unmask.encoder.fused_linear import multiplies_bf16
 from unmask.errors import UserError, option
+from unmask.kernels.fused_linear import multiplies_bf16
+from unmask.kernels.threads import one_core
 from unmask.writing import written
 
 WORTH_IT = 1.15

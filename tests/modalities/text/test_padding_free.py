@@ -7,9 +7,10 @@ import torch
 import unmask
 from text_corpus import SENTENCES
 from unmask.core.batch import Example, pack
-from unmask.encoder import inference_attention, inference_encoder, local_global
+from unmask.encoder import inference_encoder, local_global
 from unmask.encoder.inference_encoder import has_eight_bit_form, has_inference_form
 from unmask.errors import UserError
+from unmask.kernels import inference_attention
 from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
 
 pytest.importorskip("transformers")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
+from unmask.kernels.threads import one_core
 from unmask.modalities.table.evaluation import fidelity, privacy
 from unmask.modalities.table.evaluation.figures import add_figures, readings
 from unmask.modalities.table.imputation.training_range import encode_warned

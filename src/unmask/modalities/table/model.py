@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from unmask.core.hashing import Salt, hash_keys
-from unmask.core.inference import one_core
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
 from unmask.files import check_weights
+from unmask.kernels.threads import one_core
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.fitting.cell_table import CellTable

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unmask.core.model import WantedSlots
 from unmask.core.prediction import Categorical, no_mean, no_probabilities, weighted_sum
-from unmask.encoder.fused_linear import round_up
+from unmask.kernels.fused_linear import round_up
 from unmask.modalities.events.network.clock import Clock, squash, stretch
 from unmask.modalities.events.records.histories import Histories, ranks
 from unmask.modalities.events.records.vocabulary import CLS, FIRST

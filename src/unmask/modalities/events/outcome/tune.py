@@ -23,7 +23,7 @@ from unmask.core.batch import Example, PackedBatch
 from unmask.core.embed import pool_states
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
-from unmask.encoder.on_host import to_device
+from unmask.kernels.on_host import to_device
 from unmask.modalities.events.network.codec import EventCodec
 from unmask.modalities.events.outcome.outcome import folds
 from unmask.modalities.events.outcome.targets import Target

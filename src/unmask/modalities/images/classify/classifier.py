@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.model import MaskedModel
-from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of, quoted, setting
+from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.images.classify.objectives import Objective, OneClass, objective_from
 from unmask.modalities.images.network.card import scored
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig, unpatchify

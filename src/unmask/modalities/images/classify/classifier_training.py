@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.encoder.on_host import to_device
+from unmask.kernels.on_host import to_device
 from unmask.modalities.images.classify.classifier import Classifier, ClassifierNet
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.network.augment import Augment, mix_batch

@@ -24,8 +24,8 @@ from unmask.core.hashing import Salt, hash_keys
 from unmask.core.model import MaskedEncoder, MaskedModel
 from unmask.core.prediction import Prediction
 from unmask.encoder.config import EncoderConfig
-from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, option, setting
+from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.images.network.codec import PatchCodec
 
 Target = Literal["pixels", "views", "contrast", "latents"]

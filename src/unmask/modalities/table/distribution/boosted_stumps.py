@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
-from unmask.core.inference import on_cores
+from unmask.kernels.threads import on_cores
 from unmask.modalities.table.distribution.codec import LEVELS, Coding
 
 RATE, RIDGE = 0.25, 2.0

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from unmask.core.inference import on_cores, one_core
+from unmask.kernels.threads import on_cores, one_core
 
 
 @dataclass(frozen=True, kw_only=True)

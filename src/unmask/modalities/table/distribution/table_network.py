@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Hidden
 from unmask.core.model import MaskedModel
-from unmask.encoder.dropout import drop
+from unmask.kernels.dropout import drop
 from unmask.modalities.table.distribution.codec import TableCodec
 from unmask.modalities.table.recipes import TableSettings
 

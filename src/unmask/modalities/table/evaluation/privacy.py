@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from unmask.core.inference import on_cores
 from unmask.evaluation.classes import area
+from unmask.kernels.threads import on_cores
 from unmask.modalities.table.evaluation.fidelity import bootstrap, independent
 
 Columns = Sequence[np.ndarray]

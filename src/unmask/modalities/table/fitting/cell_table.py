@@ -20,9 +20,10 @@ from unmask.core.corruption import ALL_MASK, Corruption, Hidden, hide
 from unmask.core.embed import embed_batches
 from unmask.core.fill import fill
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.core.inference import inference_mode, one_core
+from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.score import score_rows
+from unmask.kernels.threads import one_core
 from unmask.modalities.table.distribution.cells import CellMasks, Cells
 from unmask.modalities.table.distribution.prediction import CellPrediction, Quantities
 from unmask.modalities.table.fitting.fit import Fit, fit_cells

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.core.corruption import Corruption
 from unmask.core.hashing import Salt, hash_keys
-from unmask.core.inference import on_cores
+from unmask.kernels.threads import on_cores
 from unmask.modalities.table.distribution.boosted_stumps import MOST_ROWS, BoostedStumps, copies_of, fit_stumps
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.cells import Cells, batch_of

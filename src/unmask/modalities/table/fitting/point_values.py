@@ -11,7 +11,8 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import hide
-from unmask.core.inference import inference_mode, on_cores
+from unmask.core.inference import inference_mode
+from unmask.kernels.threads import on_cores
 from unmask.modalities.table.distribution.cells import Cells, batch_of, to_cells
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from unmask.core.hashing import Salt, hash_keys, uniform
-from unmask.core.inference import inference_mode, on_cores
+from unmask.core.inference import inference_mode
 from unmask.errors import UserError, option
+from unmask.kernels.threads import on_cores
 from unmask.modalities.table.distribution.network import ColumnByColumn, RowModel
 from unmask.modalities.table.distribution.prediction import Quantities, TruncatedQuantities
 from unmask.modalities.table.fitting.fitted_table import FittedTable

@@ -21,9 +21,9 @@ from unmask.core.batch import PackedBatch
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform
 from unmask.core.pooled import AllButCrop, PooledReconstruction
 from unmask.encoder.config import MLP, EncoderConfig, SinCos
-from unmask.encoder.on_host import on_host
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
+from unmask.kernels.on_host import on_host
 from unmask.modalities.text.network.adapt import (
     MISSED,
     OBJECTIVE,

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.inference import first_slots
-from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of
 from unmask.families.heads import SPAN
 from unmask.files import read_text
 from unmask.given import no_value
+from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks import probe, scorers

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, first_of, quoted, setting, suggest
 from unmask.families.heads import SEQUENCE
 from unmask.given import natural
+from unmask.kernels.on_host import to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.core.inference import one_core
 from unmask.errors import UserError, setting
+from unmask.kernels.threads import one_core
 from unmask.modalities.text.tasks.baselines import (
     KINDS,
     Baseline,

@@ -22,9 +22,9 @@ from unmask.core.batch import PackedBatch
 from unmask.core.embed import embed_batches, pool_states
 from unmask.core.inference import first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
-from unmask.encoder.on_host import on_host, to_device
-from unmask.encoder.transformer import activation
 from unmask.families.heads import TaskHead
+from unmask.kernels.fused_linear import activation
+from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear
 from unmask.modalities.text.tasks.encoding import Prepared

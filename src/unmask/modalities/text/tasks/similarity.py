@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.encoder.on_host import to_device
 from unmask.errors import UserError, setting
+from unmask.kernels.on_host import to_device
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items, number_of
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.batch import Example, PackedBatch
-from unmask.encoder.on_host import on_host, to_device
 from unmask.errors import UserError, first_of, quoted
 from unmask.evaluation.classes import label_notes
 from unmask.families.heads import TOKEN
+from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences

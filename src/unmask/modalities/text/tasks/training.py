@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.core.inference import one_core
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import model_name, source_name
+from unmask.kernels.threads import one_core
 from unmask.modalities.text.network.folder import TextFolder, load_folder
 from unmask.modalities.text.tasks import compare, loop
 from unmask.modalities.text.tasks import model as models

@@ -19,9 +19,9 @@ from torch import Tensor
 from unmask.core.embed import check_pooling, pool_padded
 from unmask.core.model import MaskedModel
 from unmask.core.token_codec import TokenCodec
-from unmask.encoder.inference_attention import length_groups
 from unmask.encoder.inference_encoder import InferenceEncoder, Ranges, has_eight_bit_form, has_inference_form
 from unmask.errors import UserError, option
+from unmask.kernels.inference_attention import length_groups
 from unmask.progress import counted
 
 BATCH_SLOTS = 2048

@@ -8,6 +8,7 @@ depth.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.encoder.rotary import rotate, rotation
+from unmask.kernels.explicit import rotate, rotation
 
 QUERIES, SCORES = 256, 2**21
 """In bf16 plain products beat the fused kernel: 12 heads of 32, 4096 slots in all: 7.0 against 8.8 ms at a length of
@@ -34,13 +35,7 @@ def length_groups(lengths: Sequence[int]) -> GROUPS:
     >>> length_groups([7, 7, 5])
     [(2, 7), (1, 5)]
     """
-    out: GROUPS = []
-    for length in lengths:
-        if out and out[-1][1] == length:
-            out[-1] = (out[-1][0] + 1, length)
-        else:
-            out.append((1, length))
-    return out
+    return [(len(list(alike)), length) for length, alike in itertools.groupby(lengths)]
 
 
 @dataclass(frozen=True)
@@ -63,8 +58,7 @@ class GroupedBatch:
             cos, sin = rotation(self.position[None], depth, base, dtype)
             return cos[0, 0][:, None], sin[0, 0][:, None]
 
-        found: tuple[Tensor, Tensor] = self.once(("rotation", base, dtype), made)
-        return found
+        return self.once(("rotation", base, dtype), made)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, made once for all layers."""

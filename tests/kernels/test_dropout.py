@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unmask.encoder.dropout import drop
+from unmask.kernels.dropout import drop
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

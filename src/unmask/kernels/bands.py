@@ -93,7 +93,6 @@ def banded(
     """Attention within segments and `window` slots, (rows, heads, slots, depth) in and out.
 
     Args:
-        layout: the batch's `Layout`; masks are kept in it.
         extra: (rows, extra) slots every query of their segment sees besides; no band sees them again. -1 for none.
     """
     rows, slots = q.shape[0], q.shape[2]

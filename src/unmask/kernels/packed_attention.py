@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from unmask.encoder.explicit import Weights
+from unmask.kernels.explicit import Weights
 
 SIZES = np.array([16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512])
 """Lengths are padded to one of these, longer ones to a multiple of 128: few shapes, because oneDNN compiles and keeps a

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from unmask.core import linear_cross_entropy as module
-from unmask.core.linear_cross_entropy import linear_cross_entropy
+from unmask.kernels import linear_cross_entropy as module
+from unmask.kernels.linear_cross_entropy import linear_cross_entropy
 
 
 def case(seed: int, *, scale: float = 1.0, offset: float = 0.0, hidden: int = 90, values: int = 500, width: int = 48):

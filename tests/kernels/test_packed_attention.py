@@ -11,12 +11,12 @@ from torch import Tensor
 from tiny import MODALITIES, Setup, numbers
 from unmask.core.batch import pack
 from unmask.core.corruption import hide
-from unmask.encoder import packed_attention
 from unmask.encoder.attention import reference
 from unmask.encoder.config import EncoderConfig, Rotary
 from unmask.encoder.kinds import Local, RelativeBias
-from unmask.encoder.packed_attention import SIZES, PackedLayout, by_example, costs_less, packed_layout
 from unmask.encoder.transformer import Encoder
+from unmask.kernels import packed_attention
+from unmask.kernels.packed_attention import SIZES, PackedLayout, by_example, costs_less, packed_layout
 
 LENGTHS = [5, 19, 64, 8, 30, 41, 40, 2]
 

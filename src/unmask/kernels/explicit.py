@@ -1,8 +1,8 @@
 """Attention by explicit products, with the gradient written out: what `attention` does to whole rows and
 `packed_attention` to groups of examples. Faster than the library's kernels in bf16 training on CPUs, and the weights
-are there to drop some of.
+are there to drop some of. Rotary positions, split-half (Su et al. 2021), turn queries and keys before.
 
-Shape letters: batch (any dimensions before the last two), queries, slots, depth.
+Shape letters: rows, batch (any dimensions before the last two), heads, queries, slots, depth (width of a head).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from unmask.encoder.dropout import keep_mask
+from unmask.kernels.dropout import keep_mask
 
 
 @dataclass(frozen=True)
@@ -79,3 +79,17 @@ def scaled_product(a: Tensor, b: Tensor, scale: float, out: Tensor | None = None
     """scale x a b of each pair of matrices; scaling costs nothing within the product."""
     out = a.new_empty(len(a), a.shape[1], b.shape[2]) if out is None else out
     return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
+
+
+def rotation(position: Int[Tensor, "rows slots"], depth: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine tables, (rows, 1, slots, half the depth) each."""
+    rate = base ** (-torch.arange(0, depth, 2, device=position.device, dtype=torch.float32) / depth)
+    angle = position[:, None, :, None].float() * rate
+    return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries or keys, (..., depth), turned by tables that broadcast to (..., half the depth)."""
+    cos, sin = table
+    first, second = x.chunk(2, -1)
+    return torch.cat([torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)], -1)

@@ -5,10 +5,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from unmask.encoder import fused_linear
-from unmask.encoder.fused_linear import ACTIVATIONS, EightBitLinear, FusedLinear, Levels
-from unmask.encoder.transformer import activation
 from unmask.errors import UserError
+from unmask.kernels import fused_linear
+from unmask.kernels.fused_linear import ACTIVATIONS, EightBitLinear, FusedLinear, Levels, activation
 
 
 @pytest.fixture(params=[True, False], ids=["kernels of this CPU", "none"])
