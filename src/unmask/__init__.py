@@ -10,7 +10,6 @@ opens a model of any. The public face is imported lazily: `import unmask` costs 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from unmask.plugins import lazily
@@ -74,39 +73,8 @@ if TYPE_CHECKING:
         """See `unmask.registry.load`."""
 
 
-_MODULES = ("events", "images", "table", "text")
-_CORE, _MODALITIES = "unmask.core", "unmask.modalities"
-_HOMES = {
-    **{
-        name: f"{_CORE}.corruption:{name}"
-        for name in ("Blocks", "Corruption", "Mixture", "Replacement", "Selector", "Slots", "Spans", "Uniform", "Units")
-    },
-    "EventModel": f"{_MODALITIES}.events.uses.model:EventModel",
-    "ImageModel": f"{_MODALITIES}.images.uses.model:ImageModel",
-    "MaskedImputer": f"{_MODALITIES}.table.imputer:MaskedImputer",
-    "MaskedModel": f"{_CORE}.model:MaskedModel",
-    "Modality": "unmask.modality:Modality",
-    "Model": "unmask.modality:Model",
-    "MultipleImputation": f"{_MODALITIES}.table.imputation.multiple:MultipleImputation",
-    "StandardModel": "unmask.standard:StandardModel",
-    "TableModel": f"{_MODALITIES}.table.model:TableModel",
-    "TextModel": f"{_MODALITIES}.text.uses.model:TextModel",
-    "UserError": "unmask.errors:UserError",
-    "adapt": f"{_MODALITIES}.text.network.adapt:adapt",
-    "finetune": f"{_MODALITIES}.text.tasks.finetune:finetune",
-    "load": "unmask.registry:load",
-    "predict": f"{_MODALITIES}.text.tasks.finetune:predict",
-    "pretrain": f"{_MODALITIES}.text.network.pretrain:pretrain",
-    "zero_shot": f"{_MODALITIES}.text.tasks.zeroshot:zero_shot",
-}
-"""`adapt`, `finetune`, `predict`, `pretrain` and `zero_shot` are those of text, as before there was `unmask.text`."""
-
-_get, _, _names = lazily(__name__, _HOMES)
-__all__ = sorted([*_names, *_MODULES, "__version__"])
-
-
-def __getattr__(name: str) -> Any:
-    return importlib.import_module(f"unmask.{name}") if name in _MODULES else _get(name)
+__getattr__, _, _names = lazily(__name__, load="unmask.registry:load")
+__all__ = sorted([*_names, "__version__"])
 
 
 def __dir__() -> list[str]:

@@ -27,23 +27,4 @@ if TYPE_CHECKING:
     FinetuneSettings = OutcomeSettings
     finetune = finetune_outcome
 
-__getattr__, __dir__, __all__ = lazily(
-    __name__,
-    {
-        "Model": "unmask.modalities.events.uses.model:EventModel",
-        "Settings": "unmask.modalities.events.recipes:EventSettings",
-        "EventModel": "unmask.modalities.events.uses.model:EventModel",
-        "EventSettings": "unmask.modalities.events.recipes:EventSettings",
-        "FinetuneSettings": "unmask.modalities.events.recipes:OutcomeSettings",
-        "load": "unmask.modalities.events.uses.model:load",
-        "prepare": "unmask.modalities.events.network.prepare:prepare",
-        "pretrain": "unmask.modalities.events.uses.pretrain:pretrain",
-        "finetune": "unmask.modalities.events.uses.finetune:finetune_outcome",
-        "finetune_next_visit": "unmask.modalities.events.uses.next_visit:finetune_next_visit",
-        "convert": "unmask.modalities.events.sources.convert:convert",
-        "audit": "unmask.modalities.events.audit.audit_points:audit",
-        "read_meds": "unmask.modalities.events.records.meds:read_meds",
-        "read_labels": "unmask.modalities.events.records.meds:read_labels",
-        "with_overrides": "unmask.modalities.events.recipes:with_overrides",
-    },
-)
+__getattr__, __dir__, __all__ = lazily(__name__)

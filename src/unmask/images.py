@@ -23,19 +23,4 @@ if TYPE_CHECKING:
     Settings = ImageSettings
     finetune = finetune_classify
 
-__getattr__, __dir__, __all__ = lazily(
-    __name__,
-    {
-        "Model": "unmask.modalities.images.uses.model:ImageModel",
-        "Settings": "unmask.modalities.images.recipes:ImageSettings",
-        "ImageModel": "unmask.modalities.images.uses.model:ImageModel",
-        "ImageSettings": "unmask.modalities.images.recipes:ImageSettings",
-        "Classifier": "unmask.modalities.images.classify.classifier:Classifier",
-        "FinetuneSettings": "unmask.modalities.images.classify.classifier_settings:ClassifierSettings",
-        "load": "unmask.modalities.images.uses.model:load",
-        "pretrain": "unmask.modalities.images.uses.pretrain:pretrain",
-        "finetune": "unmask.modalities.images.uses.finetune:finetune_classify",
-        "read_images": "unmask.modalities.images.reading.sources:read_images",
-        "with_overrides": "unmask.modalities.images.recipes:with_overrides",
-    },
-)
+__getattr__, __dir__, __all__ = lazily(__name__)

@@ -5,6 +5,7 @@ Nothing is imported before it is asked for.
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
 import importlib
@@ -114,20 +115,33 @@ def resolve(reference: str) -> Any:
         raise UserError(f"{reference}: {module} has no {name!r}", hint=f"Looked in {found.__file__}.") from None
 
 
-def lazily(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a module that passes on names from elsewhere when they are first used.
+def lazily(module: str, **homes: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a module whose `if TYPE_CHECKING:` block says which names it passes on:
+    those that are imported `as` themselves, and those set equal to one. Each is imported when it is first used.
 
     Args:
         module: its name.
-        homes: name -> "package.module:name" of where it is.
+        homes: further names -> "package.module:name" of where they are.
     """
+    source = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
+    (block,) = (node for node in ast.parse(source).body if isinstance(node, ast.If))
+    public = set(homes)
+    for node in block.body:
+        if isinstance(node, ast.ImportFrom):
+            homes |= {alias.name: f"{node.module}:{alias.name}" for alias in node.names}
+            public |= {alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            (name,) = (target.id for target in node.targets if isinstance(target, ast.Name))
+            homes[name] = homes[node.value.id]
+            public.add(name)
 
     def get(name: str) -> Any:
-        if name in homes:
-            return resolve(homes[name])
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        if name not in public:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        submodule = homes[name] == f"{module}:{name}"
+        return importlib.import_module(f"{module}.{name}") if submodule else resolve(homes[name])
 
-    return get, lambda: sorted(homes), sorted(homes)
+    return get, lambda: sorted(public), sorted(public)
 
 
 MODELS = Plugins(group="unmask.models", noun="model", built_in={})

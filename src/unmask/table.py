@@ -22,19 +22,4 @@ if TYPE_CHECKING:
     Settings = TableSettings
     evaluate = evaluate_model
 
-__getattr__, __dir__, __all__ = lazily(
-    __name__,
-    {
-        "Model": "unmask.modalities.table.model:TableModel",
-        "Settings": "unmask.modalities.table.recipes:TableSettings",
-        "TableModel": "unmask.modalities.table.model:TableModel",
-        "TableSettings": "unmask.modalities.table.recipes:TableSettings",
-        "MaskedImputer": "unmask.modalities.table.imputer:MaskedImputer",
-        "MultipleImputation": "unmask.modalities.table.imputation.multiple:MultipleImputation",
-        "load": "unmask.modalities.table.registration:load",
-        "pretrain": "unmask.modalities.table.pretrain:pretrain",
-        "describe": "unmask.modalities.table.schema.describe:describe",
-        "synthesize": "unmask.modalities.table.synthesis.synthesize:synthesize",
-        "evaluate": "unmask.modalities.table.evaluate:evaluate_model",
-    },
-)
+__getattr__, __dir__, __all__ = lazily(__name__)

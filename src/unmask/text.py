@@ -31,28 +31,4 @@ if TYPE_CHECKING:
     FinetuneSettings = TaskSettings
     Settings = TextSettings
 
-__getattr__, __dir__, __all__ = lazily(
-    __name__,
-    {
-        "Model": "unmask.modalities.text.uses.model:TextModel",
-        "Settings": "unmask.modalities.text.recipes:TextSettings",
-        "TextModel": "unmask.modalities.text.uses.model:TextModel",
-        "TextSettings": "unmask.modalities.text.recipes:TextSettings",
-        "FinetuneSettings": "unmask.modalities.text.tasks.settings:TaskSettings",
-        "Columns": "unmask.modalities.text.tasks.data:Columns",
-        "load": "unmask.modalities.text.uses.model:load",
-        "prepare": "unmask.modalities.text.tokens.prepare:prepare",
-        "pretrain": "unmask.modalities.text.network.pretrain:pretrain",
-        "adapt": "unmask.modalities.text.network.adapt:adapt",
-        "adapt_embedding": "unmask.modalities.text.tasks.adapt_embedding:adapt_embedding",
-        "EmbeddingSettings": "unmask.modalities.text.tasks.adapt_embedding:EmbeddingSettings",
-        "embedding_settings": "unmask.modalities.text.tasks.adapt_embedding:embedding_settings",
-        "finetune": "unmask.modalities.text.tasks.finetune:finetune",
-        "predict": "unmask.modalities.text.tasks.finetune:predict",
-        "evaluate": "unmask.modalities.text.tasks.finetune:evaluate",
-        "evaluate_minimal_pairs": "unmask.modalities.text.uses.minimal_pairs:evaluate_minimal_pairs",
-        "read_minimal_pairs": "unmask.modalities.text.uses.minimal_pairs:read_minimal_pairs",
-        "zero_shot": "unmask.modalities.text.tasks.zeroshot:zero_shot",
-        "with_overrides": "unmask.modalities.text.recipes:with_overrides",
-    },
-)
+__getattr__, __dir__, __all__ = lazily(__name__)
