@@ -28,7 +28,7 @@ from typing import Any
 import orjson
 
 from unmask.errors import UserError
-from unmask.serving.limits import Limits, Refusal, status_of, told
+from unmask.serving.limits import Limits, Refusal
 from unmask.serving.metrics import Metrics
 from unmask.serving.shapes import checked
 from unmask.serving.verbs import Served, Warned, Work
@@ -58,8 +58,12 @@ class Reply:
 
     @classmethod
     def of(cls, error: UserError) -> Reply:
-        """What says that a request is not answered as asked."""
-        return cls(status_of(error), orjson.dumps(told(error)), error.headers if isinstance(error, Refusal) else {})
+        """What says that a request is not answered as asked: 400 for what a person sent, unless the error says
+        otherwise. OpenAI's clients show `message`, which is both sentences."""
+        status, headers = (error.status, error.headers) if isinstance(error, Refusal) else (400, {})
+        message = f"{error.what}. {error.hint}".rstrip(" .") + "."
+        body = {"status": status, "what": error.what, "hint": error.hint, "message": message}
+        return cls(status, orjson.dumps({"error": body}), headers)
 
 
 @dataclass(eq=False)

@@ -291,33 +291,29 @@ def events_of(patients: Sequence[Mapping[str, Any]]) -> Events:
         time += [row[0] for row in rows]
         code += [row[1] for row in rows]
         value += [np.nan if row[2] is None else row[2] for row in rows]
-    known = sorted(set(code))
+    return _coded(ids, counts, time, code, value)
+
+
+def _coded(subjects: Any, counts: Sequence[int], time: Any, names: Sequence[str], value: Any) -> Events:
+    """Events with the names of their codes, the patients one after the other."""
+    known = sorted(set(names))
     place_of = {name: n for n, name in enumerate(known)}
     return Events(
-        subjects=np.array(ids, np.int64),
+        subjects=np.asarray(subjects, np.int64),
         offsets=np.r_[0, np.cumsum(counts)],
-        time=np.array(time, np.int64),
-        code=np.array([place_of[name] for name in code], np.int32),
-        value=np.array(value, np.float32),
+        time=np.asarray(time, np.int64),
+        code=np.array([place_of[name] for name in names], np.int32),
+        value=np.asarray(value, np.float32),
         codes=known,
     )
 
 
 def joined(some: Sequence[tuple[Events, int]]) -> Events:
     """Patients of several requests by their places there, numbered anew: ids of one mean nothing in another."""
-    rows = [slice(*events.offsets[n : n + 2]) for events, n in some]
-    parts = [(events, events.code[own], own) for (events, _), own in zip(some, rows, strict=True)]
-    known = sorted({events.codes[code] for events, codes, _ in parts for code in set(codes.tolist())})
-    place_of = {name: n for n, name in enumerate(known)}
-    code = [place_of[events.codes[code]] for events, codes, _ in parts for code in codes.tolist()]
-    return Events(
-        subjects=np.arange(len(some)),
-        offsets=np.r_[0, np.cumsum([len(codes) for _, codes, _ in parts])],
-        time=np.concatenate([events.time[own] for events, _, own in parts]),
-        code=np.array(code, np.int32),
-        value=np.concatenate([events.value[own] for events, _, own in parts]),
-        codes=known,
-    )
+    parts = [(events, slice(*events.offsets[n : n + 2])) for events, n in some]
+    time, value = (np.concatenate([getattr(one, name)[own] for one, own in parts]) for name in ("time", "value"))
+    names = [events.codes[code] for events, own in parts for code in events.code[own].tolist()]
+    return _coded(np.arange(len(some)), [own.stop - own.start for _, own in parts], time, names, value)
 
 
 def microseconds(text: str | None, at: str) -> int:

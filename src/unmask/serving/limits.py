@@ -74,26 +74,14 @@ class Refusal(UserError):
         return {} if self.wait is None else {"retry-after": str(max(1, math.ceil(self.wait)))}
 
 
-def told(error: UserError) -> dict[str, Any]:
-    """The body of an answer that says what is wrong: {"error": {"status", "what", "hint", "message"}}. OpenAI's clients
-    show `message`, which is both sentences."""
-    message = f"{error.what}. {error.hint}".rstrip(" .") + "."
-    return {"error": {"status": status_of(error), "what": error.what, "hint": error.hint, "message": message}}
-
-
 def in_words_of_tei(error: Mapping[str, Any]) -> dict[str, Any]:
     """The same as text-embeddings-inference says it, whose clients show a text: {"error", "error_type"}.
 
     Args:
-        error: of the body of `told`.
+        error: of the body of a `Reply` that says what is wrong.
     """
     kinds = {429: "Overloaded", 503: "Unhealthy"}
     return {
         "error": error["message"],
         "error_type": kinds.get(error["status"], "Backend" if error["status"] >= 500 else "Validation"),
     }
-
-
-def status_of(error: UserError) -> int:
-    """400 for what a person sent, unless the error says otherwise."""
-    return error.status if isinstance(error, Refusal) else 400

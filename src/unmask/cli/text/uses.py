@@ -39,7 +39,7 @@ def fill(
     seed: options.Seed = 0,
 ) -> Result:
     """Fill the blanks of texts."""
-    from unmask.modalities.text.uses.filling import BLANK, bare_notes, special_notes, unknown_notes
+    from unmask.modalities.text.uses.filling import BLANK, bare_notes, text_notes
 
     check_results([out], [text])
     texts = read_lines(text)
@@ -59,9 +59,8 @@ def fill(
     for place in bare:
         results[place] = {"text": texts[place], "filled": texts[place], "slots": [], "log_probability": None}
     written = [one.replace(BLANK, loaded.tokenizer.mask_token) for one in texts]
-    special = special_notes(loaded.tokenizer, written, but=[loaded.tokenizer.mask_token])
-    unknown = unknown_notes(loaded.tokenizer, loaded.tokenizer.ids(written))
-    for line in [*special, *unknown, *bare_notes(bare, len(texts), "nothing is filled into them")]:
+    notes = text_notes(loaded.tokenizer, written, loaded.tokenizer.ids(written), but=[loaded.tokenizer.mask_token])
+    for line in [*notes, *bare_notes(bare, len(texts), "nothing is filled into them")]:
         on_stderr(line)
     if out is not None:
         write_json_lines(results, out)
@@ -83,7 +82,7 @@ def score(
     mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
 ) -> Result:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
-    from unmask.modalities.text.uses.filling import special_notes, unknown_notes
+    from unmask.modalities.text.uses.filling import text_notes
 
     texts = read_lines(text)
     loaded = use.load(model)
@@ -91,9 +90,8 @@ def score(
         loaded.check(texts)  # a text that is too long is named by its place among all
     parts = in_parts(texts, lambda some: loaded.score(some, mode=mode))
     results = [row for part in parts for row in part]
-    special = special_notes(loaded.tokenizer, texts, then=", and they are not scored")
-    unknown = unknown_notes(loaded.tokenizer, loaded.tokenizer.ids(texts))
-    for line in [*special, *unknown, *_unscored_notes(results)]:
+    notes = text_notes(loaded.tokenizer, texts, loaded.tokenizer.ids(texts), then=", and they are not scored")
+    for line in [*notes, *_unscored_notes(results)]:
         on_stderr(line)
     lines = []
     for row in results:
@@ -128,17 +126,15 @@ def embed(
     device: options.Device = "auto",
 ) -> Result:
     """Embed texts, one row per line, order kept."""
-    from unmask.modalities.text.uses.filling import bare_notes, cut_notes, nothing_to_read, special_notes, unknown_notes
+    from unmask.modalities.text.uses.filling import cut_notes, text_notes
 
     check_results([out], [text])
     loaded = load(model, device=device, precision=precision)
     texts = read_lines(text)
     how = {"prompt": prompt, "prompt_name": prompt_name}
-    cut, read = loaded.too_long(texts, **how), loaded.tokenizer.ids(texts)
-    bare = nothing_to_read(loaded.tokenizer, read)
-    notes = [*cut_notes(cut, len(texts), loaded.embedded_slots), *special_notes(loaded.tokenizer, texts)]
-    notes += unknown_notes(loaded.tokenizer, read)
-    for line in [*notes, *bare_notes(bare, len(texts), "their vectors say nothing of them")]:
+    cut, bare = loaded.too_long(texts, **how), "their vectors say nothing of them"
+    notes = text_notes(loaded.tokenizer, texts, loaded.tokenizer.ids(texts), bare=bare)
+    for line in [*cut_notes(cut, len(texts), loaded.embedded_slots), *notes]:
         on_stderr(line)
     parts = in_parts(texts, lambda some: loaded.embed(some, pooling=pooling, **how))
     return embedded(loaded, parts, len(texts), out, cut=cut)

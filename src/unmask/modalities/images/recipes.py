@@ -189,14 +189,9 @@ class ImageSettings:
         require_shares(self, "holdout")
         require(self, lambda v: 0 < v[0] <= v[1] <= 1, "low,high with 0 < low <= high <= 1", "crop")
         self._check_views()
-        if self.statistics < 0:
-            raise UserError(f"statistics={self.statistics}", hint="Expected a number, 0 or more.")
-        if self.probe_every is not None and self.probe_every <= 0:
-            raise UserError(f"probe_every={self.probe_every}", hint="Expected epochs, above 0, or none.")
-        for name in ("image_size", "store_size"):
-            value = getattr(self, name)
-            if value is not None and min(sides(value)) < 1:
-                raise UserError(f"{name}={value}", hint="Expected pixels: a side, or height,width.")
+        require(self, lambda v: v >= 0, "a number, 0 or more", "statistics")
+        require(self, lambda v: v > 0, "epochs, above 0, or none", "probe_every")
+        require(self, lambda v: min(sides(v)) >= 1, "pixels: a side, or height,width", "image_size", "store_size")
         self._check_idle()
 
     def _check_idle(self) -> None:
@@ -236,14 +231,9 @@ class ImageSettings:
             )
 
     def _check_views(self) -> None:
-        if (
-            self.planes is not None
-            and self.planes not in ("all", "max", "mean", "channels")
-            and not self.planes.isdigit()
-        ):
-            raise UserError(f"planes={self.planes}", hint="Expected all, max, mean, channels or a number from 0.")
-        if self.overlap < 0:
-            raise UserError(f"overlap={self.overlap}", hint="Expected pixels, 0 or more.")
+        known, expected = ("all", "max", "mean", "channels"), "all, max, mean, channels or a number from 0"
+        require(self, lambda v: v in known or v.isdigit(), expected, "planes")
+        require(self, lambda v: v >= 0, "pixels, 0 or more", "overlap")
         if self.view == "shrink":
             if self.overlap:
                 raise UserError(

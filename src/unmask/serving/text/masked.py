@@ -10,7 +10,7 @@ import numpy as np
 
 from unmask.core.score import score
 from unmask.errors import UserError
-from unmask.modalities.text.uses.filling import BLANK
+from unmask.modalities.text.uses.filling import BLANK, text_notes
 from unmask.modalities.text.uses.model import TextModel, scored
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Field, Flag, ListOf, MapOf, Number, Open, Record, Text, maybe
@@ -48,7 +48,7 @@ def _fill(model: TextModel, limits: Limits) -> Verb:
         read = model.tokenizer.ids(written)
         lengths = [len(ids) for ids in read]
         check_lengths(lengths, model.slots - (body["longest"] - 1))
-        warnings = warnings_of(model.tokenizer, written, read, but=[own])
+        warnings = warnings_of(text_notes(model.tokenizer, written, read, but=[own]))
         cost = len(body["candidates"]) if body["candidates"] else body["longest"] ** 2 * 2 * body["top"]
         drawn = body["temperature"] > 0 or body["order"] == "random"  # draws of a batch depend on who is in it
         return Work(
@@ -103,7 +103,7 @@ def _score(model: TextModel, limits: Limits) -> Verb:
         read = model.tokenizer.ids(texts)
         lengths = [len(ids) for ids in read]
         check_lengths(lengths, model.slots)
-        warnings = warnings_of(model.tokenizer, texts, read, then=", and they are not scored")
+        warnings = warnings_of(text_notes(model.tokenizer, texts, read, then=", and they are not scored"))
 
         def finish(found: Sequence[Any]) -> dict[str, Any]:
             rows = []

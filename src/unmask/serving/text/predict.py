@@ -11,7 +11,7 @@ from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Anything, Either, Field, Flag, ListOf, Record, Shape, Text
 from unmask.serving.text.masked import labelling
-from unmask.serving.text.vectors import check_lengths, listed
+from unmask.serving.text.vectors import check_lengths, listed, warnings_of
 from unmask.serving.verbs import Verb, Work
 
 PAIR = ListOf(Text(), most=2, least=2)
@@ -66,7 +66,7 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
 
         def finish(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             found = [{k: v for k, v in row.items() if k not in ("input", "id")} for row in rows]
-            return {"results": found, "warnings": [line.removeprefix("warning: ") for line in warnings]}
+            return {"results": found, "warnings": warnings_of(warnings)}
 
         return Work(
             items=items,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,7 @@ import numpy as np
 from unmask.core.embed import POOLINGS
 from unmask.errors import UserError, first_of
 from unmask.modalities.text.network.sentence_files import prompted
-from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.filling import bare_notes, cut_notes, nothing_to_read, special_notes, unknown_notes
+from unmask.modalities.text.uses.filling import cut_notes, text_notes
 from unmask.modalities.text.uses.model import TextModel
 from unmask.serving.limits import Limits
 from unmask.serving.shapes import Either, Field, Flag, ListOf, Number, Open, Record, Text
@@ -51,8 +50,8 @@ def embedding(
     if cut:
         ids = model.tokenizer.ids(texts, max_slots=slots)
         lengths = [len(one) for one in ids]
-    warnings = warnings_of(model.tokenizer, texts, ids, bare="their vectors say nothing of them")
-    warnings = [*cut_notes(cut, len(texts), slots), *warnings]
+    notes = text_notes(model.tokenizer, texts, ids, bare="their vectors say nothing of them")
+    warnings = warnings_of([*cut_notes(cut, len(texts), slots), *notes])
 
     def run(items: Sequence[tuple[str, np.ndarray]]) -> Sequence[Any]:
         own_texts, own_ids = [text for text, _ in items], [own for _, own in items]
@@ -152,26 +151,9 @@ WARNINGS = Field(
 )
 
 
-def warnings_of(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    read: Sequence[np.ndarray],
-    *,
-    but: Sequence[str] = (),
-    then: str = "",
-    bare: str = "",
-) -> list[str]:
-    """What the command line warns of texts that are read as these tokens, for `WARNINGS`.
-
-    Args:
-        but: special tokens that are expected.
-        then: what follows from the special ones, for the end of the sentence.
-        bare: what follows where there is nothing to read in a text; without it that is not told.
-    """
-    warnings = [*special_notes(tokenizer, texts, but=but, then=then), *unknown_notes(tokenizer, read)]
-    if bare:
-        warnings += bare_notes(nothing_to_read(tokenizer, read), len(texts), bare)
-    return [line.removeprefix("warning: ") for line in warnings]
+def warnings_of(notes: Iterable[str]) -> list[str]:
+    """What the command line says of texts, for `WARNINGS`."""
+    return [line.removeprefix("warning: ") for line in notes]
 
 
 def check_lengths(lengths: list[int], most: int) -> None:

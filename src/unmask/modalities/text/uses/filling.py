@@ -438,6 +438,24 @@ def bare_notes(bare: Sequence[int], total: int, then: str) -> list[str]:
     return [f"{len(bare):,} of {total:,} texts are blank or hold no token that the model knows ({named}): {then}"]
 
 
+def text_notes(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    read: Sequence[np.ndarray],
+    *,
+    but: Sequence[str] = (),
+    then: str = "",
+    bare: str = "",
+) -> list[str]:
+    """What is to be said of texts that are read as these tokens: `special_notes`, `unknown_notes` and `bare_notes`.
+
+    Args:
+        bare: what follows where there is nothing to read in a text; without it that is not said.
+    """
+    notes = [*special_notes(tokenizer, texts, but=but, then=then), *unknown_notes(tokenizer, read)]
+    return notes + (bare_notes(nothing_to_read(tokenizer, read), len(texts), bare) if bare else [])
+
+
 def count_longer(tokenizer: Tokenizer, texts: Sequence[str], slots: int) -> int:
     """How many of the texts have more tokens than `slots`, special ones included."""
     room = slots - len(tokenizer.ids([""])[0])
