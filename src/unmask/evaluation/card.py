@@ -214,13 +214,9 @@ class Card:
 
 
 def card_of(files: str | Path, *, name: str | None = None, run: str | Path | None = None) -> Card:
-    """The card of a model folder, by what its files say.
-
-    Args:
-        files: where config.json and unmask.json are.
-        name: how the folder is called in commands; default its name.
-        run: the run folder, with metrics.jsonl, where that is another one: while files are written beside.
-    """
+    """The card of a model folder, by what its files (config.json and unmask.json) say. `name`: how the folder is called
+    in commands, default its name; `run`: the run folder, with metrics.jsonl, where that is another one: while files are
+    written beside."""
     files = Path(files)
     name = name or final_place(files).name
     made_by = modality(kind_of(files)).card

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,8 @@ def class_figures(
     groups: np.ndarray | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Figures of predicted classes.
-
-    Args:
-        labels: (examples,) true class numbers.
-        probabilities: (examples, classes).
-        names: of the classes.
-        groups: what is independent, such as patients; None takes each example for itself.
+    """Figures of predicted classes, of true class numbers (examples,) and probabilities (examples, classes); `groups`
+    is what is independent, such as patients; None takes each example for itself.
 
     Returns:
         `accuracy` with its bootstrap interval under `intervals`; `most_frequent` (the class) and
@@ -79,14 +74,10 @@ def class_figures(
 
 
 def share(hits: np.ndarray, among: np.ndarray, groups: np.ndarray | None = None) -> dict[str, Any] | None:
-    """The share of hits among some examples, with Wilson's interval; None of no examples.
+    """The share of hits among some examples (booleans), with Wilson's interval; None of no examples.
 
-    Of groups, the interval is that of as many independent examples as have the share's variance between groups (Korn
-    and Graubard 1998): at most all, and of a share of 0 or 1, which has no variance, the groups.
-
-    Args:
-        hits, among: (examples,) booleans.
-        groups: (examples,) what is independent; None: each example.
+    Of groups, what is independent, the interval is that of as many independent examples as have the share's variance
+    between groups (Korn and Graubard 1998): at most all, and of a share of 0 or 1, which has no variance, the groups.
 
     >>> share(np.arange(40) < 20, np.ones(40, bool), np.arange(40) // 10)["interval"] == wilson(1.5, 3)
     True
@@ -108,13 +99,8 @@ def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = No
     """Area under the ROC curve: the chance that a positive example has the higher score, ties counting half; None where
     there are no positive or no negative examples.
 
-    Its interval is DeLong's (1988), of groups Obuchowski's (1997), cut to 0 and 1; of an area of 0 or 1, which has no
-    variance, Wilson's of as many pairs as the rarer kind has groups.
-
-    Args:
-        positive: (examples,) booleans.
-        score: (examples,), higher for positive ones.
-        groups: (examples,) what is independent, such as patients; None: each example.
+    Its interval is DeLong's (1988), of groups (what is independent, such as patients) Obuchowski's (1997), cut to 0 and
+    1; of an area of 0 or 1, which has no variance, Wilson's of as many pairs as the rarer kind has groups.
 
     >>> area(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))["value"]
     0.75
@@ -198,15 +184,26 @@ def class_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"{'macro AUROC':22}{found['macro_auroc']:.3f}")
     if found["macro_f1"] is not None:
         lines.append(f"{'macro F1':22}{found['macro_f1']:.3f}")
-    lines.append(f"{'class':22}{'n':>7}  {'precision':22}{'recall':22}{'F1':22}AUROC")
-    for row in found["by_class"][:SHOWN]:
-        columns = "".join(f"{in_words(row[name]):22}" for name in ("precision", "recall", "f1", "auroc"))
-        lines.append(f"{quoted(row['class'])[:21]:22}{row['n']:>7}  {columns}".rstrip())
-    if len(found["by_class"]) > SHOWN:
-        lines.append(
-            f"... {len(found['by_class'])} classes in all; {either('--json gives', 'by_class holds')} every one"
-        )
-    return [*lines, legend(["accuracy", "macro_auroc", "precision", "recall", "f1", "auroc"])]
+    titles = {"precision": "precision", "recall": "recall", "f1": "F1", "auroc": "AUROC"}
+    return [
+        *lines,
+        *row_lines(found["by_class"], "class", "classes", titles),
+        legend(["accuracy", "macro_auroc", *titles]),
+    ]
+
+
+def row_lines(
+    rows: Sequence[dict[str, Any]], kind: str, plural: str, titles: Mapping[str, str], *, shares: bool = False
+) -> list[str]:
+    """Scores by class or label, the first `SHOWN`, for a terminal; with `shares` how often each holds."""
+    lines = [f"{kind:22}{'n':>7}{'  share' if shares else ''}  " + "".join(f"{t:22}" for t in titles.values()).rstrip()]
+    for row in rows[:SHOWN]:
+        share = f" {row['prevalence']:>6.1%}" if shares else ""
+        columns = "".join(f"{in_words(row[name]):22}" for name in titles)
+        lines.append(f"{quoted(row[kind])[:21]:22}{row['n']:>7}{share}  {columns}".rstrip())
+    if len(rows) > SHOWN:
+        lines.append(f"... {len(rows)} {plural} in all; {either('--json gives', f'by_{kind} holds')} every one")
+    return lines
 
 
 SPELLINGS = frozenset({"NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "NULL", "null", "<NA>", "None"})

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unmask.errors import either, quoted
 from unmask.evaluation.charts import table
-from unmask.evaluation.classes import SHOWN, area, share
+from unmask.evaluation.classes import area, row_lines, share
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.resampling import Ranking, group_numbers, in_words, percentile_interval, resampled_counts
 
@@ -29,14 +28,9 @@ def label_figures(
     groups: np.ndarray | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Figures of predicted labels.
-
-    Args:
-        truth: (examples, labels) booleans.
-        probabilities: (examples, labels).
-        names: of the labels.
-        threshold: from this probability on a label counts as given.
-        groups: what is independent, such as patients; None takes each example for itself.
+    """Figures of predicted labels, of which are true and their probabilities, (examples, labels) each. From the
+    threshold on a label counts as given; `groups` is what is independent, such as patients; None takes each example for
+    itself.
 
     Returns:
         `by_label`, a row per label: `n` (examples for which it holds), `prevalence` (its share), `auroc` (see
@@ -157,15 +151,5 @@ def label_lines(found: dict[str, Any]) -> list[str]:
             key = f"{how}_{name}"
             by_rule = in_words({"value": found["rule"][key]})
             lines.append(f"{how + ' ' + title:22}{_mean(found, key):24}by the labels' shares {by_rule}")
-    lines.append(
-        f"{'label':22}{'n':>7} {'share':>6}  "
-        + "".join(f"{t:22}" for t in ("AUROC", "AUPRC", "precision", "recall", "F1")).rstrip()
-    )
-    for row in found["by_label"][:SHOWN]:
-        columns = "".join(f"{in_words(row[name]):22}" for name in COLUMNS)
-        lines.append(f"{quoted(row['label'])[:21]:22}{row['n']:>7} {row['prevalence']:>6.1%}  {columns}".rstrip())
-    if len(found["by_label"]) > SHOWN:
-        lines.append(
-            f"... {len(found['by_label'])} labels in all; {either('--json gives', 'by_label holds')} every one"
-        )
-    return [*lines, legend(["auroc", "auprc", "precision", "recall", "f1"])]
+    titles = dict(zip(COLUMNS, ("AUROC", "AUPRC", "precision", "recall", "F1"), strict=True))
+    return [*lines, *row_lines(found["by_label"], "label", "labels", titles, shares=True), legend(COLUMNS)]

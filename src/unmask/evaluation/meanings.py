@@ -16,13 +16,8 @@ LOWER, HIGHER = "lower", "higher"
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a figure says.
-
-    Attributes:
-        better: "lower", "higher", or "near X" where X is the best there is and both sides of it are worse.
-        best: the best value there is; NaN where there is no such value.
-        short: the label in a picture.
-    """
+    """What a figure says. `better`: "lower", "higher", or "near X" where X is the best there is and both sides of it
+    are worse; `best`: the best value there is, NaN where there is none; `short`: the label in a picture."""
 
     label: str
     better: str
@@ -151,12 +146,8 @@ def legend(names: Iterable[str]) -> str:
 def figure_lines(
     found: Mapping[str, Any], names: Iterable[str], *, rules: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Figures for a terminal, one per line: name, value, interval, direction, and what a rule without a model scores.
-
-    Args:
-        found: the figures by name; `intervals` in it, where it is there, has (low, high) by name.
-        names: those to show, in order; absent ones are passed over.
-        rules: by the figure's name, what stands beside it.
+    """Figures, and their (low, high) by name under `intervals`, for a terminal, one per line in the order of `names`:
+    name, value, interval, direction, and what a rule without a model scores (`rules`); absent ones are passed over.
 
     >>> figure_lines({"loss": 2.0, "intervals": {"loss": [1.5, 2.5]}}, ["loss"], rules={"loss": "chance 9.0"})
     ['loss              2.0000  [1.5000, 2.5000]  lower is better; chance 9.0']
@@ -167,9 +158,9 @@ def figure_lines(
         if (value := found.get(name)) is None:
             continue
         low, high = intervals.get(name) or (None, None)
-        span = "" if low is None or high is None else f"[{_short(low)}, {_short(high)}]"
+        span = "" if low is None or high is None else f"[{short(low)}, {short(high)}]"
         note = "; ".join(part for part in (good(name), rules.get(name, "")) if part)
-        rows.append((name, _short(value), span, note))
+        rows.append((name, short(value), span, note))
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
     first = max(16, widths[0])
     return [
@@ -177,7 +168,8 @@ def figure_lines(
     ]
 
 
-def _short(value: Any) -> str:
+def short(value: float) -> str:
+    """A figure in four decimals, of a large one one; a count as it is."""
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from unmask.evaluation.meanings import short
 from unmask.evaluation.resampling import percentile_interval
 
 _CHUNK = 4_000_000  # indices drawn at once: 32 MB, whatever the number of documents
@@ -37,8 +38,8 @@ class Estimate:
     """How many values it is made of (hidden slots, not documents)."""
 
     def __str__(self) -> str:
-        bounds = "" if math.isnan(self.low) else f" [{_short(self.low)}, {_short(self.high)}]"
-        return f"{_short(self.value)}{bounds} (n={self.n:,})"
+        bounds = "" if math.isnan(self.low) else f" [{short(self.low)}, {short(self.high)}]"
+        return f"{short(self.value)}{bounds} (n={self.n:,})"
 
     def to_dict(self) -> dict[str, float | int | None]:
         """As JSON can hold it: a number that is not finite becomes None.
@@ -81,23 +82,15 @@ def bootstrap_mean(
     draws: int = 1000,
     seed: int = 0,
 ) -> Estimate:
-    """The weighted mean, with a 95 % percentile interval from resampling whole groups.
+    """The weighted mean of values, one per slot, with a 95 % percentile interval from resampling whole groups, such as
+    documents; any values that can be sorted name the group of each slot.
 
-    Each draw takes as many groups as there are, with replacement, and recomputes the ratio of sums (values
-    over weights), so long documents count for more in the mean and their length is resampled with them (Efron
-    & Tibshirani 1993, chapter 8). A share of 0 or 1 never varies so: its interval is Wilson's of as many examples as
-    there are groups. With fewer than about 20 groups a percentile interval is too narrow. A NaN
-    among the values makes the estimate NaN: it is a fault to be seen, not data to be skipped.
-
-    Args:
-        values: one number per slot.
-        groups: the group of each slot, such as its document; any values that can be sorted.
-        weights: what each slot counts for; default 1.
-        draws: bootstrap resamples; 1000 leaves the bounds a Monte Carlo error of a few percent of the width.
-        seed: the same seed gives the same interval.
-
-    Raises:
-        ValueError: for arrays of unequal length, a negative weight, or no draws.
+    Each draw takes as many groups as there are, with replacement, and recomputes the ratio of sums (values over
+    weights), so long documents count for more in the mean and their length is resampled with them (Efron & Tibshirani
+    1993, chapter 8). 1000 draws leave the bounds a Monte Carlo error of a few percent of the width. A share of 0 or 1
+    never varies so: its interval is Wilson's of as many examples as there are groups. With fewer than about 20 groups a
+    percentile interval is too narrow. A NaN among the values makes the estimate NaN: it is a fault to be seen, not data
+    to be skipped.
 
     >>> bootstrap_mean([1, 1, 0, 0], groups=[0, 0, 1, 1]).value
     0.5
@@ -258,7 +251,3 @@ def _exp(value: float) -> float:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
-
-
-def _short(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"

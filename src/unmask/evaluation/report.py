@@ -102,15 +102,14 @@ class Report:
 
 
 def filled_examples(items: Iterable[Mapping[str, Any]], *, mask: str = "[MASK]") -> Markup:
-    """Texts with their blanks filled in, and below each the candidates the model held most likely.
-
-    A blank shows the true word: green where it was the first candidate, amber where among the others, red
-    where it was missed. Without a truth it shows the first candidate.
+    """Texts with their blanks filled in, and below each the candidates the model held most likely. A blank shows the
+    true word: green where it was the first candidate, amber where among the others, red where it was missed. Without a
+    truth it shows the first candidate.
 
     Args:
         items: each `{"text": "a [MASK] b", "blanks": [{"truth": "word", "candidates": [{"value": "word",
-            "probability": 0.7}, ...]}, ...]}`, blanks in reading order; at most five candidates are drawn.
-        mask: what stands for a blank in the text. Masks without a blank stay as they are.
+            "probability": 0.7}, ...]}, ...]}`, blanks in reading order; at most five candidates are drawn. Masks
+            without a blank stay as they are.
     """
     shown = [(str(item["text"]).split(mask), [_blank(blank) for blank in item.get("blanks", ())]) for item in items]
     return drawn("examples", shown, mask) if shown else _nothing("No examples.")
@@ -134,11 +133,8 @@ def _blank(blank: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nearest_words(items: Iterable[Mapping[str, Any]]) -> Markup:
-    """Words and their nearest neighbours in the embedding, with cosines.
-
-    Args:
-        items: each `{"word": "fever", "neighbours": [("chills", 0.81), ...]}`, nearest first.
-    """
+    """Words and their nearest neighbours in the embedding, with cosines: of each `{"word": "fever", "neighbours":
+    [("chills", 0.81), ...]}`, nearest first."""
     chip = Markup('<span class="chip" dir="auto">{} <small>{}</small></span>')
     rows = [
         (
@@ -151,12 +147,9 @@ def nearest_words(items: Iterable[Mapping[str, Any]]) -> Markup:
 
 
 def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
-    """Sentences with how surprising the model finds them: a longer bar is a less likely sentence.
-
-    Args:
-        items: each `{"text": ..., "score": pseudo-log-likelihood in nats, summed over slots, "slots": n}`.
-            Bars show nats per slot, so that sentences of different length compare.
-    """
+    """Sentences with how surprising the model finds them, in nats per slot, so that sentences of different length
+    compare: a longer bar is a less likely sentence. Of each `{"text": ..., "score": pseudo-log-likelihood in nats,
+    summed over slots, "slots": n}`."""
     rows = list(items)
     surprise = [-_number(r["score"]) / r["slots"] if r["slots"] else float("nan") for r in rows]
     longest = max((s for s in surprise if math.isfinite(s)), default=0.0)

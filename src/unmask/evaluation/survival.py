@@ -19,11 +19,8 @@ def event_steps(
 def kaplan_meier(
     time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None, weight: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct event times and the survival just after each (Kaplan & Meier 1958).
-
-    Args:
-        weight: of each row; not with `entry`.
-    """
+    """Distinct event times and the survival just after each (Kaplan & Meier 1958); `weight` of each row, not with
+    `entry`."""
     if weight is not None:
         at, place = np.unique(time, return_inverse=True)
         deaths, rows = (np.bincount(place.reshape(-1), part, len(at)) for part in (weight * (event > 0), weight))
@@ -39,16 +36,11 @@ def step_values(at: np.ndarray, values: np.ndarray, t: np.ndarray, start: float 
 
 
 def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> float:
-    """Harrell's C: the share of comparable pairs in which the higher risk fails first; ties in risk count half.
-
-    A pair is an event and one that is known to have lived longer: a later time, or censored at that very time. Pairs
-    are counted by sorting, not one by one: 200 000 rows take about a second.
-
-    Args:
-        event: above 0 where the event happened; of competing risks, give `event == cause`.
-        entry: time from which each row is at risk, before `time`: pairs are of rows that were, when the first of them
-            failed.
-    """
+    """Harrell's C: the share of comparable pairs in which the higher risk fails first; ties in risk count half. A pair
+    is an event (above 0; of competing risks, give `event == cause`) and one that is known to have lived longer: a later
+    time, or censored at that very time. With `entry`, the time from which each row is at risk, pairs are of rows that
+    were, when the first of them failed. Pairs are counted by sorting, not one by one: 200 000 rows take about a
+    second."""
     if not len(time):
         return float("nan")
     happened, rank = event > 0, np.unique(risk, return_inverse=True)[1].reshape(-1)

@@ -20,12 +20,8 @@ DRAWS = 1000
 def value_figures(
     truth: np.ndarray, predicted: np.ndarray, *, mean: float, groups: np.ndarray | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    """Figures of predicted numbers.
-
-    Args:
-        truth, predicted: (examples,) in the number's own unit.
-        mean: of the training part: what the rule that looks at nothing always says.
-        groups: what bootstrap intervals resample whole; None takes each example for itself.
+    """Figures of predicted numbers, (examples,) in their own unit. `mean` of the training part is what the rule that
+    looks at nothing always says; `groups` is what intervals resample whole; None takes each example for itself.
 
     Returns:
         `r2` (1 - squared error over that of these examples' own mean; None where they are all alike), `mae`, `rmse`,

@@ -173,11 +173,8 @@ def thresholds(
     y: np.ndarray, p: np.ndarray, patients: np.ndarray, *, draws: int = 300, seed: int = 0
 ) -> list[dict[str, Any]]:
     """Sensitivity, specificity, positive and negative predictive value where everyone at or above a threshold is
-    flagged.
-
-    Each with its 95 % interval over resampled patients; None where it is not defined. The thresholds are fixed: none
-    was chosen on these labels.
-    """
+    flagged, each with its 95 % interval over resampled patients; None where it is not defined. The thresholds are
+    fixed: none was chosen on these labels."""
     again, number = redrawn(patients, draws, seed)
     times = [some.astype(np.float64) for some in again]  # (some draws, patients)
     out = []

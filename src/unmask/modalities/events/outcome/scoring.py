@@ -10,29 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from unmask.evaluation.meanings import meaning
 from unmask.evaluation.resampling import areas, percentile_interval, redrawn
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
 
-FIGURES = {
-    "auroc": "AUROC",
-    "auprc": "AUPRC",
-    "brier": "Brier score",
-    "ece": "calibration error",
-    "ece_floor": "taken off for chance",
-    "slope": "calibration slope",
-    "intercept": "calibration intercept",
-    "accuracy": "accuracy",
-    "macro_auroc": "macro AUROC",
-    "log_loss": "log loss",
-    "c_index": "C-index",
-    "rmse": "RMSE",
-    "mae": "mean error",
-    "r2": "R²",
-    "spearman": "rank correlation",
-    "coverage": "within the interval",
-}
+FIGURES: dict[str, str] = {
+    name: str(getattr(meaning(name), "label", name))
+    for name in (
+        *("auroc", "auprc", "brier", "ece", "ece_floor", "slope", "intercept", "accuracy", "macro_auroc", "log_loss"),
+        *("c_index", "rmse", "mae", "r2", "spearman", "coverage"),
+    )
+} | {"ece_floor": "taken off for chance"}
 """Figures in the order of reports -> what these call them."""
 Rule = Callable[[np.ndarray, np.ndarray], float]
 

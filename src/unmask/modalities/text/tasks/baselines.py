@@ -61,19 +61,13 @@ PROBLEMS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Baseline:
-    """A simpler model.
-
-    Attributes:
-        kind: 'words' (a linear model of TF-IDF of words and pairs of words), 'apart' (one of |u - v|, u * v and the
-            cosine of two texts' vectors), 'cosine' (of the TF-IDF vectors of two texts), 'tags' (the tag that a word
-            has most often) or 'sentence' (which sentence of a context shares words with the question: see `overlaps`).
-        problem: how the outputs are meant: single, multi, regression (classify), pair (similarity), tag or answer.
-        model: words, apart; sentence: the gain of overlaps.
-        terms: what is counted, or (tags) the words that most often have a tag other than O, in lower case.
-        idf: words, cosine: inverse document frequencies of the terms.
-        mean, deviation: apart: of the features.
-        tags, chance: tags: number of each term's tag, and how often it has that one.
-    """
+    """A simpler model, of a kind: 'words' (a linear model of TF-IDF of words and pairs of words), 'apart' (one of |u -
+    v|, u * v and the cosine of two texts' vectors), 'cosine' (of the TF-IDF vectors of two texts), 'tags' (the tag that
+    a word has most often) or 'sentence' (which sentence of a context shares words with the question: see `overlaps`,
+    whose gain is the weight). `problem` says how the outputs are meant: single, multi, regression (classify), pair
+    (similarity), tag or answer. `terms` are what is counted, weighed by `idf`, or (tags) the words that most often have
+    a tag other than O, in lower case, with the number of that tag, and the chance that they have it. `mean` and
+    `deviation` are of the features of 'apart'."""
 
     kind: Kind
     problem: str

@@ -150,19 +150,12 @@ def _sentence(question: Any) -> dict[str, Any]:
 
 @dataclass
 class Comparison:
-    """What the comparison came to.
-
-    Attributes:
-        table: rows of `model`, `value`, `low`, `high` (95 %, over the held-out rows or their groups) and `kept`.
-        baseline: the one that was asked for, and is saved.
-        kept: name of the row that is kept.
-        better: name of a baseline that did better than what is kept, and what `baseline` calls it ("" where it cannot
-            be saved).
-        reason: why a state that scored higher is not kept.
-        no_better_than: the answer that scores as much or more where it is given to every text; None where what is kept
-            is better than any.
-        barely_better_than: the same, where what is kept is better by less than one standard error of the difference.
-    """
+    """What the comparison came to. `table` has rows of `model`, `value`, `low`, `high` (95 %, over the held-out rows or
+    their groups) and `kept`; `baseline` is the one that was asked for, and is saved; `better`: the name of a baseline
+    that did better than what is kept, and what `baseline` calls it ("" where it cannot be saved); `reason`: why a state
+    that scored higher is not kept. `no_better_than`: an answer that scores as much or more where it is given to every
+    text; `barely_better_than`: one than which what is kept is better by less than one standard error of the
+    difference."""
 
     table: list[dict[str, Any]]
     kept: str

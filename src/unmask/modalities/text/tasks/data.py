@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from unmask.errors import UserError, either, first_of, option, quoted, setting, suggest
+from unmask.evaluation.classes import is_number
 from unmask.files import encloses, read_text, separated, split_lines
 from unmask.given import SPLIT_COLUMNS, no_value, split_named, values_of
 from unmask.modalities.text.reading.rows import hub_rows
@@ -696,7 +697,7 @@ def has_header(lines: Sequence[Line], *, known: Collection[str], requested: Coll
     columns = list(zip(first, below, strict=True))
     named = any(cell.lower() in known for cell in first)
     again = any(cell and cell in others for cell, others in columns)
-    numbers = any(_is_number(cell) and others and all(map(_is_number, others)) for cell, others in columns)
+    numbers = any(is_number(cell) and others and all(map(is_number, others)) for cell, others in columns)
     numbered = first == [str(k) for k in range(len(first))]  # how pandas writes columns without names
     if not numbered and (numbers or (again and not named)):  # a text may well be a usual name; a name is no number
         return False
@@ -728,11 +729,3 @@ def refuse_other_separator(
                 f"{path}:1: {plural} between the cells: {separator.join(first)[:60]!r}",
                 hint=f"A {path.suffix} has {SEPARATORS[separator]}: write it so, or as .jsonl.",
             )
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True

@@ -44,14 +44,9 @@ def fit(
     start: Linear | None = None,
     steps: int = 200,
 ) -> Linear:
-    """Solve for one C.
-
-    Args:
-        features: (n, d), an array or a sparse matrix, fp32.
-        target: (n, k): one-hot, 0 and 1, numbers, or (pointer) 1 in the row of each segment that is meant.
-        weights: of the rows (not for pointer), mean 1.
-        segments: pointer: where each segment's rows begin, ascending from 0.
-    """
+    """Solve for one C. `features`: (n, d), an array or a sparse matrix, fp32; `target`: (n, k), one-hot, 0 and 1,
+    numbers, or (pointer) 1 in the row of each segment that is meant; `weights` of the rows (not for pointer), mean 1;
+    `segments` (pointer): where each segment's rows begin, ascending from 0."""
     from scipy.optimize import minimize
 
     n, d = features.shape

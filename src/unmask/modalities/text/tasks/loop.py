@@ -79,11 +79,8 @@ def micro_batches(
     task: TextTask, prepared: Prepared, numbers: Sequence[int], most: int
 ) -> Iterator[tuple[list[int], float]]:
     """The examples of a step in parts of at most `most` slots (a longer example stands alone), each with its share of
-    the loss.
-
-    The parts' losses times their shares add up to the loss of the whole step. A loss that compares the examples of a
-    step with each other stays whole.
-    """
+    the loss: the parts' losses times their shares add up to the loss of the whole step. A loss that compares the
+    examples of a step with each other stays whole."""
     parts: list[list[int]] = [[]]
     filled = 0
     for number in numbers:
@@ -267,10 +264,7 @@ class TextFinetuning(Finetunable):
 
     def forecast(self) -> tuple[float, list[str]]:
         """(bytes that the run should hold at its peak, what to tell people); no more slots go through a forward pass
-        than fit.
-
-        Where the loss keeps a step whole, it stays so.
-        """
+        than fit, unless the loss keeps a step whole."""
         longest = sorted(self.items, key=lambda item: -sum(len(self.training.examples[n]) for n in item))
         length = max(1, sum(len(self.training.examples[n]) for n in longest[0]))
         step_slots = sum(len(self.training.examples[n]) for item in longest[: self.settings.batch] for n in item)

@@ -26,12 +26,8 @@ from unmask.training.precision import precision_of, resolve_device
 
 @dataclass(repr=False)
 class TaskFolder:
-    """A loaded task model.
-
-    Attributes:
-        about: the task's own part of unmask.json: name, labels, temperature and so on.
-        baseline: what predicts, where a baseline was saved in place of a head.
-    """
+    """A loaded task model. `about` is the task's own part of unmask.json (name, labels, temperature and so on);
+    `baseline` is what predicts, where one was saved in place of a head."""
 
     text: TextFolder
     model: TaskModel

@@ -101,16 +101,10 @@ def evaluate_retrieval(
     precision: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """nDCG, MRR and recall at 10, and recall at 100, means over queries; a 95 % interval of nDCG@10 over queries.
-
-    All documents are ranked by cosine, exactly. As in the published scores, a document with the name of the query does
-    not count as found.
-
-    Args:
-        model: fine-tuned for similarity, or any text model whose vectors are to be compared.
-        seed: of the interval's resampling.
-        say: called with how many documents and queries are cut.
-    """
+    """nDCG, MRR and recall at 10, and recall at 100, means over queries; a 95 % interval of nDCG@10 over queries. All
+    documents are ranked by cosine, exactly, with a model fine-tuned for similarity, or any text model whose vectors are
+    to be compared. As in the published scores, a document with the name of the query does not count as found. `say` is
+    called with how many documents and queries are cut."""
     from unmask.modalities.text.uses.model import load
 
     if (task := task_of(model)) not in (None, "similarity"):
