@@ -96,15 +96,11 @@ def bars(items: Iterable[tuple[str, float, bool]], *, label: str = "") -> Markup
 
 def bar_rows(items: Iterable[tuple[str, float, bool]]) -> list[tuple[str, str, str, bool]]:
     """Rows of the macro `bars`."""
-    return [(name, _percent(share), number(share, percent=True), right) for name, share, right in items]
+    return [(name, percent_of(share), number(share, percent=True), right) for name, share, right in items]
 
 
-def bar(share: float, tone: str = "") -> Markup:
-    """One bare bar, `share` of its track long (NaN is empty); `tone` is '', 'good' or 'bad'."""
-    return drawn("bar", _percent(share), tone)
-
-
-def _percent(share: float) -> str:
+def percent_of(share: float) -> str:
+    """The length of a bar, from 0 to 100; NaN is empty."""
     return f"{100 * (min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0):.2f}"
 
 

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from unmask.evaluation.card import card_if_any, json_records
-from unmask.evaluation.charts import bar, bar_rows, cell_text, drawn, line_chart, table, templates
+from unmask.evaluation.charts import bar_rows, cell_text, drawn, line_chart, percent_of, table, templates
 from unmask.version import __version__
 from unmask.writing import final_place, written
 
@@ -135,11 +135,10 @@ def _blank(blank: Mapping[str, Any]) -> dict[str, Any]:
 def nearest_words(items: Iterable[Mapping[str, Any]]) -> Markup:
     """Words and their nearest neighbours in the embedding, with cosines: of each `{"word": "fever", "neighbours":
     [("chills", 0.81), ...]}`, nearest first."""
-    chip = Markup('<span class="chip" dir="auto">{} <small>{}</small></span>')
     rows = [
         (
-            Markup('<b dir="auto">{}</b>').format(item["word"]),
-            Markup(" ").join(chip.format(str(word), f"{_number(cosine):.2f}") for word, cosine in item["neighbours"]),
+            drawn("word", item["word"]),
+            drawn("chips", [(str(w), f"{_number(cosine):.2f}") for w, cosine in item["neighbours"]]),
         )
         for item in items
     ]
@@ -155,8 +154,8 @@ def scored_sentences(items: Iterable[Mapping[str, Any]]) -> Markup:
     longest = max((s for s in surprise if math.isfinite(s)), default=0.0)
     lines = [
         (
-            Markup('<span dir="auto">{}</span>').format(str(row["text"])),
-            Markup('<span class="surprise">{}</span>').format(bar(s / longest if longest > 0 else 0.0)),
+            drawn("sentence", str(row["text"])),
+            drawn("surprise", percent_of(s / longest if longest > 0 else 0.0)),
             s,
             _number(row["score"]),
             int(row["slots"]),

@@ -31,7 +31,7 @@ from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks import probe, scorers
-from unmask.modalities.text.tasks.data import Columns, Problems, read_rows, split_of
+from unmask.modalities.text.tasks.data import Columns, LabelledRow, Problems, read_rows, split_of
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window, by_owner, trimmed
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.network import TaskModel
@@ -49,19 +49,13 @@ NOTHING = "(no answer)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SquadQuestion:
-    """A question about a context. `answers` are (text, start) pairs, empty where there is none, None where not
-    labelled; `group`: what it must not be parted from; `row`: what the file holds of it but the context and the
-    answers, carried along by `predict`."""
+class SquadQuestion(LabelledRow):
+    """A question about a context; `answers` are (text, start) pairs, empty where there is none, None if unlabelled."""
 
     name: str
     question: str
     context: str
     answers: tuple[tuple[str, int], ...] | None = None
-    group: str | None = None
-    split: str | None = None
-    where: str = ""
-    row: dict[str, Any] | None = None
 
 
 def as_questions(

@@ -23,7 +23,7 @@ from unmask.errors import UserError
 from unmask.files import read_text, split_lines
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
-from unmask.modalities.text.tasks.data import Columns, Problems, naming, read_rows, refuse_group, split_of
+from unmask.modalities.text.tasks.data import Columns, LabelledRow, Problems, naming, read_rows, refuse_group, split_of
 from unmask.modalities.text.tasks.encoding import trimmed
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 
@@ -35,18 +35,13 @@ HINT = "Each line holds a word and its tag; sentences are parted by a blank line
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sentence:
-    """A text with its entities: `spans`, (start, end, label) in characters, None where not labelled. `words`: spans of
-    the words that are tagged, None where the tokenizer's own units are; `group`: what it must not be parted from;
-    `row`: what the file holds of it, carried along by `predict`."""
+class Sentence(LabelledRow):
+    """A text with its entities: `spans`, (start, end, label) in characters, None where not labelled; `words`: spans of
+    the words that are tagged, None where the tokenizer's own units are."""
 
     text: str
     spans: tuple[Span, ...] | None = None
     words: tuple[tuple[int, int], ...] | None = None
-    group: str | None = None
-    split: str | None = None
-    where: str = ""
-    row: dict[str, Any] | None = None
 
 
 def as_sentences(

@@ -104,20 +104,24 @@ PARTS = ("text", "text2", "label", "negative", "group")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
-    """A text, or a pair, or a triple, with its label (None where there is none) and where it came from."""
+class LabelledRow:
+    """What a row of every task has besides its texts and labels: the group that it must not be parted from, what it is
+    for (`split_of`), where it came from, and all columns of an unlabelled row, carried along by `predict`."""
+
+    group: str | None = None
+    split: str | None = None
+    where: str = ""
+    row: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item(LabelledRow):
+    """A text, or a pair, or a triple, with its label (None where there is none)."""
 
     text: str
     text2: str | None = None
     negative: str | None = None
     label: Label = None
-    group: str | None = None
-    """What it must not be parted from."""
-    split: str | None = None
-    """What its row is for, see `split_of`."""
-    where: str = ""
-    row: Mapping[str, Any] | None = None
-    """All columns of an unlabelled row, carried along by `predict`."""
 
     def shown(self) -> str:
         """The beginning of the texts, for a report."""
