@@ -216,6 +216,12 @@ def test_codes_with_absurd_values_are_named(tmp_path: Path, value: float, hit: b
         assert value in seen.rows[0]
 
 
+def test_a_mark_for_none_that_stands_in_a_third_of_the_values_is_named(tmp_path: Path):
+    rows, asked = clean(0)
+    marked = [(*row[:3], -9999.0, *row[4:]) if row[2] == "A" and n % 3 == 0 else row for n, row in enumerate(rows)]
+    assert found(tmp_path, marked, asked)["absurd values"] == "note"
+
+
 @pytest.mark.parametrize("days", [0, 3])
 def test_who_dies_at_two_times_is_named(tmp_path: Path, days: int):
     rows, asked = clean(0)

@@ -222,12 +222,28 @@ def test_rows_of_an_array_are_those_of_the_labels(outcome, of_files):
         of_files[1].embed(meds, more)
 
 
-@pytest.mark.parametrize("factor", [1.0, 18.0, 1 / 18])
-def test_values_in_another_unit_than_training_are_said(outcome, of_files, factor):
+VALUE = pl.col("numeric_value")
+THIRD = pl.int_range(pl.len()).over("code") % 3 == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        (VALUE, None),
+        (VALUE * 18, "beyond_codes"),
+        (VALUE / 18, "beyond_codes"),
+        (pl.when(THIRD).then(-9999.0).otherwise(VALUE), "beyond_codes"),
+        (pl.lit(None), "valueless_codes"),
+        (pl.when(THIRD).then(VALUE), "valueless_codes"),
+        (pl.when(~THIRD).then(VALUE), None),
+    ],
+    ids=["as it was", "x 18", "/ 18", "-9999", "none", "a third", "two thirds"],
+)
+def test_other_values_than_in_training_are_warned_of(outcome, of_files, value, key):
     _, table, task, _, _ = outcome
-    model, given = of_files[1], pl.col("numeric_value")
+    model = of_files[1]
     other = table.with_columns(
-        pl.when(pl.col("code") == "GLUCOSE").then(given * factor).otherwise(given).cast(pl.Float32)
+        pl.when(pl.col("code") == "GLUCOSE").then(value).otherwise(VALUE).cast(pl.Float32).alias("numeric_value")
     )
     verbs = {
         "predict": lambda: model.predict(other, task),
@@ -239,5 +255,6 @@ def test_values_in_another_unit_than_training_are_said(outcome, of_files, factor
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             verb()
-        assert any("another unit?): GLUCOSE" in str(w.message) for w in caught) == (factor != 1), name
-        assert list(model.unknown["beyond_codes"]) == ([] if factor == 1 else ["GLUCOSE"])
+        assert any(": GLUCOSE (" in str(w.message) for w in caught) == (key is not None), name
+        listed = {k: list(model.unknown[k]) for k in ("beyond_codes", "valueless_codes")}
+        assert listed == {k: ["GLUCOSE"] if k == key else [] for k in listed}

@@ -40,8 +40,8 @@ STEADY = 0.1
 SHOWN = 20
 """Codes listed with a finding."""
 VALUES, FAR = 200, 100.0
-"""Values of a code below which nothing is said of them, and how many times the spread of its middle 98 % a value lies
-beyond that from which on it is absurd."""
+"""Values of a code below which nothing is said of them, and how many times the spread of the middle 98 % of the others
+a value lies beyond that from which on it is absurd."""
 CODED = re.compile(r"^(CONDITION|DIAG\w*|DRG|ICD\w*)(//|$)")
 """Codes that are written for billing when an encounter is over."""
 CLOSING = re.compile(r"(_END|DISCHARGE)")
@@ -416,25 +416,31 @@ def duplicates(events: Events) -> Iterator[AuditFinding]:
 
 
 def absurd_values(events: Events) -> Iterator[AuditFinding]:
-    """Codes whose greatest or least value lies far beyond the others."""
-    values, sketch = Tally(len(events.codes)), QuantileSketch(len(events.codes))
+    """Codes whose greatest or least value, however often it stands there, lies far beyond the others."""
+    codes = len(events.codes)
+    values, every, others = Tally(codes), QuantileSketch(codes), QuantileSketch(codes)
     for block in blocks(events):
         values.add(block, np.isfinite(block.value))
-        sketch.add(block.code, block.value)
-    low, high = sketch.quantiles(np.array([0.01, 0.99])).T
-    far = np.maximum(sketch.high - high, low - sketch.low)
-    hit = np.flatnonzero((values.count >= VALUES) & (high > low) & (far > FAR * (high - low)))
-    if len(hit):
+        every.add(block.code, block.value)
+    for block in blocks(events):
+        inner = (block.value > every.low[block.code]) & (block.value < every.high[block.code])
+        others.add(block.code, np.where(inner, block.value, np.nan))
+    found: dict[int, tuple[Any, ...]] = {}
+    for sketch in (every, others):  # of a code with two values there are no others
+        low, high = sketch.quantiles(np.array([0.01, 0.99])).T
+        far = np.maximum(every.high - high, low - every.low)
+        for i in np.flatnonzero((values.count >= VALUES) & (high > low) & (far > FAR * (high - low))).tolist():
+            four = (float(v[i]) for v in (every.low, low, high, every.high))
+            found[i] = (events.codes[i], int(values.count[i]), *four)
+    if found:
         yield AuditFinding(
             check="absurd values",
             level="note",
-            sentence=f"{len(hit)} codes have values more than {FAR:g} times as far out as their middle 98 % is wide.",
+            sentence=f"{len(found)} codes have values more than {FAR:g} times as far out as the middle 98 % of the "
+            "others is wide.",
             todo="Look for typing mistakes, other units and marks for none (9999): leave such values out.",
             columns=("code", "values", "least", "1 %", "99 %", "greatest"),
-            rows=[
-                (events.codes[i], int(values.count[i]), *(float(v[i]) for v in (sketch.low, low, high, sketch.high)))
-                for i in hit[np.argsort(-values.count[hit])][:SHOWN]
-            ],
+            rows=sorted(found.values(), key=lambda row: -row[1])[:SHOWN],
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -338,8 +339,8 @@ SHOWN = 5
 
 
 def unknown_of(histories: Histories) -> dict[str, Any]:
-    """unknown_share of the events, unknown_events, unknown_codes: the most frequent, with counts; and beyond_codes, see
-    `beyond_of`.
+    """unknown_share of the events, unknown_events, unknown_codes: the most frequent, with counts; and beyond_codes and
+    valueless_codes, see `odd_values`.
 
     Codes too rare to be learnt count too: they share one number with those never seen.
     """
@@ -348,33 +349,57 @@ def unknown_of(histories: Histories) -> dict[str, Any]:
         "unknown_share": count / max(1, events),
         "unknown_events": count,
         "unknown_codes": dict(list(histories.unknown.items())[:SHOWN]),
-        "beyond_codes": beyond_of(histories),
+        **odd_values(histories),
     }
 
 
-def beyond_of(histories: Histories) -> dict[str, float]:
-    """Known codes of which more than half of the values (20 of them at least) lie outside the .1 to 99.9 % of those
-    that the model was trained on, as values in another unit do; with the share that does."""
+def odd_values(histories: Histories) -> dict[str, dict[str, float]]:
+    """Known codes whose values are not those that the model was trained on.
+
+    Returns:
+        beyond_codes: of whose values (20 at least) more than half lie outside the .1 to 99.9 % of those in training, as
+            in another unit, or 20 are one number there, as a mark for none; with the share outside.
+        valueless_codes: that had at least twice the share of values in training, 20 values here; with the share here.
+    """
     events, vocabulary = histories.events, histories.vocabulary
     number = vocabulary.numbers(events.codes)
     low, high = (vocabulary.knots[number, end] for end in (0, -1))  # NaN where there is no scale: nothing is beyond it
     low[number < 0] = high[number < 0] = np.nan
-    valued, beyond = np.zeros((2, len(number)))
+    count, valued, beyond, repeated = np.zeros((4, len(number)))
+    ends: Counter[tuple[int, float]] = Counter()
     for _, here in events.blocks():
         code, value = events.code[here], events.value[here]
+        outside = (value < low[code]) | (value > high[code])
+        count += np.bincount(code, minlength=len(number))
         valued += np.bincount(code[np.isfinite(value)], minlength=len(number))
-        beyond += np.bincount(code[(value < low[code]) | (value > high[code])], minlength=len(number))
-    hit = np.flatnonzero((valued >= FEWEST) & (2 * beyond > valued))
-    return {events.codes[i]: float(beyond[i] / valued[i]) for i in hit}
+        beyond += np.bincount(code[outside], minlength=len(number))
+        pairs, times = np.unique(np.stack([code[outside], value[outside]]), axis=1, return_counts=True)
+        ends.update({(int(c), v): int(n) for (c, v), n in zip(pairs.T.tolist(), times.tolist(), strict=True) if n > 1})
+    for (c, _), often in ends.items():
+        repeated[c] = max(repeated[c], often)
+    share = np.where(number < 0, 0.0, vocabulary.share[number])
+    out = np.flatnonzero((valued >= FEWEST) & ((2 * beyond > valued) | (repeated >= FEWEST)))
+    without = np.flatnonzero((share * count >= FEWEST) & (2 * valued < share * count))
+    return {
+        "beyond_codes": {events.codes[i]: float(beyond[i] / valued[i]) for i in out},
+        "valueless_codes": {events.codes[i]: float(valued[i] / count[i]) for i in without},
+    }
 
 
-def beyond_line(found: dict[str, Any]) -> str | None:
-    """What to say of such codes; None without any."""
-    codes = found["beyond_codes"]
-    if not codes:
-        return None
-    named = ", ".join(f"{code} ({share:.0%})" for code, share in list(codes.items())[:SHOWN])
-    return f"most values of {len(codes)} codes lie beyond those that the model was trained on (another unit?): {named}"
+def odd_value_lines(found: dict[str, Any]) -> list[str]:
+    """What to say of the codes of `odd_values`: no line, one or two."""
+
+    def listed(codes: dict[str, float]) -> str:
+        return ", ".join(f"{code} ({share:.0%})" for code, share in list(codes.items())[:SHOWN])
+
+    beyond, without = found["beyond_codes"], found["valueless_codes"]
+    many = (
+        f"values of {len(beyond)} codes lie beyond those that the model was trained on (another unit, a mark for none?)"
+    )
+    few = (
+        f"{len(without)} codes have values in fewer events than the model was trained on (in another column, or lost?)"
+    )
+    return [f"{line}: {listed(codes)}" for line, codes in ((many, beyond), (few, without)) if codes]
 
 
 def unknown_line(found: dict[str, Any]) -> str:

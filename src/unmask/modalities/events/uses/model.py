@@ -32,7 +32,7 @@ from unmask.modalities.events.outcome.tune import Tuner, mean_and_maximum
 from unmask.modalities.events.questions.query_text import EXAMPLE
 from unmask.modalities.events.recipes import OutcomeSettings, moment_of, structure_of
 from unmask.modalities.events.records.cuts import after_death, without_events
-from unmask.modalities.events.records.histories import Histories, beyond_line, unknown_line, unknown_of
+from unmask.modalities.events.records.histories import Histories, odd_value_lines, unknown_line, unknown_of
 from unmask.modalities.events.records.meds import HELD_OUT, Events, Labels, as_events, named, read_labels, worded
 from unmask.modalities.events.records.parquet import as_frame
 from unmask.modalities.events.records.splits import Met, met
@@ -104,7 +104,7 @@ class EventModel:
                 hint=f"Convert the data as the model's was, or pretrain on it; {option('most_unknown')} raises the "
                 "limit.",
             )
-        if (line := beyond_line(self.unknown)) is not None:
+        for line in odd_value_lines(self.unknown):
             warnings.warn(line, stacklevel=3)
         return made
 
