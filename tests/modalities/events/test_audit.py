@@ -223,15 +223,18 @@ def test_a_mark_for_none_that_stands_in_a_third_of_the_values_is_named(tmp_path:
 
 
 @pytest.mark.parametrize("days", [0, 3])
-def test_who_dies_at_two_times_is_named(tmp_path: Path, days: int):
+def test_who_is_born_or_dies_at_two_times_is_named(tmp_path: Path, days: int):
     rows, asked = clean(0)
     last = max(t for s, t, *_ in rows if s == 3 and t is not None) + timedelta(days=1)
     deaths = [(3, last + timedelta(days=d, hours=1), "MEDS_DEATH", None, 3) for d in (0, days)]
-    checks = found(tmp_path, [*rows, *deaths], asked)
-    assert checks.get("several deaths") == ("warning" if days else None)
-    if days:
-        (seen,) = (f for f in audit(tmp_path / "m")[0] if f.check == "several deaths")
-        assert [row[:2] for row in seen.rows] == [(3, 2)]
+    births = [(3, last - timedelta(days=9000 + d), "MEDS_BIRTH", None, None) for d in (0, days)]
+    without = [row for row in rows if (row[0], row[2]) != (3, "MEDS_BIRTH")]
+    checks = found(tmp_path, [*without, *births, *deaths], asked)
+    for check in ("several births", "several deaths"):
+        assert checks.get(check) == ("warning" if days else None)
+    for seen in audit(tmp_path / "m")[0]:
+        if seen.check.startswith("several"):
+            assert [row[:2] for row in seen.rows] == [(3, 2)]
 
 
 def test_copies_of_patients_and_of_events_are_found(tmp_path: Path):

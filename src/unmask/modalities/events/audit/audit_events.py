@@ -188,25 +188,27 @@ def after_death(events: Events) -> Iterator[AuditFinding]:
         )
 
 
-def several_deaths(events: Events) -> Iterator[AuditFinding]:
-    """Subjects who die at two times or more: two people under one id, or one date that is wrong."""
-    death, rows = events.begins(DEATH), list[tuple[Any, ...]]()
-    for block in blocks(events):
-        died = death[block.code] & (block.time != STATIC)
-        who, when = np.unique(np.stack([block.subject[died], block.time[died]]), axis=1)
-        subject, first, times = np.unique(who, return_index=True, return_counts=True)
-        for i in np.flatnonzero(times > 1).tolist():
-            days = (day_of(when[k]) for k in (first[i], first[i] + times[i] - 1))
-            rows.append((int(events.subjects[subject[i]]), int(times[i]), *days))
-    if rows:
-        yield AuditFinding(
-            check="several deaths",
-            level="warning",
-            sentence=f"{len(rows):,} subjects die more than once, at different times; everything here takes the first.",
-            todo="Look whether two people share an id, or which source's date is right, and keep that one.",
-            columns=("subject", "times", "the first", "the last"),
-            rows=rows[:SHOWN],
-        )
+def several_times(events: Events) -> Iterator[AuditFinding]:
+    """Subjects who are born or die at two times or more: two people under one id, or one date that is wrong."""
+    for check, does, code in (("several births", "are born", BIRTH), ("several deaths", "die", DEATH)):
+        hit, rows = events.begins(code), list[tuple[Any, ...]]()
+        for block in blocks(events):
+            here = hit[block.code] & (block.time != STATIC)
+            who, when = np.unique(np.stack([block.subject[here], block.time[here]]), axis=1)
+            subject, first, times = np.unique(who, return_index=True, return_counts=True)
+            for i in np.flatnonzero(times > 1).tolist():
+                days = (day_of(when[k]) for k in (first[i], first[i] + times[i] - 1))
+                rows.append((int(events.subjects[subject[i]]), int(times[i]), *days))
+        if rows:
+            yield AuditFinding(
+                check=check,
+                level="warning",
+                sentence=f"{len(rows):,} subjects {does} more than once, at different times; everything here takes the "
+                "first.",
+                todo="Look whether two people share an id, or which source's date is right, and keep that one.",
+                columns=("subject", "times", "the first", "the last"),
+                rows=rows[:SHOWN],
+            )
 
 
 def without_time(events: Events) -> Iterator[AuditFinding]:
@@ -541,7 +543,7 @@ def most_frequent(events: Events, count: np.ndarray, what: str = "events") -> di
 CHECKS = (
     midnights,
     after_death,
-    several_deaths,
+    several_times,
     without_time,
     before_birth,
     dates_for_none,

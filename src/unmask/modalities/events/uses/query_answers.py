@@ -251,7 +251,10 @@ def write(
             "Questions": len(questions),
             "Points": len(frame) // len(questions),
             "Horizons trained": f"{spoken(float(head.edges[0]))} to {spoken(float(head.edges[-1]))}",
-            "Calibrated on": f"{int(head.calibrated):,} questions" if int(head.calibrated) else "nobody",
+            "Calibrated on": f"{int(head.calibrated):,} questions at moments drawn at random: where points are all of "
+            "one kind (each discharge), answers may be off"
+            if int(head.calibrated)
+            else "nobody",
         }
     )
     rows = []
