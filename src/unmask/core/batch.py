@@ -101,8 +101,7 @@ class PackedBatch:
         )
 
     def cut(self, rows: int) -> list[PackedBatch]:
-        """The batch in as few parts as have at most `rows` rows each, about as many in each; their tensors share its
-        memory."""
+        """The batch in as few even parts as have at most `rows` rows each; their tensors share its memory."""
         parts = -(-self.shape[0] // max(rows, 1))
         if parts <= 1:
             return [self]

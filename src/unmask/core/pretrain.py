@@ -92,8 +92,7 @@ class MaskedLoss(nn.Module):
         self.model = model
 
     def forward(self, batch: PackedBatch, hidden: Hidden) -> tuple[Tensor, Callable[[], Any]]:
-        """(loss, summed over hidden slots by their weights; what gives the number of them that are predicted right, or
-        None)."""
+        """(loss summed over hidden slots by weight; what gives the number of right predictions, or None)."""
         own = getattr(self.model, "step_loss", None)
         if own is not None:  # a model that learns from more than the values of hidden slots
             return own(batch, hidden), lambda: None

@@ -13,7 +13,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from unmask.encoder.kinds import AttentionKind, Full, GroupedQuery, attention_from_dict
+from unmask.encoder.kinds import KINDS, AttentionKind, Full, GroupedQuery
 from unmask.errors import UserError, suggest
 
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
@@ -240,8 +240,7 @@ class EncoderConfig:
         return self.width // self.heads * self.kv_heads
 
     def flops_per_slot(self, context: float) -> float:
-        """Multiply-adds x 2 of one forward pass, per slot that attends to `context` slots (inference;
-        training is 3x)."""
+        """Multiply-adds x 2 of a forward pass per slot that attends to `context` slots (training is 3x)."""
         inner = self.feedforward.inner * (3 if isinstance(self.feedforward, Gated) else 2)
         seen = sum(self.attention.slots_seen(i, context) for i in range(self.layers))
         # Relative positions cost two more products of queries and keys with a row for each distance.
@@ -270,18 +269,22 @@ class EncoderConfig:
         for key in data:
             if key not in known:
                 raise UserError(f"unknown encoder setting {key!r}", hint=suggest(key, known))
-        kinds: dict[str, type] = {k.__name__: k for k in (Learned, SinCos, Rotary, Disentangled, MLP, Gated)}
+        several: dict[str, dict[str, Any]] = {
+            "positions": {k.__name__: k for k in (Learned, SinCos, Rotary, Disentangled)},
+            "feedforward": {k.__name__: k for k in (MLP, Gated)},
+            "attention": dict(KINDS),
+        }
         values = dict(data)
-        for name in ("positions", "feedforward"):
+        for name, kinds in several.items():
             if isinstance(values.get(name), dict):
-                inner = dict(values[name])
-                values[name] = kinds[inner.pop("kind")](**inner)
-        if isinstance(values.get("attention"), dict):
-            values["attention"] = attention_from_dict(values["attention"])
+                inner = {k: tuple(v) if isinstance(v, list) else v for k, v in values[name].items()}  # from JSON
+                if (kind := inner.pop("kind", None)) not in kinds:
+                    raise UserError(f"unknown kind of {name} {kind!r}", hint=suggest(str(kind), kinds))
+                values[name] = kinds[kind](**inner)
         fixed = {"norm": Norm, "entrance": Entrance, "sharing": Sharing}
-        for name, kind in fixed.items():
+        for name, made in fixed.items():
             if isinstance(values.get(name), dict):
-                values[name] = kind(**values[name])
+                values[name] = made(**values[name])
         return cls(**values)
 
 

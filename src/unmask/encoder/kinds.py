@@ -7,9 +7,8 @@ types to their encoders. This module does not import torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +131,3 @@ class BlockSparse(AttentionKind):
 KINDS: dict[str, type[AttentionKind]] = {
     k.__name__: k for k in (Full, GroupedQuery, Local, LocalGlobal, RelativeBias, BlockSparse)
 }
-
-
-def attention_from_dict(data: dict[str, Any]) -> AttentionKind:
-    """A kind from plain data (`EncoderConfig.to_dict`)."""
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-    }  # from JSON
-    name = values.pop("kind", None)
-    if name not in KINDS:
-        raise UserError(f"unknown kind of attention {name!r}", hint=suggest(str(name), KINDS))
-    return KINDS[name](**values)

@@ -205,8 +205,7 @@ class Encoder(nn.Module):
 
     @property
     def has_inference_form(self) -> bool:
-        """Whether `inference_attention` and the stem can do without rows; see
-        `inference_encoder.has_inference_form`."""
+        """Whether attention and stem can do without rows; see `inference_encoder.has_inference_form`."""
         return not isinstance(self.config.positions, SinCos)
 
     def inference_attention(self, dtype: torch.dtype) -> list[InferenceAttention]:

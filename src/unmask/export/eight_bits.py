@@ -255,8 +255,7 @@ def _without_gemm(graph: Any) -> None:
 
 
 def _weights_in_8_bits(graph: Any) -> None:
-    """Replace, in place, each weight that only products read by an int8 tensor and its scales, one per
-    output channel."""
+    """Replace each weight that only products read by an int8 tensor and scales, one per output channel."""
     from onnx import helper, numpy_helper
 
     readers: dict[str, list[Any]] = {}

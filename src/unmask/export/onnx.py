@@ -19,16 +19,7 @@ from unmask.errors import UserError
 from unmask.evaluation.card import add_card
 from unmask.export.eight_bits import eight_bits, quiet, sample, session
 from unmask.export.folders import chosen_sentences, whole_folder
-from unmask.export.graph import (
-    BY_TEXT,
-    MASKED,
-    OUTPUTS,
-    SENTENCE,
-    Graph,
-    class_name,
-    outputs_here,
-    what,
-)
+from unmask.export.graph import BY_TEXT, MASKED, OUTPUTS, SENTENCE, Graph, class_name, outputs_here, what
 from unmask.families.onnx_import import NOTE, TRANSPOSED
 from unmask.modalities.text.network.sentence_files import write_sentences
 

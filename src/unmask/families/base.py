@@ -279,10 +279,7 @@ def _check_layers(family: Family, filled: Collection[str], state: Mapping[str, T
 
 
 def published_state(
-    family: Family,
-    model: Any,
-    passengers: Mapping[str, Tensor] | None = None,
-    aliases: Collection[str] = (),
+    family: Family, model: Any, passengers: Mapping[str, Tensor] | None = None, aliases: Collection[str] = ()
 ) -> dict[str, Tensor]:
     """The model's tensors under their published names, with passengers put back and further copies where asked for."""
     state, config = {k: v.detach().cpu() for k, v in model.state_dict().items()}, model.encoder.config

@@ -38,6 +38,6 @@ ELECTRA = Family(
         "detect": Head(
             steps=(("discriminator_predictions.dense", "hidden"), ("discriminator_predictions.dense_prediction", None)),
             pool="each",
-        ),
+        )
     },
 )

@@ -34,9 +34,7 @@ def _read(config: Mapping[str, Any]) -> tuple[EncoderConfig, dict[str, Any]]:
 
 
 def _write(encoder: EncoderConfig, codec: TokenCodecConfig, special: Mapping[str, int | None]) -> dict[str, Any]:
-    about = {
-        "attention_window": [2 * (encoder.attention.layer_window(i) or 0) for i in range(encoder.layers)],
-    }
+    about = {"attention_window": [2 * (encoder.attention.layer_window(i) or 0) for i in range(encoder.layers)]}
     offset = getattr(encoder.positions, "offset", 2)
     return about | write_body(encoder, codec, special) | {"pad_token_id": offset - 1}
 

@@ -128,8 +128,7 @@ _LAYER = re.compile(r"(?:vit\.encoder\.layer|blocks|decoder\.decoder_layers|deco
 
 
 def canonical(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names of transformers 5 in memory, and of a bare ViT without its prefix, as they are on disk; others
-    unchanged."""
+    """Names of transformers 5 in memory, and of a bare ViT, as they are on disk; others unchanged."""
     bare = any(name.startswith(("embeddings.", "encoder.layer.")) for name in tensors)
     out = {}
     for name, tensor in tensors.items():

@@ -81,14 +81,7 @@ def band_mask(segment: Tensor, position: Tensor, size: int, window: int, hidden_
 
 
 def banded(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    layout: Any,
-    window: int,
-    *,
-    dropout: float = 0.0,
-    extra: Tensor | None = None,
+    q: Tensor, k: Tensor, v: Tensor, layout: Any, window: int, *, dropout: float = 0.0, extra: Tensor | None = None
 ) -> Tensor:
     """Attention within segments and `window` slots, (rows, heads, slots, depth) in and out.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -195,44 +196,19 @@ class EightBitLinear:
 
     def __call__(self, x: UInt8[Tensor, "slots inputs"]) -> Tensor:
         name, form = ACTIVATIONS[self.activation]
-        return torch.ops.onednn.qlinear_pointwise(
-            x,
-            self.levels.scale,
-            self.levels.zero,
-            self.weight,
-            self.weight_scale,
-            self.weight_zero,
-            self.bias,
-            self.out_scale,
-            self.out_zero,
-            self.out_type,
-            name,
-            [],
-            form,
-        )
+        out = (self.bias, self.out_scale, self.out_zero, self.out_type)
+        return torch.ops.onednn.qlinear_pointwise(x, *self._read, *out, name, [], form)
 
     def plus(self, x: UInt8[Tensor, "slots inputs"], residual: Float[Tensor, "slots outputs"]) -> Tensor:
         """The product with a residual added."""
-        return torch.ops.onednn.qlinear_pointwise.binary(
-            x,
-            self.levels.scale,
-            self.levels.zero,
-            self.weight,
-            self.weight_scale,
-            self.weight_zero,
-            residual,
-            self.bias,
-            1.0,
-            0,
-            self.out_type,
-            1.0,
-            0,
-            "add",
-            1.0,
-            "none",
-            [],
-            "",
-        )
+        out = (residual, self.bias, 1.0, 0, self.out_type)
+        added: tuple[Any, ...] = (1.0, 0, "add", 1.0, "none", [], "")
+        return torch.ops.onednn.qlinear_pointwise.binary(x, *self._read, *out, *added)
+
+    @property
+    def _read(self) -> tuple[Any, ...]:
+        """How activations and weights are read."""
+        return self.levels.scale, self.levels.zero, self.weight, self.weight_scale, self.weight_zero
 
 
 def _pack(whole: Int8[Tensor, "outputs inputs"], scale: Float[Tensor, " outputs"]) -> tuple[Tensor, Tensor, Tensor]:

@@ -111,8 +111,7 @@ class InferenceAttention:
         return float(depth**-0.5)
 
     def added(self, q: Tensor, k: Tensor, scale: float) -> Tensor | None:
-        """What is added to the scaled scores of a group, broadcast to (rows, heads, length, length); None
-        for nothing."""
+        """What is added to the scaled scores, broadcast to (rows, heads, length, length); None for nothing."""
         return None
 
     def attend_group(self, q: Tensor, k: Tensor, v: Tensor, batch: GroupedBatch, out: Tensor) -> None:

@@ -307,6 +307,5 @@ def _inputs(part: Tensor, n: int, table: Tensor, shift: Tensor | None = None) ->
 
 
 def _largest(part: Tensor, table: Tensor, logits: Tensor) -> Tensor:
-    """The largest logit of each slot, in bits: the shift where exponentials would leave the range. Logits are written
-    to `logits`."""
+    """The largest logit of each slot, in bits: a shift that keeps exponentials in range. Logits go to `logits`."""
     return torch.mm(table, _inputs(part, len(part), table).t(), out=logits).amax(0)

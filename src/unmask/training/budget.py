@@ -141,8 +141,7 @@ def measure_loss(model: nn.Module, loss: Callable[[int], Tensor], *, device: tor
 
 
 class _Count(NamedTuple):
-    """Most bytes held at once: up to the loss, over both passes, while the batch is made; and those of the batch
-    itself."""
+    """Most bytes held: up to the loss, over both passes, while the batch is made; and the bytes of the batch."""
 
     forward: float
     whole: float
@@ -202,8 +201,7 @@ def _need(model: nn.Module, one: tuple[float, float], two: tuple[float, float]) 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """How a step is split: micro-batches per process, the rows of each, and the memory that the run should take at its
-    peak."""
+    """Micro-batches per process, the rows of each, and the memory that the run should take at its peak."""
 
     parts: int
     rows: int

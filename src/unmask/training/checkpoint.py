@@ -314,9 +314,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in content.items()}
 
 
-def flatten_optimiser(
-    state: Mapping[str, Any],
-) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]]:
+def flatten_optimiser(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]], dict[str, Any]]:
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, Any] = {}
     for index, entries in state.get("state", {}).items():
@@ -343,8 +341,7 @@ def unflatten_optimiser(
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
-    """A run's checkpoint folders, whole or not, highest step first; at one step the current before the one it
-    replaced."""
+    """A run's checkpoint folders, whole or not, newest first; of one step the current before the one it replaced."""
     root = Path(folder) / "checkpoints"
     found = [(match, path) for path in root.glob("step-*") if (match := _NAME.fullmatch(path.name))]
     return [path for match, path in sorted(found, key=lambda f: (-int(f[0][1]), f[0][2] or ""))]

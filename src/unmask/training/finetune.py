@@ -26,12 +26,7 @@ from unmask.core.pretrain import Later
 from unmask.memory import keep_freed_memory, peak_memory
 from unmask.training.finetune_checkpoints import Checkpointer, Progress, StoppedBySignal
 from unmask.training.optimiser import NanGuard, step
-from unmask.training.processes import (
-    Processes,
-    check_same_everywhere,
-    others_alive,
-    own_random_numbers,
-)
+from unmask.training.processes import Processes, check_same_everywhere, others_alive, own_random_numbers
 from unmask.training.schedule import RunClock, rate
 from unmask.training.settings import TrainSettings
 from unmask.training.tracking import Tracker
@@ -106,8 +101,7 @@ class Finetunable(ABC):
         return (step - 1) / steps
 
     def stepped(self, factor: float, *, applied: bool) -> None:  # noqa: B027 - not every kind needs it
-        """Called after each update at `factor` times the peak rate; `applied` is False where gradients were
-        not finite."""
+        """Called after each update at `factor` times the peak rate; not `applied` where gradients were not finite."""
 
     def row(self, factor: float, seconds: float) -> dict[str, Any]:
         """What a line of metrics.jsonl holds besides loss, gradient norm and epoch."""

@@ -72,10 +72,7 @@ def layer_groups(
 
 
 def build_optimiser(module: nn.Module, settings: TrainSettings) -> Optimizer:
-    """The optimiser the settings ask for, over `decay_groups`.
-
-    Each group remembers its peak rate as `initial_lr`, for `step`.
-    """
+    """The optimiser the settings ask for, over `decay_groups`, which remember their peak rate as `initial_lr`."""
     groups = decay_groups(module, settings.weight_decay)
     if not groups:
         raise UserError("nothing to train: every parameter is frozen", hint="Unfreeze at least one layer.")

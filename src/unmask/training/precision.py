@@ -105,8 +105,7 @@ def bf16_pays(device: str) -> bool:
 
 
 def precision_of(model: nn.Module, precision: str, device: torch.device) -> str:
-    """The name of the precision to use a trained model in: as `resolve_precision`, but 'auto' is fp32 for
-    small ones."""
+    """The precision to use a trained model in: as `resolve_precision`, but 'auto' is fp32 for small ones."""
     if precision == "auto" and sum(p.numel() for p in model.parameters()) < SMALL:
         return "fp32"
     return resolve_precision(precision, device).name

@@ -31,12 +31,7 @@ from unmask.training.engine import Whole
 from unmask.training.job import Job, RunResult
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_device
-from unmask.training.processes import (
-    check_same_everywhere,
-    load_latest,
-    others_alive,
-    own_random_numbers,
-)
+from unmask.training.processes import check_same_everywhere, load_latest, others_alive, own_random_numbers
 from unmask.training.same_run import check_not_done, check_same_run, warn_of_threads
 from unmask.training.schedule import RunClock, rate
 from unmask.training.settings import TrainSettings, same_run_hint
@@ -281,8 +276,7 @@ class TrainingRun:
         }
 
     def _finish(self, save: Callable[[nn.Module], None] | None) -> int:
-        """Keep the better of the best and the last weights, judge them on all held-out rows, save; the step they are
-        of."""
+        """Keep the best or the last weights, judge them on all held-out rows, save; the step that they are of."""
         self._checkpoint()  # what a longer run would go on from
         kept, best = self.step, self.best
         if best is not None and best.state is not None and best.step != kept and not self._last_is_best():
@@ -296,8 +290,7 @@ class TrainingRun:
         return kept
 
     def _last_is_best(self) -> bool:
-        """Whether the last weights beat those of the best look, judged the same way; not where they are why the run
-        stopped."""
+        """Whether the last weights beat the best ones, judged the same way, and are not why the run stopped."""
         return self.stopped == "finished" and self.early.improves(self.held_out.evaluate(self.tracker, self.step, 1.0))
 
     def _result(self, kept: int) -> RunResult:

@@ -20,8 +20,7 @@ from unmask.training.settings import TrainSettings
 
 
 def started_with(folder: Path, name: str) -> Any:
-    """What the run in a folder was begun with under this name of its fingerprint, by its newest checkpoint whose state
-    can be read; None where that does not say."""
+    """What a run's fingerprint has under a name, by its newest readable checkpoint; None where that does not say."""
     for path in checkpoints(folder):
         with contextlib.suppress(UserError):
             return (read_state(path)["extra"].get("fingerprint") or {}).get(name)

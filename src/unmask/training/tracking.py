@@ -79,13 +79,7 @@ class Tracker:
         self.step, self.progress = step, progress
         if self._first is None:
             self._first = (progress, time.monotonic())
-        record = {
-            "kind": kind,
-            "step": step,
-            "progress": round(progress, 6),
-            "seconds": self.seconds,
-            **metrics,
-        }
+        record = {"kind": kind, "step": step, "progress": round(progress, 6), "seconds": self.seconds, **metrics}
         self._write(record)
         numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, int | float) or hasattr(v, "item")}
         for tracker in self._trackers:

@@ -247,8 +247,7 @@ class TextAdaptation(Pretrainable[Adapted]):
         return job
 
     def _held_out(self, say: Callable[[str], None], most: int = 2048) -> dict[str, Sequence[PackedBatch]]:
-        """Held-out batches of the domain, under '', and of general text, where given, under 'general_'; of `most`
-        examples each."""
+        """Held-out batches of the domain, under '', and of general text, under 'general_'; of `most` examples each."""
         check_unknown(self.cache.unknown, say, name=source_name(self.data) or "the corpus", given=True)
         if self.held is not None and self.general is not None:
             name = source_name(self.general) or "the general text"

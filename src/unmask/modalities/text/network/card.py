@@ -43,8 +43,7 @@ def remembered(settings: Mapping[str, Any], run: Path) -> dict[str, Any]:
 
 
 def corpus_of(cache: TokenCache, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What unmask.json is to hold of a corpus: its counts, and the accuracy on what is held out of always guessing the
-    most frequent token."""
+    """Counts of a corpus, and the accuracy on what is held out of always guessing the most frequent token."""
     counts: dict[str, Any] = {
         name: int(cache.meta[name]) for name in ("documents", "examples", "tokens") if name in cache.meta
     }

@@ -107,9 +107,7 @@ class TextFolder:
 
 
 def find_folder(name: str | Path) -> Path:
-    """A local folder, that of a model which an installed package brings, or one fetched from the Hugging Face hub by
-    name.
-    """
+    """A local folder, that of a model from an installed package, or one fetched from the Hugging Face hub by name."""
     path = Path(name).expanduser()
     if path.is_dir():
         brought_to_an_end(path)
@@ -465,8 +463,7 @@ class LoadedText:
         return computing(self.precision, self.device)
 
     def examples(self, texts: Sequence[str], *, max_slots: int | None = None) -> list[Example]:
-        """Texts as one example each, special tokens included; refused where longer than the model takes, unless
-        `max_slots` cuts it."""
+        """Texts as one example each, special tokens included; too long ones are refused, or cut to `max_slots`."""
         encoded: list[Encoded] = self.tokenizer.encode(texts, max_slots=max_slots)
         self.check_lengths([len(e) for e in encoded], texts)
         # As in training: [UNK] and other special tokens are seen, but never hidden.

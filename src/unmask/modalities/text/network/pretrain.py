@@ -121,8 +121,7 @@ class TextPretraining(Pretrainable[TextRun]):
         say(f"embeddings begin with which tokens stand together ({time.monotonic() - began:.0f} s)")
 
     def _co_occurrences(self, out: Path) -> Factors | None:
-        """What `_count_co_occurrences` found; None where it was not asked, or the run was begun: its weights are in its
-        checkpoints then."""
+        """What was counted; None where it was not asked for, or where the run was begun: see its checkpoints."""
         if not self.counts_neighbours or not (out / CO_OCCURRENCES).exists():
             return None
         with np.load(out / CO_OCCURRENCES) as file:

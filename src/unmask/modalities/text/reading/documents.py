@@ -27,8 +27,7 @@ WHOLE = Span()
 
 @dataclass(slots=True)
 class Document:
-    """A text, where it came from (file, first line), and its entities as (start, end) characters, where they were asked
-    for."""
+    """A text, where it came from (file, first line), and (start, end) characters of its entities, if asked for."""
 
     text: str
     source: str

@@ -128,8 +128,7 @@ def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> 
         nothing = f"{item}: no file of a format that is read (of {len(there)} there)"
     elif os.path.isdir(path) and (path / ABOUT).exists():  # not path.is_dir, which fails where a name is too long
         raise UserError(
-            f"{path}: a prepared corpus, which `unmask pretrain text` alone reads",
-            hint="Give the texts themselves.",
+            f"{path}: a prepared corpus, which `unmask pretrain text` alone reads", hint="Give the texts themselves."
         )
     elif os.path.isdir(path):
         hidden: list[Path] = []
@@ -262,8 +261,7 @@ def mark_of(encoded: bytes) -> bytes:
 
 
 def sound_documents(raw: Iterable[Document], report: ReadReport) -> Iterator[tuple[Document, bytes]]:
-    """Documents without the white space around them, and their UTF-8; empty ones and those that are no Unicode are left
-    out and counted."""
+    """Documents without white space around them, and their UTF-8; empty ones and those of no Unicode are counted."""
     for found in raw:
         text, where = found.text.strip(), f"{found.source}:{found.line}"
         if not text:

@@ -189,8 +189,7 @@ class Building:
 
 
 def processes() -> int:
-    """How many processes make the cache of a run: the cores this one may use, or RAYON_NUM_THREADS; one where
-    TOKENIZERS_PARALLELISM is false."""
+    """Processes that make a run's cache: the cores, or RAYON_NUM_THREADS; one where TOKENIZERS_PARALLELISM is false."""
     if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("0", "off", "false", "f", "no", "n"):
         return 1
     wanted = os.environ.get("RAYON_NUM_THREADS", "")

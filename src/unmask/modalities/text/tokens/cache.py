@@ -113,10 +113,7 @@ class TokenCache:
 
     @classmethod
     def open(cls, folder: str | Path, *, hint: str = "Remove the folder; it is rebuilt.") -> TokenCache:
-        """Open a finished cache.
-
-        Files are read through, of more than 1 GiB a part, and their CRC-32 compared.
-        """
+        """Open a finished cache; files are read through, of more than 1 GiB a part, and their CRC-32 compared."""
         folder = Path(folder)
         try:
             meta = json.loads((folder / "meta.json").read_text())

@@ -12,12 +12,7 @@ from unmask.errors import UserError, setting
 from unmask.modalities.text.reading.sources import on_hub
 from unmask.modalities.text.recipes import TextSettings, changed
 from unmask.modalities.text.tokens.cache import TokenCache, alone, building, content_key
-from unmask.modalities.text.tokens.scanning import (
-    TOKENIZER_CHARACTERS,
-    CorpusReading,
-    first_threshold,
-    size_of_files,
-)
+from unmask.modalities.text.tokens.scanning import TOKENIZER_CHARACTERS, CorpusReading, first_threshold, size_of_files
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.version import __version__
 from unmask.writing import written
@@ -105,8 +100,7 @@ def given_tokenizer(settings: TextSettings) -> Tokenizer:
 
 
 def new_tokenizer(texts: Sequence[str], settings: TextSettings, say: Callable[[str], None]) -> Tokenizer:
-    """A tokenizer trained on these texts; where they hold too little for as many entries as were asked for, that is
-    said."""
+    """A tokenizer trained on these texts; it is said where they hold too little for as many entries."""
     case = "folded" if settings.lowercase else "kept"
     accents = "taken off" if settings.strip_accents else "kept"
     say(

@@ -273,9 +273,7 @@ def prepared_settings(data: str | Path | Sequence[str | Path]) -> dict[str, Any]
 
 
 def open_prepared(folder: Path, settings: TextSettings) -> tuple[Tokenizer, TokenCache]:
-    """The tokenizer and the tokens of a prepared corpus. The seed may be another: held out is what was held out when it
-    was prepared.
-    """
+    """The tokenizer and the tokens of a prepared corpus, with what was held out then, whatever the seed is now."""
     tokenizer, cache = Tokenizer.load(folder / "tokenizer.json"), TokenCache.open(folder, hint=DAMAGED)
     if tokenizer.fingerprint() != cache.meta["fingerprint"]:
         raise UserError(f"{folder}: its tokenizer is not the one it was prepared with", hint="Prepare it again.")

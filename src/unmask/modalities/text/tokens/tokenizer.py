@@ -288,8 +288,7 @@ class Tokenizer:
         return out
 
     def _kept(self, ids: np.ndarray, most: int) -> np.ndarray:
-        """Places of a text's tokens that stay where at most `most` do: what the tokenizer adds, and the beginning of
-        the text, or its end."""
+        """Places of the tokens that stay where `most` do: those added, and the beginning of the text, or its end."""
         if len(ids) <= most:
             return np.arange(len(ids))
         before = len(self.before) if ids[: len(self.before)].tolist() == self.before else 0

@@ -140,8 +140,7 @@ _BERT = {
 
 
 def cutting(folder: Path) -> tuple[int | None, bool]:
-    """Of longer texts: how many tokens transformers keeps, None for all, and whether of their end instead of their
-    beginning."""
+    """How many tokens of a text transformers keeps, None for all, and whether those of its end."""
     config = _settings(folder)
     most = config.get("model_max_length")
     longest = int(most) if isinstance(most, int | float) and 0 < most < 1_000_000 else None  # a huge one: none

@@ -411,8 +411,7 @@ def _is_seen(text: str) -> bool:
 
 
 def nothing_to_read(tokenizer: Tokenizer, read: Sequence[np.ndarray]) -> list[int]:
-    """Which of the texts that were read as these tokens (from 0) are blank, or hold nothing but white space, special
-    and unknown tokens."""
+    """Which texts, read as these tokens (from 0), hold white space, special and unknown tokens alone, or nothing."""
     return [number for number, ids in enumerate(read) if not says_something(tokenizer, ids)]
 
 
