@@ -117,8 +117,7 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
 
 def probed(work: Path, images, most: int | None) -> dict[str, Any]:
     from unmask.modalities.images.network.build import untrained
-    from unmask.modalities.images.network.features import features
-    from unmask.modalities.images.network.probe import knn_predict, probe_predict
+    from unmask.modalities.images.network.features import features, knn_predict, probe_predict
     from unmask.modalities.images.reading.floats import as_floats
     from unmask.modalities.images.uses.model import load
 
@@ -143,7 +142,7 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
 
 def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
     from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
-    from unmask.modalities.images.network.probe import knn_predict, probe_predict
+    from unmask.modalities.images.network.features import knn_predict, probe_predict
     from unmask.modalities.images.reading.floats import as_floats
     from unmask.modalities.images.uses.finetune import finetune_classify
     from unmask.modalities.images.uses.model import load
@@ -176,7 +175,7 @@ def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
 
 def _leave_one_out(x: np.ndarray, y: np.ndarray, k: int) -> float:
     """Accuracy of k nearest neighbours among the labelled pictures themselves, in ten folds."""
-    from unmask.modalities.images.network.probe import knn_predict
+    from unmask.modalities.images.network.features import knn_predict
 
     fold = np.random.default_rng(0).permutation(len(x)) % 10
     right = [(knn_predict(x[fold != f], y[fold != f], x[fold == f], k=k) == y[fold == f]).mean() for f in range(10)]

@@ -143,7 +143,7 @@ def pretrained(
 
 
 def told_apart(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarray) -> dict[str, float]:
-    from unmask.modalities.images.network.probe import knn_predict, probe_predict
+    from unmask.modalities.images.network.features import knn_predict, probe_predict
 
     return {
         "probe": float((probe_predict(a, known, b) == asked).mean()),
@@ -240,7 +240,7 @@ def few_labels(
 def fewest(a: np.ndarray, known: np.ndarray, b: np.ndarray, asked: np.ndarray, seed: int) -> float:
     """A linear probe whose penalty is chosen by cross-validation within the few."""
     from unmask.modalities.images.classify.probe_start import chosen_penalty
-    from unmask.modalities.images.network.probe import probe_predict
+    from unmask.modalities.images.network.features import probe_predict
 
     penalty = chosen_penalty(a, known, seed)
     return float((probe_predict(a, known, b, penalty=penalty) == asked).mean())
@@ -271,7 +271,7 @@ def nearest(a: np.ndarray, known: np.ndarray, b: np.ndarray) -> np.ndarray:
     standardised, or by Euclidean distance; which, is chosen on a tenth of the training pictures."""
     from sklearn.neighbors import KNeighborsClassifier
 
-    from unmask.modalities.images.network.probe import knn_predict
+    from unmask.modalities.images.network.features import knn_predict
 
     mean, deviation = a.mean(0), a.std(0) + 1e-6
 
@@ -290,7 +290,7 @@ def nearest(a: np.ndarray, known: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def rules(images: Any, most: int, asked: int, seeds: int, per_class: int) -> dict[str, Any]:
     """Rules that learn no features: raw pixels and HOG, under the same probes and neighbours."""
-    from unmask.modalities.images.network.probe import probe_predict
+    from unmask.modalities.images.network.features import probe_predict
     from unmask.modalities.images.reading.floats import as_floats
 
     cells = 7 if images.size[0] >= 28 else 4

@@ -215,7 +215,7 @@ def plain(design: str, columns: dict[str, np.ndarray], rows: np.ndarray) -> dict
     from unmask.modalities.table.imputation.formula import parse_formula
     from unmask.modalities.table.imputation.pooling import fit_formula
     from unmask.modalities.table.reading.readers import read_frame
-    from unmask.modalities.table.rules.declared_schema import schema_for
+    from unmask.modalities.table.rules.rules import schema_for
     from unmask.modalities.table.schema.values import encode
 
     part = {k: v[rows] for k, v in columns.items()}

@@ -161,7 +161,7 @@ def at_no_cost(path: Path, read: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("name", PICTURES)
 @pytest.mark.parametrize("held", ["file", "bytes"])
 def test_pictures(name: str, held: str, tmp_path: Path):
-    from unmask.modalities.images.reading.reader import pictures, survey
+    from unmask.modalities.images.reading.decode import pictures, survey
 
     file, content = PICTURES[name]
     if held == "bytes" and file.endswith((".nii", ".nii.gz")):

@@ -18,9 +18,9 @@ from unmask.modalities.images.formats.picture import Asked, Broken, Choice
 from unmask.modalities.images.formats.tiff import MAGIC
 from unmask.modalities.images.network.features import pooled
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
+from unmask.modalities.images.reading.decode import survey
 from unmask.modalities.images.reading.from_files import decode_files
 from unmask.modalities.images.reading.listing import File
-from unmask.modalities.images.reading.reader import survey
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.reconstruct import chosen_pixels
 from unmask.serving.limits import Limits

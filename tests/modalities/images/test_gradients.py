@@ -14,9 +14,8 @@ from unmask.errors import UserError
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.network.build import codec_config, new_model
-from unmask.modalities.images.network.codec import patchify
+from unmask.modalities.images.network.codec import DIRECTIONS, cells_of, gradient_numbers, oriented_gradients, patchify
 from unmask.modalities.images.network.folder import load_folder, published, save_folder
-from unmask.modalities.images.network.gradients import DIRECTIONS, cells_of, gradient_numbers, oriented_gradients
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as settings_with

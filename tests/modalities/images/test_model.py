@@ -24,8 +24,8 @@ from unmask.modalities.images.network.augment import Augment, mix_batch, smoothe
 from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.network.build import at_size, codec_config, new_model
 from unmask.modalities.images.network.codec import PatchPrediction, standardise
+from unmask.modalities.images.network.features import knn_predict, probe_predict
 from unmask.modalities.images.network.folder import ImageFolder, save_folder
-from unmask.modalities.images.network.probe import knn_predict, probe_predict
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import RECIPES, SIZES, ImageSettings, with_overrides
 from unmask.modalities.images.uses.finetune import finetune_classify

@@ -17,8 +17,8 @@ from unmask.modalities.images.classify.classifier import ClassifierNet
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
 from unmask.modalities.images.network.batches import image_batch
 from unmask.modalities.images.network.build import codec_config, new_model
+from unmask.modalities.images.network.codec import picture_cells, picture_gradients, picture_numbers
 from unmask.modalities.images.network.folder import save_folder
-from unmask.modalities.images.network.gradients import picture_cells, picture_gradients, picture_numbers
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as settings_with

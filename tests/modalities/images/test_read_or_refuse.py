@@ -16,7 +16,7 @@ from PIL import Image
 
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ramp
 from unmask.modalities.images.formats.picture import Asked, Broken, Choice
-from unmask.modalities.images.reading.reader import pictures, survey
+from unmask.modalities.images.reading.decode import pictures, survey
 
 tifffile = pytest.importorskip("tifffile")
 

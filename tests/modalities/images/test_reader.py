@@ -10,7 +10,7 @@ from PIL import Image
 
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ome, ramp
 from unmask.modalities.images.formats.picture import Asked, Broken, Choice
-from unmask.modalities.images.reading.reader import described, pictures, survey
+from unmask.modalities.images.reading.decode import described, pictures, survey
 
 tifffile = pytest.importorskip("tifffile")
 

@@ -16,10 +16,14 @@ from PIL import Image
 
 from unmask.errors import UserError
 from unmask.modalities.images.reading import lazy as room
-from unmask.modalities.images.reading.decode import Form
-from unmask.modalities.images.reading.lazy import build
+from unmask.modalities.images.reading.decode import Form, PictureFiles
 
 FORM = Form(height=8, width=8, channels=3, depth="uint8")
+
+
+def build(folder: Path, sources: list[str], counts: list[int], form: Form, *, workers: int, **how):
+    files = PictureFiles(sources=sources, counts=np.array(counts), form=form, workers=workers)
+    return room.build(folder, files, **how)
 
 
 def photos(folder: Path, count: int = 30, seed: int = 0) -> list[str]:
@@ -117,7 +121,8 @@ SLOW = """
 import sys, time
 from pathlib import Path
 from unmask.modalities.images.reading import lazy
-from unmask.modalities.images.reading.decode import Form
+from unmask.modalities.images.reading.decode import Form, PictureFiles
+import numpy as np
 lazy.SHARD_BYTES = 8 * 8 * 3 * 7
 real = lazy.decode
 def slowly(*given):
@@ -125,7 +130,8 @@ def slowly(*given):
     return real(*given)
 lazy.decode = slowly
 files = sorted(map(str, Path(sys.argv[1]).rglob("*.png")))
-lazy.build(Path(sys.argv[2]), files, [1] * len(files), Form(height=8, width=8, channels=3, depth="uint8"), workers=2)
+form, counts = Form(height=8, width=8, channels=3, depth="uint8"), np.ones(len(files), int)
+lazy.build(Path(sys.argv[2]), PictureFiles(sources=files, counts=counts, form=form, workers=2))
 """
 
 

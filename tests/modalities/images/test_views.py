@@ -20,9 +20,8 @@ from unmask.modalities.images.reading.decode import Form, places
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import held_out_by_class, held_out_pictures
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
-from unmask.modalities.images.uses.model import load
+from unmask.modalities.images.uses.model import fill_scenes, load
 from unmask.modalities.images.uses.pretrain import pretrain
-from unmask.modalities.images.uses.scenes import fill_scenes
 
 
 def settings(**more):

@@ -30,8 +30,15 @@ from unmask.modalities.table.schema.infer import infer_schema, look
 from unmask.modalities.table.schema.raw_column import spellings
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column
 from unmask.modalities.table.schema.values import encode, missing_cells
-from unmask.modalities.table.writing.containers import appended, chosen, handed_out, is_frame, replaced, series_of
-from unmask.modalities.table.writing.writers import filled_copy
+from unmask.modalities.table.writing.writers import (
+    appended,
+    as_output,
+    chosen,
+    filled_copy,
+    is_frame,
+    replaced,
+    series_of,
+)
 
 
 class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -220,7 +227,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self.add_indicator:
             marks = self.indicator_.transform(np.where(missing, np.nan, 0.0))
             table = appended(table, names[-marks.shape[1] :] if marks.shape[1] else [], marks.astype(bool))
-        return handed_out(table, names, _get_output_config("transform", self)["dense"])
+        return as_output(table, names, _get_output_config("transform", self)["dense"])
 
     def _changes(self, frame: Frame, missing: np.ndarray) -> dict[int, tuple[np.ndarray, list[Any]]]:
         """Column -> (rows, plain values) of what is to be filled."""

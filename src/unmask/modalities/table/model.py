@@ -21,9 +21,8 @@ from unmask.files import check_weights
 from unmask.kernels.threads import one_core
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.fitting.cell_table import CellTable
+from unmask.modalities.table.fitting.cell_table import CellTable, FittedTable
 from unmask.modalities.table.fitting.fit import Fit
-from unmask.modalities.table.fitting.fitted_table import FittedTable
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed
 from unmask.modalities.table.imputation.complete import holes, impute_frame
 from unmask.modalities.table.imputation.training_range import beyond_range
@@ -33,8 +32,7 @@ from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
-from unmask.modalities.table.rules.declared_schema import schema_for
-from unmask.modalities.table.rules.rules import Rules
+from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import (
     empty_row_notes,

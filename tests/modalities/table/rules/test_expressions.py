@@ -9,8 +9,7 @@ import pytest
 
 from unmask import MultipleImputation, TableModel
 from unmask.errors import UserError
-from unmask.modalities.table.rules.conditions import parse_constraints, parse_where
-from unmask.modalities.table.rules.expressions import LONGEST
+from unmask.modalities.table.rules.conditions import LONGEST, parse_constraints, parse_where
 
 FRAME = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)).round(2), columns=["a", "b"])
 HOSTILE = {

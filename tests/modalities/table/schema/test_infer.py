@@ -11,7 +11,7 @@ from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.rules.declared_schema import schema_for
+from unmask.modalities.table.rules.rules import schema_for
 from unmask.modalities.table.schema.infer import infer_schema, look
 from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.writing.writers import write_table

@@ -50,9 +50,13 @@ class Histories:
     """The histories of a folder, numbered and scaled by a vocabulary when they are looked at, ready to be cut into
     examples.
 
-    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, below 0 for what is no
-    slot) and `score` (normal score, NaN where none) are made of those that are asked for, some two million per second.
-    `marks`: slots between visits, see `recipes.Structure`."""
+    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, below 0 for
+    what is no slot) and `score` (normal score, NaN where none) are made of those that are asked for, some two million
+    per second.
+
+    Args:
+        marks: slots between visits, see `recipes.Structure`.
+    """
 
     def __init__(self, events: Events, vocabulary: Vocabulary, marks: str = "none") -> None:
         self.events, self.vocabulary, self.marks = events, vocabulary, marks

@@ -24,22 +24,25 @@ from unmask.files import files_below
 from unmask.modalities.events.records.meds import BIRTH, DEATH
 from unmask.modalities.events.records.parquet import LARGEST
 from unmask.modalities.events.records.shards import EXTRA, SCHEMA
-from unmask.modalities.events.sources.fhir_answers import Answers, at, encounter_class, is_absent, verification
 from unmask.modalities.events.sources.fhir_kinds import (
     KINDS,
     META,
     REFUTED,
+    Answers,
     Kind,
     Name,
     Scope,
+    at,
     deleted,
+    encounter_class,
+    is_absent,
     is_deletion,
     name_of,
     scope_of,
+    verification,
 )
 from unmask.modalities.events.sources.fhir_versions import Versions
-from unmask.modalities.events.sources.ids import hashed_id
-from unmask.modalities.events.sources.rows import Ledger
+from unmask.modalities.events.sources.rows import Ledger, hashed_id
 from unmask.modalities.events.sources.times import NONE_DAYS, fhir_time, is_none_day, unzoned
 
 Row = tuple[int, datetime | None, str, float | None, str | None, int | None]

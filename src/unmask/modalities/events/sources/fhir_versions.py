@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.events.sources.fhir_answers import at
-from unmask.modalities.events.sources.fhir_kinds import KINDS, Name, Scope, Servers, name_of
-from unmask.modalities.events.sources.ids import hashed_id
+from unmask.modalities.events.sources.fhir_kinds import KINDS, Name, Scope, Servers, at, name_of
+from unmask.modalities.events.sources.rows import hashed_id
 from unmask.modalities.events.sources.times import fhir_time, is_none_day
 
 UNKNOWN = -1

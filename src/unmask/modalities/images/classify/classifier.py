@@ -20,10 +20,15 @@ from unmask.errors import UserError, first_of, quoted, setting
 from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.images.classify.objectives import Objective, OneClass, objective_from
 from unmask.modalities.images.network.card import scored
-from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig, unpatchify
+from unmask.modalities.images.network.codec import (
+    PatchCodec,
+    PatchCodecConfig,
+    picture_gradients,
+    picture_numbers,
+    unpatchify,
+)
 from unmask.modalities.images.network.features import PASSING, cell_means, cells, pooled, settled
 from unmask.modalities.images.network.folder import save_folder
-from unmask.modalities.images.network.gradients import picture_gradients, picture_numbers
 from unmask.modalities.images.reading.arrays import ImageSet, some_pictures
 from unmask.modalities.images.reading.split import several_labels
 

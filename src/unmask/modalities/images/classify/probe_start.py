@@ -11,8 +11,7 @@ import torch
 
 from unmask.modalities.images.classify.classifier import ClassifierNet, ClassPooling
 from unmask.modalities.images.network.batches import image_batches
-from unmask.modalities.images.network.features import inference_rows
-from unmask.modalities.images.network.probe import fit_linear, linear_logits
+from unmask.modalities.images.network.features import fit_linear, inference_rows, linear_logits
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.split import kept_together
 

@@ -29,36 +29,26 @@ from unmask.modalities.images.reading.arrays import (
     number_classes,
     refuse_unread,
 )
-from unmask.modalities.images.reading.decode import decode_all
+from unmask.modalities.images.reading.decode import decode_all, is_picture
 from unmask.modalities.images.reading.label_table import read_label_table
 from unmask.modalities.images.reading.lazy import Stream, build
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
-from unmask.modalities.images.reading.reader import is_picture
 from unmask.modalities.images.reading.targets import Parsed, parse_cells
 
 
 def decode_files(files: Sequence[File], how: ReadOptions) -> ImageSet:
     """Read picture files: what they hold first, then pixels in one form; broken ones are named and left out."""
     listing = list_files(files, how)
-    form = listing.form
-    size = len(listing.examples) * form.height * form.width * form.channels * np.dtype(form.depth).itemsize
+    form = listing.files.form
     # Of tiles the uses of a model put pictures together again, for which they are in memory.
     tiled = form.view == "tile" and how.store is not None and how.store.folder is None
-    if how.store is None or size <= how.store.most or tiled:
+    if how.store is None or len(listing.examples) * form.nbytes <= how.store.most or tiled:
         listing, pixels, missing = _in_memory(listing, how)
     elif how.store.folder is None:
-        stream = Stream(listing.sources, listing.counts.tolist(), form, choice=how.choice, workers=how.workers)
+        stream = Stream(listing.files)
         pixels, missing = stream.pixels, stream.missing
     else:
-        shards, broken = build(
-            how.store.folder,
-            listing.sources,
-            listing.counts.tolist(),
-            form,
-            choice=how.choice,
-            workers=how.workers,
-            say=how.store.say,
-        )
+        shards, broken = build(how.store.folder, listing.files, say=how.store.say)
         pixels, missing = shards.pixels, shards.missing
         listing = _left(listing, broken, how.strict)
     return replace(listing.examples, pixels=pixels, missing=missing)
@@ -66,12 +56,12 @@ def decode_files(files: Sequence[File], how: ReadOptions) -> ImageSet:
 
 def _in_memory(listing: Listing, how: ReadOptions) -> tuple[Listing, Any, Any]:
     """(listing without broken files, pixels, masks of missing ones or None)."""
-    form = listing.form
-    pixels = np.empty((len(listing.examples), form.height, form.width, form.channels), form.depth)
+    form = listing.files.form
+    pixels = np.empty((len(listing.examples), *form.shape), form.depth)
     missing: np.ndarray | None = None
     broken: dict[int, str] = {}
     at = 0
-    for number, found in enumerate(decode_all(listing.sources, len(listing.sources), form, how.choice, how.workers)):
+    for number, found in enumerate(decode_all(listing.files)):
         if isinstance(found, Broken):
             broken[number] = found.reason
             continue
@@ -89,17 +79,14 @@ def _left(listing: Listing, broken: dict[int, str], strict: bool) -> Listing:
     if not broken:
         return listing
     skipped: list[tuple[str, str]] = []
-    starts = np.concatenate([[0], np.cumsum(listing.counts)])
+    files = listing.files
+    starts = np.concatenate([[0], np.cumsum(files.counts)])
     for number, reason in sorted(broken.items()):
         skip(listing.examples.names[starts[number]].partition("#")[0], reason, strict, skipped)
-    kept = ~np.isin(np.arange(len(listing.sources)), list(broken))
-    left = listing.examples.take(np.repeat(kept, listing.counts))
-    return replace(
-        listing,
-        sources=[s for s, k in zip(listing.sources, kept, strict=True) if k],
-        counts=listing.counts[kept],
-        examples=replace(left, skipped=left.skipped + skipped),
-    )
+    kept = ~np.isin(np.arange(len(files)), list(broken))
+    left = listing.examples.take(np.repeat(kept, files.counts))
+    examples = replace(left, skipped=left.skipped + skipped)
+    return Listing(files=files.part(np.flatnonzero(kept)), examples=examples)
 
 
 def from_folder(folder: Path, how: ReadOptions) -> ImageSet:

@@ -15,8 +15,8 @@ from unmask.errors import UserError, first_of, setting, suggest
 from unmask.files import read_text, separated
 from unmask.given import SPLIT_COLUMNS, split_named
 from unmask.modalities.images.reading.arrays import ReadOptions
+from unmask.modalities.images.reading.decode import is_picture
 from unmask.modalities.images.reading.listing import File
-from unmask.modalities.images.reading.reader import is_picture
 from unmask.modalities.images.reading.targets import Parsed, cell_text, parse_cells, parse_columns, zero_or_one
 
 FILES = ("file", "filename", "file_name", "filepath", "file_path", "path", "image", "image_path", "img", "picture")

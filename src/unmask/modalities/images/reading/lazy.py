@@ -33,8 +33,8 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.files import check_room, fsync
-from unmask.modalities.images.formats.picture import PLAIN, Broken, Choice, Picture, Source
-from unmask.modalities.images.reading.decode import Form, Mapper, decode, executor, mapper, worker_count
+from unmask.modalities.images.formats.picture import Broken, Choice, Picture, Source
+from unmask.modalities.images.reading.decode import Form, Mapper, PictureFiles, decode, executor, mapper, worker_count
 from unmask.writing import LOCK, locked, replace_json
 
 VERSION = 1
@@ -69,53 +69,40 @@ class Made(NamedTuple):
 
 
 def build(
-    folder: Path,
-    sources: Sequence[Source],
-    counts: Sequence[int],
-    form: Form,
-    *,
-    choice: Choice = PLAIN,
-    workers: int | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    folder: Path, files: PictureFiles, *, say: Callable[[str], None] = lambda text: None
 ) -> tuple[PictureShards, dict[int, str]]:
-    """Decode files into shards below `folder`, or go on where a killed builder stopped, or find them done.
-
-    Args:
-        counts: examples that each file gives.
-
-    Returns:
-        The examples of the files that could be read, file by file in order; and why the others (by number) could not.
-    """
-    size = form.height * form.width * form.channels * np.dtype(form.depth).itemsize
-    edges = _edges(np.asarray(counts), size)
-    key = _key(sources, counts, form, choice)
+    """Decode files into shards below `folder`, or go on where a killed builder stopped, or find them done. Returns the
+    examples of the files that could be read, file by file in order; and why the others (by number) could not."""
+    counts, size = files.counts, files.form.nbytes
+    edges, key = _edges(counts, size), _key(files)
     here = Path(folder) / key[:16]
     with locked(here / LOCK, busy="is decoding pictures into it"):
         todo = [n for n in range(len(edges) - 1) if not _whole(here, n, size)]
         if todo:
             check_room(
                 here,
-                sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo) * size,
+                sum(int(counts[edges[n] : edges[n + 1]].sum()) for n in todo) * size,
                 what="decoded pictures",
                 hint=f"Choose a smaller image_size (or store_size), or another place: {setting('store_folder')}.",
             )
-            index = {"version": VERSION, "key": key, "files": len(sources), "form": asdict(form), "edges": edges}
+            index = {"version": VERSION, "key": key, "files": len(files), "form": asdict(files.form), "edges": edges}
             replace_json(here / "index.json", index)
-            done = int(np.sum(counts)) - sum(int(np.sum(counts[edges[n] : edges[n + 1]])) for n in todo)
+            total = int(counts.sum())
+            done = total - sum(int(counts[edges[n] : edges[n + 1]].sum()) for n in todo)
             if done:
-                say(f"{done:,} of {int(np.sum(counts)):,} pictures are decoded already: {here}")
+                say(f"{done:,} of {total:,} pictures are decoded already: {here}")
             started, reported = time.monotonic(), time.monotonic()
             first = done
-            with mapper(workers) as mapped:
+            with mapper(files.workers) as mapped:
                 for number in todo:
-                    part = slice(edges[number], edges[number + 1])
-                    _shard(here, number, sources[part], counts[part], form, choice, size, mapped)
-                    done += int(np.sum(counts[part]))
+                    part = files.part(np.arange(edges[number], edges[number + 1]))
+                    _shard(here / f"{number:05d}.bin", part, mapped)
+                    done += int(part.counts.sum())
                     if time.monotonic() - reported > REPORT_EVERY or number == todo[-1]:
                         reported = time.monotonic()
                         speed = (done - first) / max(reported - started, 1e-9)
-                        say(f"decoded {done:,} of {int(np.sum(counts)):,} pictures ({speed:,.0f}/s) into {here}")
-    return _opened(here, edges, form)
+                        say(f"decoded {done:,} of {total:,} pictures ({speed:,.0f}/s) into {here}")
+    return _opened(here, edges, files.form)
 
 
 def _edges(counts: np.ndarray, size: int) -> list[int]:
@@ -125,9 +112,10 @@ def _edges(counts: np.ndarray, size: int) -> list[int]:
     return [0, *(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(counts)]
 
 
-def _key(sources: Sequence[Source], counts: Sequence[int], form: Form, choice: Choice) -> str:
-    content = hashlib.sha256(json.dumps([VERSION, asdict(form), asdict(choice), list(map(int, counts))]).encode())
-    for source in sources:
+def _key(files: PictureFiles) -> str:
+    decided = [VERSION, asdict(files.form), asdict(files.choice), files.counts.tolist()]
+    content = hashlib.sha256(json.dumps(decided).encode())
+    for source in files.sources:
         if isinstance(source, bytes):
             content.update(hashlib.sha256(source).digest())
             continue
@@ -140,21 +128,11 @@ def _key(sources: Sequence[Source], counts: Sequence[int], form: Form, choice: C
     return content.hexdigest()
 
 
-def _shard(
-    folder: Path,
-    number: int,
-    sources: Sequence[Source],
-    counts: Sequence[int],
-    form: Form,
-    choice: Choice,
-    size: int,
-    mapped: Mapper,
-) -> None:
-    path = folder / f"{number:05d}.bin"
-    starts = np.concatenate([[0], np.cumsum(counts)]).tolist()
+def _shard(path: Path, files: PictureFiles, mapped: Mapper) -> None:
+    size, starts = files.form.nbytes, np.concatenate([[0], np.cumsum(files.counts)]).tolist()
     tasks = [
-        (str(path), start * size, source, int(count), form, choice)
-        for source, count, start in zip(sources, counts, starts[:-1], strict=True)
+        (str(path), start * size, source, int(count), files.form, files.choice)
+        for source, count, start in zip(files.sources, files.counts, starts[:-1], strict=True)
     ]
     try:
         path.write_bytes(b"")
@@ -296,9 +274,7 @@ class PictureShards:
     ) -> None:
         self.folder, self.starts, self.crc, self.form = folder, starts, crc, form
         self.unmeasured = {example: (shard, place) for example, shard, place in unmeasured}
-        self.shape = (form.height, form.width, form.channels)
-        self.dtype = np.dtype(form.depth)
-        self.size = int(np.prod(self.shape)) * self.dtype.itemsize
+        self.shape, self.dtype, self.size = form.shape, np.dtype(form.depth), form.nbytes
         self._files: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -389,19 +365,10 @@ class Stream:
     its reason stands in `broken` by the number of its first example: whoever looked leaves these examples out.
     """
 
-    def __init__(
-        self,
-        sources: Sequence[Source],
-        counts: Sequence[int],
-        form: Form,
-        *,
-        choice: Choice = PLAIN,
-        workers: int | None = None,
-    ) -> None:
-        self.sources, self.form, self.choice = sources, form, choice
-        self.file = np.repeat(np.arange(len(sources)), counts)
-        self.first = np.concatenate([[0], np.cumsum(counts)])
-        self.workers = worker_count(workers)
+    def __init__(self, files: PictureFiles) -> None:
+        self.files, self.form, self.workers = files, files.form, worker_count(files.workers)
+        self.file = np.repeat(np.arange(len(files)), files.counts)
+        self.first = np.concatenate([[0], np.cumsum(files.counts)])
         self.broken: dict[int, str] = {}
         self._decoded: dict[int, list[Picture] | None] = {}
         self._coming: dict[int, Future[list[Picture] | Broken]] = {}
@@ -412,13 +379,11 @@ class Stream:
 
     @property
     def pixels(self) -> StreamedArray:
-        shape = (self.form.height, self.form.width, self.form.channels)
-        return StreamedArray(self, np.arange(len(self)), np.dtype(self.form.depth), shape, masks=False)
+        return StreamedArray(self, np.arange(len(self)), np.dtype(self.form.depth), self.form.shape, masks=False)
 
     @property
     def missing(self) -> StreamedArray:
-        shape = (self.form.height, self.form.width)
-        return StreamedArray(self, np.arange(len(self)), np.dtype(bool), shape, masks=True)
+        return StreamedArray(self, np.arange(len(self)), np.dtype(bool), self.form.shape[:2], masks=True)
 
     def read(self, numbers: np.ndarray, following: np.ndarray) -> list[Picture | None]:
         """Some examples (None of broken files), while those `following` are sent to workers."""
@@ -441,11 +406,12 @@ class Stream:
             self._pool = executor(self.workers)
         for n in files:
             if n not in self._coming and n not in self._decoded:
-                self._coming[n] = self._pool.submit(decode, self.sources[n], self.form, self.choice)
+                self._coming[n] = self._pool.submit(decode, self.files.sources[n], self.form, self.files.choice)
 
     def _take(self, number: int) -> list[Picture] | None:
         coming = self._coming.pop(number, None)
-        found = decode(self.sources[number], self.form, self.choice) if coming is None else coming.result()
+        source, choice = self.files.sources[number], self.files.choice
+        found = decode(source, self.form, choice) if coming is None else coming.result()
         count = int(self.first[number + 1] - self.first[number])
         if isinstance(found, Broken):
             self.broken[int(self.first[number])] = found.reason

@@ -15,26 +15,31 @@ import numpy as np
 from unmask.errors import UserError, option, setting
 from unmask.modalities.images.formats.picture import Asked, Broken, Header, Source
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, mixed_sizes, number_classes
-from unmask.modalities.images.reading.decode import Form, TilePlace, fitting, places, recoloured, survey_all
-from unmask.modalities.images.reading.reader import described, name_of
+from unmask.modalities.images.reading.decode import (
+    Form,
+    PictureFiles,
+    TilePlace,
+    described,
+    fitting,
+    name_of,
+    places,
+    recoloured,
+    survey_all,
+)
 from unmask.modalities.images.recipes import sides
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Examples of files, file by file in the order of `sources`.
+    """Examples of files, file by file.
 
     Attributes:
-        sources: the files that are read.
-        form: what every example is brought to.
-        counts: examples of each file.
+        files: those that are read.
         examples: all that is known of them before their pixels are decoded; an example's name is the file's, '#' and
             which part of it.
     """
 
-    sources: list[Source]
-    form: Form
-    counts: np.ndarray
+    files: PictureFiles
     examples: ImageSet
 
 
@@ -73,7 +78,7 @@ def list_files(files: Sequence[File], how: ReadOptions) -> Listing:
         raise UserError(f"none of {len(files)} pictures could be read{first}", hint="Check the files.")
     good = _in_order(good)
     form = _form([(file.name, header) for file, headers in good for header in headers], how)
-    return _listed(good, form, skipped)
+    return _listed(good, form, skipped, how)
 
 
 def skip(name: str, reason: str, strict: bool, skipped: list[tuple[str, str]]) -> None:
@@ -159,7 +164,9 @@ def _depth(found: Sequence[tuple[str, Header]]) -> str:
     return "float32"
 
 
-def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tuple[str, str]]) -> Listing:
+def _listed(
+    good: list[tuple[File, list[Header]]], form: Form, skipped: list[tuple[str, str]], how: ReadOptions
+) -> Listing:
     names: list[str] = []
     scene_names: list[str] = []
     groups: list[str] = []
@@ -198,9 +205,13 @@ def _listed(good: list[tuple[File, list[Header]]], form: Form, skipped: list[tup
     if depths == {"uint8", "uint16"}:
         notes.append("8 and 16 bits together: each divided by its own full range")
     return Listing(
-        sources=[f.source for f, _ in good],
-        form=form,
-        counts=np.array(counts),
+        files=PictureFiles(
+            sources=[f.source for f, _ in good],
+            counts=np.array(counts),
+            form=form,
+            choice=how.choice,
+            workers=how.workers,
+        ),
         examples=ImageSet(
             pixels=np.empty((len(names), 0, 0, 0)),
             names=names,

@@ -29,7 +29,7 @@ from unmask.modalities.images.reading.arrays import (
     refuse_unread,
     tiled,
 )
-from unmask.modalities.images.reading.decode import View
+from unmask.modalities.images.reading.decode import View, is_picture
 from unmask.modalities.images.reading.from_files import (
     decode_files,
     folder_group,
@@ -46,7 +46,6 @@ from unmask.modalities.images.reading.from_files import (
 from unmask.modalities.images.reading.label_table import FILES, LABELS, is_label_table
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.listing import File
-from unmask.modalities.images.reading.reader import is_picture
 from unmask.modalities.images.reading.targets import Problem, array_targets
 
 

@@ -27,10 +27,9 @@ from unmask.modalities.images.network.augment import Augment
 from unmask.modalities.images.network.batches import batch_maker
 from unmask.modalities.images.network.build import codec_config, new_model, without_learning
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig, PatchPrediction, standardise
-from unmask.modalities.images.network.features import features
+from unmask.modalities.images.network.features import features, fit_linear, knn_predict, linear_predict
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.network.masking import image_corruption, unit_block
-from unmask.modalities.images.network.probe import fit_linear, knn_predict, linear_predict
 from unmask.modalities.images.reading.account import describe, told
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest
 from unmask.modalities.images.reading.floats import channel_statistics, evenly
@@ -60,8 +59,11 @@ PROBE_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRun:
-    """A finished run: where it is, how it ended, what it was trained on. `shown`: the pictures that the report draws
-    from: held-out ones, of the training where none are held out."""
+    """A finished run: where it is, how it ended, what it was trained on.
+
+    Attributes:
+        shown: the pictures that the report draws from: held-out ones, of the training where none are held out.
+    """
 
     folder: Path
     result: RunResult
@@ -385,8 +387,7 @@ def write_report(finished: ImageRun) -> Path:
 def _examples(page: Report, finished: ImageRun) -> None:
     """Pictures: filled ones, where the last layer looks, neighbours and a map."""
     from unmask.modalities.images.uses.model import load
-    from unmask.modalities.images.uses.pictures import drawing_note
-    from unmask.modalities.images.uses.report import attention_pictures, embedding_sections, triptychs
+    from unmask.modalities.images.uses.report import attention_pictures, drawing_note, embedding_sections, triptychs
 
     which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
     model = load(finished.folder)

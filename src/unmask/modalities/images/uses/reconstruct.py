@@ -56,13 +56,9 @@ class Reconstruction:
 
 
 def figures_of(done: Sequence[Reconstruction], patch: int) -> dict[str, Any]:
-    """How well hidden pixels were predicted, in the units of the input.
-
-    Returns:
-        `rmse` over all hidden pixels that are known, `rmse_of_mean`: that of each picture's mean of its visible pixels
-        (None where one has none, for its mean would be made of what is to be predicted),
-        `rows`, `filled_slots` (patches) and `hidden_share` (of pixels).
-    """
+    """How well hidden pixels were predicted, in the units of the input. Returns `rmse` over all hidden pixels that are
+    known, `rmse_of_mean`: that of each picture's mean of its visible pixels (None where one has none, for its mean
+    would be made of what is to be predicted), `rows`, `filled_slots` (patches) and `hidden_share` (of pixels)."""
     squares, of_mean, count, share, slots = 0.0, 0.0, 0, [], 0
     for r in done:
         known = np.ones_like(r.hidden) if r.unknown is None else ~r.unknown

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
-from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.imputation.shift import held_back, parse_shifts, shifted, without_cells
 from unmask.modalities.table.imputation.training_range import beyond_range

@@ -18,7 +18,7 @@ import numpy as np
 
 from unmask.errors import UserError, option, suggest
 from unmask.modalities.table.reading.parse import text_of
-from unmask.modalities.table.rules.expressions import LONGEST, Computed, computed, parsed, plain
+from unmask.modalities.table.rules.conditions import LONGEST, Computed, computed, parsed, plain
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import event_levels

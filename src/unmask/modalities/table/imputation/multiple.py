@@ -49,8 +49,7 @@ from unmask.modalities.table.imputation.under_rules import recorded_breaches, se
 from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import settings_of
-from unmask.modalities.table.rules.declared_schema import read_schema, schema_for
-from unmask.modalities.table.rules.rules import Rules
+from unmask.modalities.table.rules.rules import Rules, read_schema, schema_for
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import decode, empty_row_notes, empty_rows, encode, match_columns
 from unmask.modalities.table.writing.writers import filled_copy, handed_out

@@ -9,7 +9,7 @@ import numpy as np
 
 from unmask.errors import either
 from unmask.modalities.table.distribution.codec import Coding
-from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import SENTINELS

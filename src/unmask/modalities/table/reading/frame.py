@@ -44,8 +44,12 @@ class Frame:
     spellings: list[Spelling] = field(default_factory=list, repr=False)
 
     def find_spellings(self, told: str | None = None, priors: Sequence[Marks | None] | None = None) -> list[Spelling]:
-        """How each column writes its numbers, found out anew and kept. `told`: the decimal mark, where a person said it
-        elsewhere than in `decimal`; `priors`: of each column the marks to take where its cells leave it open."""
+        """How each column writes its numbers, found out anew and kept.
+
+        Args:
+            told: the decimal mark, where a person said it elsewhere than in `decimal`.
+            priors: of each column the marks to take where its cells leave it open.
+        """
         told = self.decimal or told
         self.spellings = spellings_of(self.columns, delimiter=self.delimiter, told=told, priors=priors)
         return self.spellings

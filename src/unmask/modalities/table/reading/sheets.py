@@ -72,11 +72,8 @@ def read_sheet(path: Path, sheet: str | None = None) -> Frame:
 
 
 def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) -> tuple[str, ...]:
-    """Refuse merged cells that hold a value: it is meant for all of them, and stands in the first alone.
-
-    Returns:
-        What is to be said of a kind of file whose merged cells cannot be seen.
-    """
+    """Refuse merged cells that hold a value: it is meant for all of them, and stands in the first alone. Returns what
+    is to be said of a kind of file whose merged cells cannot be seen."""
     hint = (
         "Part them (in Excel: Unmerge Cells) and write the value into every cell that it is meant for, then save again."
     )

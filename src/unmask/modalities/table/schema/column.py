@@ -13,12 +13,10 @@ import numpy as np
 
 from unmask.errors import UserError, suggest
 from unmask.given import natural
-from unmask.modalities.table.reading.dates import dates_of
 from unmask.modalities.table.reading.decimal_marks import CELL
 from unmask.modalities.table.reading.findings import Finding
-from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, text_of
-from unmask.modalities.table.schema.date_columns import date_fields
-from unmask.modalities.table.schema.number_columns import number_fields
+from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, dates_of, text_of
+from unmask.modalities.table.schema.number_columns import date_fields, number_fields
 from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.roles import (
     are_codes,
@@ -50,11 +48,8 @@ _DECIDED = {"kind", "structural", "blank"}
 def column_of(
     name: str, raw: np.ndarray, given: Mapping[str, Any], **more: Any
 ) -> tuple[Column, list[Finding], dict[str, int]]:
-    """One column; what is `given` is not inferred, `more` is for `RawColumn`.
-
-    Returns:
-        The column, what was noticed, and which texts were taken for missing in how many cells.
-    """
+    """One column; what is `given` is not inferred, `more` is for `RawColumn`. Returns the column, what was noticed, and
+    which texts were taken for missing in how many cells."""
     allowed = {f.name for f in dataclasses.fields(Column)} - {"name", "given"}
     for key in set(given) - allowed:
         raise UserError(f"schema: column {name!r}: unknown key {key!r}", hint=suggest(key, allowed))

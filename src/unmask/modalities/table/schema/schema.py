@@ -154,13 +154,21 @@ class Schema:
         return self.columns[self.modelled[place]]
 
     def number(self, name: str, *, where: str = "") -> int:
-        """Which column has this name."""
+        """Which column has this name.
+
+        Raises:
+            UserError: none has, with the closest name.
+        """
         if name not in self.names:
             raise UserError(f"{where}no column {name!r}", hint=suggest(name, self.names))
         return self.names.index(name)
 
     def place(self, name: str, *, where: str = "") -> int:
-        """Where the column of this name stands among the modelled ones."""
+        """Where the column of this name stands among the modelled ones.
+
+        Raises:
+            UserError: there is none, with the closest name, or it is not modelled.
+        """
         number = self.number(name, where=where)
         if not self.columns[number].modelled:
             raise UserError(

@@ -123,14 +123,9 @@ def far_off(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
     A few cells at an end that are parted from the next value by more than all the others span, and of numbers above
     zero also by more than half of what the others span as logarithms; or, of these, by more than all of that. Columns
-    that are skewed by nature span several powers of ten, and their greatest values are not flagged.
-
-    Args:
-        values, counts: the column's distinct numbers, rising, and how often each stands there.
-
-    Returns:
-        Booleans, one per distinct number.
-    """
+    that are skewed by nature span several powers of ten, and their greatest values are not flagged. Returns booleans,
+    one per distinct number. `values`, `counts`: the column's distinct numbers, rising, and how often each stands
+    there."""
     out = np.zeros(len(values), bool)
     most = max(FEW_CELLS, FEW_SHARE * counts.sum())
     while True:  # a number that is far off at one end can hide others at the other

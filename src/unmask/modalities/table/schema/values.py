@@ -310,11 +310,8 @@ SHOWN_ROWS = 10
 
 
 def empty_rows(frame: Frame, schema: Schema) -> np.ndarray:
-    """Which rows of a table hold no value in any column, identifiers included; none in a table of one column.
-
-    Returns:
-        Booleans, one per row.
-    """
+    """Which rows of a table hold no value in any column, identifiers included; none in a table of one column. Returns
+    booleans, one per row."""
     left = np.arange(len(frame) if len(frame.names) > 1 else 0)
     columns = {c.name: c for c in schema.columns}
     by_place = isinstance(frame.native, np.ndarray)

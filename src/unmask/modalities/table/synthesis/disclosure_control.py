@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
-from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.schema.schema import Column
 

@@ -20,7 +20,7 @@ from unmask.errors import UserError, option
 from unmask.kernels.threads import on_cores
 from unmask.modalities.table.distribution.network import ColumnByColumn, RowModel
 from unmask.modalities.table.distribution.prediction import Quantities, TruncatedQuantities
-from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.rules.conditions import Limit
 from unmask.modalities.table.rules.rules import Range, Rules
 from unmask.modalities.table.synthesis.survival_outcome import entries, outcome_design, pair_places, stored_outcome

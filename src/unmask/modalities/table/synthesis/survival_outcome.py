@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.schema.values import encode, widened

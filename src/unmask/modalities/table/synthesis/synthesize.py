@@ -18,7 +18,7 @@ import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys, uniform
 from unmask.errors import UserError, option
-from unmask.modalities.table.fitting.fitted_table import FittedTable
+from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.imputation.training_range import encode_warned
 from unmask.modalities.table.imputation.under_rules import drawn_under
 from unmask.modalities.table.reading.decimal_marks import Spelling
