@@ -135,7 +135,7 @@ def cifar(stage: str) -> Callable[[argparse.Namespace], dict[str, Any]]:
 def long(arguments: argparse.Namespace) -> dict[str, Any]:
     """Pretraining from raw text by the clock, as the command does it."""
     from unmask.modalities.text.network.pretrain import pretrain
-    from unmask.modalities.text.reading.docstrings import write_corpus
+    from unmask.modalities.text.reading.documents import write_corpus
     from unmask.modalities.text.recipes import TextSettings, with_overrides
 
     chosen: dict[str, Any] = {"minutes": 8, "width": 768, "layers": 12, "heads": 12, "slots": 512}

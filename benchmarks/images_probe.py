@@ -116,9 +116,9 @@ def pretrained(work: Path, args: argparse.Namespace, images) -> dict[str, Any]:
 
 
 def probed(work: Path, images, most: int | None) -> dict[str, Any]:
+    from unmask.modalities.images.network.batches import as_floats
     from unmask.modalities.images.network.build import untrained
     from unmask.modalities.images.network.features import features, knn_predict, probe_predict
-    from unmask.modalities.images.reading.floats import as_floats
     from unmask.modalities.images.uses.model import load
 
     model = load(work / "model", precision="fp32")
@@ -142,8 +142,8 @@ def probed(work: Path, images, most: int | None) -> dict[str, Any]:
 
 def few_labels(work: Path, images, seed: int, per_class: int) -> dict[str, Any]:
     from unmask.modalities.images.classify.classifier_settings import ClassifierSettings, with_overrides
+    from unmask.modalities.images.network.batches import as_floats
     from unmask.modalities.images.network.features import knn_predict, probe_predict
-    from unmask.modalities.images.reading.floats import as_floats
     from unmask.modalities.images.uses.finetune import finetune_classify
     from unmask.modalities.images.uses.model import load
 

@@ -171,7 +171,7 @@ def probed(folder: Path, images: Any, most: int, asked: int) -> dict[str, Any]:
 def filled(folder: Path, images: Any) -> dict[str, dict[str, float]]:
     """Errors of hidden pixels by share hidden: the model's, and of the mean training picture."""
     import unmask
-    from unmask.modalities.images.reading.floats import as_floats
+    from unmask.modalities.images.network.batches import as_floats
 
     model = unmask.load(folder)
     train, test = parted(images)
@@ -290,8 +290,8 @@ def nearest(a: np.ndarray, known: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def rules(images: Any, most: int, asked: int, seeds: int, per_class: int) -> dict[str, Any]:
     """Rules that learn no features: raw pixels and HOG, under the same probes and neighbours."""
+    from unmask.modalities.images.network.batches import as_floats
     from unmask.modalities.images.network.features import probe_predict
-    from unmask.modalities.images.reading.floats import as_floats
 
     cells = 7 if images.size[0] >= 28 else 4
     rule = {"raw pixels": lambda p: as_floats(p.pixels).reshape(len(p), -1)}

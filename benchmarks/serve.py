@@ -125,7 +125,7 @@ def told(taken: list[tuple[float, int]], statuses: set[int], seconds: float) -> 
 
 def texts_of(tokenizer, count: int, longest: int, mask: str | None) -> tuple[list[str], list[int]]:
     """Docstrings of installed packages of 8 tokens or more, cut to whole words; with a blank for fill-mask."""
-    from unmask.modalities.text.reading.docstrings import docstrings
+    from unmask.modalities.text.reading.documents import docstrings
 
     found = [" ".join(text.split()[:60]) for _, text in docstrings(2_000_000)]
     if mask is not None:

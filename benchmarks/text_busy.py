@@ -35,7 +35,7 @@ def prepare(folder: Path) -> None:
     """A tokenizer, a cache and a model, once for all measurements."""
     from unmask.modalities.text.network.folder import save_folder
     from unmask.modalities.text.network.pretrain import build_model
-    from unmask.modalities.text.reading.docstrings import docstrings
+    from unmask.modalities.text.reading.documents import docstrings
     from unmask.modalities.text.recipes import TextSettings
     from unmask.modalities.text.tokens.cache import TokenCache
     from unmask.modalities.text.tokens.tokenizer import Tokenizer

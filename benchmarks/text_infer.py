@@ -51,7 +51,7 @@ def report(name: str, times: list[float]) -> float:
 
 def make_model(folder: Path) -> None:
     from unmask.modalities.text.network.folder import new_text_model, save_folder
-    from unmask.modalities.text.reading.docstrings import docstrings
+    from unmask.modalities.text.reading.documents import docstrings
     from unmask.modalities.text.tokens.tokenizer import Tokenizer
 
     texts = (text for _, text in docstrings(1_000_000))

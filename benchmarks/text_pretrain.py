@@ -40,7 +40,7 @@ TOKENS = 4096  # slots in an optimiser step, on all sides
 
 def corpus(folder: Path, slots: int):
     """Docstrings of the installed packages, tokenised once: real text, nothing to download."""
-    from unmask.modalities.text.reading.docstrings import write_corpus
+    from unmask.modalities.text.reading.documents import write_corpus
     from unmask.modalities.text.tokens.cache import TokenCache
     from unmask.modalities.text.tokens.tokenizer import Tokenizer
 

@@ -37,7 +37,7 @@ SHOTS = {
 def text_model() -> Path:
     """A small language model of the docstrings of NumPy: 600 steps."""
     from unmask.modalities.text.network.pretrain import pretrain
-    from unmask.modalities.text.reading.docstrings import docstrings
+    from unmask.modalities.text.reading.documents import docstrings
     from unmask.modalities.text.recipes import TextSettings, with_overrides
 
     out = MODELS / "text"

@@ -11,7 +11,7 @@ import torch
 
 from tiny_run import job, lines, trained
 from unmask.errors import UserError
-from unmask.training import engine, validation
+from unmask.training import compute, validation
 from unmask.training import run as room
 from unmask.training.processes import load_latest
 from unmask.training.run import check_run_folder, run
@@ -49,13 +49,13 @@ def test_a_launchers_precision_is_not_on_top_of_ours(tmp_path, monkeypatch):
 
 def test_a_resumed_run_validates_where_the_whole_one_does(tmp_path, monkeypatch):
     trained(tmp_path / "whole", steps=50)
-    real = engine.save_checkpoint
+    real = compute.save_checkpoint
 
     def killed(*given: Any, **named: Any) -> None:
         real(*given, **named)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine, "save_checkpoint", killed)
+    monkeypatch.setattr(compute, "save_checkpoint", killed)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "parts", steps=50, checkpoint_every=5)
     monkeypatch.undo()
@@ -95,7 +95,7 @@ def test_patience_keeps_the_best_weights_not_the_last(tmp_path, monkeypatch, res
     impatient = {"patience": 2, "validate_every": 1, "checkpoint_every": 1}
     if resumed:
         falling_then_rising(monkeypatch, [3.0, 1.0, 2.0])
-        real = engine.save_checkpoint
+        real = compute.save_checkpoint
 
         def killed(*given: Any, **named: Any) -> None:
             real(*given, **named)
@@ -103,7 +103,7 @@ def test_patience_keeps_the_best_weights_not_the_last(tmp_path, monkeypatch, res
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "save_checkpoint", killed)
+            patch.setattr(compute, "save_checkpoint", killed)
             with pytest.raises(KeyboardInterrupt):
                 trained(tmp_path, steps=40, **impatient)
         falling_then_rising(monkeypatch, [2.0])
@@ -138,7 +138,7 @@ def test_compiling_is_refused_on_cpus_with_what_was_measured(tmp_path):
 def test_checkpoints_by_the_clock_cost_at_most_two_percent(tmp_path, monkeypatch):
     """At 110 M parameters they stopped the loop for 7 s every 120 s. One that takes 50 ms is due every 2.5
     s at most."""
-    real, made = engine.save_checkpoint, []
+    real, made = compute.save_checkpoint, []
 
     def slow(*given: Any, **named: Any) -> None:
         made.append(named["step"])
@@ -146,7 +146,7 @@ def test_checkpoints_by_the_clock_cost_at_most_two_percent(tmp_path, monkeypatch
         real(*given, **named)
 
     clock = [0.0]
-    monkeypatch.setattr(engine, "save_checkpoint", slow)
+    monkeypatch.setattr(compute, "save_checkpoint", slow)
     monkeypatch.setattr(room.time, "monotonic", lambda: clock[0])
 
     def step(*given: Any, **named: Any) -> Any:

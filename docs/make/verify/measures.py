@@ -153,7 +153,7 @@ def hidden_tokens(*, seed: int, steps: int, characters: int, shape: dict[str, An
 
     from unmask.modalities.text.network.card import most_frequent_share
     from unmask.modalities.text.network.pretrain import pretrain
-    from unmask.modalities.text.reading.docstrings import docstrings
+    from unmask.modalities.text.reading.documents import docstrings
     from unmask.modalities.text.recipes import TextSettings, with_overrides
     from unmask.modalities.text.tokens.cache import TokenCache
     from unmask.modalities.text.tokens.tokenizer import Tokenizer

@@ -52,7 +52,7 @@ def sample(model: Any, kind: str, texts: Sequence[str] | None, inputs: Sequence[
     if not texts:
         from itertools import islice
 
-        from unmask.modalities.text.reading.docstrings import docstrings
+        from unmask.modalities.text.reading.documents import docstrings
 
         texts = [text for _, text in islice(docstrings(), TEXTS)]
         source = f"{len(texts)} {source}"

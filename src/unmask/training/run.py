@@ -26,8 +26,7 @@ from unmask.files import check_folder
 from unmask.memory import keep_freed_memory, peak_memory
 from unmask.training.ahead import ahead
 from unmask.training.checkpoint import Checkpoint
-from unmask.training.compute import Compute, fit_memory, launch
-from unmask.training.engine import Whole
+from unmask.training.compute import Compute, Whole, fit_memory, launch
 from unmask.training.job import Job, RunResult
 from unmask.training.optimiser import NanGuard, step
 from unmask.training.precision import resolve_device

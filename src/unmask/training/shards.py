@@ -27,7 +27,7 @@ from unmask.core.pretrain import MaskedLoss
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError, setting
 from unmask.training.checkpoint import Checkpoint
-from unmask.training.engine import Whole
+from unmask.training.compute import Whole
 from unmask.training.optimiser import build_optimiser
 from unmask.training.processes import random_states
 from unmask.training.shards_checkpoint import ShardWriter, read_shards

@@ -15,8 +15,7 @@ from torch import Tensor
 from unmask.core.batch import PackedBatch
 from unmask.core.pretrain import validate
 from unmask.training.ahead import MadeWhenNeeded
-from unmask.training.compute import Compute
-from unmask.training.engine import Whole
+from unmask.training.compute import Compute, Whole
 from unmask.training.job import Job
 from unmask.training.tracking import Tracker
 from unmask.writing import written

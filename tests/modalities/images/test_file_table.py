@@ -20,10 +20,10 @@ import unmask
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ome, ramp
 from tiny_images import TINY
 from unmask.cli import main
+from unmask.modalities.images.network.batches import channel_statistics
 from unmask.modalities.images.network.build import codec_config, new_model
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.reading.account import describe
-from unmask.modalities.images.reading.floats import channel_statistics
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import held_out_pictures, split_groups
 from unmask.modalities.images.recipes import ImageSettings, with_overrides

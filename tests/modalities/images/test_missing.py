@@ -16,13 +16,12 @@ from unmask.errors import UserError
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.classify.classifier_settings import with_overrides as finetune_with
 from unmask.modalities.images.network.augment import Augment, at_scale
-from unmask.modalities.images.network.batches import image_batch
+from unmask.modalities.images.network.batches import channel_statistics, image_batch
 from unmask.modalities.images.network.build import codec_config, new_model
 from unmask.modalities.images.network.codec import PatchPrediction
 from unmask.modalities.images.network.features import features
 from unmask.modalities.images.network.masking import image_corruption
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.floats import channel_statistics
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
 from unmask.modalities.images.uses.finetune import finetune_classify

@@ -13,7 +13,7 @@ from PIL import Image
 
 from tiny_images import bars, class_folder
 from unmask.errors import UserError
-from unmask.modalities.images.reading.floats import as_floats, channel_statistics
+from unmask.modalities.images.network.batches import as_floats, channel_statistics
 from unmask.modalities.images.reading.from_files import read_idx
 from unmask.modalities.images.reading.sources import read_images
 

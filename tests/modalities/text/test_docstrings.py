@@ -1,7 +1,7 @@
 """The built-in corpus: what is read, wherever it is installed."""
 
-from unmask.modalities.text.reading import docstrings as module
-from unmask.modalities.text.reading.docstrings import docstrings
+from unmask.modalities.text.reading import documents as module
+from unmask.modalities.text.reading.documents import docstrings
 
 
 def test_packages_are_left_out_by_their_own_name_not_by_where_they_lie(tmp_path, monkeypatch):

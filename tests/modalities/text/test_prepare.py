@@ -327,7 +327,7 @@ text.prepare(sys.argv[1], sys.argv[2], settings=settings, workers=2, engine=sys.
 def test_sigkill_of_a_worker_and_of_all_changes_no_byte(tmp_path, engine):
     import psutil
 
-    from unmask.modalities.text.reading.docstrings import write_corpus
+    from unmask.modalities.text.reading.documents import write_corpus
 
     write_corpus(tmp_path / "docs.jsonl")
     given = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

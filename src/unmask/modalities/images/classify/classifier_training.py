@@ -15,9 +15,8 @@ from unmask.kernels.on_host import to_device
 from unmask.modalities.images.classify.classifier import Classifier, ClassifierNet
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.network.augment import Augment, mix_batch
-from unmask.modalities.images.network.batches import image_batch
+from unmask.modalities.images.network.batches import image_batch, model_floats
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.floats import model_floats
 from unmask.training.budget import MemoryPlan, fit_here, measure_loss
 from unmask.training.finetune import Evaluation, Finetunable, planned_steps, shuffled
 from unmask.training.launcher import own_share, process_count

@@ -278,13 +278,7 @@ def has_padding(data: Any, kind: str) -> bool:
 
 
 def picture(data: Any, stored: np.ndarray, kind: str, depth: str, scale: Rescale, nodata: float | None) -> Picture:
-    """One frame's pixels.
-
-    Args:
-        stored: (height, width) or (height, width, 3), as pydicom gives them.
-        depth: of the pixels given, from `depth_and_notes`.
-        nodata: the value of pixels that were not measured.
-    """
+    """One frame's pixels, of those `stored`, (height, width) or (height, width, 3), as pydicom gives them."""
     if kind == "PALETTE COLOR":
         pixels = np.ascontiguousarray(_coloured(data, stored))
         return Picture(pixels=pixels, missing=not_measured(pixels, nodata))

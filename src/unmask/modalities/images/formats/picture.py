@@ -223,13 +223,8 @@ def upright(array: np.ndarray, orientation: int) -> np.ndarray:
 
 
 def on_white(pixels: np.ndarray, share: np.ndarray, full: float, multiplied: bool = False) -> np.ndarray:
-    """Partly transparent pixels laid on white.
-
-    Args:
-        share: (height, width, 1) opacity, from 0 to `full`.
-        full: the value of white.
-        multiplied: the colours are multiplied by their opacity already.
-    """
+    """Partly transparent pixels laid on white, whose value is `full`. `share`: (height, width, 1) opacity, from 0 to
+    `full`; `multiplied`: the colours are multiplied by it already."""
     part = share.astype(np.float64) / full
     laid = np.clip((pixels if multiplied else pixels * part) + full * (1 - part), 0, full)
     return (np.round(laid) if pixels.dtype.kind in "iu" else laid).astype(pixels.dtype)

@@ -126,16 +126,10 @@ def check_fit(
 
     A scale does not fit where values reach beyond the trained range by more than its width, or where no picture spans
     more than an eighth (of 8 bits a sixteenth) of what a typical one of the training spans; blank pictures fit. Floats
-    from 0 to 1 and whole numbers go together, other floats (Hounsfield units, say) and whole numbers do not.
-
-    Args:
-        depth: of the pictures it was trained on.
-        trained: their least and greatest pixel, None where that is not known: of 8 bits then 0 and 255.
-        typical: the same of a typical picture of them; default `trained`.
-
-    Returns:
-        A warning where floats lie elsewhere on the scale than those of the training, if they do.
-    """
+    from 0 to 1 and whole numbers go together, other floats (Hounsfield units, say) and whole numbers do not. `depth`,
+    `trained`, `typical`: of the pictures of the training; least and greatest pixel of all (None where not known: of 8
+    bits then 0 and 255), and of a typical one (by default the same). Returns a warning where floats lie elsewhere on
+    the scale than those of the training."""
     hint = f"Bring them to the same scale; if they are meant so, say {setting('rescale', True)}."
     ends = picture_ends(sample(images))
     low, high = value_range(ends)

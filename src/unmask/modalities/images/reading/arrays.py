@@ -34,13 +34,8 @@ FEW_CHANNELS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """Where tiles stand in the pictures they were cut from.
-
-    Attributes:
-        scene: of each tile, the number of its picture.
-        top, left: of each tile, in pixels of its picture.
-        names, sizes: of the pictures; sizes are (height, width).
-    """
+    """Where tiles stand: of each the number of its picture (`scene`) and its place in pixels there; the names of the
+    pictures that they were cut from, and their sizes, (height, width)."""
 
     scene: np.ndarray
     top: np.ndarray

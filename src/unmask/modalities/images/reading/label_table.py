@@ -28,13 +28,7 @@ SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTable:
-    """Rows of a table of pictures.
-
-    Attributes:
-        files: in the order of the rows; the label of each is its row's number.
-        parsed: labels of the rows.
-        notes: what was made of the table.
-    """
+    """Rows of a table of pictures: files, each labelled by the number of its row, and the labels of the rows."""
 
     files: list[File]
     parsed: Parsed

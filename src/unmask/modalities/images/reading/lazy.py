@@ -212,13 +212,8 @@ def _opened(folder: Path, edges: Sequence[int], form: Form) -> tuple[PictureShar
 
 
 class LazyArray(ABC):
-    """Examples of one shape and type, or some of them; what is asked for is fetched by `fetch` of a subclass.
-
-    Args:
-        which: numbers of the examples.
-        kind: type of their values.
-        each: shape of one of them.
-    """
+    """Examples of one shape (`each`) and type, or some of them by their numbers (`which`); what is asked for is fetched
+    by `fetch` of a subclass."""
 
     def __init__(self, which: np.ndarray, kind: np.dtype, each: tuple[int, ...]) -> None:
         self.which, self.dtype, self.each = which, kind, each

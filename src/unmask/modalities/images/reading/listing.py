@@ -31,13 +31,8 @@ from unmask.modalities.images.recipes import sides
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Examples of files, file by file.
-
-    Attributes:
-        files: those that are read.
-        examples: all that is known of them before their pixels are decoded; an example's name is the file's, '#' and
-            which part of it.
-    """
+    """The files of a set that are read, and all that is known of their examples before pixels are decoded; an example's
+    name is the file's, '#' and which part of it."""
 
     files: PictureFiles
     examples: ImageSet
@@ -48,8 +43,6 @@ class File:
     """A file (or the content of one) of a set.
 
     Attributes:
-        source, name: what is opened, and what it is called.
-        label: its class, or None.
         split: the part of a data set it is of (train, validation, test); None where there are no parts.
         group: what it belongs to (patient, plate, slide) where that was asked for, else None.
     """

@@ -26,7 +26,6 @@ class Targets:
     """Several labels, or a number, for each picture.
 
     Attributes:
-        problem: 'multi' or 'regression'.
         values: (pictures, labels) of 0 and 1, or (pictures, 1) numbers; float64.
         names: of the labels; of numbers what they are called.
         listed: a label that a picture does not list does not hold for it. False of columns: of a label that has no

@@ -17,7 +17,7 @@ from unmask.core.fill import Order
 from unmask.core.pretrain import validate
 from unmask.errors import UserError, option
 from unmask.files import damaged
-from unmask.modalities.images.network.batches import image_batches
+from unmask.modalities.images.network.batches import evenly, image_batches
 from unmask.modalities.images.network.build import at_size
 from unmask.modalities.images.network.codec import PatchCodecConfig
 from unmask.modalities.images.network.features import PASSING, ImagePooling, features, inference_rows, pooled, settled
@@ -26,7 +26,6 @@ from unmask.modalities.images.network.latents import no_pixels
 from unmask.modalities.images.network.masking import image_corruption
 from unmask.modalities.images.reading.account import check_fit
 from unmask.modalities.images.reading.arrays import ImageSet, Tiles
-from unmask.modalities.images.reading.floats import evenly
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed

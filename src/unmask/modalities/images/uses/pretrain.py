@@ -24,7 +24,7 @@ from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.memory import data_in_memory
 from unmask.modalities.images.network.augment import Augment
-from unmask.modalities.images.network.batches import batch_maker
+from unmask.modalities.images.network.batches import batch_maker, channel_statistics, evenly
 from unmask.modalities.images.network.build import codec_config, new_model, without_learning
 from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig, PatchPrediction, standardise
 from unmask.modalities.images.network.features import features, fit_linear, knn_predict, linear_predict
@@ -32,7 +32,6 @@ from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.network.masking import image_corruption, unit_block
 from unmask.modalities.images.reading.account import describe, told
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest
-from unmask.modalities.images.reading.floats import channel_statistics, evenly
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes, held_out_pictures, split_groups

@@ -88,13 +88,8 @@ def reconstructed(
     seed: int = 0,
     **options: Any,
 ) -> Reconstruction:
-    """Predict pixels of pictures of the model's size; it sees none of the patches that they are in.
-
-    Args:
-        hidden: (pictures, height, width) booleans.
-        statistics: see `ImageModel.reconstruct`.
-        options: of `core.fill.fill`.
-    """
+    """Predict the `hidden` pixels, (pictures, height, width) booleans, of pictures of the model's size; it sees none of
+    the patches that they are in. `statistics`: see `ImageModel.reconstruct`; `options`: of `core.fill.fill`."""
     config, device = model.codec.config, next(model.parameters()).device
     can = hasattr(model.codec, "statistics")
     if statistics is None:

@@ -14,9 +14,9 @@ from PIL import Image
 
 from unmask.evaluation.charts import line_chart
 from unmask.evaluation.report import records
+from unmask.modalities.images.network.batches import evenly
 from unmask.modalities.images.network.features import features
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.floats import evenly
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.writing import written
 
@@ -237,14 +237,9 @@ def triptych(
     missing: np.ndarray | None = None,
     shown: Shown | None = None,
 ) -> np.ndarray:
-    """Original, masked and reconstructed side by side, (height, wide, 3) uint8.
-
-    Args:
-        original, filled: (height, width, channels), the same depth.
-        hidden: (height, width) booleans over pixels.
-        missing: the same, of pixels that the original lacks.
-        shown: the range drawn; default the original's.
-    """
+    """Original, masked and reconstructed, each (height, width, channels), side by side, (height, wide, 3) uint8.
+    `hidden`, `missing`: (height, width) booleans over pixels, missing those that the original lacks; drawn is the range
+    `shown`, by default the original's."""
     step = max(1, -(-max(original.shape[:2]) // LARGEST))
     original, hidden, filled = original[::step, ::step], hidden[::step, ::step], filled[::step, ::step]
     missing = None if missing is None else missing[::step, ::step]

@@ -14,11 +14,10 @@ from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.score import score_rows
 from unmask.errors import UserError
-from unmask.modalities.images.network.batches import image_batches
+from unmask.modalities.images.network.batches import as_floats, image_batches
 from unmask.modalities.images.network.codec import PatchCodec, PatchPrediction
 from unmask.modalities.images.network.features import inference_rows, knn_predict, probe_predict, settled
 from unmask.modalities.images.reading.arrays import ImageSet
-from unmask.modalities.images.reading.floats import as_floats
 from unmask.modalities.images.reading.split import held_out_by_class
 
 Scored = Literal["pixels", "patterns"]

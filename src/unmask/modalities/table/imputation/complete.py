@@ -20,10 +20,9 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.raw_column import spelt_in
+from unmask.modalities.table.schema.raw_column import blank_notes, spelt_in
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.suspicious_values import spelt_missing
-from unmask.modalities.table.schema.tick_boxes import blank_notes
 from unmask.modalities.table.schema.values import (
     decode,
     empty_row_notes,

@@ -99,13 +99,8 @@ _STYLES = (
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a column writes its numbers.
-
-    Attributes:
-        marks: its marks.
-        why: the evidence, where they are not the plain ones.
-        unclear: a cell that could be two numbers, and nothing in the file says which.
-    """
+    """How a column writes its numbers: the marks, and the evidence where they are not the plain ones. `unclear`: a cell
+    that could be two numbers, and nothing in the file says which."""
 
     marks: Marks = PLAIN
     why: str = ""
@@ -126,12 +121,8 @@ def spellings_of(
     priors: Sequence[Marks | None] | None = None,
 ) -> list[Spelling]:
     """How each column of a file writes its numbers; columns that can be read in one way only speak for the others.
-
-    Args:
-        delimiter: of the file; a semicolon speaks for decimal commas.
-        told: the decimal mark as a person gave it.
-        priors: the spellings of the table that a model was fitted on.
-    """
+    A semicolon as delimiter speaks for decimal commas; `told`: the decimal mark as a person gave it; `priors`: the
+    spellings of the table that a model was fitted on."""
     texts = [_numbers_in(c) if c.dtype == object else [] for c in columns]
     certain = [_certain(t) for t in texts]
     count = Counter(certain)

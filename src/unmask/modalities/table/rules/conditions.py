@@ -370,13 +370,8 @@ Computed = Callable[[Any], np.ndarray]
 
 def plain(text: str, names: Sequence[str], quoted: dict[str, str], conjunction: str = "&") -> str:
     """The text with odd names of columns, in backticks or as they stand, replaced by names that Python reads; what
-    stands in quotes is a value and stays.
-
-    Args:
-        names: of all columns.
-        quoted: gets the names that were replaced, by what stands for them.
-        conjunction: stands for `&`.
-    """
+    stands in quotes is a value and stays. `names`: of all columns; `quoted`: gets those that were replaced, by what
+    stands for them; `conjunction`: stands for `&`."""
 
     def read(match: re.Match[str]) -> str:
         found = match.group()

@@ -298,14 +298,9 @@ class Ruled:
         uniform: np.ndarray,
         known: Mapping[int, np.ndarray],
     ) -> np.ndarray:
-        """The values of cells of one column.
-
-        Args:
-            value: as drawn without rules.
-            prediction: of these cells.
-            member, uniform: which member each cell is drawn from, and (cells, 3) uniform numbers.
-            known: place -> values of the columns under rules in the same rows, NaN where not known yet.
-        """
+        """The values of cells of one column, from those drawn without rules. `member`, `uniform`: which member each
+        cell is drawn from, and (cells, 3) uniform numbers; `known`: place -> values of the columns under rules in the
+        same rows, NaN where not known yet."""
         left = self.rules.limits(place, known, self.bounds)
         if left.dead.any() and left.allowed is None:
             # Recorded cells beyond the range of the training rows: rules go before that range.

@@ -17,7 +17,7 @@ from unmask.modalities.table.reading.decimal_marks import CELL
 from unmask.modalities.table.reading.findings import Finding
 from unmask.modalities.table.reading.parse import AMBIGUOUS, beyond_arithmetic, dates_of, text_of
 from unmask.modalities.table.schema.number_columns import date_fields, number_fields
-from unmask.modalities.table.schema.raw_column import RawColumn
+from unmask.modalities.table.schema.raw_column import RawColumn, unexplained
 from unmask.modalities.table.schema.roles import (
     are_codes,
     is_free_text,
@@ -35,7 +35,6 @@ from unmask.modalities.table.schema.suspicious_values import (
     no_value_words,
     repeated_ids,
 )
-from unmask.modalities.table.schema.tick_boxes import unexplained
 
 NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
 """Types of a cell that are neither a number nor a category by themselves."""

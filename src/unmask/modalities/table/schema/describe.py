@@ -18,8 +18,8 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import days, measured, text_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.infer import look
+from unmask.modalities.table.schema.raw_column import with_blanks
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column, Schema
-from unmask.modalities.table.schema.tick_boxes import with_blanks
 from unmask.modalities.table.schema.values import cell_texts, decode, empty_row_notes, empty_rows, missing_cells
 from unmask.writing import written
 

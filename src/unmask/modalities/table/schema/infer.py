@@ -17,7 +17,7 @@ from unmask.modalities.table.reading.findings import Finding, refuse, setting
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.column import column_of
-from unmask.modalities.table.schema.raw_column import spellings
+from unmask.modalities.table.schema.raw_column import blank_notes, spellings, with_blanks
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.survival_pair import Named, with_pair
 from unmask.modalities.table.schema.suspicious_values import (
@@ -27,7 +27,6 @@ from unmask.modalities.table.schema.suspicious_values import (
     same_names,
     spelt_missing,
 )
-from unmask.modalities.table.schema.tick_boxes import blank_notes, with_blanks
 from unmask.modalities.table.schema.values import missing_cells
 
 
@@ -54,7 +53,7 @@ def look(
 
     Args:
         override: {"columns": {name: {kind=..., low=..., ...}}, "duration": ..., "event": ..., "missing": [...]}.
-        duration, event, entry, event_level: the survival pair, before what the override says of it.
+            What is given of the survival pair beside it comes first.
         strict: cells that do not fit raise; else they are findings, and the schema is what would be without them.
     """
     names, columns, source, row_name = frame.names, frame.columns, frame.source, frame.row_name
@@ -133,17 +132,10 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
     """Mark columns that are empty exactly where another one holds a certain category (FLChain: cause of death, alive).
 
     Exactly: in all but .5 % of those rows, in at most 5 % of the others, and at least nine tenths of the empty cells
-        are
-    there. Beyond that the rows must be evidence: were cells missing at random, so many together would happen in
-    fewer than one of ten thousand tables (hypergeometric, times all levels and columns tried).
-
-    Args:
-        fixed: columns of which a person has said whether they are.
-
-    Returns:
-        The schema, and a finding per column marked: a note where the event of the survival pair is the reason, else a
-        warning, for a value that was not measured there looks the same.
-    """
+    are there. Beyond that the rows must be evidence: were cells missing at random, so many together would happen in
+    fewer than one of ten thousand tables (hypergeometric, times all levels and columns tried). Columns of which a
+    person has said whether they are stay so (`fixed`). A finding per column marked is a note where the event of the
+    survival pair is the reason, else a warning, for a value that was not measured there looks the same."""
     from scipy.stats import hypergeom
 
     missing = [missing_cells(raw, c, schema) for raw, c in zip(columns, schema.columns, strict=True)]

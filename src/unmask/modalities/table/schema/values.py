@@ -24,9 +24,9 @@ from unmask.modalities.table.reading.parse import (
     numbers,
     text_of,
 )
+from unmask.modalities.table.schema.raw_column import unexplained, with_blanks
 from unmask.modalities.table.schema.schema import Column, Schema
 from unmask.modalities.table.schema.survival_pair import refuse_impossible
-from unmask.modalities.table.schema.tick_boxes import unexplained, with_blanks
 
 
 def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.ndarray]:

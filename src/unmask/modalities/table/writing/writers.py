@@ -24,8 +24,8 @@ from unmask.modalities.table.reading.decimal_marks import Marks, Spelling
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing, numbers, text_of
 from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.schema.raw_column import blank_cells
 from unmask.modalities.table.schema.schema import Column, Schema
-from unmask.modalities.table.schema.tick_boxes import blank_cells
 from unmask.modalities.table.schema.values import cell_texts, match_columns, spelling_in, writes_point
 from unmask.writing import written
 

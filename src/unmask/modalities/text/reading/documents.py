@@ -1,14 +1,21 @@
-"""A document of raw text, where documents of plain text end, the report of what was read, and files opened with clear
-errors."""
+"""A document of raw text, where documents of plain text end, the report of what was read, files opened with clear
+errors, and the docstrings of installed packages as a small corpus."""
 
 from __future__ import annotations
 
+import ast
 import gzip
+import inspect
 import io
+import json
+import re
+import sysconfig
+import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from unmask.errors import UserError
@@ -257,3 +264,44 @@ def plain_documents(
         size += len(line) + 1
     if parts and not bad:
         yield Document("\n".join(parts), str(path), start)
+
+
+def docstrings(
+    most_characters: int = 20_000_000, *, packages: Collection[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """(where, text) of every docstring of at least 8 words in the installed packages, in a fixed order."""
+    root = Path(sysconfig.get_paths()["purelib"])
+    total = 0
+    for path in sorted(root.rglob("*.py")):
+        # Of the packages, not of where they are installed: a clone is likely to be called unmask.
+        parts = path.relative_to(root).parts
+        if {"unmask", "tests", "_vendor"} & set(parts) or (packages is not None and parts[0] not in packages):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, OSError, RecursionError):
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            text = ast.get_docstring(node, clean=False)
+            if text is None or len(text.split()) < 8:
+                continue
+            text = re.sub(r"[ \t]+", " ", inspect.cleandoc(text)).strip()
+            total += len(text)
+            yield str(path.relative_to(root)), text
+            if total > most_characters:
+                return
+
+
+def write_corpus(path: Path) -> dict[str, int]:
+    """Docstrings to a jsonl file, one document each; exact copies are dropped when it is read."""
+    documents = characters = 0
+    with path.open("w", encoding="utf-8") as file:
+        for where, text in docstrings():
+            text = text.encode("utf-8", "replace").decode("utf-8")
+            file.write(json.dumps({"source": where, "text": text}, ensure_ascii=False) + "\n")
+            documents, characters = documents + 1, characters + len(text)
+    return {"documents": documents, "characters": characters}

@@ -10,7 +10,7 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.modalities.text.network.card import most_frequent_share
 from unmask.modalities.text.network.pretrain import TextRun, pretrain
-from unmask.modalities.text.reading.docstrings import write_corpus
+from unmask.modalities.text.reading.documents import write_corpus
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.writing import demo_folder, replace_json

@@ -38,7 +38,7 @@ class TextModel(LoadedText):
         """The embedder without padding, None where the encoder is of another kind."""
         if self.precision != "int8":
             return self._new_padding_free([])
-        from unmask.modalities.text.reading.docstrings import docstrings
+        from unmask.modalities.text.reading.documents import docstrings
 
         return self._new_padding_free([text for _, text in docstrings(40_000)])
 
