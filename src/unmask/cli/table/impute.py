@@ -11,7 +11,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, on_stderr
-from unmask.cli.table.reading import TableReading, note_lines, numbered, table_model, warned_of
+from unmask.cli.table.reading import KnownColumns, TableReading, note_lines, numbered, table_model, warned_of
 from unmask.errors import UserError, option
 from unmask.files import check_results
 
@@ -37,25 +37,14 @@ class Filling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proper:
-    """How multiple imputation is fitted to a table."""
+class Proper(KnownColumns):
+    """How multiple imputation is fitted to a table; what is known of its columns where there is no model."""
 
     formula: str | None = options.flag(None, "With --proper, the analysis to agree with: 'y ~ x + I(x**2) + x:z'.")
     method: list[str] = options.flag([], "With --proper: COLUMN=norm, pmm, logreg, polyreg, polr or sample.")
     rounds: int | None = options.flag(
         None, "With --proper: of the chains, 10 by default; those that have not mixed by then go on up to 40."
     )
-    duration: str | None = options.flag(None, "With --proper and no model: column of follow-up time.")
-    event: str | None = options.flag(
-        None, "With --proper and no model: column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes."
-    )
-    event_level: list[str] = options.flag(
-        [], "With --proper and no model: level at which the event happened; once per cause."
-    )
-    entry: str | None = options.flag(
-        None, "With --proper and no model: column of the times from which rows are at risk (late entry)."
-    )
-    schema: str | None = options.flag(None, "With --proper and no model: TOML file with kinds of columns.")
     report: str | None = options.flag(None, "With --proper: an HTML page with convergence and imputed beside observed.")
 
 
@@ -67,7 +56,9 @@ def impute(
     table: str = typer.Argument(None, help="A .csv, .tsv or .parquet file; unknown columns pass through."),
     out: str = typer.Option(..., help="Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
     proper: int = typer.Option(
-        0, help="M completed tables for Rubin's rules: multiple imputation, fitted to this table."
+        0,
+        help="M completed tables for Rubin's rules: multiple imputation, fitted to this table, of which without a "
+        "model --schema, --duration, --event, --event-level and --entry say what is known.",
     ),
     shift: list[str] = typer.Option(
         [],
@@ -186,7 +177,6 @@ def impute_properly(
     from unmask.modalities.table.imputation.shift import read_shifts
     from unmask.modalities.table.writing.writers import write_table
 
-    pair = {name: getattr(fitting, name) for name in ("duration", "event", "entry", "event_level")}
     written = numbered(out, proper)
     check_results([*written, fitting.report], [model if table is None else table, fitting.schema])
     if table is None:
@@ -195,7 +185,7 @@ def impute_properly(
                 f"{model} is a folder, and there is no TABLE", hint="unmask impute MODEL TABLE --proper 20 --out F"
             )
         table, known = model, reading.known(fitting.schema)
-    elif fitting.schema or any(pair.values()):
+    elif fitting.schema or any(fitting.pair.values()):
         raise UserError(
             "--schema, --duration, --event, --event-level or --entry with a model",
             hint="The model has them: leave them out.",
@@ -211,7 +201,7 @@ def impute_properly(
         rounds=10 if fitting.rounds is None else fitting.rounds,
         shift=read_shifts(shift),
         seed=seed,
-        **pair,
+        **fitting.pair,
     )
     with warned_of() as warned:
         done.fit(frame)

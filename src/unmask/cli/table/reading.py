@@ -59,6 +59,23 @@ class TableReading:
         return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class KnownColumns:
+    """What a person knows of the columns of a table that there is no model of."""
+
+    duration: str | None = flag(None, "Column of follow-up times; with --event.")
+    event: str | None = flag(None, "Column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes.")
+    event_level: list[str] = flag([], "Level at which the event happened; once per cause.")
+    entry: str | None = flag(None, "Column of the times from which rows are at risk (late entry).")
+    schema: str | None = flag(None, "TOML file of what is known: [columns.NAME] kind = ..., low = ..., missing = [...]")
+
+    @property
+    def pair(self) -> dict[str, Any]:
+        """The columns of the outcome."""
+        levels = self.event_level or None
+        return {"duration": self.duration, "event": self.event, "entry": self.entry, "event_level": levels}
+
+
 def table_model(model: str) -> Any:
     """The table model in a folder."""
     from unmask.registry import kind_of, load
@@ -106,28 +123,16 @@ def warned_of() -> Iterator[list[str]]:
 
 def describe(
     reading: TableReading,
+    known: KnownColumns,
     table: str = typer.Argument(..., help="A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat."),
     out: str = typer.Option(None, help="Also write the dictionary as an HTML page here."),
     schema_out: str = typer.Option(None, help="Also write a schema to edit here (TOML), for pretrain table --schema."),
-    schema: str = typer.Option(None, help="TOML file of what is known already."),
-    duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
-    event: str = typer.Option(None, help="Column of events."),
-    event_level: list[str] = typer.Option([], help="Level at which the event happened; once per cause."),
-    entry: str = typer.Option(None, help="Column of the times from which rows are at risk (late entry)."),
 ) -> Result:
     """Look at a table before a fit: what each column is and why, and what wants a decision."""
     from unmask.modalities.table.schema.describe import describe as look
 
-    check_results([out, schema_out], [table, schema])
-    found = look(
-        table,
-        schema=reading.known(schema),
-        duration=duration,
-        event=event,
-        entry=entry,
-        event_level=event_level or None,
-        **reading.file,
-    )
+    check_results([out, schema_out], [table, known.schema])
+    found = look(table, schema=reading.known(known.schema), **known.pair, **reading.file)
     places = {}
     if out:
         places["out"] = str(found.write_report(out))
@@ -138,13 +143,9 @@ def describe(
 
 def pretrain(
     reading: TableReading,
+    known: KnownColumns,
     data: str = typer.Argument(..., help="A .csv, .tsv or .parquet file, missing cells empty."),
     out: str = typer.Option(..., help="Run folder."),
-    duration: str = typer.Option(None, help="Column of follow-up times; with --event."),
-    event: str = typer.Option(None, help="Column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes."),
-    event_level: list[str] = typer.Option([], help="Level at which the event happened; once per cause."),
-    entry: str = typer.Option(None, help="Column of the times from which rows are at risk (late entry)."),
-    schema: str = typer.Option(None, help="TOML file: [columns.NAME] kind = ..., low = ..., missing = [...]"),
     constraint: list[str] = typer.Option(
         [], help='Rule that imputed and synthetic rows will meet, e.g. "dbp < sbp", "bmi := weight / height**2".'
     ),
@@ -175,11 +176,8 @@ def pretrain(
         finished = run(
             reading.read(data),
             out,
-            schema=reading.known(schema),
-            duration=duration,
-            event=event,
-            entry=entry,
-            event_level=event_level or None,
+            schema=reading.known(known.schema),
+            **known.pair,
             constraints=constraint,
             settings=settings,
             resume=resume,
