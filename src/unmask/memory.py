@@ -164,21 +164,15 @@ def _group_memory(root: str = "/sys/fs/cgroup", cgroup: str = "/proc/self/cgroup
             here = base.joinpath(*parts[:depth])
             limit, held = _number(here / most), _number(here / used)
             if limit is not None and held is not None and limit < 1 << 60:
-                left.append(limit - held + _stat(here / "memory.stat", cache))
+                # The file cache is given back when memory runs short.
+                left.append(limit - held + (_number(here / "memory.stat", cache) or 0.0))
     return min(left, default=None)
 
 
-def _number(path: Path) -> float | None:
+def _number(path: Path, name: str = "") -> float | None:
+    """The number in a file of a control group, or in its line of that name."""
     try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _stat(path: Path, name: str) -> float:
-    """A line of memory.stat: the file cache that is given back when memory runs short."""
-    try:
-        lines = dict(line.split() for line in path.read_text().splitlines())
-        return float(lines[name])
+        text = path.read_text()
+        return float(dict(line.split() for line in text.splitlines())[name] if name else text)
     except (OSError, ValueError, KeyError):
-        return 0.0
+        return None

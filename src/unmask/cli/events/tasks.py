@@ -9,7 +9,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, on_stderr, overrides, run_lines, with_recipe
-from unmask.cli.events.uses import EventLoading, interval_text, odd_points, outside_line, result_lines
+from unmask.cli.events.uses import EventLoading, data_lines, interval_text, odd_points, result_lines
 from unmask.errors import UserError, suggest
 from unmask.files import check_results
 
@@ -124,11 +124,10 @@ def finetune(
 
 
 def _outcome_lines(found: dict[str, Any]) -> list[str]:
-    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.outcome_report import worth_rows
 
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
-    lines += [*outside_line(found["outside"]), *odd_points(found), unknown_line(found)]
+    lines += [*data_lines(found, found["outside"]), *odd_points(found)]
     for name, count in found.get("unseen_classes", {}).items():
         lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
     if "number" in found:
@@ -167,7 +166,6 @@ def predict(
     from collections import Counter
 
     from unmask.modalities.events.records.cuts import after_death, without_events
-    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import BY_SPLITS, read_meds
     from unmask.modalities.events.uses.model import write_predictions
 
@@ -187,7 +185,7 @@ def predict(
     }
     found["without_events"] = int(without_events(events, points).sum())
     found["after_death"] = int(after_death(events, points).sum())
-    lines = [f"{out}: {len(points)} predictions", *outside_line(points.outside), unknown_line(loaded.unknown)]
+    lines = [f"{out}: {len(points)} predictions", *data_lines(loaded.unknown, points.outside)]
     lines += odd_points(found)
     if events.splits is not None:
         found["splits"] = dict(Counter(str(s) or "none" for s in events.splits[points.subject]))

@@ -47,7 +47,6 @@ def fill(
     seed: options.Seed = 0,
 ) -> Result:
     """Missing values with an interval, and the likeliest next events, as parquet."""
-    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
 
     if out is None:
@@ -61,7 +60,7 @@ def fill(
     found = {"out": out, "rows": len(frame), "filled_slots": counts["value"], "next_events": counts["next"]}
     found |= {"dead": loaded.dead, **loaded.unknown}
     notes = [f"{loaded.dead:,} patients who died have no next events"] if loaded.dead else []
-    return Result(found, [line, *notes, unknown_line(loaded.unknown)], loaded)
+    return Result(found, [line, *notes, *data_lines(loaded.unknown)], loaded)
 
 
 def score(
@@ -75,7 +74,6 @@ def score(
     """Pseudo-log-likelihood by patient, visit or event: a table, or the rows themselves."""
     from typing import cast
 
-    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.uses.model import write_predictions
 
     check_results([out], [data])
@@ -88,7 +86,7 @@ def score(
     for row in least.iter_rows(named=True):
         shown = "  ".join(str(row[n]) for n in ("subject_id", "time", "code") if n in row)
         lines.append(f"{row['score'] / row['slots']:10.3f}  {row['slots']:4d} events  {shown}")
-    lines.append(unknown_line(loaded.unknown))
+    lines += data_lines(loaded.unknown)
     count = int(frame["slots"].sum())
     found: dict[str, Any] = {"by": by, "rows": len(frame), "slots": count, "events": count, **loaded.unknown}
     found |= {"out": out} if out is not None else {"results": frame.to_dicts()}
@@ -106,7 +104,6 @@ def embed(
     import numpy as np
     import polars as pl
 
-    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import read_labels, read_meds
     from unmask.modalities.events.uses.model import write_predictions
 
@@ -128,7 +125,7 @@ def embed(
         write_predictions(ids, beside)
     outside = 0 if points is None else points.outside
     lines = [f"{out}: {array.shape[0]} x {array.shape[1]}; ids in the same order: {beside}"]
-    lines += [*outside_line(outside), unknown_line(loaded.unknown)]
+    lines += data_lines(loaded.unknown, outside)
     found = {"out": out, "rows": len(array), "shape": list(array.shape), "ids": beside, "outside": outside}
     return Result(found | loaded.unknown, lines, loaded)
 
@@ -141,7 +138,6 @@ def evaluate(
     seed: options.Seed = 0,
 ) -> Result:
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
-    from unmask.modalities.events.records.histories import unknown_line
 
     if labels is None or len(data) != 1:
         raise UserError(
@@ -155,7 +151,7 @@ def evaluate(
     trained = [f"{found['trained']:,} points left out: their patients trained the head"] if found["trained"] else []
     if found["trained"] is None:
         trained = [f"warning: {text}: these figures may be of training patients" for text in found["warnings"]]
-    lines += [*outside_line(found["outside"]), *odd_points(found), *trained, unknown_line(loaded.unknown)]
+    lines += [*data_lines(loaded.unknown, found["outside"]), *odd_points(found), *trained]
     lines += result_lines(found["results"], interval_text)
     return Result(found | loaded.unknown, lines, loaded)
 
@@ -181,7 +177,6 @@ def ask(
     """How probable is what is to come, without a label: of every patient, or at every prediction time."""
     import polars as pl
 
-    from unmask.modalities.events.records.histories import unknown_line
     from unmask.modalities.events.records.meds import read_labels, read_meds
     from unmask.modalities.events.uses.model import write_predictions
     from unmask.modalities.events.uses.query_answers import summary_lines, write
@@ -208,7 +203,7 @@ def ask(
     reasons = {str(n): c for n, c in unanswered.group_by("unanswered").len().sort("unanswered").iter_rows()}
     lines = [f"{out}: {len(frame):,} answers", *summary_lines(frame)]
     lines += [f"not answered: {count:,} ({why})" for why, count in reasons.items()]
-    lines += [*outside_line(0 if points is None else points.outside), unknown_line(loaded.unknown)]
+    lines += data_lines(loaded.unknown, 0 if points is None else points.outside)
     lines += loaded.uncalibrated()
     lines += [f"report: {report}"] if report is not None else []
     found = {"out": out, "rows": len(frame), "questions": len(questions), "unanswered": reasons}
@@ -219,9 +214,16 @@ def ask(
     return Result(found | loaded.unknown, lines, loaded)
 
 
-def outside_line(count: int) -> list[str]:
-    """What to say of labels of subjects without events, a line or none."""
-    return [f"{count:,} labels left out: their subjects have no events in the data"] if count else []
+def data_lines(unknown: dict[str, Any], outside: int = 0) -> list[str]:
+    """What to say of data: how many labels are of subjects without events, and of codes that the model does not know.
+
+    Args:
+        unknown: with the keys that `unknown_of` gives.
+    """
+    from unmask.modalities.events.records.histories import unknown_line
+
+    left = [f"{outside:,} labels left out: their subjects have no events in the data"] if outside else []
+    return [*left, unknown_line(unknown)]
 
 
 def odd_points(found: Mapping[str, Any]) -> list[str]:
