@@ -26,11 +26,11 @@ install: $(STAMP)  ## create .venv with everything for demo, test and check
 demo: $(STAMP)  ## train a masked language model on embedded text, minutes, and write report.html
 	$(BIN)/unmask demo text
 
-test: $(STAMP)  ## run the tests, two files at a time or WORKERS=n (slow and GPU ones left out)
+test: $(STAMP)  ## run the tests in 10 minutes on two cores, two files at a time or WORKERS=n (slow and GPU ones left out)
 	$(BIN)/python -m pytest tests -n $(WORKERS) --dist loadfile
 
-quick: $(STAMP)  ## for the inner loop, a few minutes: the laws, the core, names and arrows
-	$(BIN)/python -m pytest tests/invariants tests/core tests/test_arrows.py tests/test_words.py tests/test_face.py tests/test_errors.py -n $(WORKERS) --dist loadfile
+quick: $(STAMP)  ## for the inner loop, 3 minutes: the laws, the core, every verb of every kind once, names and arrows
+	$(BIN)/python -m pytest tests/invariants tests/core tests/cli/test_keys_alike.py tests/cli/test_kinds_alike.py tests/test_arrows.py tests/test_words.py tests/test_face.py tests/test_errors.py -n $(WORKERS) --dist loadfile
 
 slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail the laws
 	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist worksteal

@@ -504,7 +504,8 @@ def test_adapt_lowers_the_loss_and_measures_forgetting(corpus, tmp_path):
 def test_detection_leaves_a_discriminator_and_its_generator_for_transformers(corpus, tmp_path):
     transformers = pytest.importorskip("transformers")
     out = tmp_path / "electra"
-    chosen = settings(steps=60, objective="detection", generator=0.5, accumulate=10)  # more parts than rows
+    more = {"batch_slots": 64, "accumulate": 3}  # more parts than rows
+    chosen = settings(steps=60, objective="detection", generator=0.5, **more)
     made = pretrain(str(corpus), out, settings=chosen, console=False)
     curve = losses(out)
     assert sum(curve[-10:]) < 0.95 * sum(curve[:10])
