@@ -31,13 +31,37 @@ SECONDS = float(os.environ.get("UNMASK_TEST_SECONDS", "120"))
 MEGABYTE = 1 << 20
 
 
-@pytest.fixture
-def everything(text_folders, table_folder, image_folders, event_home, start):
-    """A server of models of all kinds."""
+@pytest.fixture(scope="module")
+def models(text_folders, table_folder, image_folders, event_home):
+    """What a server of models of all kinds is started with."""
     named = {**text_folders, "table": table_folder, "picture": image_folders["m"], "class": image_folders["tuned"]}
     named |= {"patient": event_home / "model", "outcome": event_home / "outcome"}
     given = [f"{name}={folder}" for name, folder in named.items()]
-    return start(*given, "--megabytes", 1, "--items", 64)
+    return [*given, "--megabytes", 1, "--items", 64]
+
+
+@pytest.fixture
+def everything(models, start):
+    """A server of them."""
+    return start(*models)
+
+
+@pytest.fixture(scope="module")
+def started():
+    """Servers that several tests ask."""
+    made: list[Serving] = []
+    yield made
+    for server in made:
+        if server.process.poll() is None:
+            server.end()
+
+
+@pytest.fixture
+def shared(models, started):
+    """The server that the last test asked, unless it has ended it."""
+    if not started or started[-1].process.poll() is not None:
+        started.append(Serving(*models))
+    return started[-1]
 
 
 def memory(server: Serving) -> dict[int, int]:
@@ -84,8 +108,19 @@ def weathered(server: Serving, count: int, slow: int, most: int) -> Counter:
     return first.counts + rest.counts
 
 
-def test_wrong_requests_are_refused(everything):
-    counts = weathered(everything, 600, 0, 64 * MEGABYTE)
+def test_every_example_that_is_shown_is_answered(shared):
+    shown = json.loads(shared.get("openapi.json")[1])["paths"]
+    found = {}
+    for path, methods in shown.items():
+        content = methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {})
+        if "example" in content:
+            found[path] = shared.post(path[1:], content["example"])
+    assert len(found) > 25
+    assert {path: answer for path, (status, answer) in found.items() if status != 200} == {}
+
+
+def test_wrong_requests_are_refused(shared):
+    counts = weathered(shared, 600, 0, 64 * MEGABYTE)
     assert {status for _, status in counts} >= {0, 200, 400, 404, 413, 415, 431}
 
 
@@ -163,17 +198,6 @@ def loaded(server: Serving, asked: dict[str, list], seconds: float, clients: int
     print(f"\n{statuses.total()} requests in {seconds:.0f} s, memory {held:.0f} MB and {grown / 1e6:+.1f} MB")
     assert (code, said) == (0, "")
     return statuses, grown
-
-
-def test_every_example_that_is_shown_is_answered(everything):
-    shown = json.loads(everything.get("openapi.json")[1])["paths"]
-    found = {}
-    for path, methods in shown.items():
-        content = methods.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {})
-        if "example" in content:
-            found[path] = everything.post(path[1:], content["example"])
-    assert len(found) > 25
-    assert {path: answer for path, (status, answer) in found.items() if status != 200} == {}
 
 
 def test_mixed_load_is_answered_to_the_last(everything, event_home):
