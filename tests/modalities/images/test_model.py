@@ -410,7 +410,8 @@ def test_fine_tuning_in_parts_that_fit_is_that_of_the_whole_batch(tmp_path, monk
 
     monkeypatch.setattr("unmask.modalities.images.classify.classifier_training.fit_here", split)
     for name in ("whole", "parts"):
-        tune = ClassifierSettings(drop_path=0.5, mixup=0.8, batch=18, train=TrainSettings(steps=3, precision="fp32"))
+        train = TrainSettings(steps=3, precision="fp32")
+        tune = ClassifierSettings(drop_path=0.5, mixup=0.8, batch=18, pooling="mean", gradients=False, train=train)
         done = finetune_classify(tmp_path / "m", bars(40), tmp_path / name, settings=tune, console=False)
         found.append((done.figures, load_file(tmp_path / name / "model.safetensors")))
     (whole, a), (parts, b) = found
@@ -475,7 +476,8 @@ def test_fine_tuning_goes_on_from_a_signal_to_the_same_weights(tmp_path, monkeyp
     s = settings(patch=2)
     torch.manual_seed(0)
     save_folder(tmp_path / "base", new_model(s, codec_config(s, (12, 12), 1, (0.2,), (0.3,))))
-    tune = ClassifierSettings(drop_path=0.5, mixup=0.8, batch=16, train=TrainSettings(epochs=3, precision="fp32"))
+    train = TrainSettings(epochs=3, precision="fp32")
+    tune = ClassifierSettings(drop_path=0.5, mixup=0.8, batch=16, gradients=False, train=train)
     given = {"settings": tune, "console": False, "checkpoints": True}
     finetune_classify(tmp_path / "base", bars(60), tmp_path / "whole", **given)
     really, calls = PictureFinetuning.backward, []
