@@ -21,6 +21,7 @@ from unmask.modalities.table.fitting.cell_table import CellTable
 from unmask.modalities.table.imputation.chained import Chain, CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, doubts, unmixed, write_report
+from unmask.modalities.table.imputation.fitted_models import aligned, are_shares, estimates_of, predictions_of
 from unmask.modalities.table.imputation.formula import (
     Formula,
     agreed_analysis,
@@ -34,12 +35,9 @@ from unmask.modalities.table.imputation.methods import choose_methods
 from unmask.modalities.table.imputation.pooling import (
     Pooled,
     Predicted,
-    are_shares,
-    estimates_of,
     fit_formula,
     pool,
     predicted,
-    predictions_of,
     without_separated,
 )
 from unmask.modalities.table.imputation.scales import written
@@ -398,6 +396,7 @@ class MultipleImputation:
             analyse: a formula ("y ~ x + I(x**2)", "Surv(time, event) ~ age"), fitted by least squares, logistic or Cox
                 regression; or a function of a completed table that returns (estimates, standard errors), the same with
                 names, a mapping of name -> (estimate, error), a statsmodels result or a fitted lifelines regression.
+                Named estimates are aligned by their names.
             names: of the estimates, where the analysis has none.
             complete_df: degrees of freedom without missing values; by default those of the analysis where it tells
                 them, else infinite.
@@ -424,13 +423,7 @@ class MultipleImputation:
             if firth and formula.family != "logit":
                 raise UserError("firth=True", hint="It is built for logistic regressions; pool_cox has `penalizer`.")
             return self._pool_formula(formula, complete_df=complete_df, coverage=coverage, firth=firth)
-        found = [estimates_of(analyse(table)) for table in self.completed]
-        for number, one in enumerate(found):
-            if one.names != found[0].names or len(one.estimate) != len(found[0].estimate):
-                raise UserError(
-                    f"completed table {number + 1} gave other estimates than table 1",
-                    hint="A level that some tables lack? Fix the categories, or merge rare levels.",
-                )
+        found = aligned([estimates_of(analyse(table)) for table in self.completed])
         known = found[0].df if complete_df is None else complete_df
         return pool(
             [f.estimate for f in found],

@@ -14,6 +14,7 @@ from scipy import stats
 from scipy.special import expit, logit
 
 from unmask.errors import UserError, suggest
+from unmask.modalities.table.imputation.fitted_models import aligned, estimates_of
 from unmask.modalities.table.imputation.formula import Formula, entry_of, finite_design
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.schema import Schema
@@ -165,16 +166,24 @@ def pool(
     """Pool m estimates of k quantities.
 
     Args:
-        estimates, errors: (m, k) estimates and standard errors, one row per completed table.
+        estimates, errors: (m, k) estimates and standard errors, one row per completed table; those that have names
+            (pandas) are aligned by them.
         complete_df: degrees of freedom the analysis would have without missing values (n - k of a regression).
         scale: one of `SCALES`, on which they are pooled, by the delta method; estimates, errors and intervals are those
             transformed back, p, within and between are of the scale.
     """
+    estimates, errors = ([r for _, r in x.iterrows()] if hasattr(x, "iterrows") else x for x in (estimates, errors))
+    if any(hasattr(row, "reindex") for row in estimates):
+        found = aligned([estimates_of(pair) for pair in zip(estimates, errors, strict=True)])
+        estimates, errors = [f.estimate for f in found], [f.error for f in found]
+        names = names or found[0].names
     if scale is not None:
         return _pooled_on(scale, estimates, errors, names=names, complete_df=complete_df, coverage=coverage)
     q, u = np.atleast_2d(np.asarray(estimates, float)), np.atleast_2d(np.asarray(errors, float)) ** 2
     if q.shape != u.shape or len(q) < 2:
         raise UserError(f"estimates {q.shape} and errors {u.shape}", hint="Expected two or more rows and equal shapes.")
+    if names is not None and len(names) != q.shape[1]:
+        raise UserError(f"{len(names)} names of {q.shape[1]} estimates", hint="Give a name to every estimate.")
     bad = ~(np.isfinite(q) & np.isfinite(u))
     if bad.any():
         table, place = np.argwhere(bad)[0]
@@ -415,80 +424,3 @@ def _new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
             )
         out[place] = x
     return out
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimates:
-    """What an analysis of one completed table gave."""
-
-    names: tuple[str, ...] | None
-    estimate: np.ndarray
-    error: np.ndarray
-    df: float | None = None
-
-
-def estimates_of(found: Any) -> Estimates:
-    """Estimates and standard errors from what an analysis returns.
-
-    Known are: (estimates, errors), (estimates, errors, names), a mapping of name -> (estimate, error), a statsmodels
-    result (`params`, `bse`), and a fitted lifelines regression (`params_`, `standard_errors_`).
-    """
-    if hasattr(found, "params") and hasattr(found, "bse"):
-        index = getattr(found.params, "index", None)
-        names = tuple(map(_name, index)) if index is not None else None
-        df = float(found.df_resid) if getattr(found, "df_resid", None) is not None else None
-        return Estimates(names=names, estimate=_flat(found.params), error=_flat(found.bse), df=df)
-    if hasattr(found, "params_") and hasattr(found, "standard_errors_"):
-        errors = found.standard_errors_
-        if hasattr(errors, "reindex"):
-            errors = errors.reindex(found.params_.index)
-        names = tuple(map(_name, found.params_.index))
-        return Estimates(names=names, estimate=_flat(found.params_), error=_flat(errors))
-    if hasattr(found, "coef_") or hasattr(found, "predict"):
-        raise UserError(
-            f"a {type(found).__name__} has no standard errors: Rubin's rules need them",
-            hint="Return (estimates, errors), e.g. of a bootstrap; pool its predictions with "
-            "MultipleImputation.predict(fit, new); or give a formula.",
-        )
-    if isinstance(found, Mapping):
-        pairs = [tuple(np.ravel(v)) for v in found.values()]
-        if not pairs or any(len(v) != 2 for v in pairs):
-            raise UserError("an analysis returned a mapping", hint="Expected name -> (estimate, standard error).")
-        estimate, error = np.array(pairs, float).T
-        return Estimates(names=tuple(map(str, found)), estimate=estimate, error=error)
-    if isinstance(found, Sequence | np.ndarray) and not isinstance(found, str) and len(found) in (2, 3):
-        names = tuple(map(str, found[2])) if len(found) == 3 else None
-        return Estimates(names=names, estimate=_flat(found[0]), error=_flat(found[1]))
-    raise UserError(
-        f"an analysis returned a {type(found).__name__}",
-        hint="Expected (estimates, standard errors), a statsmodels result or a fitted lifelines regression.",
-    )
-
-
-def _name(name: Any) -> str:
-    """Lifelines names the coefficients of parametric models by (parameter, covariate)."""
-    return ":".join(map(str, name)) if isinstance(name, tuple) else str(name)
-
-
-def _flat(values: Any) -> np.ndarray:
-    return np.asarray(values, float).reshape(-1)
-
-
-def are_shares(model: Any, values: Sequence[np.ndarray]) -> bool:
-    """Whether a model's predictions are probabilities of an outcome that is 0 or 1."""
-    outcome = getattr(getattr(model, "model", None), "endog", None)
-    binary = outcome is not None and set(np.unique(np.asarray(outcome, float))) <= {0.0, 1.0}
-    return binary and all(((v > 0) & (v < 1)).all() for v in values)
-
-
-def predictions_of(model: Any, new: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """A fitted model's predictions of new rows and, where it gives them (statsmodels), their standard errors."""
-    if hasattr(model, "get_prediction"):
-        found = model.get_prediction(new)
-        mean = found.predicted if hasattr(found, "predicted") else found.predicted_mean
-        return _flat(mean), _flat(found.se if hasattr(found, "se") else found.se_mean)
-    for name in ("predict_proba", "predict"):
-        if hasattr(model, name):
-            values = np.asarray(getattr(model, name)(new), float)
-            return (values[:, -1] if values.ndim == 2 and name == "predict_proba" else values.reshape(-1)), None
-    raise UserError(f"a {type(model).__name__} cannot predict", hint="Expected a fitted model with a method predict.")
