@@ -79,6 +79,9 @@ def spreadsheet(path, sheets: dict[str, list[list]], merged: tuple[str, ...] = (
     def cell(value, place: str) -> str:
         if isinstance(value, str) and value.startswith("#"):
             return f'<c r="{place}" t="e"><f>1/{place}</f><v>{escape(value)}</v></c>'
+        if isinstance(value, str) and value.startswith("<f"):
+            kind = ' t="str"' if value.endswith("<v></v>") else ""
+            return f'<c r="{place}"{kind}>{value}</c>'
         if isinstance(value, str):
             return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
         return f'<c r="{place}"><v>{value}</v></c>' if value is not None else ""
@@ -149,6 +152,62 @@ def test_merged_cells_are_refused(tmp_path):
     spreadsheet(tmp_path / "head.xlsx", {"data": [["demog", None], ["age", "sex"], [1, 2]]}, merged=("A1:B1",))
     with pytest.raises(UserError, match=r"merged cells A1:B1 \('demog'\)"):
         read_frame(tmp_path / "head.xlsx")
+
+
+@pytest.mark.parametrize("cell", ["<f>A2/2</f><v />", "<f>A2/2</f>", '<f t="shared" si="0"/>'])
+def test_formulas_without_a_stored_result_are_refused_by_cell(tmp_path, cell):
+    """Of files that openpyxl wrote they were read as empty, and imputed."""
+    pytest.importorskip("python_calamine")
+    spreadsheet(tmp_path / "t.xlsx", {"data": [["age", "half"], [61, 30.5], [72, cell], [55, cell]]})
+    with pytest.raises(UserError, match="sheet 'data': formulas without a stored result: B3, B4: they"):
+        read_frame(tmp_path / "t.xlsx")
+    no_text = '<f>IF(A3&gt;1,"","x")</f><v></v>'
+    spreadsheet(tmp_path / "t.xlsx", {"data": [["age", "half"], [61, "<f>A2/2</f><v>30.5</v>"], [72, no_text]]})
+    assert read_frame(tmp_path / "t.xlsx").columns[1].tolist() == pytest.approx([30.5, np.nan], nan_ok=True)
+
+
+def test_results_of_files_to_be_computed_on_loading_are_none(tmp_path):
+    """XlsxWriter, by which pandas writes, stores 0 for every formula."""
+    pytest.importorskip("python_calamine")
+    spreadsheet(tmp_path / "t.xlsx", {"data": [["age", "half"], [61, "<f>A2/2</f><v>0</v>"]]})
+    assert read_frame(tmp_path / "t.xlsx").columns[1].tolist() == [0]
+    with zipfile.ZipFile(tmp_path / "t.xlsx") as old, zipfile.ZipFile(tmp_path / "new.xlsx", "w") as new:
+        for name in old.namelist():
+            text = old.read(name).decode()
+            new.writestr(name, text.replace("</workbook>", '<calcPr fullCalcOnLoad="1"/></workbook>'))
+    with pytest.raises(UserError, match="without a stored result: B2"):
+        read_frame(tmp_path / "new.xlsx")
+
+
+def test_formulas_of_an_ods_without_a_stored_result_are_refused(tmp_path):
+    pytest.importorskip("python_calamine")
+    office, table, text = (f"urn:oasis:names:tc:opendocument:xmlns:{x}:1.0" for x in ("office", "table", "text"))
+    cell = "<table:table-cell {}><text:p>{}</text:p></table:table-cell>"
+    rows = [
+        [cell.format('office:value-type="string"', name) for name in ("age", "half")],
+        [
+            cell.format('office:value-type="float" office:value="61"', 61),
+            '<table:table-cell table:formula="of:=[.A2]/2"/>',
+        ],
+    ]
+    body = "".join(f"<table:table-row>{''.join(row)}</table:table-row>" for row in rows)
+
+    def written(body: str):
+        with zipfile.ZipFile(tmp_path / "t.ods", "w") as file:
+            file.writestr("mimetype", "application/vnd.oasis.opendocument.spreadsheet")
+            file.writestr("META-INF/manifest.xml", "<manifest/>")
+            file.writestr(
+                "content.xml",
+                f'<office:document-content xmlns:office="{office}" xmlns:table="{table}" xmlns:text="{text}">'
+                f'<office:body><office:spreadsheet><table:table table:name="data">{body}</table:table>'
+                "</office:spreadsheet></office:body></office:document-content>",
+            )
+        return read_frame(tmp_path / "t.ods")
+
+    with pytest.raises(UserError, match=r"without a stored result: of:=\[.A2\]/2"):
+        written(body)
+    stored = 'of:=[.A2]/2" office:value-type="float" office:value="30.5"'
+    assert written(body.replace('of:=[.A2]/2"', stored)).columns[1].tolist() == [30.5]
 
 
 @pytest.mark.parametrize("kind", ["dta", "sav"])

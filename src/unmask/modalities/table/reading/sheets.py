@@ -6,7 +6,7 @@ import datetime as dt
 import posixpath
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -87,6 +87,8 @@ def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) ->
                 f"{path}, sheet {name!r}: formulas without a result: {', '.join(sorted(errors))}",
                 hint="Correct them, or empty the cells: they would be read as missing.",
             )
+        if unstored := re.findall(r'<table:table-cell\b(?=[^>]*table:formula="(.*?)")(?![^>]*value-type=)', own):
+            raise _not_computed(path, name, map(unescape, unstored))
         if re.search(r'<table:table-cell\b[^>]*-spanned="(?!1")[^>]*[^/]>', own):
             raise UserError(f"{path}, sheet {name!r}: cells are merged: only the first would hold a value", hint=hint)
         return ()
@@ -110,20 +112,34 @@ def _merged(path: Path, name: str, rows: Sequence[Sequence[Any]], sheet: Any) ->
 
 def _errors(path: Path, name: str) -> dict[tuple[int, int], str]:
     """(row, column), from 0, of the cells of a sheet whose formula has no result, which the reader leaves empty, and
-    what they show: #DIV/0!, #N/A."""
+    what they show: #DIV/0!, #N/A. Formulas of which the file holds no result are refused: openpyxl writes none, and
+    XlsxWriter 0 for all of them (both ask the program that opens the file to compute them)."""
     if path.suffix.lower() not in (".xlsx", ".xlsm"):
         return {}
     with zipfile.ZipFile(path) as file:
         book, links = (ElementTree.fromstring(file.read(f"xl/{part}")) for part in ("workbook.xml", _LINKS))
+        nothing = ("",) if all(e.get("fullCalcOnLoad") in (None, "0") for e in book.iter()) else ("", "0")
         own = next(e for e in book.iter() if e.tag.endswith("}sheet") and e.get("name") == name)
         link = next(value for key, value in own.items() if key.endswith("}id"))
         target = next(e.get("Target", "") for e in links if e.get("Id") == link)
         text = file.read(posixpath.join("/xl", target)[1:]).decode()
+    formula = r'<c\b([^>]*")>\s*<f\b(?:[^>]*/>|[^>]*>[^<]*</f>)\s*(?:<v[^>/]*>([^<]*)</v>)?'
+    unstored = [cell for cell, value in re.findall(formula, text) if value in nothing and 't="str"' not in cell]
+    if unstored:
+        raise _not_computed(path, name, re.findall(r'\br="(\w+)"', " ".join(unstored)))
     return {
         (int(row) - 1, _column(letters)): unescape(shown)
         for cell, shown in re.findall(r'<c\b([^>]*\bt="e"[^>]*)>(?:<f\b.*?</f>|<f\b[^>]*/>)?<v>(.*?)</v>', text, re.S)
         for letters, row in re.findall(r'\br="([A-Z]+)(\d+)"', cell)
     }
+
+
+def _not_computed(path: Path, name: str, which: Iterable[str]) -> UserError:
+    return UserError(
+        f"{path}, sheet {name!r}: formulas without a stored result: {first_of(which, SHOWN)}: they would be read as "
+        "empty",
+        hint="Open the file in a spreadsheet program, let it compute them, and save it; or write values.",
+    )
 
 
 _LINKS = "_rels/workbook.xml.rels"
