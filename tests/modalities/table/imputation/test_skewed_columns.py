@@ -36,6 +36,43 @@ def test_skewed_markers_that_are_missing_together_keep_their_means():
     assert abs(np.mean(off)) < 0.06
 
 
+def test_columns_keep_their_shape_without_an_analysis():
+    """Missing completely at random and related to nothing: zeros were imputed for .39 of .58, medians of 41 for 21."""
+    off = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        zeros = np.where(rng.random(250) < 0.6, 0, rng.gamma(2, 10, 250)).round(1)
+        columns = {"packs": zeros, "troponin": rng.lognormal(3, 2, 250).round(3), "x": rng.normal(size=250)}
+        gone = rng.random(250) < 0.3
+        done = completed(columns, gone, ("packs", "troponin"), seed)
+        assert done.methods_ == {"packs": "pmm", "troponin": "pmm"}
+        drawn = {k: np.concatenate([t[k].to_numpy()[gone] for t in done.completed]) for k in done.methods_}
+        share = (drawn["packs"] == 0).mean() - (zeros[~gone] == 0).mean()
+        off.append([share, np.log(np.median(drawn["troponin"]) / np.median(columns["troponin"][~gone]))])
+    assert (np.abs(np.mean(off, 0)) < [0.06, 0.25]).all()
+
+
+def test_skewed_columns_missing_together_keep_their_means_without_an_analysis():
+    """On their scales, but predicted by each other's own, they drove each other to the largest values (+20 %)."""
+    off = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        shared, gone = rng.normal(size=300), rng.random(300) < 0.5
+        columns = {f"m{k}": np.exp(shared + 0.5 * rng.normal(size=300)).round(3) for k in (1, 2)}
+        done = completed(columns | {"z": rng.normal(size=300)}, gone, ("m1", "m2"), seed)
+        off += [np.mean([t[k].mean() for t in done.completed]) / columns[k].mean() - 1 for k in columns]
+    assert abs(np.mean(off)) < 0.09
+
+
+def test_a_spike_that_a_method_does_not_draw_is_doubted():
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(300) < 0.6, 0, rng.gamma(2, 10, 300)).round(1)
+    columns, gone = {"x": x, "z": rng.normal(size=300)}, rng.random(300) < 0.3
+    assert completed(columns, gone, ("x",), 0).doubts_ == []
+    with pytest.warns(UserWarning, match=r"'x' \(1% of the cells are 0, of observed ones 60%\)"):
+        completed(columns, gone, ("x",), 0, method={"x": "norm"})
+
+
 def test_the_square_of_a_skewed_covariate_is_kept():
     off = []
     for seed in range(6):

@@ -13,7 +13,7 @@ import numpy as np
 
 from unmask.evaluation.survival import step_values
 from unmask.modalities.table.imputation.regressions import Shares, draw_donors, draw_level, draw_linear, draw_shares
-from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale
+from unmask.modalities.table.imputation.scales import DISTINCT, MonotoneScale, best_scale, draw_scale, spike
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.survival.estimators import nelson_aalen
 from unmask.progress import counted
@@ -176,6 +176,17 @@ class DrawPlan:
                 columns = kept
             self.chosen[place] = np.r_[0, columns + 1]
 
+    def shapes(self) -> dict[int, MonotoneScale]:
+        """Place -> the scale on which a skewed quantity is about normal, by its observed values alone."""
+        found: dict[int, MonotoneScale] = {}
+        for place, (x, missing) in enumerate(zip(self.columns, self.missing, strict=True)):
+            seen = x[~missing]
+            continuous = not self.sizes[place] and len(np.unique(seen)) >= DISTINCT and spike(seen) is None
+            if continuous and self.methods.get(place) != "norm" and place not in (self.hazard or ()):
+                scale = best_scale(seen, np.ones((len(seen), 1)))
+                found |= {} if scale is None else {place: scale}
+        return found
+
     def start(self, rng: np.random.Generator) -> list[np.ndarray]:
         """Every missing cell with an observed value of its column, at random."""
         now = []
@@ -213,6 +224,8 @@ class Chain:
         self.now = [x.copy() for x in first] if first is not None else plan.start(rng)
         self.scales = dict(plan.scales)
         self.regressors = Regressors(plan.columns, plan.sizes, self.now, self.scales)
+        self._shapes = plan.shapes()
+        self._shaped = Regressors(plan.columns, plan.sizes, self.now, self._shapes) if self._shapes else None
         # Cells that are observed, or were drawn given such: what a random start had is no part of the first fits.
         self._known = [np.ones(len(g), bool) if first is not None else ~g for g in plan.missing]
         self._fits: dict[int, Shares] = {}
@@ -257,6 +270,9 @@ class Chain:
     def update(self, place: int) -> None:
         """Bring the regressors up to date with the current values of a column."""
         self.regressors.write(place, self.now[place])
+        if self._shaped is not None:
+            x, seen = self.now[place], self.plan.columns[place]
+            self._shaped.write(place, np.clip(x, np.nanmin(seen), np.nanmax(seen)) if place in self._shapes else x)
         if self.plan.hazard is not None and place in self.plan.hazard:
             self._write_hazard()
 
@@ -267,7 +283,9 @@ class Chain:
         time, event = (self.now[p] for p in self.plan.hazard)
         at, hazard = nelson_aalen(time, event)
         own = step_values(at, hazard, time, start=0.0)
-        self.regressors.write(self.plan.hazard[0], (own - own.mean()) / max(own.std(), 1e-12))
+        for regressors in (self.regressors, self._shaped):
+            if regressors is not None:
+                regressors.write(self.plan.hazard[0], (own - own.mean()) / max(own.std(), 1e-12))
 
     def predictors(self, place: int) -> np.ndarray:
         return self.regressors.matrix[:, self.plan.chosen[place]]
@@ -308,5 +326,7 @@ class Chain:
             line = draw_linear(x[use], y if scale is None else scale.to(y), self.rng)
             drawn = x[rows] @ line.drawn_beta + line.drawn_sigma * self.rng.standard_normal(len(rows))
             return drawn if scale is None else scale.back(drawn)
-        values, log_weight = draw_donors(x[use], y, x[rows], self.rng)
+        shaped = x if self._shaped is None else self._shaped.matrix[:, self.plan.chosen[place]]
+        other = None if shaped is x else (shaped[use], shaped[rows])
+        values, log_weight = draw_donors(x[use], y, x[rows], self.rng, other=other)
         return values[np.arange(len(rows)), draw_level(log_weight, self.rng.random(len(rows)))]

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
+from scipy.special import logit
 
 from unmask.errors import option
 from unmask.modalities.table.imputation.chained import DrawPlan, Regressors
 from unmask.modalities.table.imputation.formula import Formula
 from unmask.modalities.table.imputation.regressions import draw_shares
+from unmask.modalities.table.imputation.scales import spike
 from unmask.modalities.table.schema.schema import Column
 
 CHAINS = 8
@@ -27,7 +29,8 @@ REMEMBERED = 0.05
 """Share of a difference between chains at their start that may be left after the last round."""
 APART, RATIO = 2.0, 2.0
 """Imputed values are far from observed ones where their means differ by two standard deviations, or one variance is
-twice the other (Stuart, Azur, Frangakis & Leaf 2009), both given the other columns (Raghunathan & Bondarenko 2007)."""
+twice the other (Stuart, Azur, Frangakis & Leaf 2009), or the odds of a single value that many cells have; all given the
+other columns (Raghunathan & Bondarenko 2007)."""
 EXAMINED = 5
 """Completed tables in which imputed values are set beside observed ones."""
 
@@ -185,18 +188,13 @@ def _far(plan: DrawPlan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[n
     of being missing)."""
     shown = drawn[:EXAMINED]
     found: dict[int, list[tuple[float, ...]]] = {}
+    shares: dict[int, list[tuple[float, ...]]] = {}
     for columns in shown:
         table = Regressors(plan.columns, plan.sizes, columns, plan.scales)
         for place in plan.order:
             filled, seen = gaps[place], ~plan.missing[place]
             x = table.matrix[:, plan.chosen[place]]
-            if (
-                plan.sizes[place]
-                or place in plan.spikes
-                or filled.sum() < 2
-                or seen.sum() < 2 * x.shape[1]
-                or not np.ptp(columns[place][seen])
-            ):
+            if plan.sizes[place] or filled.sum() < 2 or seen.sum() < 2 * x.shape[1] or not np.ptp(columns[place][seen]):
                 continue
             odds = np.exp(
                 np.clip(
@@ -206,6 +204,13 @@ def _far(plan: DrawPlan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[n
                 )
             )
             weight = odds / odds.sum()
+            if (single := spike(columns[place][seen])) is not None:
+                held, cells = columns[place] == single, int(filled.sum())
+                share, other = np.clip([weight @ held[seen], held[filled].mean()], 0.5 / cells, 1 - 0.5 / cells)
+                doubt = (weight @ weight) / (share * (1 - share)) + 1 / (cells * other * (1 - other))
+                shares.setdefault(place, []).append((single, share, other, doubt, cells))
+            if place in plan.spikes:
+                continue
             y = plan.scales[place].to(columns[place]) if place in plan.scales else columns[place]
             root = np.sqrt(weight)[:, None]
             left = y - x @ np.linalg.lstsq(root * x[seen], root[:, 0] * y[seen], rcond=None)[0]
@@ -223,6 +228,11 @@ def _far(plan: DrawPlan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[n
             far.append(f"{plan.name(place)!r} (by {abs(apart):.1f} standard deviations {side})")
         elif abs(np.log(ratio)) - stats.t.ppf(1 - CHANCE / 2, cells - 1) * doubt**0.5 > np.log(RATIO):
             far.append(f"{plan.name(place)!r} ({ratio:.2g} times the variance)")
+    for place, figures in shares.items():
+        single, share, other, doubt, cells = np.mean(figures, 0)
+        chance = stats.t.ppf(1 - CHANCE / 2, cells - 1) * doubt**0.5
+        if abs(logit(other) - logit(share)) - chance > np.log(RATIO):
+            far.append(f"{plan.name(place)!r} ({other:.0%} of the cells are {single:g}, of observed ones {share:.0%})")
     if not far:
         return []
     others_too = f" and {len(far) - 5} more" if len(far) > 5 else ""

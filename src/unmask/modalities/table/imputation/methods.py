@@ -11,11 +11,8 @@ from scipy.special import ndtr
 from unmask.errors import UserError, suggest
 from unmask.modalities.table.imputation.chained import CATEGORY_METHODS, QUANTITY_METHODS, Chain, DrawPlan, Regressors
 from unmask.modalities.table.imputation.regressions import draw_linear
-from unmask.modalities.table.imputation.scales import MonotoneScale, best_scale
+from unmask.modalities.table.imputation.scales import DISTINCT, SPIKE, MonotoneScale, best_scale
 from unmask.modalities.table.schema.schema import Column
-
-SPIKE = 0.05
-"""A single value that a larger share of the cells has is no part of a continuous distribution."""
 
 
 def _check_method(method: str, column: Column, size: int) -> None:
@@ -125,7 +122,7 @@ def _values(y: np.ndarray) -> str | None:
     values, counts = np.unique(y, return_counts=True)
     if len(y) < 20:
         return "fewer than 20 observed values"
-    if len(values) < 20:
+    if len(values) < DISTINCT:
         return f"{len(values)} distinct values"
     if counts.max() > SPIKE * len(y):
         return f"{counts.max() / len(y):.0%} of the values are {values[counts.argmax()]:g}"

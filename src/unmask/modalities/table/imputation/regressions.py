@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, log_softmax
 
+from unmask.modalities.table.imputation.scales import DISTINCT, best_regression, spike
 from unmask.modalities.table.survival.estimators import maximum
 
 RIDGE = 1e-5
@@ -192,7 +193,12 @@ def _ordinal_derivatives(
 
 
 def draw_donors(
-    x: np.ndarray, y: np.ndarray, target: np.ndarray, rng: np.random.Generator
+    x: np.ndarray,
+    y: np.ndarray,
+    target: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    other: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predictive mean matching by local residual draws (Morris, White & Royston 2014, 2.3), the donors under a Bayesian
     bootstrap (Gaffert, Meinfelder & Bosch 2016).
@@ -202,20 +208,38 @@ def draw_donors(
     are few: of 400 rows, half of a covariate missing by the outcome, intervals of slopes then cover .57 to .78, these
     .95. Donors and regression are weighted by draws from a Dirichlet distribution: the uncertainty of both.
 
+    Residuals are those on the scale where the column is about normal: by a residual from elsewhere a skewed column's
+    values would spread beyond its shape. A single value that many cells have (no drink, no pack-year) has a
+    logistic regression, and the others theirs.
+
     Args:
         x, y: of the donors.
         target: (rows, predictors) of the rows that get a value.
+        other: x and target on other scales, which are taken where the column is likelier on them.
 
     Returns:
         (rows, donors) values, and log-weights by which one of them is to be drawn.
     """
+    if (single := spike(y)) is not None:
+        rest = y != single
+        others = None if other is None else (other[0][rest], other[1])
+        values, log_weight = draw_donors(x[rest], y[rest], target, rng, other=others)
+        log_share = draw_shares(x, ~rest, rng).log_probability(target)
+        log_weight = log_softmax(log_weight, axis=1) + log_share[:, :1]
+        return np.column_stack([values, np.full(len(target), single)]), np.column_stack([log_weight, log_share[:, 1]])
+    values, scale = np.unique(y), None
+    if len(values) >= DISTINCT:
+        designs = [(x, target)] if other is None else [(x, target), other]
+        likeliest, scale = best_regression(y, [design for design, _ in designs])
+        x, target = designs[likeliest]
+    z, places = (y, values) if scale is None else (scale.to(y), scale.to(values))
     weight = rng.standard_exponential(len(y))
     weight *= len(y) / weight.sum()
     weighted = x * weight[:, None]
     gram = weighted.T @ x
-    beta = np.linalg.solve(gram + np.diag(RIDGE * np.diag(gram) + 1e-12), weighted.T @ y)
+    beta = np.linalg.solve(gram + np.diag(RIDGE * np.diag(gram) + 1e-12), weighted.T @ z)
     mean, wanted = x @ beta, target @ beta
-    width = KERNEL * float(np.sqrt(weight @ (y - mean) ** 2 / len(y)))
+    width = KERNEL * float(np.sqrt(weight @ (z - mean) ** 2 / len(y)))
     order = np.argsort(mean, kind="stable")
     mean = mean[order]
     count = min(DONORS, len(y))
@@ -227,8 +251,7 @@ def draw_donors(
     reach = np.partition(np.abs(move), nearest, axis=1)[:, [nearest]]
     far = (move / np.maximum(reach, least)) ** 2
     log_weight = np.log(weight[order])[window] - 0.5 * (far - far.min(1, keepdims=True))
-    values = np.unique(y)
-    near = np.searchsorted((values[1:] + values[:-1]) / 2, y[order][window] + move)
+    near = np.searchsorted((places[1:] + places[:-1]) / 2, z[order][window] + move)
     return values[near], log_weight
 
 

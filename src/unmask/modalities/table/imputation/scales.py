@@ -12,6 +12,9 @@ from unmask.modalities.table.schema.schema import Column
 POWERS = (0.0, 0.125, 0.25, 0.375, 0.5)
 REACH = 2.0
 """Deviations beyond the observed ends, on the scale, that drawn values may reach: exponentials grow without bound."""
+SPIKE, DISTINCT = 0.05, 20
+"""A single value that a larger share of the cells has is no part of a continuous distribution, which has so many
+distinct values at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,17 +60,32 @@ class MonotoneScale:
         return f"the {what} of its distance {'above' if self.sign > 0 else 'below'} {self.end:.4g}"
 
 
+def spike(x: np.ndarray) -> float | None:
+    """The single value that many cells of an otherwise continuous column have, out of proportion to any other."""
+    values, counts = np.unique(x, return_counts=True)
+    if len(values) <= DISTINCT or counts.max() <= max(SPIKE * len(x), 2 * np.partition(counts, -2)[-2]):
+        return None
+    return float(values[counts.argmax()])
+
+
 def best_scale(x: np.ndarray, predictors: np.ndarray) -> MonotoneScale | None:
     """The scale on which a complete column is likeliest under a normal linear regression; None where it is its own.
     `predictors`: (rows, predictors) of that regression, the first the constant 1."""
+    return best_regression(x, [predictors])[1]
+
+
+def best_regression(x: np.ndarray, designs: Sequence[np.ndarray]) -> tuple[int, MonotoneScale | None]:
+    """Which of several designs a complete column has the likeliest normal linear regression on, and on which scale of
+    its own."""
     low, high = float(x.min()), float(x.max())
     margin = (high - low) / len(x)
     below = 0.0 if low > 0 else low - margin
     scales = [_scale(x, end, sign, p) for end, sign in ((below, 1.0), (high + margin, -1.0)) for p in POWERS]
-    heights = _heights([x, *(scale.to(x) for scale in scales)], predictors)
-    heights[1:] += [scale.log_slope(x).sum() for scale in scales]
-    best = int(heights.argmax())
-    return scales[best - 1] if best else None
+    columns = [x, *(scale.to(x) for scale in scales)]
+    heights = np.array([_heights(columns, predictors) for predictors in designs])
+    heights[:, 1:] += [scale.log_slope(x).sum() for scale in scales]
+    design, best = np.unravel_index(heights.argmax(), heights.shape)
+    return int(design), scales[best - 1] if best else None
 
 
 def draw_scale(
