@@ -230,6 +230,14 @@ def test_labels_and_missing_codes_of_statistics_programs(tmp_path, kind):
         read_frame(path)
 
 
+def test_dates_of_stata_that_are_read_as_numbers_are_said(tmp_path):
+    pyreadstat = pytest.importorskip("pyreadstat")
+    table = pd.DataFrame({"month": [600.0, 601, 602], "year": [2000.0, 2001, 2002]})
+    pyreadstat.write_dta(table, str(tmp_path / "t.dta"), variable_format={"month": "%tmNN/CCYY", "year": "%ty"})
+    (note,) = read_frame(tmp_path / "t.dta").notes
+    assert "'month': Stata's dates in months since 1960" in note
+
+
 ROWS = [["age", "sex", "ratio"], *([20 + k, "fm"[k % 2], k / 10] for k in range(60))]
 BROKEN = {
     (5, 2): "#DIV/0!",

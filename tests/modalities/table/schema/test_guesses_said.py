@@ -134,3 +134,12 @@ def test_a_file_without_a_line_of_names_is_warned_of():
     assert said([0, 1], rng.normal(size=(50, 2)).round(3)) == []
     with pytest.warns(UserWarning, match="first line looks like a row"):
         TableModel.fit(pd.DataFrame(rows[1:], columns=[str(v) for v in rows[0]]), **FAST)
+
+
+@pytest.mark.parametrize(("first", "second", "between"), [(110, 70, "/"), (30, 0, "+"), (110, 70, " / ")])
+def test_two_numbers_in_one_cell_are_warned_of(first, second, between):
+    """Blood pressures and weeks of a pregnancy became levels without a word; bands of ages are some."""
+    pairs = [f"{first + k % 40}{between}{second + k % 7}" for k in range(300)]
+    bands = [f"{5 * (k % 18)}-{5 * (k % 18) + 4}" for k in range(300)]
+    found = describe(pd.DataFrame({"bp": pairs, "band": bands, "y": np.arange(300) / 7}))
+    assert [f.column for f in found.findings if f.code == "two_numbers"] == ["bp"]

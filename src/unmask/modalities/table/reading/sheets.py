@@ -175,6 +175,9 @@ def _place(row: int, column: int) -> str:
     return f"{letters}{row + 1}"
 
 
+_STATA_DATES = {"%tw": "weeks", "%tm": "months", "%tq": "quarters", "%th": "half-years"}
+
+
 def read_statistics(path: Path, encoding: str | None = None) -> Frame:
     """A file of Stata, SPSS or SAS: value labels make categories where every value has one; user-missing is missing."""
     try:
@@ -201,6 +204,10 @@ def read_statistics(path: Path, encoding: str | None = None) -> Frame:
         elif labels:
             listed = ", ".join(f"{text_of(k)} {v!r}" for k, v in list(labels.items())[:6])
             notes.append(f"{name!r}: only some values have labels ({listed}): read as the numbers they are")
+        if (unit := _STATA_DATES.get(about.original_variable_types.get(name, "")[:3])) and kind == ".dta":
+            notes.append(
+                f"{name!r}: Stata's dates in {unit} since 1960, read as the numbers they are; dof{unit[0]}() makes days"
+            )
         columns[name] = values
     frame = _frame(path, columns, first_row=1)
     frame.notes = tuple(notes)

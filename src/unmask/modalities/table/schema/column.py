@@ -34,6 +34,7 @@ from unmask.modalities.table.schema.suspicious_values import (
     kept_words,
     no_value_words,
     repeated_ids,
+    two_numbers,
 )
 
 NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
@@ -187,6 +188,7 @@ def _numeric_kind(c: RawColumn) -> Kind:
 def _text_kind(c: RawColumn, texts: list[str]) -> Kind:
     if is_free_text(texts, c.rows, len(c.raw)):
         return _left_out(c, "text", "is free text", "sentences, mostly not repeated", 0)
+    two_numbers(c, texts)
     if c.levels is None or len(texts) > 12:
         why = texts_are_ids(c, texts)
         if why is not None:

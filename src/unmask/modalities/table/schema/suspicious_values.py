@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -171,6 +172,21 @@ def no_value_words(c: RawColumn, counts: Mapping[str, int]) -> None:
 def kept_words(c: RawColumn, counts: Mapping[str, int]) -> None:
     """`None` and `Na` in a column of categories: kept as values."""
     _kept(c, "none_as_value", counts, " beside other texts: taken for a value. If it means that there is none:")
+
+
+_TWO_NUMBERS = re.compile(r"\d+(?:[.,]\d+)?\s*([/+:;|x×])\s*\d+(?:[.,]\d+)?")
+"""Blood pressures, weeks and days of a pregnancy; not 40-49, which is a level."""
+
+
+def two_numbers(c: RawColumn, texts: Sequence[str]) -> None:
+    """Nearly all cells hold two numbers, with one and the same separator between."""
+    found = Counter(m[1] for t in texts if (m := _TWO_NUMBERS.fullmatch(t.strip())))
+    if len(texts) > 12 and found and max(found.values()) >= 0.9 * len(texts):
+        c.warn(
+            "two_numbers",
+            f"{c.name!r} holds two numbers in one cell, such as {texts[0]!r}: taken for a text, of which the numbers "
+            "are not used. Write each into a column of its own.",
+        )
 
 
 def _kept(c: RawColumn, code: str, counts: Mapping[str, int], what: str) -> None:
