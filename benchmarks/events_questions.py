@@ -262,7 +262,7 @@ def death_fold(
     events: Any, points: Any, y: np.ndarray, number: int, train: np.ndarray, test: np.ndarray, a: argparse.Namespace
 ) -> dict[str, Any]:
     """Of each share of the labels and each variant: AUROC and AUPRC by subset, and 500 bootstrap AUROCs of the mean."""
-    from unmask.evaluation.resampling import areas
+    from unmask.evaluation.resampling import auroc_auprc
     from unmask.modalities.events.outcome.outcome import fit_head
     from unmask.modalities.events.outcome.targets import Binary
     from unmask.modalities.events.recipes import OutcomeSettings
@@ -292,7 +292,7 @@ def death_fold(
                 head = fit_head(x[labelled], y[labelled], points.subject[labelled], settings, Binary())
                 p = head.predict(x[test], Binary())[:, 0]
                 rows.append([float(roc_auc_score(y[test, 0], p)), float(average_precision_score(y[test, 0], p))])
-                drawn.append(areas(y[test, 0], p, weights)[0])
+                drawn.append(auroc_auprc(y[test, 0], p, weights)[0])
             here[name] = {"scores": rows, "drawn": np.mean(drawn, 0).round(5).tolist()}
             print(f"fold {number}, {share:.0%} of the labels, {name}: {np.mean(rows, 0).round(4)}", flush=True)
     return found

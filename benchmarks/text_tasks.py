@@ -375,7 +375,7 @@ def adapt(arguments: argparse.Namespace) -> dict:
     import tempfile
 
     from unmask.modalities.text.tasks.data import read_items
-    from unmask.modalities.text.tasks.finetune import adapt_then_finetune
+    from unmask.modalities.text.tasks.finetune import compare_domain_adaptation
 
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as scratch:
@@ -392,7 +392,7 @@ def adapt(arguments: argparse.Namespace) -> dict:
             texts = Path(scratch) / "reviews.txt"
             rest = (whole[i].text for i in order if whole[i].text not in taken and len(whole[i].text.split()) > 3)
             texts.write_text("\n\n".join(dict.fromkeys(rest)))
-        found = adapt_then_finetune(
+        found = compare_domain_adaptation(
             "classify",
             arguments.mlm,
             train,

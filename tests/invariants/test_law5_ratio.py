@@ -22,7 +22,7 @@ from unmask.core.corruption import (
     Units,
     maskable_slots,
 )
-from unmask.core.density import BellDensity, ByBound, UniformDensity, by_ratio, spread_evenly
+from unmask.core.density import ByBound, LogitNormalDensity, UniformDensity, by_ratio, spread_evenly
 from unmask.core.model import corrupt
 from unmask.errors import UserError
 from unmask.modalities.table.distribution.cells import CellMasks
@@ -273,7 +273,7 @@ def test_ratios_of_a_density_are_spread_over_examples_and_epochs(seed: int):
         assert (np.abs(quarter - 16) <= 3).all()
 
 
-@pytest.mark.parametrize("density", [UniformDensity(), BellDensity(median=0.4, deviation=0.7)])
+@pytest.mark.parametrize("density", [UniformDensity(), LogitNormalDensity(median=0.4, deviation=0.7)])
 def test_a_density_draws_what_its_distribution_says(density):
     drawn = np.sort(density.ratio((np.arange(1000) + 0.5) / 1000, 0.0))
     np.testing.assert_allclose(density.cumulative(drawn, 0.0), (np.arange(1000) + 0.5) / 1000, atol=2e-3)
@@ -281,13 +281,13 @@ def test_a_density_draws_what_its_distribution_says(density):
 
 
 def test_a_bell_lies_around_its_median_and_follows_a_schedule():
-    bell = BellDensity(median=lambda done: 0.6 - 0.4 * done, deviation=0.5, even=0.0)
+    bell = LogitNormalDensity(median=lambda done: 0.6 - 0.4 * done, deviation=0.5, even=0.0)
     for done, median in ((0.0, 0.6), (1.0, 0.2)):
         found = bell.ratio(np.array([0.025, 0.5, 0.975]), done)
         assert found[1] == pytest.approx(median)
         assert found[2] - found[0] < 0.5
     with pytest.raises(UserError, match="bell-shaped"):
-        BellDensity(median=1.0).ratio(np.array([0.5]), 0.0)
+        LogitNormalDensity(median=1.0).ratio(np.array([0.5]), 0.0)
 
 
 def test_weights_by_ratio_make_examples_count_by_their_slots(modality, seed: int):
@@ -300,7 +300,7 @@ def test_weights_by_ratio_make_examples_count_by_their_slots(modality, seed: int
     assert hidden.total_weight == pytest.approx(float(have.sum()))
 
 
-@pytest.mark.parametrize("density", [UniformDensity(), BellDensity(median=0.4, deviation=0.8)])
+@pytest.mark.parametrize("density", [UniformDensity(), LogitNormalDensity(median=0.4, deviation=0.8)])
 def test_weights_by_the_bound_undo_the_density(density, seed: int):
     """Weighted means over draws are those of uniform ratios: of the hidden share, (n + 1) / 2n."""
     n = 20

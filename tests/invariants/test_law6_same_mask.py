@@ -13,7 +13,7 @@ import pytest
 from tiny import MODALITIES
 from unmask.core.batch import PackedBatch, pack
 from unmask.core.corruption import Corruption, Mixture, Spans, Uniform, Units
-from unmask.core.density import BellDensity, UniformDensity, by_ratio
+from unmask.core.density import LogitNormalDensity, UniformDensity, by_ratio
 from unmask.core.pooled import AllButCrop
 from unmask.modalities.table.distribution.cells import CellMasks
 
@@ -25,7 +25,7 @@ SELECTORS = {
 }
 SELECTORS["mixture"] = Mixture(first=Units(ratio=0.3), second=Uniform(ratio=0.5))
 SELECTORS["density"] = Uniform(ratio=UniformDensity())
-SELECTORS["bell"] = Spans(ratio=BellDensity(median=0.5, deviation=0.8))
+SELECTORS["bell"] = Spans(ratio=LogitNormalDensity(median=0.5, deviation=0.8))
 SELECTORS["cells"] = CellMasks(patterns=np.random.default_rng(5).random((7, 64)) < 0.3)
 Masks = dict[int, list[tuple[int, int, int, float]]]
 

@@ -14,7 +14,7 @@ from tiny import WIDTH, Setup, Text, ratio_corruption
 from unmask.core import prediction
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
-from unmask.core.density import BellDensity, ByBound, UniformDensity, by_ratio
+from unmask.core.density import ByBound, LogitNormalDensity, UniformDensity, by_ratio
 from unmask.core.detection import ReplacedSlotDetection
 from unmask.core.model import codec_of
 from unmask.core.prediction import Categorical
@@ -25,7 +25,7 @@ from unmask.kernels import linear_cross_entropy
 
 CORRUPTION = ratio_corruption(0.35)
 WEIGHTED = Corruption(select=Uniform(ratio=UniformDensity()), replace=ALL_MASK, weigh=by_ratio)
-BELL = BellDensity()
+BELL = LogitNormalDensity()
 ROUNDING = 1e-6 / BELL.even
 """Of gradients whose weights go up to that."""
 BOUND = Corruption(select=Uniform(ratio=BELL), replace=ALL_MASK, weigh=ByBound(density=BELL))

@@ -17,7 +17,7 @@ from torch.distributed import HashStore, PrefixStore
 
 from unmask.errors import UserError
 from unmask.training import launcher
-from unmask.training.launcher import Round, agree, check_launcher, check_one_process, goes_on, join, note_start
+from unmask.training.launcher import Round, agree, check_launcher, check_one_process, goes_on, join, record_run_start
 
 
 def started(store: HashStore, processes: int) -> list[str]:
@@ -50,12 +50,12 @@ def test_only_a_run_that_an_earlier_start_began_is_resumed_unasked(monkeypatch, 
 
     start("first")
     assert not goes_on(tmp_path / "own", cpu=True)
-    note_start(tmp_path / "own", cpu=True)
+    record_run_start(tmp_path / "own", cpu=True)
     assert not goes_on(tmp_path / "own", cpu=True)
     start("second")
     assert goes_on(tmp_path / "own", cpu=True)
     assert not goes_on(tmp_path / "refused", cpu=True)  # it held another run, and the first start ended there
-    note_start(tmp_path / "own", cpu=True)
+    record_run_start(tmp_path / "own", cpu=True)
     start("third")
     assert goes_on(tmp_path / "own", cpu=True)
 

@@ -334,7 +334,8 @@ class Hidden:
         bits: 64 random bits as int64, for the codec's noise.
         weight: what each counts in the loss, fp32; None where all count 1.
         maskable: where they have weights, slots of the batch that could have been hidden.
-        per_slot: of losses over all slots, `total_weight` per real slot of the whole step; None: of this batch.
+        per_slot: for losses over all slots: `total_weight` / real slots of the whole optimiser step; None: that of this
+            batch.
     """
 
     flat: Tensor
@@ -350,8 +351,8 @@ class Hidden:
     @functools.cached_property
     def total_weight(self) -> float:
         """What the loss is divided by: the number of hidden slots where all count 1, else that of maskable slots, which
-        is the expected sum of the weights (`unmask.core.density`). The sum itself is random; dividing by it would bias
-        the gradients."""
+        is the expected sum of the weights (`unmask.core.density`): the sum itself is random, and dividing by it would
+        bias the gradients. Where weights came without `maskable`, their sum."""
         if self.weight is None:
             return float(len(self))
         return float(self.weight.sum(dtype=torch.float64)) if self.maskable is None else float(self.maskable)
@@ -435,7 +436,7 @@ def hide(flat: Tensor) -> Hidden:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnSelector:
+class PluginSelector:
     """A selector of the user's, whose results are checked."""
 
     reference: str
@@ -464,7 +465,7 @@ def own_selector(reference: str, ratio: Ratio) -> Selector:
         raise UserError(
             f"select={reference}: a {type(found).__name__}", hint="Expected a selector, or a class of them."
         )
-    return OwnSelector(reference=reference, select=found)
+    return PluginSelector(reference=reference, select=found)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

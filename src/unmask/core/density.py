@@ -65,16 +65,17 @@ class UniformDensity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BellDensity:
+class LogitNormalDensity:
     """Bell-shaped: the logit of the ratio is normal. Ratios in the middle are drawn more often, those near 0 and 1,
     from which little is learnt, less often (the idea is that of Hong et al. 2026, arXiv 2605.13026, of which only the
     abstract was read: the shape is ours).
 
     Args:
         median: half of the ratios lie below it: a number, or a schedule over training progress in [0, 1].
-        deviation: standard deviation of the logit. From about 1.6 on there is more than one hump.
+        deviation: standard deviation of the logit. Above sqrt(2) (at a median of .5) the density has two modes.
         even: share of the draws that are uniform instead. Without them an example is almost never hidden completely,
-            which is where generation begins, and the weights of `ByBound` have no limit; with them it is 1 / even.
+            which is where generation begins, and the factor by which `ByBound` corrects `by_ratio` has no limit; with
+            them it is at most 1 / even.
     """
 
     median: float | Callable[[float], float] = 0.5
@@ -125,15 +126,15 @@ class ByBound:
         return by_ratio(hidden, maskable, progress) / np.maximum((high - low) * n, 1e-6)
 
 
-def density_of(name: str, median: float | Callable[[float], float], deviation: float) -> Density | None:
+def make_density(name: str, median: float | Callable[[float], float], deviation: float) -> Density | None:
     """The density of a setting: 'uniform', 'bell' (around `median`) or 'fixed', which is none."""
     if name == "bell":
-        return BellDensity(median=median, deviation=deviation)
+        return LogitNormalDensity(median=median, deviation=deviation)
     return UniformDensity() if name == "uniform" else None
 
 
-def weigh_of(name: str, density: Density | None) -> Weigh | None:
-    """What hidden slots count by a setting: 'slot' (each 1), 'ratio', or 'bound', which takes a density."""
+def make_loss_weights(name: str, density: Density | None) -> Weigh | None:
+    """What hidden slots count by a setting: 'slot' (each 1), 'ratio', or 'bound': without a density as 'ratio'."""
     if name == "bound" and density is not None:
         return ByBound(density=density)
     return None if name == "slot" else by_ratio
@@ -154,7 +155,10 @@ class Plan:
     Args:
         lengths: slots of each example, special ones included.
         examples: which of them to use (the training split).
-        pool: steps packed together: more wastes less padding and shuffles better.
+        slots: of a packed row.
+        rows: packed rows of a step.
+        seed: of the order of examples and rows.
+        pool: steps that are packed together: the more, the less padding and the better shuffled.
     """
 
     lengths: np.ndarray

@@ -1,4 +1,5 @@
-"""What fill, score and embed share: a model held still, and examples batched to a budget of slots.
+"""What fill, score and embed share: a model in evaluation mode, and examples batched to a budget of slots. A slot is
+one position of a packed (rows, slots) grid: a token, cell, patch or event.
 
 Examples of mixed lengths share rows (`packed_batches`); scored copies, many of one length, are sorted and cut
 (`chunks`). 600 texts of 5 to 128 slots through a 4x256 encoder, one core, fp32, slots/s: one per row in the order given
@@ -21,13 +22,14 @@ from unmask.kernels.on_host import on_host
 from unmask.progress import counts
 
 BATCH_SLOTS = 8192
-NARROWEST = 128
-"""Rows of packed batches: wide enough to leave little padding, narrow enough that attention stays cheap."""
+"""Slots of a batch, padding included."""
+MIN_ROW_SLOTS = 128
+"""Slots of a row of packed batches, at least: enough to leave little padding, so few that attention stays cheap."""
 
 
 @contextlib.contextmanager
 def inference_mode(model: nn.Module) -> Iterator[None]:
-    """No dropout and no gradients within; the model's mode is put back afterwards."""
+    """`model.eval()` and `torch.inference_mode()` within; `model.training` is put back afterwards."""
     training = model.training
     model.eval()
     try:
@@ -39,7 +41,7 @@ def inference_mode(model: nn.Module) -> Iterator[None]:
 
 @counts(lambda item: len(item[0]))
 def chunks(lengths: np.ndarray, slots: int, batch_slots: int = BATCH_SLOTS) -> Iterator[tuple[np.ndarray, int]]:
-    """Cut examples into batches: (their numbers, width of a row), longest first, every example once.
+    """Examples in batches: (their indices, slots of a row), longest first, every example once.
 
     Longest first, so that a batch too large for the memory fails at once.
     """
@@ -65,7 +67,7 @@ def packed_batches(
     """
     lengths = np.array([len(e) for e in examples], np.int64)
     _check(lengths, slots)
-    wide = np.maximum(NARROWEST, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
+    wide = np.maximum(MIN_ROW_SLOTS, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
     for width in np.unique(wide)[::-1]:
         group = np.flatnonzero(wide == width)
         width = min(int(width), slots, max(8, -(-int(lengths[group].max()) // 8) * 8))
@@ -81,13 +83,13 @@ def packed_batches(
 
 @counts(lambda item: len(item[1]))
 def similar_length_batches(
-    examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS, *, waste: float = 0.1
+    examples: Sequence[Example], slots: int, batch_slots: int = BATCH_SLOTS, *, max_padding: float = 0.1
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
     """As `packed_batches`, but one example per row, batched with others of nearly its length: for encoders whose
     attention costs much more than their other products (disentangled), where shared rows would be too wide.
 
     Args:
-        waste: a row is at most this share longer than its example.
+        max_padding: the largest share of a row that is padding, rounded up to a slot.
     """
     lengths = np.array([len(e) for e in examples], np.int64)
     _check(lengths, slots)
@@ -95,7 +97,7 @@ def similar_length_batches(
     start = 0
     while start < len(order):
         width = int(lengths[order[start]])
-        near = int(np.searchsorted(-lengths[order], -np.floor(width * (1 - waste)), side="right"))
+        near = int(np.searchsorted(-lengths[order], -np.floor(width * (1 - max_padding)), side="right"))
         end = min(max(near, start + 1), start + max(1, batch_slots // max(width, 1)))
         numbers = order[start:end]
         rows = [[i] for i in range(len(numbers))]

@@ -15,7 +15,7 @@ from unmask.errors import either, first_of, quoted
 from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
-from unmask.evaluation.resampling import group_numbers, in_words, percentile_interval
+from unmask.evaluation.resampling import group_numbers, percentile_interval, with_interval
 
 SHOWN = 20
 """Classes that a table of confusions shows."""
@@ -148,7 +148,7 @@ def _sums(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
 def class_table(found: dict[str, Any]) -> Markup:
     """Scores of each class as a table for a report."""
     rows = [
-        [row["class"], row["n"], *(in_words(row[name]) for name in ("precision", "recall", "f1", "auroc"))]
+        [row["class"], row["n"], *(with_interval(row[name]) for name in ("precision", "recall", "f1", "auroc"))]
         for row in found["by_class"]
     ]
     return table(["class", "n", "precision", "recall", "F1", "AUROC"], rows)
@@ -199,7 +199,7 @@ def row_lines(
     lines = [f"{kind:22}{'n':>7}{'  share' if shares else ''}  " + "".join(f"{t:22}" for t in titles.values()).rstrip()]
     for row in rows[:SHOWN]:
         share = f" {row['prevalence']:>6.1%}" if shares else ""
-        columns = "".join(f"{in_words(row[name]):22}" for name in titles)
+        columns = "".join(f"{with_interval(row[name]):22}" for name in titles)
         lines.append(f"{quoted(row[kind])[:21]:22}{row['n']:>7}{share}  {columns}".rstrip())
     if len(rows) > SHOWN:
         lines.append(f"... {len(rows)} {plural} in all; {either('--json gives', f'by_{kind} holds')} every one")

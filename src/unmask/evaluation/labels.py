@@ -12,7 +12,7 @@ from markupsafe import Markup
 from unmask.evaluation.charts import table
 from unmask.evaluation.classes import area, row_lines, share
 from unmask.evaluation.meanings import legend
-from unmask.evaluation.resampling import Ranking, group_numbers, in_words, percentile_interval, resampled_counts
+from unmask.evaluation.resampling import Ranking, bootstrap_counts, group_numbers, percentile_interval, with_interval
 
 SCORES, HOWS = ("auroc", "auprc", "f1"), ("macro", "micro")
 DRAWS = 500
@@ -46,7 +46,7 @@ def label_figures(
     (n, k), each = truth.shape, group_numbers(groups, len(truth))
     rankings = [Ranking(truth[:, c], probabilities[:, c]) for c in range(k)]
     rankings.append(Ranking(truth.ravel(), probabilities.ravel()))
-    again = resampled_counts(int(each.max(initial=-1)) + 1, DRAWS, seed)
+    again = bootstrap_counts(int(each.max(initial=-1)) + 1, DRAWS, seed)
     drawn = np.array([_scores(some[each].astype(float), truth, given, rankings) for some in again])
     found = _scores(np.ones(n), truth, given, rankings)
 
@@ -104,7 +104,7 @@ def _scores(weight: np.ndarray, truth: np.ndarray, given: np.ndarray, rankings: 
 
 
 def _mean(found: dict[str, Any], key: str) -> str:
-    return in_words({"value": found[key], "interval": found["intervals"][key]})
+    return with_interval({"value": found[key], "interval": found["intervals"][key]})
 
 
 COLUMNS = ("auroc", "auprc", "precision", "recall", "f1")
@@ -118,7 +118,7 @@ def label_table(found: dict[str, Any]) -> Markup:
             row["label"],
             row["n"],
             f"{row['prevalence']:.1%}",
-            *(in_words(row[name]) for name in COLUMNS),
+            *(with_interval(row[name]) for name in COLUMNS),
             "-" if row["rule"] is None else f"{row['rule']['f1']:.3f}",
         ]
         for row in found["by_label"]
@@ -135,7 +135,7 @@ def means_table(found: dict[str, Any]) -> Markup:
         [
             f"{how} {title}",
             _mean(found, f"{how}_{name}"),
-            in_words({"value": found["rule"][f"{how}_{name}"]}),
+            with_interval({"value": found["rule"][f"{how}_{name}"]}),
         ]
         for how in HOWS
         for name, title in MEANS.items()
@@ -149,7 +149,7 @@ def label_lines(found: dict[str, Any]) -> list[str]:
     for how in HOWS:
         for name, title in MEANS.items():
             key = f"{how}_{name}"
-            by_rule = in_words({"value": found["rule"][key]})
+            by_rule = with_interval({"value": found["rule"][key]})
             lines.append(f"{how + ' ' + title:22}{_mean(found, key):24}by the labels' shares {by_rule}")
     titles = dict(zip(COLUMNS, ("AUROC", "AUPRC", "precision", "recall", "F1"), strict=True))
     return [*lines, *row_lines(found["by_label"], "label", "labels", titles, shares=True), legend(COLUMNS)]

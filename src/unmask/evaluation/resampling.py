@@ -16,16 +16,17 @@ def group_numbers(groups: np.ndarray | None, count: int) -> np.ndarray:
     return np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
 
 
-def resampled_counts(number: int, draws: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each of some groups stands in each resample of as many, with replacement; no draws of one group."""
+def bootstrap_counts(number: int, draws: int, seed: int) -> Iterator[np.ndarray]:
+    """(groups,) how often each group stands in each bootstrap resample; nothing for fewer than two groups. The random
+    stream is not that of `bootstrap_count_blocks`, and figures that were printed keep theirs."""
     rng = np.random.default_rng(seed)
     for _ in range(draws if number > 1 else 0):
         yield np.bincount(rng.integers(number, size=number), minlength=number)
 
 
-def redrawn(patients: np.ndarray, draws: int, seed: int) -> tuple[Iterator[np.ndarray], np.ndarray]:
-    """Some draws at a time, (some, patients) how often each patient stands in a resample of as many, with replacement;
-    and (points,) the patient of each point."""
+def bootstrap_count_blocks(patients: np.ndarray, draws: int, seed: int) -> tuple[Iterator[np.ndarray], np.ndarray]:
+    """(some draws, patients) how often each patient stands in a bootstrap resample, a block of draws at a time; and
+    (points,) the index of each point's patient."""
     number = group_numbers(patients, len(patients))
     rng, count = np.random.default_rng(seed), int(number.max(initial=-1)) + 1
     step = max(1, CELLS // count)
@@ -33,9 +34,9 @@ def redrawn(patients: np.ndarray, draws: int, seed: int) -> tuple[Iterator[np.nd
     return (rng.multinomial(count, np.full(count, 1 / count), size=size).astype(np.int32) for size in sizes), number
 
 
-def resampled(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """(draws, points) how often each point stands in a resample of as many patients as there are, with replacement."""
-    again, number = redrawn(patients, draws, seed)
+def bootstrap_weights(patients: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    """(draws, points) how often each point stands in a bootstrap resample of patients."""
+    again, number = bootstrap_count_blocks(patients, draws, seed)
     return np.concatenate(list(again))[:, number]
 
 
@@ -46,11 +47,11 @@ def percentile_interval(drawn: Any) -> list[float] | None:
     return np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None
 
 
-def in_words(figure: dict[str, Any] | None, digits: str = ".3f") -> str:
+def with_interval(figure: dict[str, Any] | None, digits: str = ".3f") -> str:
     """A value with its interval in brackets, where it has one; a dash of none.
 
-    >>> in_words({"value": 0.5, "interval": [0.4, 0.6]}), in_words({"value": 0.5, "interval": None}), in_words(None)
-    ('0.500 [0.400, 0.600]', '0.500', '-')
+    >>> with_interval({"value": 0.5, "interval": [0.4, 0.6]}), with_interval(None)
+    ('0.500 [0.400, 0.600]', '-')
     """
     if figure is None or figure["value"] is None:
         return "-"
@@ -79,16 +80,17 @@ class Ranking:
         return np.where((positives > 0) & (negatives > 0), [roc, precision], np.nan)
 
 
-def areas(
+def auroc_auprc(
     y: np.ndarray, p: np.ndarray, weights: np.ndarray | None = None, patients: np.ndarray | None = None
 ) -> np.ndarray:
-    """(2, draws) area under the ROC curve and average precision for each row of weights, see `Ranking`.
+    """(2, draws) area under the ROC curve (row 0) and average precision (row 1) for each row of weights, see `Ranking`.
 
     Args:
-        weights: (draws, points), by default one draw of ones; with `patients`, the patient of each point, (draws,
-            patients).
+        y, p: (points,) outcome 0 or 1, and score.
+        weights: (draws, points), by default one row of ones; with `patients` (draws, patients).
+        patients: (points,) the index of each point's patient.
 
-    >>> areas(np.array([1, 0, 1, 0]), np.array([0.9, 0.8, 0.7, 0.1]))[:, 0].tolist()
+    >>> auroc_auprc(np.array([1, 0, 1, 0]), np.array([0.9, 0.8, 0.7, 0.1]))[:, 0].tolist()
     [0.75, 0.8333333333333333]
     """
     weights = np.ones((1, len(y)), np.int32) if weights is None else weights

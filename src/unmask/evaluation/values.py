@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from unmask.evaluation.charts import scatter_chart, table
 from unmask.evaluation.meanings import legend
-from unmask.evaluation.resampling import group_numbers, in_words, percentile_interval, resampled_counts
+from unmask.evaluation.resampling import bootstrap_counts, group_numbers, percentile_interval, with_interval
 
 POINTS = 500
 """Pairs of true and predicted numbers that are kept for a picture."""
@@ -35,7 +35,7 @@ def value_figures(
     terms = np.stack([np.ones_like(y), y, y**2, np.abs(error), error**2])
     sums = np.stack([np.bincount(each, weights=t) for t in terms])
     value = _of_sums(sums.sum(1))
-    drawn = [_of_sums(sums @ some) for some in resampled_counts(sums.shape[1], DRAWS, seed)]
+    drawn = [_of_sums(sums @ some) for some in bootstrap_counts(sums.shape[1], DRAWS, seed)]
     off = mean - truth
     rule = _of_sums(np.stack([np.ones_like(y), y, y**2, np.abs(off), off**2]).sum(1))
     kept = np.unique(np.linspace(0, len(truth) - 1, min(POINTS, len(truth))).astype(int))
@@ -87,4 +87,4 @@ def value_chart(found: dict[str, Any], name: str) -> Markup:
 def _cells(found: dict[str, Any], name: str) -> tuple[str, str]:
     """A figure of the model, and of the rule."""
     own = {"value": found[name], "interval": found["intervals"][name]}
-    return in_words(own, ".4g"), in_words({"value": found["mean_rule"][name]}, ".4g")
+    return with_interval(own, ".4g"), with_interval({"value": found["mean_rule"][name]}, ".4g")

@@ -32,16 +32,16 @@ class Backend(Protocol):
 
 @dataclass
 class Gateway:
-    """The state of a server.
+    """Checks, admits and waits for requests, and holds the state of a server.
 
     Attributes:
         models: name -> what `Served.described` says of it.
         cors: origins whose pages may ask.
-        host: that it listens on.
+        host: the address that it listens on.
         ready: the models are loaded.
         stopping: it takes no more connections, and closes each after its answer.
-        loop: that answers are handed over to.
-        held_bytes: of the bodies of all requests that wait.
+        loop: the event loop that answers are handed over to.
+        held_bytes: bytes of the bodies of all requests that wait.
     """
 
     models: Mapping[str, Mapping[str, Any]]
@@ -59,7 +59,7 @@ class Gateway:
     _probed: float = 0.0
 
     def deliver(self, done: list[tuple[Ask, Reply]]) -> None:
-        """Answers, from a thread of the backend, to those who wait for them."""
+        """Hand answers from a thread of the backend over to the event loop, for those who wait for them."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.call_soon_threadsafe(_resolve, done)
 
@@ -103,7 +103,7 @@ class Gateway:
             action: a verb, or 'DIALECT/TASK'.
 
         Raises:
-            Refused: it is too large (413), too slow (408), one too many (429), or not answered in time (504).
+            Refusal: it is too large (413), too slow (408), one too many (429), or not answered in time (504).
             ClientGone: nobody waits for the answer.
         """
         began = time.perf_counter()

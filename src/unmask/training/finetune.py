@@ -63,7 +63,7 @@ class Finetunable(ABC):
         keep_best: end in the best state; else in the last one.
         evaluate_last: look at the held-out data after the last step too, wherever it falls.
         evaluations_count: whether the time of looks counts towards the minutes that end a run.
-        divided: each process of a launcher takes its share of a step (`launcher.own_share`); else each does all of it.
+        divided: each process of a launcher takes its share of a step (`launcher.rank_range`); else each does all of it.
     """
 
     keep_best: bool = True

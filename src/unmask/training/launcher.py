@@ -29,7 +29,7 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def own_share(count: int) -> range:
+def rank_range(count: int) -> range:
     """Which of the items of a step, numbered from 0, are this process's."""
     most = -(-count // process_count())
     begin = int(os.environ.get("RANK", "0")) * most
@@ -138,7 +138,7 @@ def goes_on(out: str | Path, *, cpu: bool) -> bool:
     return bool(found.own.get(question) == b"yes")
 
 
-def note_start(out: str | Path, *, cpu: bool) -> None:
+def record_run_start(out: str | Path, *, cpu: bool) -> None:
     """Record for later starts by the same torchrun that this one began the run in `out`. Only for the first process."""
     if (found := join(cpu)) is not None and not found.kept.check([_key(out)]):
         found.kept.set(_key(out), found.name)

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from torch import nn
 
 from unmask.training.job import Job, RunResult
-from unmask.training.launcher import check_launcher, goes_on, note_start
+from unmask.training.launcher import check_launcher, goes_on, record_run_start
 from unmask.training.precision import resolve_device
 from unmask.training.processes import first_process_first
 from unmask.training.run import check_run_folder, refuse_compile, run
@@ -87,7 +87,7 @@ def pretrained(
     with own_folder(out, busy="trains there"):
         with first_process_first(kind.train) as first:
             if first:
-                note_start(out, cpu=on_cpu)
+                record_run_start(out, cpu=on_cpu)
             kind.prepare(out, resume=resume, first=first, say=say)
         job = kind.job(out, say)
         result = run(

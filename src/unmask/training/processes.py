@@ -33,7 +33,7 @@ from unmask.training.checkpoint import (
     load_checkpoint,
     restore_random_state,
 )
-from unmask.training.launcher import check_launcher, goes_on, note_start, process_count
+from unmask.training.launcher import check_launcher, goes_on, process_count, record_run_start
 from unmask.training.precision import resolve_device
 from unmask.training.settings import TrainSettings
 from unmask.writing import first_of_all
@@ -152,7 +152,7 @@ def join_others(out: str | Path | None, device: str, *, resume: bool, minutes: f
     if out is not None and minutes is None:
         resume = goes_on(out, cpu=on_cpu) or resume
         if first_of_all():
-            note_start(out, cpu=on_cpu)
+            record_run_start(out, cpu=on_cpu)
     if process_count() > 1:
         from accelerate import PartialState
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unmask.evaluation import resampling
-from unmask.evaluation.resampling import areas, resampled
+from unmask.evaluation.resampling import auroc_auprc, bootstrap_weights
 from unmask.modalities.events.outcome.clinical import calibration_points, thresholds
 from unmask.modalities.events.outcome.scoring import (
     calibration,
@@ -30,11 +30,11 @@ def coverage(simulations: int, clustered: bool, draws: int = 200) -> float:
     """Share of the simulations whose 95 % interval holds the true AUROC (that of ten thousand patients)."""
     rng = np.random.default_rng(5)
     label = (rng.random(400_000) < 0.3).astype(np.int64)
-    truth = areas(label, label + rng.normal(size=400_000) * np.sqrt(1.04))[0, 0]
+    truth = auroc_auprc(label, label + rng.normal(size=400_000) * np.sqrt(1.04))[0, 0]
     inside = 0
     for _ in range(simulations):
         y, p, who = simulated(rng)
-        drawn = areas(y, p, resampled(who if clustered else np.arange(len(y)), draws, 0))[0]
+        drawn = auroc_auprc(y, p, bootstrap_weights(who if clustered else np.arange(len(y)), draws, 0))[0]
         low, high = np.quantile(drawn, [0.025, 0.975])
         inside += low <= truth <= high
     return inside / simulations
@@ -67,8 +67,8 @@ def test_auroc_is_that_of_scikit_learn_with_ties_and_weights(rng: np.random.Gene
     y, p = rng.integers(0, 2, 200), rng.integers(0, 9, 200) / 9
     weights = rng.integers(0, 4, (3, 200))
     expected = [[f(y, p, sample_weight=w) for w in weights] for f in (roc_auc_score, average_precision_score)]
-    np.testing.assert_allclose(areas(y, p, weights), expected, atol=1e-12)
-    assert np.isnan(areas(np.ones(5), np.arange(5.0))).all()
+    np.testing.assert_allclose(auroc_auprc(y, p, weights), expected, atol=1e-12)
+    assert np.isnan(auroc_auprc(np.ones(5), np.arange(5.0))).all()
 
 
 @pytest.mark.parametrize(("shift", "scale"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 0.5)])
@@ -86,10 +86,14 @@ def test_calibration_line_finds_what_was_planted(shift: float, scale: float):
 def test_intervals_do_not_depend_on_how_many_draws_are_held(monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(0)
     who, y, p = rng.integers(0, 50, 300), rng.integers(0, 2, 300), rng.random(300)
-    one = figures(y, p, who, draws=40), thresholds(y, p, who, draws=40), resampled(who, 40, 3).tolist()
+    one = figures(y, p, who, draws=40), thresholds(y, p, who, draws=40), bootstrap_weights(who, 40, 3).tolist()
     monkeypatch.setattr(resampling, "CELLS", 170)  # three draws of 50 patients
-    assert (figures(y, p, who, draws=40), thresholds(y, p, who, draws=40), resampled(who, 40, 3).tolist()) == one
-    assert resampled(who, 40, 3).shape == (40, 300)
+    assert (
+        figures(y, p, who, draws=40),
+        thresholds(y, p, who, draws=40),
+        bootstrap_weights(who, 40, 3).tolist(),
+    ) == one
+    assert bootstrap_weights(who, 40, 3).shape == (40, 300)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

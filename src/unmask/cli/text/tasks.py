@@ -200,9 +200,9 @@ def finetune(
         **settings,
     }
     if adapt:
-        from unmask.modalities.text.tasks.finetune import adapt_then_finetune
+        from unmask.modalities.text.tasks.finetune import compare_domain_adaptation
 
-        found = adapt_then_finetune(task, model, train, adapt, count=seeds, out=out, **chosen)
+        found = compare_domain_adaptation(task, model, train, adapt, count=seeds, out=out, **chosen)
     elif seeds > 1:
         found = tuning.seeds(task, model, train, count=seeds, out=out, **chosen)
     else:

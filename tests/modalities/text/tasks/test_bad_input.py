@@ -15,7 +15,7 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.conll import as_sentences, read_conll
 from unmask.modalities.text.tasks.data import as_items, read_items
-from unmask.modalities.text.tasks.finetune import adapt_then_finetune, evaluate, finetune, predict, seeds
+from unmask.modalities.text.tasks.finetune import compare_domain_adaptation, evaluate, finetune, predict, seeds
 from unmask.modalities.text.tasks.glue import TASKS as GLUE
 from unmask.modalities.text.tasks.glue import read_glue, write_test
 from unmask.writing import write_json_lines
@@ -37,7 +37,7 @@ def test_nothing_to_choose_by_is_said_before_training(model, tmp_path):
     with pytest.raises(UserError, match="several seeds without validation data"):
         seeds("classify", model, sentiment(), count=2, out=tmp_path / "m", **QUICK)
     with pytest.raises(UserError, match="adapting without validation data"):
-        adapt_then_finetune("classify", model, sentiment(), ["some text"], out=tmp_path / "m", **QUICK)
+        compare_domain_adaptation("classify", model, sentiment(), ["some text"], out=tmp_path / "m", **QUICK)
     assert not list(tmp_path.iterdir())
 
 
@@ -134,7 +134,7 @@ def test_what_cannot_be_compared_is_refused_before_training(model):
     with pytest.raises(UserError, match="several seeds without validation data"):
         seeds("classify", model, sentiment(), count=2, **QUICK)
     with pytest.raises(UserError, match="adapting without validation data"):
-        adapt_then_finetune("classify", model, sentiment(), "nowhere.txt", **QUICK)
+        compare_domain_adaptation("classify", model, sentiment(), "nowhere.txt", **QUICK)
     with pytest.raises(UserError, match="seed=-1"):
         finetune("classify", model, sentiment(), seed=-1, **QUICK)
 

@@ -498,12 +498,12 @@ def test_several_seeds_write_the_best_run_itself(tmp_path, monkeypatch):
 
 
 def test_adapt_then_finetune(tmp_path):
-    from unmask.modalities.text.tasks.finetune import adapt_then_finetune
+    from unmask.modalities.text.tasks.finetune import compare_domain_adaptation
 
     model, data = folder(tmp_path / "model"), sentiment(16)
     texts = tmp_path / "domain.txt"
     texts.write_text("\n\n".join(f"{t} in the river bank number {i}." for i, (t, _) in enumerate(data * 3)))
-    found = adapt_then_finetune(
+    found = compare_domain_adaptation(
         "classify",
         model,
         data,

@@ -12,7 +12,7 @@ import polars as pl
 from markupsafe import Markup
 
 from unmask.evaluation.charts import line_chart, table
-from unmask.evaluation.resampling import Ranking, percentile_interval, redrawn
+from unmask.evaluation.resampling import Ranking, bootstrap_count_blocks, percentile_interval
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.outcome.scoring import bins_of, calibration_line
 from unmask.modalities.events.records.histories import Histories
@@ -175,7 +175,7 @@ def thresholds(
     """Sensitivity, specificity, positive and negative predictive value where everyone at or above a threshold is
     flagged, each with its 95 % interval over resampled patients; None where it is not defined. The thresholds are
     fixed: none was chosen on these labels."""
-    again, number = redrawn(patients, draws, seed)
+    again, number = bootstrap_count_blocks(patients, draws, seed)
     times = [some.astype(np.float64) for some in again]  # (some draws, patients)
     out = []
     for cut in THRESHOLDS:

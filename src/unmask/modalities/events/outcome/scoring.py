@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.meanings import meaning
-from unmask.evaluation.resampling import areas, percentile_interval, redrawn
+from unmask.evaluation.resampling import auroc_auprc, bootstrap_count_blocks, percentile_interval
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
@@ -133,11 +133,11 @@ def figures(
     }
     found = _estimated(rules, y, p, who, draws, seed)
     found["ece"], floor, ends = calibration_error(y, p, who, draws=draws, seed=seed)
-    found["auroc"], found["auprc"] = areas(y, p)[:, 0].tolist()
+    found["auroc"], found["auprc"] = auroc_auprc(y, p)[:, 0].tolist()
     if out["patients"] > 1:
         found["ece_floor"], found["intervals"]["ece"] = floor, ends
-        again, number = redrawn(who, draws, seed)
-        drawn = np.concatenate([areas(y, p, weights, number) for weights in again], 1)
+        again, number = bootstrap_count_blocks(who, draws, seed)
+        drawn = np.concatenate([auroc_auprc(y, p, weights, number) for weights in again], 1)
         ranked = {name: percentile_interval(values) for name, values in zip(("auroc", "auprc"), drawn, strict=True)}
         found["intervals"] |= {name: interval for name, interval in ranked.items() if interval}
     return out | found
@@ -148,7 +148,7 @@ def _estimated(
 ) -> dict[str, Any]:
     """Each rule's value, and under `intervals` its percentiles over resampled patients; one patient alone has none."""
     drawn: dict[str, list[float]] = {name: [] for name in rules}
-    again, number = redrawn(patients, draws if len(np.unique(patients)) > 1 else 0, seed)
+    again, number = bootstrap_count_blocks(patients, draws if len(np.unique(patients)) > 1 else 0, seed)
     for times in (row for some in again for row in some):
         i = np.repeat(np.arange(len(y)), times[number])
         if y.ndim > 1 or len(np.unique(y[i])) > 1:
@@ -194,7 +194,7 @@ def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
 
 
 def _macro_auroc(y: np.ndarray, p: np.ndarray) -> float:
-    found = np.array([areas(y == k, p[:, k])[0, 0] for k in range(p.shape[1])])
+    found = np.array([auroc_auprc(y == k, p[:, k])[0, 0] for k in range(p.shape[1])])
     return float("nan") if np.isnan(found).all() else float(np.nanmean(found))
 
 

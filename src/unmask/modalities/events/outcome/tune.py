@@ -33,7 +33,7 @@ from unmask.modalities.events.records.meds import Labels
 from unmask.training.budget import MemoryPlan, fit_here, measure_loss
 from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
-from unmask.training.launcher import own_share, process_count
+from unmask.training.launcher import process_count, rank_range
 from unmask.training.optimiser import AdamW, build_optimiser
 from unmask.training.settings import TrainSettings
 
@@ -264,7 +264,7 @@ class EncoderFinetuning(Finetunable):
 
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
         total = torch.zeros((), device=self.tuner.device)
-        own = own_share(len(items))
+        own = rank_range(len(items))
         self._leave_out_of(items[: own.start])
         for start in range(own.start, own.stop, self.most):
             part = items[start : min(start + self.most, own.stop)]

@@ -47,7 +47,7 @@ GROUPS = 8
 """Of a code's last values, by their size: the values that came next are counted in each."""
 NEXT_LEVELS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995)
 """Shares of a group's next values below its knots."""
-FADES = 4.0
+TAIL_DECAY = 4.0
 """How fast the share of next values falls beyond the last knot, per normal score."""
 
 
@@ -178,8 +178,8 @@ class QueryHead(nn.Module):
         place = (knots <= cut).sum(-1, keepdim=True).clamp(1, len(NEXT_LEVELS) - 1)
         low, high = knots.gather(-1, place - 1), knots.gather(-1, place)
         below = levels[place - 1] + (levels[place] - levels[place - 1]) * ((cut - low) / (high - low)).clamp(0, 1)
-        under = torch.exp(-FADES * (knots[..., :1] - cut).clamp_min(0))
-        over = torch.exp(-FADES * (cut - knots[..., -1:]).clamp_min(0))
+        under = torch.exp(-TAIL_DECAY * (knots[..., :1] - cut).clamp_min(0))
+        over = torch.exp(-TAIL_DECAY * (cut - knots[..., -1:]).clamp_min(0))
         below = torch.where(cut > knots[..., -1:], 1 - (1 - levels[-1]) * over, below * under)[..., 0]
         share = torch.where(asked["side"][..., None] > 0, 1 - below, below)
         last = asked["features"][..., VALUED][..., 1:2].double()
@@ -240,7 +240,7 @@ class QueryHead(nn.Module):
         level = torch.zeros(len(rates), dtype=torch.float64, requires_grad=True)
         (weight * self.loss(rates * level.exp()[:, None], first, end)).sum().backward()
         assert level.grad is not None
-        trusted = TRUSTED * design_effect(level.grad, torch.from_numpy(questions[-1]))
+        trusted = CALIBRATION_PENALTY * design_effect(level.grad, torch.from_numpy(questions[-1]))
         free = torch.tensor([0.0, 0.0, 0.0, 0.1], dtype=torch.float64, requires_grad=True)
         optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -261,7 +261,7 @@ class QueryHead(nn.Module):
 
 FEWEST = 200
 """Questions of held-out patients that a calibration needs."""
-TRUSTED = 20.0
+CALIBRATION_PENALTY = 20.0
 """Weight of the calibration that changes nothing, in questions of as many patients (`design_effect`): few held-out
 patients change little."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from unmask.errors import UserError, setting
 from unmask.evaluation.charts import number, table
 from unmask.evaluation.report import Report
-from unmask.evaluation.resampling import areas, percentile_interval, resampled
+from unmask.evaluation.resampling import auroc_auprc, bootstrap_weights, percentile_interval
 from unmask.modalities.events.outcome.clinical import descriptions, named
 from unmask.modalities.events.outcome.targets import MultiLabel
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
@@ -201,13 +201,15 @@ def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray, *, draws: int =
     Under `intervals` each figure's 95 % interval, resampling patients with all of their pairs.
     """
     out: dict[str, Any] = {"n": len(came)}
-    times = resampled(np.arange(len(came)), draws, seed) if len(came) > 1 else np.zeros((0, len(came)), np.int32)
+    times = (
+        bootstrap_weights(np.arange(len(came)), draws, seed) if len(came) > 1 else np.zeros((0, len(came)), np.int32)
+    )
     for part, counted in zip(PARTS, (np.ones_like(before, bool), before == 0, before == 1), strict=True):
         y, q, who = came[counted], p[counted], np.nonzero(counted)[0]
         found: dict[str, Any] = {"pairs": len(y), "positives": int(y.sum()), "intervals": {}}
         if 0 < y.sum() < len(y):
-            drawn = dict(zip(("auroc", "auprc"), areas(y, q, times, who), strict=True))
-            found |= dict(zip(drawn, areas(y, q)[:, 0].tolist(), strict=True))
+            drawn = dict(zip(("auroc", "auprc"), auroc_auprc(y, q, times, who), strict=True))
+            found |= dict(zip(drawn, auroc_auprc(y, q)[:, 0].tolist(), strict=True))
             among = np.where(counted, p, -1.0)
             order = np.argsort(-among, axis=1, kind="stable")
             each = (came * counted).sum(1)
@@ -227,7 +229,7 @@ def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarra
     """The `CODES` codes that most held-out patients have in their visit: how many, how many of them as an onset, the
     mean prediction for patients with and without it, and AUROC over patients with its 95 % interval."""
     out = []
-    times = resampled(np.arange(len(came)), 200, 0)
+    times = bootstrap_weights(np.arange(len(came)), 200, 0)
     for i in np.argsort(-came.sum(0), kind="stable")[:CODES]:
         y, q = came[:, i], p[:, i]
         row: dict[str, Any] = {
@@ -237,8 +239,8 @@ def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarra
         }
         if 0 < y.sum() < len(y):
             row |= {"with": float(q[y == 1].mean()), "without": float(q[y == 0].mean())}
-            row |= {"auroc": float(areas(y, q)[0, 0])}
-            row["intervals"] = {"auroc": percentile_interval(areas(y, q, times)[0])}
+            row |= {"auroc": float(auroc_auprc(y, q)[0, 0])}
+            row["intervals"] = {"auroc": percentile_interval(auroc_auprc(y, q, times)[0])}
             out.append(row)
     return out
 

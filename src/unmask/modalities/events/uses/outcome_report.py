@@ -15,7 +15,7 @@ from unmask.errors import quoted
 from unmask.evaluation.charts import line_chart, scatter_chart, table
 from unmask.evaluation.charts import number as amount
 from unmask.evaluation.report import Report
-from unmask.evaluation.resampling import redrawn
+from unmask.evaluation.resampling import bootstrap_count_blocks
 from unmask.modalities.events.outcome import clinical
 from unmask.modalities.events.outcome.scoring import FIGURES, scored
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent
@@ -351,7 +351,7 @@ def ranges(y: np.ndarray, seen: np.ndarray, by: np.ndarray, patients: np.ndarray
 
 def _mean(values: np.ndarray, patients: np.ndarray, draws: int = 300) -> tuple[float, float, float]:
     """Mean, and the ends of its 95 % interval over resampled patients."""
-    again, number = redrawn(patients, draws, 0)
+    again, number = bootstrap_count_blocks(patients, draws, 0)
     total, count = np.bincount(number, values), np.bincount(number)
     drawn = np.concatenate([(some @ total) / np.maximum(some @ count, 1) for some in again])
     low, high = np.quantile(drawn, [0.025, 0.975]) if len(total) > 1 else (np.nan, np.nan)

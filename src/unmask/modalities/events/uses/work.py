@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import UserError, setting
-from unmask.evaluation.resampling import areas
+from unmask.evaluation.resampling import auroc_auprc
 from unmask.modalities.events.outcome.candidates import FEWEST, Candidates
 from unmask.modalities.events.outcome.features import gather, last_values, usual
 from unmask.modalities.events.outcome.number import nearest
@@ -253,7 +253,7 @@ def _gain(target: Target, y: np.ndarray, whole: np.ndarray, fewer: np.ndarray, g
     out: dict[str, Any] = {"log_likelihood": float(gain.mean()), "intervals": {}}
     out["intervals"]["log_likelihood"] = np.quantile(drawn, [0.025, 0.975]).tolist()
     if isinstance(target, Binary):
-        gap = (areas(y[:, 0], whole[:, 0], times) - areas(y[:, 0], fewer[:, 0], times))[0]
-        out["auroc"] = float((areas(y[:, 0], whole[:, 0]) - areas(y[:, 0], fewer[:, 0]))[0, 0])
+        gap = (auroc_auprc(y[:, 0], whole[:, 0], times) - auroc_auprc(y[:, 0], fewer[:, 0], times))[0]
+        out["auroc"] = float((auroc_auprc(y[:, 0], whole[:, 0]) - auroc_auprc(y[:, 0], fewer[:, 0]))[0, 0])
         out["intervals"]["auroc"] = np.nanquantile(gap, [0.025, 0.975]).tolist()
     return out

@@ -19,7 +19,7 @@ from unmask.modalities.images.network.batches import image_batch, model_floats
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.training.budget import MemoryPlan, fit_here, measure_loss
 from unmask.training.finetune import Evaluation, Finetunable, planned_steps, shuffled
-from unmask.training.launcher import own_share, process_count
+from unmask.training.launcher import process_count, rank_range
 from unmask.training.optimiser import AdamW, layer_groups
 from unmask.training.precision import computing
 from unmask.training.settings import TrainSettings
@@ -94,7 +94,7 @@ class PictureFinetuning(Finetunable):
         generator = torch.Generator().manual_seed(hash((self.seed, number, 1)) % 2**31)
         kept = [d.draw(len(seen), generator) for d in net.drop_paths]
         total = torch.zeros((), device=classifier.device)
-        own = own_share(len(seen))
+        own = rank_range(len(seen))
         for start in range(own.start, own.stop, self.rows):
             part = slice(start, min(start + self.rows, own.stop))
             for hook, which in zip(net.drop_paths, kept, strict=True):

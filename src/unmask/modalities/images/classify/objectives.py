@@ -171,9 +171,9 @@ class SeveralLabels(Objective):
         ]
 
     def watched(self, truth: np.ndarray, answers: np.ndarray) -> tuple[str, float, float]:
-        from unmask.evaluation.resampling import areas
+        from unmask.evaluation.resampling import auroc_auprc
 
-        found = np.array([areas(truth[:, k] > 0, answers[:, k])[1, 0] for k in range(truth.shape[1])])
+        found = np.array([auroc_auprc(truth[:, k] > 0, answers[:, k])[1, 0] for k in range(truth.shape[1])])
         if not np.isnan(found).all():
             return "macro_auprc", float(np.nanmean(found)), float(np.nanmean(found))
         p = np.clip(answers, 1e-7, 1 - 1e-7)

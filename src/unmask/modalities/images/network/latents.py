@@ -10,7 +10,7 @@ Shape letters: rows (pictures), views, slots (of a view), width, pictures.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -36,9 +36,10 @@ class LatentTargets:
     """What is predicted of a picture beside, or instead of, its pixels.
 
     Args:
-        target: 'views' (LeJEPA), 'contrast' (SimCLR) or 'latents' (I-JEPA); see `ImageSettings.target`.
+        target: 'views' (LeJEPA), 'contrast' (SimCLR) or 'latents' (what the encoder makes of hidden patches, as in
+            I-JEPA, but with a stopped gradient and SIGReg in place of a teacher); see `ImageSettings.target`.
         views: of each picture.
-        regulariser: share of SIGReg in the loss, 0..1; not of 'contrast'.
+        regulariser: of 'views' the share of SIGReg in the loss, 0..1; of 'latents' its weight beside the squared error.
         temperature: of 'contrast'.
         pixels: weight of the pixels' loss beside.
         hidden, width: of the projector, in whose space views are compared.
@@ -165,7 +166,8 @@ class LatentLearner(MaskedModel[PatchCodec]):
         return (1 - targets.regulariser) * agreement(z) + targets.regulariser * spread
 
     def _directions(self, batch: PackedBatch) -> torch.Generator:
-        """Random directions are a pure function of the pictures in the batch: a resumed run draws the same."""
+        """Random directions, a pure function of the batch's first and last picture and its size, so that a resumed run
+        draws the same."""
         who = on_host(batch.identity)[:, 0].numpy()
         first, last = int(who[0]), int(who[-1])
         key = int(hash_keys(first, last, len(who), Salt.DIRECTIONS) >> 1)
@@ -196,14 +198,13 @@ def one_view_per_row(batch: PackedBatch, views: int) -> PackedBatch:
 
 
 def views_together(batch: PackedBatch, views: int) -> PackedBatch:
-    """The inverse of `one_view_per_row`: `views` consecutive rows side by side, a segment each."""
+    """`views` consecutive rows side by side, as segments 1 to `views`."""
     if views == 1:
         return batch
     rows, slots = len(batch.segment) // views, batch.shape[1] * views
     out = _reshaped(batch, rows, slots)
     number = torch.arange(1, views + 1).repeat_interleave(batch.shape[1])
-    out.segment.mul_(number)
-    return out
+    return replace(out, segment=out.segment * number)
 
 
 def _reshaped(batch: PackedBatch, rows: int, slots: int) -> PackedBatch:

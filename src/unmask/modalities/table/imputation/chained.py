@@ -32,12 +32,12 @@ START, FEW = 20, 5
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedColumns:
-    """Columns completed once.
+    """One completed data set.
 
     Attributes:
         odds: place of a category -> (levels that occur, (rows missing, levels) log-probabilities, uniform numbers) of
             its last draw: what a shift of the log-odds needs.
-        trace: (rounds, columns, 2) mean and deviation of the imputed values (category numbers) of every round.
+        trace: (rounds, columns, 2) mean and standard deviation of the imputed values (category numbers) of every round.
         stuck: draws for which the analysis left no value possible: the cells kept the value they had.
     """
 
@@ -303,14 +303,16 @@ class Chain:
         self._fits[place] = found
         return found
 
-    def take_level(self, place: int, levels: np.ndarray, log_probability: np.ndarray) -> np.ndarray:
+    def draw_category(self, place: int, levels: np.ndarray, log_probability: np.ndarray) -> np.ndarray:
         """Levels drawn for the missing rows; what they were drawn from is kept for shifts."""
         u = self.rng.random(len(log_probability))
         self.odds[place] = (levels, log_probability, u)
         return levels[draw_level(log_probability, u)].astype(float)
 
     def conditional(self, place: int, rows: np.ndarray) -> np.ndarray:
-        """New values of the missing rows, given all other columns."""
+        """New values of the missing rows, given all other columns: by norm, unless the column has a spike; every other
+        method of a quantity by predictive mean matching; random observed values where fewer than 3 are, or all are
+        equal."""
         method, use = self.plan.methods[place], ~self.plan.missing[place]
         y = self.now[place][use]
         if method == "sample" or len(y) < 3 or (y == y[0]).all():
@@ -318,7 +320,7 @@ class Chain:
         x = self.predictors(place)
         if self.plan.sizes[place]:
             found = self.shares(place, x[use], y)
-            return self.take_level(place, found.levels, found.log_probability(x[rows]))
+            return self.draw_category(place, found.levels, found.log_probability(x[rows]))
         if (given := use & self._given(place)).sum() >= max(START, FEW * x.shape[1]):
             use, y = given, self.now[place][given]
         if method == "norm" and place not in self.plan.spikes:

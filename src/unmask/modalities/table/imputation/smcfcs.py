@@ -255,7 +255,7 @@ def draw_covariate(chain: Chain, analysis: Substantive, place: int, rows: np.nda
         log_probability = found.log_probability(x[rows])
         for k, level in enumerate(found.levels):
             log_probability[:, k] += score(np.full(len(rows), float(level)), every)
-        return chain.take_level(place, found.levels, log_probability)
+        return chain.draw_category(place, found.levels, log_probability)
     if method in ("pmm", "sample") or (y == y[0]).all():
         if method != "pmm":
             x = x[:, :1]

@@ -18,7 +18,7 @@ from unmask.evaluation.classes import SHOWN, class_figures, class_lines, class_t
 from unmask.evaluation.labels import label_figures, label_lines
 from unmask.evaluation.meanings import good
 from unmask.evaluation.report import Report, training_curves
-from unmask.evaluation.resampling import in_words
+from unmask.evaluation.resampling import with_interval
 from unmask.modalities.text.tasks.classify import Classify, names_of
 from unmask.modalities.text.tasks.compare import rule
 from unmask.modalities.text.tasks.data import Item
@@ -248,5 +248,5 @@ def lines(found: dict[str, Any]) -> list[str]:
     for name in ("auroc", "auprc", "sensitivity", "specificity"):
         figure = found.get(name)
         if figure is not None and figure["value"] is not None:
-            out.append(f"{name + ' of ' + repr(found['positive']):32}{in_words(figure)}")
+            out.append(f"{name + ' of ' + repr(found['positive']):32}{with_interval(figure)}")
     return out

@@ -269,7 +269,7 @@ def evaluate(
 def seeds(
     task: str, model: str | Path, train: Any, *, count: int, out: str | Path | None = None, **options: Any
 ) -> dict[str, Any]:
-    """Fine-tune with seeds first..first+count-1; mean and 95 % t interval of the metric. `out` gets the best one."""
+    """Fine-tune with seeds seed..seed+count-1; mean and 95 % t interval of the metric. `out` gets the best one."""
     runs, best = over_seeds(task, model, train, count=count, out=out, **options)
     values = [run["value"] for run in runs]
     mean, low, high = mean_interval(values)
@@ -331,7 +331,7 @@ def require_validation(options: Mapping[str, Any], what: str) -> None:
 
 
 @writes_model
-def adapt_then_finetune(
+def compare_domain_adaptation(
     task: str,
     model: str | Path,
     train: Any,

@@ -36,7 +36,7 @@ from unmask.training.finetune import (
     shuffled,
 )
 from unmask.training.finetune_checkpoints import Checkpointer
-from unmask.training.launcher import own_share, process_count
+from unmask.training.launcher import process_count, rank_range
 from unmask.training.optimiser import AdamW, layer_groups
 from unmask.training.precision import computing
 from unmask.training.settings import TrainSettings
@@ -218,7 +218,7 @@ class TextFinetuning(Finetunable):
     def backward(self, items: np.ndarray, *, step: int, epoch: int) -> Tensor:
         numbers = [number for item in items.tolist() for number in self.items[item]]
         self.tokens += sum(len(self.training.examples[number]) for number in numbers)
-        own, loss = [numbers[i] for i in own_share(len(numbers))], torch.zeros((), device=self.device)
+        own, loss = [numbers[i] for i in rank_range(len(numbers))], torch.zeros((), device=self.device)
         weight = self._terms(own) / (self._terms(numbers) or 1.0) if len(own) < len(numbers) else 1.0
         for part, share in micro_batches(self.task, self.training, own, self.micro_slots) if weight else ():
             partial = self._loss(part) * (share * weight)

@@ -20,7 +20,7 @@ from unmask.core.corruption import (
     Weighted,
     own_selector,
 )
-from unmask.core.density import density_of, weigh_of
+from unmask.core.density import make_density, make_loss_weights
 from unmask.core.hashing import Salt, hash_keys
 from unmask.errors import UserError
 from unmask.modalities.text.recipes import TextSettings
@@ -75,7 +75,7 @@ def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Co
     from unmask.training.schedule import Ramp
 
     fixed = settings.ratio if settings.ratio_end is None else Ramp(settings.ratio, settings.ratio_end)
-    density = density_of(settings.density, fixed, settings.spread)
+    density = make_density(settings.density, fixed, settings.spread)
     ratio: Ratio = fixed if density is None else density
     weight = None
     if settings.rarity:
@@ -92,7 +92,10 @@ def corruption_of(settings: TextSettings, cache: TokenCache | None = None) -> Co
     replacement = Replacement(mask=settings.mask, random=settings.random, keep=settings.keep)
     select = own_selector(settings.select, ratio) if settings.select is not None else kinds[settings.hide](ratio)
     return Corruption(
-        select=select, replace=replacement, static=settings.static, weigh=weigh_of(settings.loss_weight, density)
+        select=select,
+        replace=replacement,
+        static=settings.static,
+        weigh=make_loss_weights(settings.loss_weight, density),
     )
 
 
