@@ -72,15 +72,16 @@ def hints(function: Callable) -> dict[str, Any]:
 
 
 def outer(function: Any) -> Callable:
-    """A function that is made once."""
-    judged = None
+    """A function that is made once. Names that its module knows later alone are looked up at the first call, all others
+    here: a test may stand something else in for them."""
+    judged, known = None, {name: one for name, one in hints(function).items() if one is not Any}
 
     def judging() -> Callable:
         same = types.FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         same.__kwdefaults__, same.__qualname__ = function.__kwdefaults__, function.__qualname__
-        same.__module__, same.__annotations__ = function.__module__, hints(function)
+        same.__module__, same.__annotations__ = function.__module__, hints(function) | known
         return check(same)
 
     @functools.wraps(function)
