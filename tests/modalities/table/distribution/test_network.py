@@ -21,7 +21,7 @@ from unmask.modalities.table.schema.values import encode
 
 @pytest.fixture(scope="module")
 def model():
-    found = TableModel.fit(patients(120, missing=0.15), steps=12, members=3)
+    found = TableModel.fit(patients(240, missing=0.15), steps=12, members=3)
     network = found.table.network
     network.linear_only = False  # whatever it learnt, the members are what is tested
     assert network.additive.table.abs().max() > 0.05

@@ -77,6 +77,11 @@ def to_cells(columns: Sequence[np.ndarray], codings: Sequence[Coding]) -> Cells:
     return Cells(number=number, score=score, seen=seen)
 
 
+def sampled(rows: np.ndarray, most: int, seed: int, salt: Salt) -> np.ndarray:
+    """The rows, or so many of them where there are more, in order."""
+    return rows if len(rows) <= most else np.sort(rows[np.argsort(hash_keys(seed, rows, salt), kind="stable")[:most]])
+
+
 def moments_of(cells: Cells, weight: np.ndarray | None = None) -> np.ndarray:
     """(columns, 2) mean and deviation of the seen scores. `weight`: of each row, for bootstrap copies."""
     out = np.ones((cells.seen.shape[1], 2))
@@ -128,6 +133,10 @@ def batch_of(
 class CellMasks:
     """Which cells are hidden: a random share of them, or those another row of the table lacks (copy masking, CACTI).
 
+    Where rows lack cells, a random share is one of all cells, and a row that lacks another cell copies instead: a row
+    that lacks one of two columns would else show the other alone more often than complete rows do, and what is learnt
+    given few cells would be that of the rows with most holes.
+
     Args:
         low, high: range of the share; 0 to 1 learns every conditional that any-order sampling needs.
         copied: share of rows that copy a missingness pattern; in a complete table they hide 5 to 50 %.
@@ -140,15 +149,23 @@ class CellMasks:
     patterns: np.ndarray | None = None
 
     def __call__(self, slots: Slots, *, key: tuple[int, int], progress: float = 0.0) -> np.ndarray:
-        wide = Uniform(ratio=(self.low, self.high))(slots, key=key, progress=progress)
         if not self.copied:
-            return wide
+            return Uniform(ratio=(self.low, self.high))(slots, key=key, progress=progress)
         borrows = uniform(*key, slots.identity, Salt.CELL_HOLES_COPIED) < self.copied
         if self.patterns is None or not len(self.patterns):
-            return np.where(borrows, Uniform(ratio=(0.05, 0.5))(slots, key=key, progress=progress), wide)
+            ratios = (self.low, self.high), (0.05, 0.5)
+            wide, copied = (Uniform(ratio=r)(slots, key=key, progress=progress) for r in ratios)
+            return np.where(borrows, copied, wide)
         donor = (hash_keys(*key, slots.identity, Salt.CELL_DONOR) % np.uint64(len(self.patterns))).astype(np.int64)
-        copied = self.patterns[donor, slots.slot]
-        return np.where(borrows, copied, wide)
+        shape = slots.examples, self.patterns.shape[1]
+        seen = np.zeros(shape, bool)
+        seen[slots.example, slots.slot] = True
+        identity = slots.identity[np.searchsorted(slots.example, np.arange(len(seen)))]
+        example, slot = (x.ravel() for x in np.indices(shape))
+        every = dataclasses.replace(slots, example=example, identity=identity[example], slot=slot)
+        wide = Uniform(ratio=(self.low, self.high))(every, key=key, progress=progress).reshape(shape)
+        borrows |= ~(wide | seen).min(1)[slots.example]
+        return np.where(borrows, self.patterns[donor, slots.slot], wide[slots.example, slots.slot])
 
 
 def training_corruption(

@@ -329,33 +329,18 @@ class ColumnByColumn:
         if self.lift is not None and self.network.additive is not None:
             self.lift += self.network.additive.shown(column, number)
 
-    def predict(self, column: int) -> Quantities | Categories:
-        """The distributions of a hidden column's cells, of this member alone."""
+    def predict(self, column: int, linear_only: bool = False) -> Quantities | Categories:
+        """The distributions of a hidden column's cells, of this member alone; or by the linear part alone."""
         codec = self.network.codec
         member = slice(self.member, self.member + 1)
         state = self.network.encoder.finish(self._sum[None], member)
-        block, at = int(codec.block_of[column]), self._outputs(column)
+        block, place = int(codec.block_of[column]), int(codec.place_of[column])
+        each = codec.blocks[block].size + 2 * codec.blocks[block].quantity
+        at = slice(place * each, (place + 1) * each)
         raw = state @ codec.head[block][member, :, at] + codec.head_bias[block][member, :, at]
-        return self._distribution(column, raw, self.lift)
-
-    def margin(self, column: int) -> Quantities | Categories:
-        """The distributions of a column of which nothing is known, by the linear part: it has learnt every row once,
-        the network rows with holes more often."""
-        at = self._outputs(column)
-        return self._distribution(column, torch.zeros((1, self.rows, at.stop - at.start)), None)
-
-    def _outputs(self, column: int) -> slice:
-        codec = self.network.codec
-        block, place = codec.blocks[int(codec.block_of[column])], int(codec.place_of[column])
-        each = block.size + 2 * block.quantity
-        return slice(place * each, (place + 1) * each)
-
-    def _distribution(self, column: int, raw: Tensor, lift: Tensor | None) -> Quantities | Categories:
-        codec = self.network.codec
-        places = torch.full((self.rows,), int(codec.place_of[column]))
-        return self.network.distribution(
-            int(codec.block_of[column]), raw, torch.arange(self.rows), places, self.linear, lift
-        )
+        raw, lift = (torch.zeros_like(raw), None) if linear_only else (raw, self.lift)
+        places = torch.full((self.rows,), place)
+        return self.network.distribution(block, raw, torch.arange(self.rows), places, self.linear, lift)
 
 
 AT_ONCE = 64

@@ -24,7 +24,7 @@ from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.core.score import score_rows
 from unmask.kernels.threads import one_core
-from unmask.modalities.table.distribution.cells import CellMasks, Cells
+from unmask.modalities.table.distribution.cells import CellMasks, Cells, sampled
 from unmask.modalities.table.distribution.prediction import CellPrediction, Quantities
 from unmask.modalities.table.fitting.fit import Fit, fit_cells
 from unmask.modalities.table.fitting.imputation_quality import Judged, needed_share
@@ -166,9 +166,7 @@ def judged_cells(table: RowPasses, fit: Fit, columns: Sequence[np.ndarray]) -> d
     cells = table.cells(columns)
     members = table.network.codec.members
     rows = np.flatnonzero(cells.seen.any(1) & (fit.fold < members))
-    if len(rows) > CALIBRATION_ROWS:
-        order = np.argsort(hash_keys(fit.settings.train.seed, rows, Salt.CALIBRATION_ROWS), kind="stable")
-        rows = rows[np.sort(order[:CALIBRATION_ROWS])]
+    rows = sampled(rows, CALIBRATION_ROWS, fit.settings.train.seed, Salt.CALIBRATION_ROWS)
     lacking = ~cells.seen[~cells.seen.all(1)]
     random = Corruption(select=CellMasks(low=0.05, high=0.5, copied=0.0), replace=ALL_MASK)
     copied = Corruption(select=CellMasks(copied=1.0, patterns=lacking), replace=ALL_MASK)

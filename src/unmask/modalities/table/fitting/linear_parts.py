@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from unmask.core.corruption import Corruption
-from unmask.core.hashing import Salt, hash_keys
+from unmask.core.hashing import Salt
 from unmask.kernels.threads import on_cores
 from unmask.modalities.table.distribution.boosted_stumps import MOST_ROWS, BoostedStumps, copies_of, fit_stumps
 from unmask.modalities.table.distribution.build import build_network
-from unmask.modalities.table.distribution.cells import Cells, batch_of
+from unmask.modalities.table.distribution.cells import Cells, batch_of, sampled
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.discriminant import fit_trust
 from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, FactorModel
@@ -129,9 +129,7 @@ def fit_linear_parts(
         return network, moments, None
     held_out = HeldOut(network, factors, fold)
     if training:
-        rows = np.flatnonzero(cells.seen.any(1))
-        if len(rows) > MOST_ROWS:
-            rows = np.sort(rows[np.argsort(hash_keys(seed, rows, Salt.MOST_ROWS), kind="stable")[:MOST_ROWS]])
+        rows = sampled(np.flatnonzero(cells.seen.any(1)), MOST_ROWS, seed, Salt.MOST_ROWS)
         batch = batch_of(cells[rows], rows)
         masked = [(batch, corruption.draw(batch, seed=seed + 3, epoch=copy)) for copy in range(copies_of(len(rows)))]
         held = torch.from_numpy(fold[rows, None] == np.arange(settings.members)).float()

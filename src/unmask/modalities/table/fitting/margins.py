@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from scipy.special import ndtr
 
-from unmask.core.hashing import Salt, hash_keys
-from unmask.modalities.table.distribution.cells import Cells, moments_of, to_cells
+from unmask.core.hashing import Salt
+from unmask.modalities.table.distribution.cells import Cells, moments_of, sampled, to_cells
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.factor_analysis import FactorAnalysis, FactorModel, fit_factors
 from unmask.modalities.table.distribution.linear_dims import Dims
@@ -69,7 +69,7 @@ def scales_of_all_rows(
         for i, (c, here) in enumerate(zip(codings, known, strict=True))
         if c.scale is not None and c.scale.bins > 1 and FEW <= here.sum() < (weight > 0).sum()
     ]
-    sample = _sample(rows, settings.train.seed)
+    sample = sampled(np.arange(rows), ROWS, settings.train.seed, Salt.MARGIN_ROWS)
     part, codings = [x[sample] for x in columns], list(codings)
     for _ in range(ROUNDS if lacking else 0):
         cells, load = to_cells(part, codings), weight[sample]
@@ -106,14 +106,6 @@ def scales_of_all_rows(
         if moved < SETTLED:
             break
     return codings
-
-
-def _sample(rows: int, seed: int) -> np.ndarray:
-    """All rows, or `ROWS` of them, in order."""
-    every = np.arange(rows)
-    if rows <= ROWS:
-        return every
-    return np.sort(np.argsort(hash_keys(seed, every, Salt.MARGIN_ROWS), kind="stable")[:ROWS])
 
 
 def _scores_of(fit: FactorFit, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -157,7 +149,8 @@ def estimate_margins(fit: FactorFit, moments: np.ndarray) -> tuple[list[Coding],
     """Codings with the shares of their categories, and (columns, 2) means and deviations of the scores, of all rows.
     `fit`: of the columns as they were seen; `moments`: (columns, 2) of the scores that were seen."""
     dims, cells = fit.dims, fit.cells
-    found = fit.of_exactly(_sample(len(cells), fit.seed), factors=fit.count(len(cells)), intercept=True)
+    rows = sampled(np.arange(len(cells)), ROWS, fit.seed, Salt.MARGIN_ROWS)
+    found = fit.of_exactly(rows, factors=fit.count(len(cells)), intercept=True)
     assert found.mean is not None
     spread = np.sqrt((found.loading**2).sum(1) + found.noise)
     codings, moments = list(dims.codings), moments.copy()
@@ -229,9 +222,7 @@ class FactorFit:
 
     def of(self, rows: np.ndarray) -> FactorModel:
         """Fitted to these rows, or to `MOST_ROWS` of them."""
-        if len(rows) > MOST_ROWS:
-            order = np.argsort(hash_keys(self.seed, rows, Salt.LINEAR_PART_ROWS), kind="stable")
-            rows = np.sort(rows[order[:MOST_ROWS]])
+        rows = sampled(rows, MOST_ROWS, self.seed, Salt.LINEAR_PART_ROWS)
         return self.of_exactly(rows, factors=self.count(len(rows)))
 
     def of_exactly(

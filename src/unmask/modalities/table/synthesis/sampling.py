@@ -81,17 +81,11 @@ class RowSampler:
         self.said: list[str] = []
 
     def _refuse(self, place: int) -> None:
-        column = self.columns[place]
+        column, draws = self.columns[place], f"{option('rare', 'keep')} and {option('extremes', 'keep')} draw them."
+        hint = f"Its values go from {column.low} to {column.high}."
         if place in self.guard:
-            raise UserError(
-                f"no row can meet the condition on {column.name!r}",
-                hint="Values that only a few training rows have are not drawn: "
-                f"{option('rare', 'keep')} and {option('extremes', 'keep')} draw them.",
-            )
-        raise UserError(
-            f"no row can meet the condition on {column.name!r}",
-            hint=f"Its values go from {column.low} to {column.high}.",
-        )
+            hint = f"Values that only a few training rows have are not drawn: {draws}"
+        raise UserError(f"no row can meet the condition on {column.name!r}", hint=hint)
 
     def _own_limit(self, place: int) -> Limit:
         """What may be drawn of a column without any condition: its range or categories, less what is kept back."""
@@ -192,20 +186,6 @@ class RowSampler:
                 found = rule.formula({c: values[c] for c in rule.columns})
                 values[rule.columns[0]] = self.rules.rounded(rule.columns[0], found)
 
-    def _left(self, place: int, values: list[np.ndarray]) -> Range:
-        """What conditions, and rules with what is drawn so far, leave the cells of a column."""
-        rows, own = len(values[0]), self.limits[place]
-        if place in self.rules.touched:
-            left = self.rules.limits(place, {p: values[p] for p in self.rules.touched}, self.limits)
-        else:
-            left = Range(
-                low=np.full(rows, own.low),
-                high=np.full(rows, own.high),
-                allowed=None if own.allowed is None else np.tile(own.allowed, (rows, 1)),
-                known=np.zeros(rows, bool),
-            )
-        return left
-
     def _draw(
         self, state: ColumnByColumn, values: list[np.ndarray], place: int, rows: np.ndarray, seed: int
     ) -> np.ndarray:
@@ -214,7 +194,8 @@ class RowSampler:
         Returns:
             The logarithm of the share of each cell's distribution that is left; 0 where no weights are needed.
         """
-        left = self._left(place, values)
+        # What conditions, and rules with what is drawn so far, leave.
+        left = self.rules.limits(place, dict(enumerate(values)), self.limits)
         dead = left.dead
         if dead.any():  # what is drawn there has no weight
             own = self._own_limit(place)
@@ -222,7 +203,8 @@ class RowSampler:
             left.allowed = None if left.allowed is None else left.allowed | dead[:, None]
         salts = (Salt.SYNTHETIC_CELL, Salt.SYNTHETIC_CELL_WITHIN)
         u = torch.tensor(np.stack([uniform(seed, rows, place, salt) for salt in salts], -1), dtype=torch.float32)
-        distribution = state.margin(place) if all(np.isnan(x).all() for x in values) else state.predict(place)
+        nothing_known = all(np.isnan(x).all() for x in values)  # then the linear part has the column as it is
+        distribution = state.predict(place, linear_only=nothing_known)
         if isinstance(distribution, Quantities):
             values[place], share = self._quantity(distribution, place, u, left)
         else:
