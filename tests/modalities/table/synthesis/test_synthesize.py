@@ -72,6 +72,13 @@ def test_a_whole_column_keeps_its_mean_where_another_lacks_the_old(whole):
     assert abs(new.age.std() - table.age.std()) < 0.5
 
 
+def test_whole_columns_are_learnt_where_another_has_holes():
+    # What the network says of a column was judged on cells that rows lack: of columns without holes it was left out.
+    a, noise = np.random.default_rng(1).normal(size=(2, 600))
+    new = TableModel.fit(older_lack_y(600, a=a.round(3), square=(a**2 + 0.3 * noise).round(3))).synthesize(3000)
+    assert np.corrcoef(new.a**2, new.square)[0, 1] > 0.5
+
+
 def test_the_seed_decides_and_rows_do_not_depend_on_how_many(model):
     assert model.synthesize(30, seed=4).equals(model.synthesize(30, seed=4))
     assert not model.synthesize(30, seed=4).equals(model.synthesize(30, seed=5))
