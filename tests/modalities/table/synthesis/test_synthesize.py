@@ -13,6 +13,7 @@ from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import encode
+from unmask.modalities.table.survival.estimators import fit_cox
 from unmask.modalities.table.synthesis.synthesize import augment, augmented, perturb, synthesize
 from unmask.modalities.table.writing.writers import write_table
 
@@ -77,6 +78,20 @@ def test_whole_columns_are_learnt_where_another_has_holes():
     a, noise = np.random.default_rng(1).normal(size=(2, 600))
     new = TableModel.fit(older_lack_y(600, a=a.round(3), square=(a**2 + 0.3 * noise).round(3))).synthesize(3000)
     assert np.corrcoef(new.a**2, new.square)[0, 1] > 0.5
+
+
+@pytest.mark.parametrize(("skewed", "curve"), [(False, np.square), (True, np.log)])
+def test_hazards_keep_the_curve_of_a_covariate(skewed, curve):
+    # They were linear in every covariate: the log hazard ratio of the square was .03 for .48, of the logarithm .15.
+    rng = np.random.default_rng(0)
+    x = (np.exp(rng.normal(size=800)) if skewed else rng.normal(size=800)).round(3)
+    died, left = rng.exponential(np.exp(-0.5 * curve(x)) * 10), rng.uniform(0, 20, 800)
+    table = pd.DataFrame({"x": x, "time": np.minimum(died, left).round(3), "event": (died <= left).astype(int)})
+    new = TableModel.fit(table, steps=0, duration="time", event="event").synthesize(4000)
+    real, made = (
+        fit_cox(curve(t[["x"]].to_numpy()), t["time"].to_numpy(), t["event"].to_numpy()).beta for t in (table, new)
+    )
+    np.testing.assert_allclose(made, real, atol=0.1)
 
 
 def test_the_seed_decides_and_rows_do_not_depend_on_how_many(model):

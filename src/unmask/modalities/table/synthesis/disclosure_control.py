@@ -54,16 +54,6 @@ def learn_safety(columns: Sequence[np.ndarray], sizes: Sequence[int]) -> dict[st
     return {"safety.ends": ends, "safety.rare": rare, "safety.share": share, "safety.seen": seen}
 
 
-def _learnt(model: FittedTable) -> dict[str, np.ndarray]:
-    """As learnt at the fit."""
-    return {k: x for k, x in model.extra.items() if k.startswith("safety.")}
-
-
-def seen_shares(model: FittedTable) -> np.ndarray:
-    """(columns,) of the modelled columns, the share of the training rows that have a value."""
-    return _learnt(model)["safety.seen"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class DisclosureGuard:
     """What may be drawn.
@@ -91,13 +81,12 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
     for name, value, known in (("rare", rare, ("drop", "keep")), ("extremes", extremes, ("pool", "keep"))):
         if value not in known:
             raise UserError(f"{name}={value!r}", hint=f"Expected {known[0]!r} or {known[1]!r}.")
-    learnt = _learnt(model)
     bounds: dict[int, Limit] = {}
     left_out, few_values, dropped, pooled = [], [], [], []
     for place, i in enumerate(model.schema.modelled):
         column = model.schema.columns[i]
         if column.is_quantity:
-            low, high = learnt["safety.ends"][place]
+            low, high = model.extra["safety.ends"][place]
             if extremes == "keep":
                 continue
             if np.isnan(low):
@@ -106,10 +95,10 @@ def guard_of(model: FittedTable, *, rare: str = "drop", extremes: str = "pool") 
                 bounds[place] = Limit(low=float(low), high=float(high))
                 pooled.append(column.name)
             continue
-        few = learnt["safety.rare"][place, : len(column.categories)] != 0
+        few = model.extra["safety.rare"][place, : len(column.categories)] != 0
         if rare == "keep" or not few.any() or column.name == model.schema.event:
             continue
-        if few.all() or (column.kind == "nominal" and learnt["safety.share"][place] < COMMON):
+        if few.all() or (column.kind == "nominal" and model.extra["safety.share"][place] < COMMON):
             left_out.append(place)
         else:
             bounds[place] = Limit(allowed=~few)
@@ -158,7 +147,7 @@ def shown_levels(model: FittedTable, column: Column) -> str:
     """The first six levels of a column for a report; those of fewer than `LEAST` rows are counted alone."""
     if not column.modelled or column.is_quantity:
         return ""
-    few = _learnt(model)["safety.rare"][model.schema.place(column.name), : len(column.categories)] != 0
+    few = model.extra["safety.rare"][model.schema.place(column.name), : len(column.categories)] != 0
     common = [level for level, rare in zip(column.categories, few, strict=True) if not rare]
     text = ", ".join(common[:6]) + (", ..." if len(common) > 6 else "")
     if not few.any():
@@ -169,9 +158,8 @@ def shown_levels(model: FittedTable, column: Column) -> str:
 def contents(model: FittedTable) -> list[str]:
     """What a model folder holds of the training rows, in plain sentences, the warning first."""
     schema, rows = model.schema, model.facts["rows"]
-    learnt = _learnt(model)
     named = [(place, schema.columns[i]) for place, i in enumerate(schema.modelled)]
-    levels = [(c, learnt["safety.rare"][p, : len(c.categories)] != 0) for p, c in named if not c.is_quantity]
+    levels = [(c, model.extra["safety.rare"][p, : len(c.categories)] != 0) for p, c in named if not c.is_quantity]
     quantities = [c for _, c in named if c.is_quantity]
     out = [
         f"This folder is not anonymous: it was made from {rows} rows and is to be kept as they are. It holds no row, "

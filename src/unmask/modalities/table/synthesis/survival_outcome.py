@@ -18,8 +18,14 @@ TIMES = 60
 
 
 def outcome_design(model: FittedTable, columns: Sequence[np.ndarray]) -> np.ndarray:
-    """Complete covariates as regressors: quantities as they are, an indicator for every category but the first."""
-    return regressors(model, columns)[0]
+    """Complete covariates as regressors: quantities as they are, an indicator for every category but the first; and
+    curves of the quantities, their normal scores and the squares of these."""
+    parts = [regressors(model, columns)[0]]
+    for place in covariates(model):
+        if model.schema.column(place).is_quantity:
+            score = model.table.codings[place].encode(columns[place])[1]
+            parts.append(np.stack([score, score**2], 1) + 0 * columns[place][:, None])
+    return np.hstack(parts)
 
 
 def regressors(model: FittedTable, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, list[str]]:
@@ -60,19 +66,19 @@ def learn_outcome(model: FittedTable, columns: Sequence[np.ndarray]) -> dict[str
     entry = entries(model, columns)
     if entry is not None:
         known &= ~np.isnan(entry)
+    design = outcome_design(model, complete)[known]
     found = fit_outcome(
-        outcome_design(model, complete)[known],
+        design,
         columns[time][known],
         columns[event][known],
         causes=len(model.schema.causes),
         entry=None if entry is None else entry[known],
+        curves=design.shape[1] - regressors(model, complete)[0].shape[1],
     )
     out = {"outcome.center": found.center, "outcome.scale": found.scale, "outcome.end": np.array([found.end])}
-    for name, base in zip(
-        [*_cause_names(len(found.causes)), "censoring"], [*found.causes, found.censoring], strict=True
-    ):
+    names = [*_cause_names(len(found.causes)), "censoring"]
+    for name, base in zip(names, [*found.causes, found.censoring], strict=True):
         out |= {f"outcome.{name}.{k}": getattr(base, k) for k in ("beta", "at", "hazard")}
-        out[f"outcome.{name}.ridge"] = np.array([base.ridge])
     return out
 
 

@@ -26,7 +26,7 @@ from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.conditions import Limit, parse_where
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.values import decode, in_order, with_added
-from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids, seen_shares
+from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids
 from unmask.modalities.table.synthesis.sampling import RowSampler
 from unmask.modalities.table.writing.writers import as_polars, handed_out, rows_below
 
@@ -142,7 +142,7 @@ def support_warnings(model: FittedTable, limits: dict[int, Limit]) -> list[str]:
 
     Each alone by the column's own shares; together by rows drawn from the model, which stand for the training rows.
     """
-    warnings, rows, seen = [], model.facts["rows"], seen_shares(model)
+    warnings, rows, seen = [], model.facts["rows"], model.extra["safety.seen"]
     for place, limit in limits.items():
         met = _share(model, place, limit) * seen[place] * rows
         if met < SUPPORT:
