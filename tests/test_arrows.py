@@ -11,6 +11,7 @@ LAYERS = {
     "unmask.version": 0,
     "unmask.given": 0,
     "unmask.progress": 0,
+    "unmask.names": 1,
     "unmask.memory": 1,
     "unmask.files": 2,
     "unmask.writing": 3,

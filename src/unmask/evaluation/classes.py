@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unmask.errors import either, first_of, quoted
+from unmask.errors import either, quoted
 from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
 from unmask.evaluation.resampling import group_numbers, percentile_interval, with_interval
+from unmask.names import listed_alike
 
 SHOWN = 20
 """Classes that a table of confusions shows."""
@@ -236,11 +237,9 @@ def label_notes(labels: Iterable[Any]) -> list[str]:
             f"{', '.join(map(repr, missing))}, as missing values are written: they count as a class; leave those rows "
             "out if they are none"
         )
-    groups: dict[Any, set[str]] = {}
-    for name in counts:
-        key = float(name) if is_number(name) and not is_spelled(name) else " ".join(name.split()).casefold()
-        groups.setdefault(key, set()).add(name)
-    found = sorted(sorted(names) for names in groups.values() if len(names) > 1)
-    shown = first_of((" and ".join(repr(name) for name in names) for names in found), between="; ")
-    line = f"warning: labels that differ in case or spelling alone count as classes apart: {shown}"
-    return [*out, line] if found else out
+    found = listed_alike(counts)
+    return (
+        [*out, f"warning: labels that differ in case or spelling alone count as classes apart: {found}"]
+        if found
+        else out
+    )

@@ -283,7 +283,9 @@ def test_open_dates_are_asked_about(tmp_path: Path, order: str | None, month: in
 
 def test_ids_with_leading_zeros_are_texts(tmp_path: Path):
     frame = pl.DataFrame({"subject_id": ["007", "07", "7"], "time": ["2020-01-01T08:00"] * 3, "code": ["a"] * 3})
-    assert convert(frame, tmp_path / "m")["subjects"] == 3
+    found = convert(frame, tmp_path / "m")
+    assert found["subjects"] == 3
+    assert any("kept apart: '007' and '07' and '7'" in note for note in found["notes"])
 
 
 def test_the_page_prints_the_table_that_is_read():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -16,7 +17,13 @@ from unmask.modalities.images.classify.probe_start import folded
 from unmask.modalities.images.reading.account import check_fit, describe
 from unmask.modalities.images.reading.arrays import from_array
 from unmask.modalities.images.reading.sources import read_images
-from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, held_out_pictures, kept_together
+from unmask.modalities.images.reading.split import (
+    copy_notes,
+    held_out_by_class,
+    held_out_pictures,
+    kept_together,
+    notes_across,
+)
 
 
 def picture(path, number):
@@ -242,3 +249,25 @@ def test_pictures_are_described_before_there_is_a_model(tmp_path, capsys, monkey
     (tmp_path / "t.csv").write_text("a,b\n1,2\n3,4\n")
     assert run(capsys, "describe", "t.csv")[0] == 0
     assert run(capsys, "describe", "photos", "--event", "x")[0] == 2
+
+
+def test_a_column_of_patients_that_nothing_reads_is_named(tmp_path):
+    for i in range(8):
+        picture(tmp_path / f"{i}.png", i)
+    columns = {"file": [f"{i}.png" for i in range(8)], "label": list("aabb" * 2), "patient": [i // 2 for i in range(8)]}
+    pd.DataFrame(columns).to_csv(tmp_path / "labels.csv", index=False)
+    cells = {"image": [(tmp_path / name).read_bytes() for name in columns["file"]]}
+    arrays = {"image": [np.eye(8, dtype=np.uint8) * (i + 1) for i in range(8)]}
+    others = {name: columns[name] for name in ("label", "patient")}
+    for data in (tmp_path / "labels.csv", cells | others, arrays | others):
+        line = read_images(data, size=8, problem="auto").notes[-1]
+        assert "'patient' names 4 individuals in 8 rows, and nothing reads it" in line
+        grouped = read_images(data, size=8, problem="auto", group="patient")
+        assert not [note for note in grouped.notes if "individuals" in note]
+
+
+def test_groups_that_differ_in_spelling_alone_are_told():
+    found = dataclasses.replace(images(4), groups=np.array(["PAT03", "PAT03", "pat03 ", "p4"]))
+    assert "'PAT03' and 'pat03 '" in copy_notes(found)[0]
+    parts = [found.take(np.array(k)) for k in ([0, 1], [2, 3])]
+    assert "'PAT03' and 'pat03 '" in notes_across(*parts)[1]

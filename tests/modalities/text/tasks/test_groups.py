@@ -13,9 +13,10 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks import linear, probe
 from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.conll import as_sentences
-from unmask.modalities.text.tasks.data import Columns, Item, as_items
+from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.held_out import judging_folds, kept_together, resamples, split
+from unmask.modalities.text.tasks.registry import task_class
 
 QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
 WORDS = ["lazy", "dog", "readers", "sources", "bank", "table", "rows", "brown", "quick", "check"]
@@ -178,3 +179,46 @@ def test_a_classifier_of_files_is_trained_and_judged_by_groups(tmp_path, capsys)
     assert json.loads(run(capsys, "evaluate", out, path, *given, "--json")[1])["rows"] == 60
     code, _, err = run(capsys, "evaluate", out, path, "--set", "group=writer")
     assert (code, "no column 'writer'" in err) == (2, True)
+
+
+ROWS = {
+    "classify": [{"text": f"note {i}", "label": "ab"[i % 4 // 2]} for i in range(8)],
+    "similarity": [{"text": f"note {i}", "text2": "b", "score": i} for i in range(8)],
+    "tag": [{"text": f"note {i}", "entities": []} for i in range(8)],
+    "answer": [{"question": f"who {i}?", "context": "It is.", "answers": []} for i in range(8)],
+}
+
+
+@pytest.mark.parametrize("task", ROWS)
+def test_a_column_of_patients_that_nothing_reads_is_named(task, tmp_path):
+    rows = [row | {"patient_id": f"P{i // 2}", "id": i, "site_id": 1} for i, row in enumerate(ROWS[task])]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+    def told(data, columns=None, labelled=True):
+        lines = []
+        task_class(task).read(data, columns, labelled=labelled, problems=Problems(say=lines.append))
+        return lines
+
+    for data in (rows, path):
+        (line,) = told(data)
+        assert "'patient_id' names 4 individuals in 8 rows, and nothing reads it" in line
+        assert "group='patient_id'" in line
+        assert told(data, Columns(group="patient_id")) == told(data, labelled=False) == []
+
+
+@pytest.mark.parametrize("more", [{"author": "ab"}, {"name": "x"}, {"patient": None}])
+def test_a_second_name_of_the_classes_and_one_value_are_no_individuals(more):
+    lines, rows = [], []
+    for i, row in enumerate(ROWS["classify"]):
+        rows.append(row | {k: v and v[i % 4 // 2 % len(v)] for k, v in more.items()})
+    as_items(rows, problems=Problems(say=lines.append))
+    assert lines == []
+
+
+def test_groups_that_differ_in_spelling_alone_are_told(tmp_path):
+    rows, said = rows_of(12, 5), []
+    rows[0]["author"] = "AUTHOR\u00a00"
+    finetune("classify", folder(tmp_path / "model"), rows, group="author", say=said.append, **QUICK)
+    (line,) = [line for line in said if "groups that differ" in line]
+    assert "'AUTHOR\\xa00' and 'author 0': they are kept apart" in line

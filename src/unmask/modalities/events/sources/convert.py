@@ -31,6 +31,7 @@ from unmask.modalities.events.sources.rows import (
 )
 from unmask.modalities.events.sources.tables import CellReading
 from unmask.modalities.events.sources.times import Order, read_times
+from unmask.names import alike, listed_alike
 from unmask.progress import counted
 
 OF_TABLES = ("dates", "decimal", "missing")
@@ -108,6 +109,10 @@ def convert(
         if ledger.subjects.texts and ledger.subjects.numbers:
             (shards.folder / "metadata").mkdir(exist_ok=True)
             numbers = ledger.subjects.numbers
+            listed = listed_alike(numbers)
+            ledger.note(
+                f"subjects whose ids differ in case or spelling alone, kept apart: {listed}", len(alike(numbers))
+            )
             mapped = pl.DataFrame({"source_id": list(numbers), "subject_id": list(numbers.values())})
             mapped.write_parquet(shards.folder / "metadata" / "source_ids.parquet")
         target = shards.finish(name=name, descriptions=ledger.names)

@@ -7,7 +7,7 @@ import math
 import struct
 import zipfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from unmask.modalities.images.reading.label_table import read_label_table
 from unmask.modalities.images.reading.lazy import Stream, build
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
 from unmask.modalities.images.reading.targets import Parsed, parse_cells
+from unmask.names import individuals_unread, names_individuals
 
 
 def decode_files(files: Sequence[File], how: ReadOptions) -> ImageSet:
@@ -190,7 +191,17 @@ def from_table(path: Path, how: ReadOptions, columns: dict[str, list[Any]] | Non
         refuse_unread(how, f"{path}, of which labels are not read", "label_column")
     table = read_label_table(path, how, lambda file, root: folder_group(file, root, how.group), columns)
     found = decode_files(table.files, how)
-    return replace(_labelled(found, table.parsed), notes=[*found.notes, *table.notes])
+    found = replace(_labelled(found, table.parsed), notes=[*found.notes, *table.notes])
+    return with_individuals(found, table.unread, table.parsed.classes)
+
+
+def with_individuals(
+    found: ImageSet, columns: Mapping[str, Sequence[Any]], labels: Sequence[Any] | None, *used: str | None
+) -> ImageSet:
+    """Pictures without groups, with a warning where a column but those `used` says whose they are."""
+    left = {name: cells for name, cells in columns.items() if name not in used}
+    notes = individuals_unread(left, labels or ()) if found.groups is None else []
+    return replace(found, notes=[*found.notes, *notes])
 
 
 def _labelled(found: ImageSet, parsed: Parsed) -> ImageSet:
@@ -229,7 +240,8 @@ def from_encoded(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> 
             hint=f"{setting('group')} names a column; there are {', '.join(columns)}.",
         )
     labels = None if label_column is None else columns[label_column]
-    return from_cells(columns[column], labels, None if how.group is None else columns[how.group], name, how)
+    found = from_cells(columns[column], labels, None if how.group is None else columns[how.group], name, how)
+    return with_individuals(found, {} if how.problem == "none" else columns, labels, column, label_column)
 
 
 def from_cells(
@@ -294,7 +306,9 @@ def from_dataset(name: str, how: ReadOptions) -> ImageSet:
     if how.group is not None and how.group not in table.features:
         raise UserError(f"hf:{name}: no column {how.group!r}", hint=f"There are {list(table.features)}.")
     groups = None if how.group is None else list(table[how.group])
-    return from_cells(list(cells), labels, groups, f"hf:{name}", how)
+    found = from_cells(list(cells), labels, groups, f"hf:{name}", how)
+    others = {n: list(table[n]) for n in table.column_names if names_individuals(n) and how.problem != "none"}
+    return with_individuals(found, others, labels, label_column)
 
 
 def read_numpy(path: Path, how: ReadOptions = PLAIN) -> ImageSet:

@@ -28,11 +28,13 @@ SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTable:
-    """Rows of a table of pictures: files, each labelled by the number of its row, and the labels of the rows."""
+    """Rows of a table of pictures: files, each labelled by the number of its row, the labels of the rows, and, where
+    labels are read, the columns that nothing reads."""
 
     files: list[File]
     parsed: Parsed
     notes: list[str]
+    unread: dict[str, list[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,9 @@ def read_label_table(
     if parts is None or None in parts or not {*parts} > {"train"}:
         parts, part_column = None, None
     others = [n for n in names if n not in (file_column, part_column, how.group)]
-    parsed = Parsed() if how.problem == "none" else _labels(path, rows, others, how)
+    wanted = [] if how.problem == "none" else _label_columns(path, rows, others, how)
+    parsed = _labels(rows, wanted, how) if wanted else Parsed()
+    unread = {n: rows.columns[n] for n in others if n not in wanted} if wanted else {}
     cells = [cell_text(c) for c in rows.columns[file_column]]
     places = [root / Path(cell).expanduser() for cell in cells]
     bad = list(rows.bad)
@@ -126,7 +130,7 @@ def read_label_table(
         )
         counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(apart.items()))
         notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {counts}")
-    return LabelTable(files=files, parsed=parsed, notes=notes + _without_row(places, path))
+    return LabelTable(files=files, parsed=parsed, notes=notes + _without_row(places, path), unread=unread)
 
 
 def _without_row(places: Sequence[Path], path: Path) -> list[str]:
@@ -165,9 +169,8 @@ def _file_column(path: Path, names: Sequence[str], requested: str | None) -> str
     raise UserError(f"{path}: {candidates}{semicolons}", hint=f"Call it 'file', or name it: {setting('column')}.")
 
 
-def _labels(path: Path, rows: _Rows, others: list[str], how: ReadOptions) -> Parsed:
-    """The labels: of columns that were named, of the one that is called so, of the only one, or of several
-    of 0 and 1."""
+def _label_columns(path: Path, rows: _Rows, others: list[str], how: ReadOptions) -> list[str]:
+    """The columns of labels: those that were named, the one that is called so, the only one, or several of 0 and 1."""
     problem = how.problem or "auto"
     if how.label_column is not None:
         wanted = [n.strip() for n in how.label_column.split(",")]
@@ -185,6 +188,11 @@ def _labels(path: Path, rows: _Rows, others: list[str], how: ReadOptions) -> Par
                 f"{path}: several columns may be the labels: {', '.join(wanted)}",
                 hint=f"Name it with {setting('label_column')}; several columns of 0 and 1 parted by commas.",
             )
+    return wanted
+
+
+def _labels(rows: _Rows, wanted: list[str], how: ReadOptions) -> Parsed:
+    problem = how.problem or "auto"
     if len(wanted) > 1:
         if problem not in ("auto", "multi"):
             raise UserError(f"{len(wanted)} columns of labels with problem={problem}", hint="Name one column.")

@@ -42,6 +42,7 @@ from unmask.modalities.images.reading.from_files import (
     idx_part,
     pictures_below,
     read_numpy,
+    with_individuals,
 )
 from unmask.modalities.images.reading.label_table import FILES, LABELS, is_label_table
 from unmask.modalities.images.reading.lazy import PictureStore
@@ -185,7 +186,9 @@ def _from_arrays(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> 
     pixels = _plain([c if isinstance(c, Image.Image) or c is None else as_array(c) for c in columns[name]], how.choice)
     inner = replace(how, column=None, label_column=None, group=None)
     found = _read(pixels, inner) if label is None else _from_pair(pixels, columns[label], inner)
-    return found if how.group is None else replace(found, groups=np.array([str(name) for name in columns[how.group]]))
+    if how.group is not None:
+        return replace(found, groups=np.array([str(name) for name in columns[how.group]]))
+    return with_individuals(found, columns, None if label is None else columns[label], name, label)
 
 
 def _from_pair(pixels: Any, labels: Any, how: ReadOptions) -> ImageSet:

@@ -13,6 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, first_of, setting
 from unmask.modalities.images.reading.arrays import ImageSet
+from unmask.names import groups_alike
 
 
 def copies(images: ImageSet) -> np.ndarray | None:
@@ -44,12 +45,13 @@ def kept_together(images: ImageSet) -> np.ndarray | None:
 
 
 def copy_notes(images: ImageSet) -> list[str]:
-    """Lines on exact copies: how many there are, or how many of the test part are in training too; which have several
-    labels."""
+    """Lines on groups that may be one, and on exact copies: how many there are, or how many of the test part are in
+    training too; which have several labels."""
+    alike = [] if images.groups is None else groups_alike(map(str, np.unique(images.groups)))
     same = copies(images)
     count = 0 if same is None else len(same) - int(same.max(initial=-1)) - 1
     if same is None or not count:
-        return []
+        return alike
     across = np.zeros(0, bool)
     if images.split is not None:
         across = np.isin(same[images.split != "train"], same[images.split == "train"])
@@ -58,7 +60,7 @@ def copy_notes(images: ImageSet) -> list[str]:
         lines = [f"{judged} are exact copies of training ones: figures flatter the model"]
     else:
         lines = [f"{count:,} pictures are exact copies of others: kept on one side of every split"]
-    return lines + several_labels(images)
+    return alike + lines + several_labels(images)
 
 
 def several_labels(images: ImageSet) -> list[str]:
@@ -85,6 +87,7 @@ def notes_across(train: ImageSet, held: ImageSet) -> list[str]:
         if shared.any():
             judged = f"{shared.sum():,} of {len(held):,} pictures to judge on"
             lines = [f"warning: {judged} are of groups that have training pictures: figures flatter the model"]
+        lines += groups_alike(map(str, np.union1d(train.groups, held.groups)))
     if not isinstance(train.pixels, np.ndarray) or not isinstance(held.pixels, np.ndarray):
         return lines
     if train.pixels.shape[1:] != held.pixels.shape[1:]:

@@ -22,7 +22,6 @@ from unmask.modalities.table.schema.roles import (
     are_codes,
     is_free_text,
     numbers_are_ids,
-    repeats_individuals,
     spelt_alike,
     texts_are_ids,
     zeros_in_front,
@@ -36,6 +35,7 @@ from unmask.modalities.table.schema.suspicious_values import (
     repeated_ids,
     two_numbers,
 )
+from unmask.names import repeats_individuals
 
 NOT_READ = (dt.timedelta, np.timedelta64, complex, bytes)
 """Types of a cell that are neither a number nor a category by themselves."""

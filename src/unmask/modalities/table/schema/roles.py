@@ -5,78 +5,20 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 
 import numpy as np
 
 from unmask.modalities.table.reading.findings import Finding, named
 from unmask.modalities.table.reading.parse import numbers
 from unmask.modalities.table.schema.raw_column import RawColumn
+from unmask.names import ANIMAL, ID, INDIVIDUAL, alike, distinguishing, named_like_person, repeats_individuals, words_of
 
-_PERSON = (
-    "patient|patienten|pat|subject|subj|participant|proband(?:en)?|person|personal|case|fall|record|study|studien|chart|"
-    "medical|admission|encounter|visit|stay|hadm|icustay|sample|specimen|accession|insurance|versicherten|"
-    "social|security|national|hospital|unit|nhs|row"
-)
-_NUMBER = "id|ids|no|nr|num|number|nummer|code|key|identifier|index|seq|kennung|k(?:ü|ue)rzel"
-_COMPOUND = "(?:patient(?:en)?|pat|proband(?:en)?|personen|teilnehmer|studien)(?:nummer|nr|id|kennung)"
-"""One word, as German writes them."""
-_STRONG = re.compile(
-    rf"(?:(?:{_PERSON})(?: (?:{_PERSON}))*(?: (?:{_NUMBER}))+|(?:id|nr|num|no) (?:{_PERSON})|mrn|pid|uid|uuid|guid|ssn|"
-    rf"nhs|nhs number|"
-    rf"subject|patient|participant|proband|subjid|usubjid|ptid|hadm|eid|fallnr|fallnummer|{_COMPOUND}|hospital number)"
-)
-_PERSONAL = re.compile(
-    r"(?:(?:patient|family|last|first|middle|maiden|given|full|sur|fore) ?name|surname|forename|nachname|vorname|"
-    r"familienname|nom|"
-    r"prenom|nom de famille|apellidos?|nombre|cognome|name|initials|e ?mail|phone|telephone|telefon|mobile|address|"
-    r"adresse|street)"
-)
-_GROUP = re.compile(
-    r"(?:.* )?(?:site|center|centre|hospital|clinic|klinik|ward|region|country|drug|group|arm|study) (?:id|code|no|nr|"
-    r"number)"
-)
-_ID = re.compile(r"id|ids|pid|identifier")
-"""A name that can mean nothing else, however often its values repeat."""
 _WEAK = re.compile(r"(?:.* )?(?:id|pid|mrn|uid|uuid|identifier|index)|unnamed(?: \d+)?|rownames?")
 
 
-_ONE = "patient|subject|subj|participant|proband(?:en)?|person|personal"
-_INDIVIDUAL = re.compile(
-    rf"(?:study |trial )?(?:{_ONE})(?: (?:{_NUMBER}))?|(?:id|nr|num|no) (?:{_ONE})|id|ids|identifier|mrn|pid|ptid|"
-    rf"subjid|usubjid|{_COMPOUND}"
-)
-"""Names of one who is measured, however often: a visit, a stay or a sample has a number of its own."""
-_ANIMAL = re.compile(
-    r"(?:animal|rat|mouse|dog|rabbit|monkey|chick|child|baby|volunteer)(?: (?:id|no|nr|num|number|code))?"
-)
 FEWEST_INDIVIDUALS = 20
 """With at least this many individuals the name decides, even if the rows of each are not consecutive."""
-
-
-def words_of(name: str) -> str:
-    """A column's name as words in small letters: `PatientID`, `patient_id` and `Patient-Id` are one.
-
-    >>> words_of("PatientID"), words_of("patient_id "), words_of("Unnamed: 0")
-    ('patient id', 'patient id', 'unnamed 0')
-    """
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
-    return " ".join(re.findall(r"[^\W_]+", parted.lower()))
-
-
-def named_like_person(name: str) -> bool:
-    """Whether a name says that the column tells persons, visits or samples apart.
-
-    >>> [named_like_person(n) for n in ("MRN", "subject_id", "Surname", "Pat.-Nr.", "ID")]
-    [True, True, True, True, True]
-    >>> [named_like_person(n) for n in ("site_id", "drug name", "age")]
-    [False, False, False]
-    """
-    words = words_of(name)
-    named = _STRONG.fullmatch(words) or _PERSONAL.fullmatch(words) or _ID.fullmatch(words)
-    return not _GROUP.fullmatch(words) and bool(named)
 
 
 def _told_by_name(c: RawColumn, values: Sequence[str] | np.ndarray) -> bool:
@@ -85,17 +27,17 @@ def _told_by_name(c: RawColumn, values: Sequence[str] | np.ndarray) -> bool:
     name, rows = c.name, c.rows
     distinct = len(values)
     if named_like_person(name):
-        least = 0.02 if _ID.fullmatch(words_of(name)) else 0.1
+        least = 0.02 if ID.fullmatch(words_of(name)) else 0.1
         if distinct == rows or (distinct > 5 and distinct >= least * rows):
             return True
     words = words_of(name)
-    if distinct < 3 or not (_INDIVIDUAL.fullmatch(words) or _ANIMAL.fullmatch(words)):
+    if distinct < 3 or not (INDIVIDUAL.fullmatch(words) or ANIMAL.fullmatch(words)):
         return False
     # Many rows of each. Names without a digit may be those of anything: a subject taught at school.
     runs = runs_of(c.raw[~c.empty]) if repeats_individuals(name) else rows
     coded = all(not isinstance(v, str) or any(c.isdigit() for c in v) for v in values)
     together = runs <= 1.2 * distinct and rows >= 2 * distinct
-    many = distinct >= FEWEST_INDIVIDUALS and bool(_INDIVIDUAL.fullmatch(words))
+    many = distinct >= FEWEST_INDIVIDUALS and bool(INDIVIDUAL.fullmatch(words))
     return many or (coded and together)
 
 
@@ -106,15 +48,6 @@ def runs_of(cells: np.ndarray) -> int:
     3
     """
     return int((cells[1:] != cells[:-1]).sum()) + 1 if len(cells) else 0
-
-
-def repeats_individuals(name: str) -> bool:
-    """Whether values that repeat under this name are several rows of one individual.
-
-    >>> [repeats_individuals(n) for n in ("Subject", "pat_id", "surname", "Chick", "visit")]
-    [True, True, True, True, False]
-    """
-    return named_like_person(name) or bool(_ANIMAL.fullmatch(words_of(name)))
 
 
 def numbers_are_ids(c: RawColumn, values: np.ndarray, whole: bool) -> str | None:
@@ -220,8 +153,7 @@ def _reads(text: str, form: str) -> bool:
 
 
 def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
-    """Categories that differ in case, blanks, zeros in front, or in characters that look alike (dashes, apostrophes,
-    composed letters, those of no width) alone: they stay different categories, until the user says that they are one.
+    """Categories that are spelt `alike`: they stay different categories, until the user says that they are one.
 
     Args:
         counts: category -> cells.
@@ -229,28 +161,14 @@ def spelt_alike(name: str, counts: Mapping[str, int]) -> list[Finding]:
     >>> print(*(f.text.partition(".")[0] for f in spelt_alike("sex", {"Male": 3, "male": 1, "F": 2})))
     'sex' holds spellings that may mean the same: 'Male' (3 cells) and 'male' (1)
     """
-    groups: dict[str, list[str]] = {}
-    for text in counts:
-        groups.setdefault(_bare(text), []).append(text)
-    found = [sorted(g, key=lambda t: -counts[t]) for g in groups.values() if len(g) > 1]
+    found = [sorted(group, key=lambda t: -counts[t]) for group in alike(counts)]
     if not found:
         return []
     listed = "; ".join(
         f"{show(g[0])} ({counts[g[0]]} cells) and " + ", ".join(f"{show(t)} ({counts[t]})" for t in g[1:])
         for g in found[:5]
-        for show in [ascii if len({unicodedata.normalize("NFC", t) for t in g}) < len(g) else repr]
+        for show in [distinguishing(g)]
     ) + ("; ..." if len(found) > 5 else "")
     text = f"{name!r} holds spellings that may mean the same: {listed}. They are kept apart, as categories of their own"
     add = f"Write one of them in the file ({named([g[0] for g in found])})."
     return [Finding("warning", name, "spelt_alike", text, add)]
-
-
-_ALIKE = str.maketrans(
-    dict.fromkeys("\u2018\u2019\u02bc\u00b4`", "'") | dict.fromkeys("\u201c\u201d", '"') | {"\u2212": "-"}
-)
-
-
-def _bare(text: str) -> str:
-    seen = ("" if kind == "Cf" else "-" if kind == "Pd" else c for c in text for kind in [unicodedata.category(c)])
-    bare = " ".join(unicodedata.normalize("NFKC", "".join(seen).translate(_ALIKE)).split()).casefold()
-    return str(Decimal(bare).normalize()) if re.fullmatch(r"[+-]?[0-9]+(?:\.[0-9]*)?", bare) else bare

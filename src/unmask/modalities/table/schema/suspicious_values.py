@@ -17,8 +17,9 @@ from unmask.given import natural
 from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.raw_column import RawColumn
-from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, runs_of, words_of
+from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, runs_of
 from unmask.modalities.table.schema.schema import Column
+from unmask.names import words_of
 
 _WHOLE = frozenset(
     s * v

@@ -31,7 +31,7 @@ from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks import probe, scorers
-from unmask.modalities.text.tasks.data import Columns, LabelledRow, Problems, read_rows, split_of
+from unmask.modalities.text.tasks.data import Columns, LabelledRow, Problems, read_rows, say_individuals, split_of
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window, by_owner, trimmed
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.network import TaskModel
@@ -78,13 +78,13 @@ def as_questions(
         return q
 
     if isinstance(data, str | Path):
-        path = Path(data)
-        found = noted.each(_squad(path) if suffix_of(path) == ".json" else read_rows(data), made)
+        rows = _squad(path) if suffix_of(path := Path(data)) == ".json" else read_rows(data)
     else:
-        found = noted.each(
-            [(getattr(r, "where", "") or f"row {i}", r) for i, r in enumerate(table_rows(data) or data, 1)], made
-        )
+        rows = [(getattr(r, "where", "") or f"row {i}", r) for i, r in enumerate(table_rows(data) or data, 1)]
+    found = noted.each(rows, made)
     noted.settle("questions")
+    if labelled:
+        say_individuals((row for _, row in rows), columns or Columns(), noted)
     if not found:
         raise UserError(f"{data}: no questions", hint="Expected SQuAD json.")
     return found

@@ -23,7 +23,16 @@ from unmask.errors import UserError
 from unmask.files import read_text, split_lines
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
-from unmask.modalities.text.tasks.data import Columns, LabelledRow, Problems, naming, read_rows, refuse_group, split_of
+from unmask.modalities.text.tasks.data import (
+    Columns,
+    LabelledRow,
+    Problems,
+    naming,
+    read_rows,
+    refuse_group,
+    say_individuals,
+    split_of,
+)
 from unmask.modalities.text.tasks.encoding import trimmed
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 
@@ -67,7 +76,9 @@ def as_sentences(
                     f"{data}: {given}: columns of a CoNLL file, by number",
                     hint="Rows of tagged texts have their own: text and entities, or tokens and tags.",
                 )
-            found = noted.each(read_rows(data), grouped)
+            found = noted.each(table := read_rows(data), grouped)
+            if labelled:
+                say_individuals((row for _, row in table), columns, noted)
         elif kind == ".txt" and not labelled and not (columns.text or _columns_in(path)):
             lines = split_lines(read_text(path, hint=GIVE))
             if not lines:
@@ -90,6 +101,8 @@ def as_sentences(
         for i, row in enumerate(rows, 1)
     ]
     noted.settle("rows")
+    if labelled:
+        say_individuals(rows, columns, noted)
     return made
 
 

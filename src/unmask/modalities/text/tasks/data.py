@@ -26,6 +26,7 @@ from unmask.files import encloses, read_text, separated, split_lines
 from unmask.given import SPLIT_COLUMNS, no_value, split_named, values_of
 from unmask.modalities.text.reading.rows import hub_rows
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
+from unmask.names import individuals_unread
 
 TEXT = (
     *("text", "sentence", "sentence1", "text1", "premise", "question1", "question", "content", "document"),
@@ -463,9 +464,23 @@ def _items(
         )
     items = noted.each(rows, lambda where, row: _item(where, row, columns, labelled=labelled))
     noted.settle("rows")
+    if labelled:
+        say_individuals((row for _, row in rows), columns, noted)
     if labelled and all(isinstance(item.label, str) and _VALUE.fullmatch(item.label.strip()) for item in items):
         items = [dataclasses.replace(item, label=spelling(str(item.label))) for item in items]
     return items, columns
+
+
+def say_individuals(rows: Iterable[Any], columns: Columns, noted: Problems) -> None:
+    """Warn of labelled rows of which several are of one individual, by a column that nothing reads; not where they have
+    a group."""
+    rows = [row for row in rows if isinstance(row, Mapping)]
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    if (columns.group or columns.learnt.get("group")) not in names:
+        left = {name: [row.get(name) for row in rows] for name in names if name not in columns.requested}
+        labels = [row.get(columns.label) for row in rows] if isinstance(columns.label, str) else ()
+        for line in individuals_unread(left, labels):
+            noted.say(line)
 
 
 _VALUE = re.compile(r"(?i:true|false)|([+-]?[0-9]+)\.0+")

@@ -22,7 +22,7 @@ from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import figures
 from unmask.modalities.text.tasks.compare import metric_interval
 from unmask.modalities.text.tasks.data import PARTS, Columns, Problems, judged_part, warned
-from unmask.modalities.text.tasks.held_out import several_labels
+from unmask.modalities.text.tasks.held_out import group_notes, several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
@@ -115,7 +115,7 @@ def _read_for(
             say(warning)
     items = task.named(items) if labelled else items
     notes = [*task.remarks(task.encoder, items, labelled=labelled), *unread_notes(task.encoder.tokenizer, items)]
-    for line in [*notes, *(several_labels(items) if labelled else ())]:
+    for line in [*notes, *([*several_labels(items), *group_notes(items)] if labelled else ())]:
         say(line)
     return items
 

@@ -13,6 +13,7 @@ from unmask.errors import first_of, option, setting
 from unmask.evaluation.metrics import wilson
 from unmask.evaluation.resampling import percentile_interval
 from unmask.modalities.text.tasks.settings import TaskSettings
+from unmask.names import groups_alike
 
 SHARE, LEAST, MOST = 0.15, 40, 2000
 """Share of the training rows held out; below `LEAST` rows none are; never more than `MOST`."""
@@ -85,6 +86,11 @@ def groups_of(items: Sequence[Any]) -> np.ndarray | None:
         return None
     marked = [f"row {i}" if name is None else f"group {name}" for i, name in enumerate(names)]
     return np.unique(marked, return_inverse=True)[1].ravel()
+
+
+def group_notes(items: Sequence[Any]) -> list[str]:
+    """A line on groups of the rows that may be one by their names, if there are any."""
+    return groups_alike({group for item in items if (group := getattr(item, "group", None)) is not None})
 
 
 def resamples(items: Sequence[Any], rng: np.random.Generator, draws: int) -> Iterator[list[int]]:

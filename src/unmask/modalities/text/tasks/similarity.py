@@ -20,7 +20,7 @@ from unmask.core.batch import PackedBatch
 from unmask.errors import UserError, setting
 from unmask.kernels.on_host import to_device
 from unmask.modalities.text.tasks import scorers
-from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items, number_of
+from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items, number_of, say_individuals
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -40,6 +40,7 @@ def as_pairs(
     graded = items[0].label is not None
     items = noted.each(((item.where, item) for item in items), lambda where, item: _learnt(item, graded))
     noted.settle("rows")
+    say_individuals((item.row for item in items), read_from or columns, noted)
     return [dataclasses.replace(item, row=None) for item in items], read_from
 
 

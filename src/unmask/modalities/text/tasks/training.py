@@ -26,7 +26,7 @@ from unmask.modalities.text.tasks.analysis import write_report
 from unmask.modalities.text.tasks.baselines import fit_baseline
 from unmask.modalities.text.tasks.data import Columns, Problems, by_split, judged_part
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared
-from unmask.modalities.text.tasks.held_out import hold_out, several_labels
+from unmask.modalities.text.tasks.held_out import group_notes, hold_out, several_labels
 from unmask.modalities.text.tasks.missing import unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.probe import Probed
@@ -239,6 +239,8 @@ class TaskTraining:
 
     def _say_notes(self, rows: TaskRows) -> None:
         reader = self._encoder(self.text)
+        for line in group_notes([*rows.items, *(rows.held_out or ())]):
+            self.say(line)
         for what, part in (("", rows.items), ("validation data: ", None if rows.chosen else rows.held_out)):
             given = part or []
             notes = [*self.kind.remarks(reader, given, labelled=True), *unread_notes(self.text.tokenizer, given)]
