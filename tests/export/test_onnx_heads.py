@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import tiny_folders
 import unmask
@@ -193,6 +194,51 @@ def test_what_was_fine_tuned_predicts_from_its_export(task, tmp_path):
     assert flat(before).keys() == flat(after).keys()
     for place, value in flat(before).items():
         assert flat(after)[place] == (pytest.approx(value, abs=1e-4) if isinstance(value, float) else value), place
+
+
+LABELS = {
+    "one": lambda i: "abc"[i % 3],
+    "several": lambda i: ["abc"[i % 3], "d"],
+    "pair": lambda i: "ab"[i % 2],
+    "number": lambda i: i / 7,
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_classifiers_say_the_same_here_in_transformers_and_in_onnx(kind, tmp_path):
+    """Probabilities too: the temperature is in the head, of folders of before once they are loaded."""
+    import transformers
+
+    tiny_folders.folder(tmp_path / "m")
+    second = {"text2": "lazy dog"} if kind == "pair" else {}
+    rows = [{"text": f"quick {w} {i}"} | second | {"label": LABELS[kind](i)} for i, w in enumerate(["fox", "bank"] * 9)]
+    how = {"precision": "fp32", "device": "cpu"}
+    unmask.finetune(
+        "classify", tmp_path / "m", rows, validation=rows, out=tmp_path / "t", **how, start="plain", steps=9
+    )
+    about = json.loads((tmp_path / "t" / "unmask.json").read_text())
+    assert "temperature" not in about["task"]
+    model = unmask.load(tmp_path / "t", **how)
+    to_onnx(model, tmp_path / "o")
+    texts = [[r["text"] for r in rows], [r["text2"] for r in rows] if second else None]
+    tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "t")(*texts, padding=True, return_tensors="np")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "t").eval()
+    graph = session(tmp_path / "o" / "model.onnx")
+    logits = [
+        theirs(**{k: torch.from_numpy(v) for k, v in tokens.items()}).logits.detach().numpy(),
+        graph.run(["logits"], {i.name: tokens[i.name] for i in graph.get_inputs()})[0],
+    ]
+    for found in logits:
+        one = np.exp(found) / np.exp(found).sum(-1, keepdims=True)
+        outside = {"several": 1 / (1 + np.exp(-found)), "number": found}.get(kind, one)
+        for predicted, row in zip(unmask.predict(tmp_path / "t", rows, **how), outside, strict=True):
+            here = predicted["value"] if kind == "number" else list(predicted["probabilities"].values())
+            np.testing.assert_allclose(here, row if kind != "number" else row[0], atol=2e-4)
+    if kind != "number":
+        about["task"]["temperature"] = 2.0
+        (tmp_path / "t" / "unmask.json").write_text(json.dumps(about))
+        again = np.array([row["logits"] for row in unmask.load(tmp_path / "t", **how).label(texts[0])])
+        np.testing.assert_allclose(again, np.array([r["logits"] for r in model.label(texts[0])]) / 2, atol=1e-4)
 
 
 def flat(value, place=""):

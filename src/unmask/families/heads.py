@@ -114,6 +114,13 @@ class TaskHead(nn.Module):
         return random
 
 
+def tempered(tensors: Mapping[str, Tensor], head: Head, temperature: float) -> dict[str, Tensor]:
+    """Tensors by published name, with the outputs of the head among them divided by a temperature."""
+    last = head.steps[-1][0]
+    ends = (f"{last}.weight", f"{last}.bias")
+    return {name: tensor / temperature if name in ends else tensor for name, tensor in tensors.items()}
+
+
 def new_head(
     family: Family, kind: str, model: MaskedModel[TokenCodec], config: Mapping[str, Any], outputs: int
 ) -> TaskHead:

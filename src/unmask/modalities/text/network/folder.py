@@ -27,7 +27,7 @@ from unmask.encoder.kinds import Local
 from unmask.errors import UserError, setting
 from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
-from unmask.families.heads import TaskHead, published_head
+from unmask.families.heads import SEQUENCE, TaskHead, published_head, tempered
 from unmask.files import check_weights, damaged, read_object
 from unmask.modalities.text.network.sentence_files import Sentences, encoder_folder, lower_cased, read_sentences
 from unmask.modalities.text.tokens.batches import text_example
@@ -204,12 +204,15 @@ def _loaded(folder: Path, tokenizer: Tokenizer | None, whole: Path) -> TextFolde
     if odd := unexpected(found.passengers):
         shown = ", ".join(odd[:3]) + (f" and {len(odd) - 3:,} others" if len(odd) > 3 else "")
         warnings.warn(f"{folder}: tensors of the file that the model does not use: {shown}", stacklevel=2)
+    passengers = found.passengers
+    if task.get("name") == "classify" and SEQUENCE in family.heads:  # of before it was saved in the head
+        passengers = tempered(passengers, family.heads[SEQUENCE], task.pop("temperature", 1.0))
     return TextFolder(
         model=model.eval(),
         tokenizer=tokenizer,
         family=family,
         hf_config=config,
-        passengers=found.passengers,
+        passengers=passengers,
         random=found.random,
         ignored=sorted(found.passengers),
         aliases=found.aliases,

@@ -12,7 +12,7 @@ import torch
 
 from unmask.core.embed import Pooling
 from unmask.errors import UserError, either
-from unmask.families.heads import CLASSES, new_head
+from unmask.families.heads import CLASSES, new_head, tempered
 from unmask.modalities.text.network.card import NEW
 from unmask.modalities.text.network.folder import TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.baselines import Baseline, load_baseline
@@ -26,7 +26,7 @@ from unmask.training.precision import precision_of, resolve_device
 
 @dataclass(repr=False)
 class TaskFolder:
-    """A loaded task model. `about` is the task's own part of unmask.json (name, labels, temperature and so on);
+    """A loaded task model. `about` is the task's own part of unmask.json (name, labels, thresholds and so on);
     `baseline` is what predicts, where one was saved in place of a head."""
 
     text: TextFolder
@@ -126,18 +126,21 @@ def save(
     config: Mapping[str, Any],
     baseline: Baseline | None = None,
 ) -> None:
-    """Write a folder that `transformers` loads with the task's class (or as a plain encoder, without a head)."""
-    passengers = dict(text.passengers)
+    """Write a folder that `transformers` loads with the task's class (or as a plain encoder, without a head). A
+    classifier's temperature goes into its last layer, so that its probabilities are the same wherever it is loaded."""
+    passengers, about = dict(text.passengers), dict(about)
     hf = dict(text.hf_config) | dict(config)
+    temperature = about.pop("temperature", 1.0) if about["name"] == "classify" else 1.0
     if model.head is not None and kind is not None:
-        passengers |= model.head.published()
-        for name in [n for n in passengers if n.startswith("classifier") and n not in model.head.published()]:
+        own = tempered(model.head.published(), model.head.head, temperature)
+        passengers |= own
+        for name in [n for n in passengers if n.startswith("classifier") and n not in own]:
             del passengers[name]  # of another task
         stem = text.family.architecture.removesuffix("ForMaskedLM")
         hf["architectures"] = [stem + CLASSES[kind]]
     masked_too = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
     settings = {k: v for k, v in text.settings.items() if k not in ("task", *NEW)}
-    settings |= {"kind": "text", "task": dict(about)}
+    settings |= {"kind": "text", "task": about}
     save_folder(
         folder,
         model=text.model,
