@@ -84,3 +84,15 @@ def test_no_answer_is_the_rule_where_it_is_right_more_often(tmp_path):
     finetune("answer", folder(tmp_path / "model"), rows, out=tmp_path / "out", say=list, **QUICK)
     beside = evaluate(tmp_path / "out", rows, draws=2, say=list)["figures"]["rule"]
     assert (beside["name"], beside["exact"]) == ("no answer", pytest.approx(100 * 10 / 12))
+
+
+def test_fine_tuning_compares_with_no_answer_too(tmp_path):
+    rows = [row | {"answers": row["answers"] if n < 6 else []} for n, row in enumerate(ROWS["answer"])]
+    out, how = tmp_path / "out", QUICK | {"start": "probe", "learning_rate": 1e-9}
+    found = finetune("answer", folder(tmp_path / "model"), rows, validation=rows[4:], out=out, say=list, **how)
+    values = {row["model"]: row["value"] for row in found["comparison"]}
+    assert values["no answer"] == 75
+    (line,) = [line for line in found["lines"] if "always answering" in line]
+    assert "than always answering no answer" in line
+    given = finetune("answer", folder(tmp_path / "n"), rows[:6], validation=rows[:6], say=list, **how)
+    assert "no answer" not in {row["model"] for row in given["comparison"]}

@@ -57,7 +57,7 @@ def rivals(
     with one_core():
         out = []
         if task.name == "answer":
-            out.append(Rival(SENTENCE, [_sentence(q) for q in held.items]))
+            out += _of_questions(held.items, any(not q.answers for q in [*training.items, *held.items]))
         if task.name == "classify":
             assert model is not None
             out += _constants(task, model, training, held)
@@ -118,9 +118,7 @@ def rule(task: TextTask, items: Sequence[Any]) -> Rival | None:
                 predicted[i] = row
         return Rival(_name("tags", task), predicted)
     if task.name == "answer":
-        found = [Rival(SENTENCE, [_sentence(q) for q in items])]
-        found.append(Rival("no answer", [{"answer": {"text": ""}}] * len(items), constant=True))
-        return max(found, key=lambda rival: task.value(rival.predictions, items))
+        return max(_of_questions(items, True), key=lambda rival: task.value(rival.predictions, items))
     if task.name == "similarity":
         cosine = fit_cosine(items)
         answers = [] if cosine is None else [{"score": float(x)} for x in cosine.of_texts(items)[:, 0]]
@@ -139,6 +137,13 @@ def untempered(task: TextTask) -> TextTask:
     plain = copy.copy(task)
     plain.about = {**task.about, "temperature": 1.0}
     return plain
+
+
+def _of_questions(items: Sequence[Any], no_answer: bool) -> list[Rival]:
+    """Rules for questions; `no_answer`: that some have none is one of them."""
+    found = [Rival(SENTENCE, [_sentence(q) for q in items])]
+    nothing = {"answer": {"text": ""}}
+    return [*found, Rival("no answer", [nothing] * len(items), constant=True)] if no_answer else found
 
 
 def _sentence(question: Any) -> dict[str, Any]:
@@ -250,6 +255,8 @@ def judge(
 
 def _answer(prediction: dict[str, Any]) -> str:
     """What a prediction says, in words."""
+    if "answer" in prediction:
+        return prediction["answer"]["text"] or "no answer"
     if "value" in prediction:
         return f"{prediction['value']:.4g}"
     labels = prediction.get("labels", [prediction.get("label")])
