@@ -148,12 +148,12 @@ def _beside(new: Path, model: Any, graph: Graph, found: dict[str, Any]) -> None:
     task = folder.settings.get("task")
     if task and (graph.head is not None or (graph.kind == SENTENCE and task.get("name") == "similarity")):
         about["task"] = dict(task) | ({"pooling": graph.sentences.pooling} if graph.kind == SENTENCE else {})
-    elif graph.kind == SENTENCE:
-        write_sentences(new, graph.sentences, model.model.encoder.config.width, model.embedded_slots)
     (new / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     (new / "unmask.json").write_text(json.dumps(about, indent=2, default=str), encoding="utf-8")
     longest = (task or {}).get("slots") or model.model.encoder.config.longest
     model.tokenizer.save(new, types=bool(model.model.codec.config.types), longest=longest)
+    if graph.kind == SENTENCE and "task" not in about:
+        write_sentences(new, graph.sentences, model.model.encoder.config.width, model.embedded_slots)
     add_card(new, new)
 
 

@@ -441,6 +441,19 @@ def test_training_vectors_keeps_the_folders_pooling(plain, tmp_path):
 ONNX = ["dense", "labse", "layer norm", "mean over root of length", "weighted mean", "last token", "two poolings"]
 
 
+@pytest.mark.parametrize(("kind", "longest"), [("cut", 12), ("cut by the tokenizer", 9)])
+def test_exports_cut_texts_where_the_folder_does(kind, longest, plain, tmp_path):
+    pytest.importorskip("onnxruntime")
+    from unmask.export.folders import to_hf
+    from unmask.export.onnx import to_onnx
+
+    model = unmask.load(sentence_folder(plain, tmp_path / "st", kind), precision="fp32", device="cpu")
+    to_onnx(model, tmp_path / "onnx")
+    to_hf(model, tmp_path / "hf")
+    for out in ("onnx", "hf"):
+        assert json.loads((tmp_path / out / "tokenizer_config.json").read_text())["model_max_length"] == longest
+
+
 @pytest.mark.parametrize("kind", [*ONNX, "prompt", "cut", "lower case"])
 def test_a_graph_gives_the_folders_vectors(kind, plain, tmp_path):
     pytest.importorskip("onnxruntime")

@@ -324,6 +324,8 @@ def write_sentences(new: Path, sentences: Sentences, width: int, longest: int) -
     for module, (path, _) in zip(sentences.after, listed[2:], strict=True):
         _write_module(new / path, module)
     _write(new / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    tokens = new / "tokenizer_config.json"
+    _write(tokens, _object(tokens) | {"model_max_length": longest})
     about = {"prompts": dict(sentences.prompts), "default_prompt_name": sentences.default_prompt}
     _write(new / "config_sentence_transformers.json", about | {"similarity_fn_name": sentences.likeness})
 
