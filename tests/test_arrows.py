@@ -12,6 +12,7 @@ LAYERS = {
     "unmask.given": 0,
     "unmask.progress": 0,
     "unmask.names": 1,
+    "unmask.odd_numbers": 1,
     "unmask.memory": 1,
     "unmask.files": 2,
     "unmask.writing": 3,

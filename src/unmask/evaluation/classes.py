@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unmask.errors import either, quoted
+from unmask.errors import either, first_of, quoted
 from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
@@ -223,6 +223,26 @@ def is_number(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+LISTED = 10
+"""Classes that a line lists with their counts."""
+
+
+def class_counts(counts: Mapping[str, int]) -> list[str]:
+    """A line of how often each class is there, and a warning of -1 where it may say that there is none.
+
+    >>> [line.partition(":")[2][:30] for line in class_counts({"-1": 2, "0": 5, "1": 4, "2": 4})]
+    [' -1 (2), 0 (5), 1 (4), 2 (4)', ' class -1 (2 times) counts as ']
+    """
+    lines = [f"classes: {first_of((f'{quoted(c)} ({n:,})' for c, n in counts.items()), LISTED)}"]
+    others = set(counts) - {"-1"}
+    if "-1" in counts and others not in ({"1"}, {"0", "1"}) and all(name.isdigit() for name in others):
+        lines.append(
+            f"warning: class -1 ({counts['-1']:,} times) counts as one, beside classes that are no negative numbers: "
+            "published sets write it where a label is not known; leave those rows out if so"
+        )
+    return lines
 
 
 def label_notes(labels: Iterable[Any]) -> list[str]:

@@ -491,3 +491,14 @@ def test_a_column_of_parts_says_what_is_held_apart(tmp_path):
     found = read_images(rows(tmp_path / "t.csv", "file,label,split", lines), problem="auto")
     assert found.split.tolist() == ["train"] * 4 + ["test"] * 2 + ["validation"] * 2
     assert "held apart from it: TEST (2), Validation (2)" in "; ".join(found.notes)
+
+
+def test_classes_that_may_be_none_and_codes_among_numbers_are_told(tmp_path, capsys):
+    pixels, _, value = planted(24)
+    settings = with_overrides(ClassifierSettings(), ONCE)
+    for labels, line in [
+        (np.arange(24) % 4 - 1, "warning: class -1 (5 times) counts as one"),
+        (np.r_[value[:-4], [999] * 4], "warning: labels 999 ("),
+    ]:
+        finetune_classify(base(tmp_path / "base"), (pixels, labels), tmp_path / line[9:14], settings=settings)
+        assert line in "".join(capsys.readouterr())

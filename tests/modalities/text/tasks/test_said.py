@@ -12,6 +12,7 @@ import pytest
 from commands import run
 from tiny_folders import folder
 from unmask.errors import UserError
+from unmask.evaluation.classes import class_counts
 from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.data import as_items, read_items
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
@@ -341,3 +342,41 @@ def test_numbers_that_the_training_mean_is_nearer_to_are_said(tmp_path):
     lines = finetune("classify", model, rows, validation=rows[:24], out=tmp_path / "near", **given)["lines"]
     (line,) = [line for line in lines if "rmse" in line]
     assert re.fullmatch(r"its rmse is [\d.]+, that of the mean of the training rows [\d.]+", line)
+
+
+def test_classes_are_listed_and_no_label_among_them_is_told(tmp_path):
+    model, said = folder(tmp_path / "model"), []
+    finetune("classify", model, [(f"fox {i}", (i % 4) - 1) for i in range(12)], say=said.append, **QUICK)
+    assert "classes: -1 (3), 0 (3), 1 (3), 2 (3)" in said
+    assert [line for line in said if line.startswith("warning: class -1 (3 times) counts as one")]
+    said.clear()
+    finetune("classify", model, [(f"fox {i}", f"c{i % 12}") for i in range(36)], say=said.append, **QUICK)
+    (line,) = [line for line in said if line.startswith("classes: ")]
+    assert line.endswith(" and 2 more")
+
+
+@pytest.mark.parametrize("names", [["-1", "1"], ["-1", "0", "1"], ["-2", "-1", "0", "1"], ["-1", "a"], ["0", "1"]])
+def test_minus_one_is_a_class_among_others_that_are_signed(names):
+    assert len(class_counts(dict.fromkeys(names, 3))) == 1
+
+
+@pytest.mark.parametrize("task", ["classify", "similarity"])
+def test_codes_among_numbers_to_be_learnt_are_told(task, tmp_path):
+    model, said = folder(tmp_path / "model"), []
+    more = {"text2": "a dog"} if task == "similarity" else {}
+    rows = [{"text": f"fox {i}", "label": 20.5 + i} | more for i in range(12)] + [{"text": "fox", "label": 999} | more]
+    out, line = tmp_path / "m", "warning: labels 999 (1 time) stand apart from the others (20.5 to 31.5)"
+    finetune(task, model, rows, out=out, say=said.append, **QUICK)
+    evaluate(out, rows, say=said.append, draws=2)
+    assert sum(entry.startswith(line) for entry in said) == 2
+    said.clear()
+    finetune(task, model, rows[:-1], say=said.append, **QUICK)
+    assert not [entry for entry in said if "apart" in entry]
+
+
+def test_questions_of_a_table_with_one_text_each_are_told_the_form(tmp_path):
+    path = tmp_path / "q.csv"
+    path.write_text("question,context,answer\n" + "who?,It is Ada.,Ada\n" * 20)
+    with pytest.raises(UserError, match="20 questions are wrong") as found:
+        as_questions(path, labelled=True)
+    assert 'answers: [{"text": ..., "answer_start": ...}]' in found.value.hint

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, quoted, setting
-from unmask.evaluation.classes import label_notes
+from unmask.errors import UserError, setting
+from unmask.evaluation.classes import class_counts, label_notes
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.reading.decode import scale_of
 from unmask.modalities.images.reading.lazy import StreamedArray
@@ -79,17 +79,16 @@ def typical_ends(ends: np.ndarray) -> list[float]:
 
 def contents(images: ImageSet) -> list[str]:
     """Lines on what a set is made of: its classes, groups and copies, as far as it has any."""
-    lines = [] if images.labels is None else class_counts(images.classes, images.labels)
+    lines = [] if images.labels is None else class_notes(images.classes, images.labels)
     if images.groups is not None:
         lines.append(f"{len(np.unique(images.groups)):,} groups (patients, files, folders), kept whole in every split")
     return lines + copy_notes(images)
 
 
-def class_counts(classes: Sequence[str], labels: np.ndarray) -> list[str]:
+def class_notes(classes: Sequence[str], labels: np.ndarray) -> list[str]:
     """Lines with the number of pictures of each class, and classes that may be none or the same."""
-    counted = np.bincount(labels, minlength=len(classes))
-    line = f"classes: {', '.join(f'{quoted(c)} ({n:,})' for c, n in zip(classes, counted, strict=True))}"
-    return [line, *label_notes(classes[n] for n in labels)]
+    counted = np.bincount(labels, minlength=len(classes)).tolist()
+    return [*class_counts(dict(zip(classes, counted, strict=True))), *label_notes(classes[n] for n in labels)]
 
 
 def told(account: Mapping[str, Any]) -> list[str]:

@@ -23,13 +23,14 @@ from unmask.modalities.images.classify.objectives import objective_of, strata
 from unmask.modalities.images.classify.probe_start import HeadInput, choose_reading, readings, start_as_probe
 from unmask.modalities.images.classify.scored_report import finetuned_report
 from unmask.modalities.images.network.build import untrained
-from unmask.modalities.images.reading.account import class_counts, describe, told
+from unmask.modalities.images.reading.account import class_notes, describe, told
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.reading.label_table import ENDINGS
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.split import copy_notes, held_out_by_class, notes_across
 from unmask.modalities.images.uses.model import ImageModel, load
 from unmask.modalities.images.uses.pretrain import store_of
+from unmask.odd_numbers import number_notes
 from unmask.training.finetune import finetune
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.precision import precision_of, resolve_precision
@@ -97,7 +98,9 @@ def finetune_classify(
     truth = objective.truth(train)
     account = describe(train)
     if objective.problem == "single":
-        account["notes"] = [*class_counts(objective.classes, truth), *account["notes"]]
+        account["notes"] = [*class_notes(objective.classes, truth), *account["notes"]]
+    elif objective.problem == "regression":
+        account["notes"] += number_notes(truth)
     account["notes"] += copy_notes(train) if held is None else notes_across(train, held)
     for line in told(account):
         console_logger(console)(line)
@@ -217,7 +220,8 @@ def _let_read(net: ClassifierNet, train: ImageSet, truth: np.ndarray, settings: 
     if found:
         candidates = sorted(candidates, key=lambda reading: -found[reading].likelihood)  # of equals the smallest
         others = ", ".join(f"{named(reading)} {found[reading].right:.1%}" for reading in candidates[1:])
-        why = f": a linear probe tells {found[candidates[0]].right:.1%} right in four folds ({others})"
+        right = f"{found[candidates[0]].right:.1%}"
+        why = f", chosen by the likelihood of the labels in four folds: {right} of them right (the others: {others})"
     net.read(*candidates[0], outputs)
     start_as_probe(net, train, truth, seed)
     return f"the head reads {named(candidates[0])}, and starts as a linear probe{why}"

@@ -12,8 +12,8 @@ from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.schema.schema import Column, Schema
-from unmask.modalities.table.schema.suspicious_values import SENTINELS
 from unmask.modalities.table.schema.values import cell_texts, decode, encode
+from unmask.odd_numbers import SENTINELS
 
 FAR = 0.5
 """Of the training range's width: a cell further beyond its ends than this is said, be it the only one."""

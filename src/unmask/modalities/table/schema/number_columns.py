@@ -15,12 +15,10 @@ from unmask.modalities.table.reading.parse import LARGEST, Dates, beyond_arithme
 from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.suspicious_values import (
     NO_VALUE_WORDS,
-    SENTINELS,
     extremes,
-    far_off,
-    sentinel_values,
     sentinels,
 )
+from unmask.odd_numbers import SENTINELS, far_off, sentinel_values
 
 
 def number_fields(c: RawColumn, *, whole: bool) -> dict[str, Any]:

@@ -58,6 +58,9 @@ class SquadQuestion(LabelledRow):
     answers: tuple[tuple[str, int], ...] | None = None
 
 
+ANSWERS = 'Expected answers: [{"text": ..., "answer_start": ...}], as .json, .jsonl or .parquet hold; none of them: [].'
+
+
 def as_questions(
     data: Any, *, labelled: bool, problems: Problems | None = None, columns: Columns | None = None
 ) -> list[SquadQuestion]:
@@ -72,7 +75,7 @@ def as_questions(
             group = (columns or Columns()).group_of(where, row)
             q = dataclasses.replace(_question(where, row, keep=not labelled), group=group, split=split_of(row))
         if labelled and q.answers is None:
-            raise UserError(f"{q.where}: question {q.name!r} has no 'answers'", hint="An empty list says: no answer.")
+            raise UserError(f"{q.where}: question {q.name!r} has no 'answers'", hint=ANSWERS)
         for text, start in (q.answers or ()) if labelled else ():
             check(q, text, start)
         return q
@@ -147,7 +150,7 @@ def _question(where: str, row: dict[str, Any], *, keep: bool = False) -> SquadQu
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{where}: answers of question {name!r} cannot be read ({error})",
-            hint='Expected [{"text": ..., "answer_start": ...}]; an empty list says: no answer.',
+            hint=ANSWERS,
         ) from None
     said = row.get("is_impossible")
     known = {"": False, "none": False, "false": False, "0": False, "true": True, "1": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.errors import UserError, first_of, quoted, setting, suggest
+from unmask.evaluation.classes import class_counts
 from unmask.families.heads import SEQUENCE
 from unmask.given import natural
 from unmask.kernels.on_host import to_device
@@ -36,6 +38,7 @@ from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_co
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.odd_numbers import number_notes
 from unmask.training.settings import refuse_unread
 
 _PROBLEMS = {"single": "single_label_classification", "multi": "multi_label_classification", "regression": "regression"}
@@ -159,6 +162,12 @@ class Classify(TextTask):
             dataclasses.replace(i, label=tuple(n for n, mark in zip(self.labels, i.label, strict=True) if mark))  # type: ignore[arg-type]
             for i in items
         ]
+
+    def label_remarks(self, items: Sequence[Item]) -> list[str]:
+        if self.problem == "regression":
+            return number_notes([_number(item) for item in items])
+        counts = Counter(name for item in items for name in names_of(item))
+        return class_counts({label: counts[label] for label in self.labels})
 
     def prepare(self, items: Sequence[Item], *, labelled: bool) -> Prepared:
         if any((i.text2 is None) != (items[0].text2 is None) for i in items):

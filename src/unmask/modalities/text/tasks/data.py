@@ -96,7 +96,9 @@ class Problems:
             leave = f"{option('lenient', True)} leaves it out." if self.offered else ""
             raise UserError(f"{where}: {what}", hint=f"{hint} {leave}".strip())
         leave = f"Mend them, or leave them out with {option('lenient', True)}." if self.offered else "Mend them."
-        raise UserError(f"{len(self.found):,} {unit} are wrong: {named}", hint=leave)
+        hints = {hint for *_, hint in self.found}
+        only = f"{hints.pop()} " if len(hints) == 1 else ""
+        raise UserError(f"{len(self.found):,} {unit} are wrong: {named}", hint=f"{only}{leave}".strip())
 
 
 GIVE = "Give a csv, tsv, jsonl or parquet file."

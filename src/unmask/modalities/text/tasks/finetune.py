@@ -115,7 +115,10 @@ def _read_for(
             say(warning)
     items = task.named(items) if labelled else items
     notes = [*task.remarks(task.encoder, items, labelled=labelled), *unread_notes(task.encoder.tokenizer, items)]
-    for line in [*notes, *([*several_labels(items), *group_notes(items)] if labelled else ())]:
+    if labelled:
+        notes += [*several_labels(items), *group_notes(items)]
+        notes += [line for line in task.label_remarks(items) if line.startswith("warning")]
+    for line in notes:
         say(line)
     return items
 

@@ -25,6 +25,7 @@ from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_li
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.odd_numbers import number_notes
 from unmask.training.settings import refuse_unread
 
 
@@ -110,6 +111,9 @@ class Similarity(TextTask):
     def simpler_of(cls, about: Mapping[str, Any]) -> tuple[str, int]:
         """One score per pair."""
         return "pair", 1
+
+    def label_remarks(self, items: Sequence[Item]) -> list[str]:
+        return number_notes([_score(item) for item in items if item.label is not None])
 
     def prepare(self, items: Sequence[Item], *, labelled: bool) -> Prepared:
         texts: list[str] = []

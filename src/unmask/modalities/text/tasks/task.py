@@ -62,6 +62,10 @@ class TextTask(ABC):
             problems: notes rows that are wrong.
         """
 
+    def label_remarks(self, items: Sequence[Any]) -> list[str]:
+        """What people should know of the labels, in words."""
+        return []
+
     @classmethod
     def remarks(cls, encoder: ExampleMaker, items: Sequence[Any], *, labelled: bool) -> list[str]:
         """What people should know of the items before they are used, in words: what of them is cut or

@@ -290,6 +290,8 @@ class TaskTraining:
         for guess in ("problem", "loss"):
             if guess in task.about and getattr(settings, guess) == "auto":
                 self.say(f"{guess}: {task.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
+        for line in task.label_remarks(task.named(list(rows.items))):
+            self.say(line)
         if task.terms(training, np.arange(1)) is None:
             check_one_process("a loss that compares all texts of a step")
             refuse_unread(settings, ["micro_slots"], "with a loss that compares all texts of a step")
