@@ -43,8 +43,12 @@ def draw_hazard(
 
     Args:
         start: the estimate to begin with: of the fit before, from which two steps reach this one's.
-        entry: times from which rows are at risk (left truncation).
+        entry: times from which rows are at risk (left truncation). Rows that enter after they left, as draws of both
+            may have it for a round, are never at risk.
     """
+    if entry is not None:
+        here = entry < time
+        z, time, event, entry = z[here], time[here], event[here], entry[here]
     beta = np.zeros(z.shape[1]) if start is None or len(start) != z.shape[1] else start
     if not (event > 0).any():
         return Hazard(estimate=beta, beta=np.zeros(z.shape[1]), at=np.zeros(0), jump=np.zeros(0))
