@@ -9,6 +9,7 @@ import ast
 import functools
 import gc
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def lazily(module: str, **homes: str) -> tuple[Callable[[str], Any], Callable[[]
         module: its name.
         homes: further names -> "package.module:name" of where they are.
     """
-    source = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
+    source = inspect.getsource(sys.modules[module])
     (block,) = (node for node in ast.parse(source).body if isinstance(node, ast.If))
     public = set(homes)
     for node in block.body:

@@ -51,9 +51,9 @@ def test_predictions_are_made_and_written_in_parts(tmp_path, capsys, monkeypatch
     (tmp_path / "t.txt").write_text("\n".join([*texts, " ", *texts]))
     sizes, really = [], tuning.predict_items
 
-    def watched(folder, task, items, **options):
+    def watched(folder, items, **options):
         sizes.append(len(items))
-        return really(folder, task, items, **options)
+        return really(folder, items, **options)
 
     monkeypatch.setattr(tuning, "predict_items", watched)
     found = []

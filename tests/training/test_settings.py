@@ -118,7 +118,7 @@ def test_toml_errors_name_file_and_line(tmp_path: Path):
 
 
 def test_settings_do_not_import_torch():
-    code = "import sys, unmask.training.optimiser; sys.exit('torch' in sys.modules)"
+    code = "import sys, unmask.training.schedule; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

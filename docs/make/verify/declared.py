@@ -5,7 +5,7 @@ from __future__ import annotations
 from verify.result import Result
 
 _MEASURES = "verify.measures"
-_ENGINE = ("src/unmask/core", "src/unmask/encoder", "src/unmask/training")
+_ENGINE = ("src/unmask/core", "src/unmask/encoder", "src/unmask/kernels", "src/unmask/training")
 _TABLE = tuple(
     f"src/unmask/modalities/table/{part}" for part in ("schema", "distribution", "fitting", "imputation", "model.py")
 )
@@ -19,7 +19,6 @@ _IMAGES = tuple(
         "network/build",
         "uses/pretrain",
         "network/features",
-        "network/probe",
         "recipes",
     )
 )
