@@ -23,6 +23,7 @@ from unmask.modalities.table.schema.survival_pair import Named, with_pair
 from unmask.modalities.table.schema.suspicious_values import (
     copied_rows,
     no_header,
+    numbered,
     repeated_rows,
     same_names,
     spelt_missing,
@@ -88,15 +89,16 @@ def look(
         blanks = blank_notes(c.name, raw, c.blank, (*missing, *c.missing))
         findings += [Finding("note", None, "blank", note) for note in blanks]
     columns = [with_blanks(raw, c.blank, (*missing, *c.missing)) for raw, c in zip(columns, found, strict=True)]
+    numbers = [numbered(x) for x in columns]
     findings += (
         spelt_missing(spelt)
         + same_names(found)
         + no_header(found)
-        + copied_rows(columns, "note" if strict else "warning")
+        + copied_rows(numbers, "note" if strict else "warning")
     )
     if not any(f.code == "repeated_ids" for f in findings):
-        undeclared = [i for i, c in enumerate(found) if "kind" not in given.get(c.name, {})]
-        findings += repeated_rows([found[i] for i in undeclared], [columns[i] for i in undeclared])
+        free = [i for i, c in enumerate(found) if "kind" not in given.get(c.name, {})]
+        findings += repeated_rows([found[i] for i in free], [columns[i] for i in free], [numbers[i] for i in free])
     if strict:
         refuse(findings, source)
     rules = override.get("constraints", ())

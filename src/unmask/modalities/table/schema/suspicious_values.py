@@ -185,16 +185,20 @@ def repeated_ids(c: RawColumn, distinct: int) -> None:
     )
 
 
-def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> list[Finding]:
+def repeated_rows(
+    columns: Sequence[Column], cells: Sequence[np.ndarray], numbers: Sequence[np.ndarray]
+) -> list[Finding]:
     """The column of most values that tells individuals apart, whatever its name: most values stand in several rows, and
     within these other columns never change. In rows of any order these must be two that do not determine each other, as
     sex and year of birth: a code has a name and a chapter in all of its rows, too.
 
     A column that rises or falls with it (an age group of ages) says nothing.
+
+    Args:
+        numbers: of the columns' cells, as `numbered` gives them.
     """
-    numbers = [_numbered(x) for x in cells]
     best: tuple[int, str, list[str]] | None = None
-    for column, x in zip(columns, numbers, strict=True):
+    for column, raw, x in zip(columns, cells, numbers, strict=True):
         count = np.bincount(x)
         distinct, rows = len(count), len(x)
         if column.kind == "datetime" or distinct < FEWEST_INDIVIDUALS or 2 * distinct > rows:
@@ -202,16 +206,19 @@ def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> lis
         if distinct <= (best or (0,))[0] or (count > 1).mean() <= 0.5:
             continue
         starts = np.unique(x, return_index=True)[1]
-        ranks = [natural(text_of(v)) for v in cells[columns.index(column)][starts]]
-        in_order = starts[sorted(range(distinct), key=ranks.__getitem__)]
-        same = [
+        within = [  # the last rows first: most columns change among them
             (other.name, y)
             for other, y in zip(columns, numbers, strict=True)
             if other is not column
-            and (y == y[starts][x]).all()
+            and (y[-SOME:] == y[starts[x[-SOME:]]]).all()
+            and (y == y[starts[x]]).all()
             and (np.diff(y[np.argsort(x, kind="stable")]) != 0).sum() >= LEAST_CHANGES
-            and (np.diff(y[in_order]) != 0).sum() >= y.max() + 1
         ]
+        if not within:
+            continue
+        ranks = [natural(text_of(v)) for v in raw[starts]]
+        in_order = starts[sorted(range(distinct), key=ranks.__getitem__)]
+        same = [(name, y) for name, y in within if (np.diff(y[in_order]) != 0).sum() >= y.max() + 1]
         together = runs_of(x) <= 1.05 * distinct
         if same and (together or any(_undetermined(y, z) for _, y in same for _, z in same)):
             best = distinct, column.name, [name for name, _ in same]
@@ -227,7 +234,7 @@ def repeated_rows(columns: Sequence[Column], cells: Sequence[np.ndarray]) -> lis
     return [Finding("warning", name, "repeated_rows", text, setting(name, 'kind = "id"'))]
 
 
-def _numbered(cells: np.ndarray) -> np.ndarray:
+def numbered(cells: np.ndarray) -> np.ndarray:
     """Equal cells as equal numbers from 0. Of objects by their texts: a pd.NA or a list equals nothing."""
     if cells.dtype != object:
         return np.unique(cells, return_inverse=True)[1]
@@ -242,16 +249,16 @@ def _undetermined(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(pairs > x.max() + 1 and pairs > y.max() + 1)
 
 
-def copied_rows(columns: Sequence[np.ndarray], few: Literal["warning", "note"]) -> list[Finding]:
+def copied_rows(numbers: Sequence[np.ndarray], few: Literal["warning", "note"]) -> list[Finding]:
     """Rows that are copies of others: a few, or a file that stands there several times, most rows equally often.
 
     Rows of a few categories, which repeat of themselves, do so unequally often. `few`: severity of a few, which rounded
     values give by chance; a repeated file is a warning."""
-    if len(columns) < 2 or not len(columns[0]):
+    if len(numbers) < 2 or not len(numbers[0]):
         return []
-    row = np.zeros(len(columns[0]), np.int64)
-    for numbers in map(_numbered, columns):
-        row = np.unique(row * (numbers.max() + 1) + numbers, return_inverse=True)[1]
+    row = np.zeros(len(numbers[0]), np.int64)
+    for x in numbers:
+        row = np.unique(row * (x.max() + 1) + x, return_inverse=True)[1]
     count = np.bincount(row)
     copies, often = len(row) - len(count), np.bincount(count)
     whole = len(count) >= FEWEST_INDIVIDUALS and 2 * often[2:].max(initial=0) > len(count)
@@ -263,6 +270,8 @@ def copied_rows(columns: Sequence[np.ndarray], few: Literal["warning", "note"]) 
     return [Finding("warning" if whole else few, None, "duplicate_rows", text)]
 
 
+SOME = 1000
+"""Rows in which a column that changes shows it, mostly."""
 LEAST_CHANGES = 10
 """Times that a column changes, always with another one, before that is no chance."""
 
