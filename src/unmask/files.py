@@ -128,7 +128,7 @@ def separated(
         except csv.Error as error:
             spans = f" to {above + reader.line_num}" if reader.line_num > first else ""
             raise UserError(
-                f"{source}:{above + first}{spans}: {_said(str(error))}",
+                f"{source}:{above + first}{spans}: {_plain(str(error))}",
                 hint='Is a quote left open there? A quote inside a quoted cell is written twice ("").',
             ) from None
         if cells is None:
@@ -137,7 +137,7 @@ def separated(
         first = reader.line_num + 1
 
 
-def _said(error: str) -> str:
+def _plain(error: str) -> str:
     if "unexpected end" in error:
         return "a quote opens a cell and nothing closes it"
     if "expected after" in error:

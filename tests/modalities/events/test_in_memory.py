@@ -15,7 +15,9 @@ import unmask
 from unmask.errors import UserError
 from unmask.modalities.events.audit.audit_points import audit
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
+from unmask.modalities.events.records.histories import Histories, odd_values
 from unmask.modalities.events.records.meds import as_events, read_labels, read_meds
+from unmask.modalities.events.records.vocabulary import Vocabulary
 from unmask.modalities.events.uses.demo import simulate
 from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.pretrain import pretrain
@@ -258,3 +260,21 @@ def test_other_values_than_in_training_are_warned_of(outcome, of_files, value, k
         assert any(": GLUCOSE (" in str(w.message) for w in caught) == (key is not None), name
         listed = {k: list(model.unknown[k]) for k in ("beyond_codes", "valueless_codes")}
         assert listed == {k: ["GLUCOSE"] if k == key else [] for k in listed}
+
+
+@pytest.mark.parametrize("marked", [0, 200, 2000])
+def test_many_equal_values_in_the_tail_of_a_large_record_are_no_mark(marked):
+    """Heart rates in whole numbers: of 100 000 a hundred lie beyond the last knot, dozens of them equal."""
+    rng = np.random.default_rng(0)
+
+    def rates(subject: int, value: np.ndarray) -> pl.DataFrame:
+        first = np.datetime64("2020-01-01T00:00", "us")
+        times = first + np.arange(len(value)) * np.timedelta64(60_000_000, "us")
+        columns = {"subject_id": np.full(len(value), subject), "time": times, "code": ["HR"] * len(value)}
+        return pl.DataFrame({**columns, "numeric_value": value.astype(np.float32)})
+
+    trained, new = (np.round(80 + 5 * rng.standard_t(8, 100_000)) for _ in range(2))
+    new[:marked] = 999
+    vocabulary = Vocabulary.fit(as_events(rates(1, trained)))
+    found = odd_values(Histories(as_events(rates(2, new)), vocabulary))
+    assert list(found["beyond_codes"]) == (["HR"] if marked == 2000 else [])

@@ -362,7 +362,8 @@ def odd_values(histories: Histories) -> dict[str, dict[str, float]]:
 
     Returns:
         beyond_codes: of whose values (20 at least) more than half lie outside the .1 to 99.9 % of those in training, as
-            in another unit, or 20 are one number there, as a mark for none; with the share outside.
+            in another unit, or 20 and 1 % of all are one number there, as a mark for none; with the share
+            outside.
         valueless_codes: that had at least twice the share of values in training, 20 values here; with the share here.
     """
     events, vocabulary = histories.events, histories.vocabulary
@@ -382,7 +383,7 @@ def odd_values(histories: Histories) -> dict[str, dict[str, float]]:
     for (c, _), often in ends.items():
         repeated[c] = max(repeated[c], often)
     share = np.where(number < 0, 0.0, vocabulary.share[number])
-    out = np.flatnonzero((valued >= FEWEST) & ((2 * beyond > valued) | (repeated >= FEWEST)))
+    out = np.flatnonzero((valued >= FEWEST) & ((2 * beyond > valued) | (repeated >= np.maximum(FEWEST, 0.01 * valued))))
     without = np.flatnonzero((share * count >= FEWEST) & (2 * valued < share * count))
     return {
         "beyond_codes": {events.codes[i]: float(beyond[i] / valued[i]) for i in out},

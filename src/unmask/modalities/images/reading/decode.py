@@ -336,7 +336,7 @@ def opened(source: Source, choice: Choice = PLAIN) -> Opened | Broken | Asked:
     except Undecided as undecided:
         return Asked(what=undecided.what, hint=undecided.hint)
     except Exception as error:  # whatever a broken file makes a reader raise
-        return _told(error, source)
+        return _broken(error, source)
 
 
 def survey(source: Source, choice: Choice = PLAIN) -> list[Header] | Broken | Asked:
@@ -354,7 +354,7 @@ def pictures(source: Source, choice: Choice = PLAIN) -> list[Picture] | Broken |
     try:
         return list(found.decode())
     except Exception as error:  # whatever a broken file makes a decoder raise
-        return _told(error, source)
+        return _broken(error, source)
 
 
 def name_of(name: str, part: str) -> str:
@@ -421,7 +421,7 @@ def _start(source: Source) -> bytes:
         return file.read(132)
 
 
-def _told(error: Exception, source: Source) -> Broken:
+def _broken(error: Exception, source: Source) -> Broken:
     if isinstance(error, FileNotFoundError):
         return Broken(reason="no such file")
     size = len(source) if isinstance(source, bytes) else _size(source)

@@ -386,11 +386,11 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 def idx_part(path: Path) -> ArrayPart:
     """An idx file of pictures, with the labels file that stands beside it."""
-    labels = _beside(path)
+    labels = _labels_of(path)
     return ArrayPart(str(path), split_named(path.name), read_idx(path), None if labels is None else read_idx(labels))
 
 
-def _beside(path: Path) -> Path | None:
+def _labels_of(path: Path) -> Path | None:
     """The labels file that belongs to an idx file of pictures."""
     for theirs, ours in (("images-idx3", "labels-idx1"), ("images", "labels")):
         other = path.with_name(path.name.replace(theirs, ours))

@@ -290,10 +290,10 @@ def write_png(path: str | Path, rgb: np.ndarray) -> None:
         temporary.write_bytes(png(rgb))
 
 
-def gallery(pictures: Sequence[np.ndarray], told: str) -> Markup:
+def gallery(pictures: Sequence[np.ndarray], caption: str) -> Markup:
     """Pictures for a report, side by side where there is room."""
     image = Markup(
         '<img alt="{}" style="margin:4px;image-rendering:pixelated;max-width:100%" src="data:image/png;base64,{}">'
     )
-    drawn = [image.format(told, base64.b64encode(png(p)).decode()) for p in pictures]
+    drawn = [image.format(caption, base64.b64encode(png(p)).decode()) for p in pictures]
     return Markup('<div style="display:flex;flex-wrap:wrap">{}</div>').format(Markup("").join(drawn))

@@ -6,6 +6,7 @@ of an analysis that imputation must agree with is drawn as `smcfcs.py` says inst
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -176,6 +177,7 @@ class DrawPlan:
                 columns = kept
             self.chosen[place] = np.r_[0, columns + 1]
 
+    @functools.cached_property
     def shapes(self) -> dict[int, MonotoneScale]:
         """Place -> the scale on which a skewed quantity is about normal, by its observed values alone."""
         found: dict[int, MonotoneScale] = {}
@@ -224,7 +226,7 @@ class Chain:
         self.now = [x.copy() for x in first] if first is not None else plan.start(rng)
         self.scales = dict(plan.scales)
         self.regressors = Regressors(plan.columns, plan.sizes, self.now, self.scales)
-        self._shapes = plan.shapes()
+        self._shapes = plan.shapes
         self._shaped = Regressors(plan.columns, plan.sizes, self.now, self._shapes) if self._shapes else None
         # Cells that are observed, or were drawn given such: what a random start had is no part of the first fits.
         self._known = [np.ones(len(g), bool) if first is not None else ~g for g in plan.missing]
