@@ -65,10 +65,10 @@ MOST_IN_MEMORY = 2e9
 
 
 class Free(NamedTuple):
-    """Memory that may still be taken, in bytes, and who says so."""
+    """Memory that may still be taken, in bytes, and by what it is limited."""
 
     bytes: float
-    told: str
+    by: str
 
 
 def free_memory(limit: float | None = None, *, device: Any = None) -> Free:
@@ -104,7 +104,7 @@ def refuse_more_than_memory(what: str, needed: float, *, hint: str = "Give a sma
     free = free_memory()
     if needed > free.bytes:
         raise UserError(
-            f"{what}: at least {needed / 1e9:,.1f} GB, and {free.bytes / 1e9:,.1f} GB are free ({free.told})", hint=hint
+            f"{what}: at least {needed / 1e9:,.1f} GB, and {free.bytes / 1e9:,.1f} GB are free ({free.by})", hint=hint
         )
 
 

@@ -106,10 +106,10 @@ def _parted(x: np.ndarray, counts: np.ndarray, most: float) -> int:
         if counts[-k:].sum() > most:
             break
         rest, gap = x[:-k], abs(x[-k] - x[-k - 1])
-        apart = gap > abs(rest[-1] - rest[0])
+        far = gap > abs(rest[-1] - rest[0])
         if min(x[0], x[-1]) > 0:
             log_gap, log_span = abs(np.log(x[-k] / x[-k - 1])), abs(np.log(rest[-1] / rest[0]))
-            apart = (apart and log_gap > 0.5 * log_span) or log_gap > log_span
-        if apart:
+            far = (far and log_gap > 0.5 * log_span) or log_gap > log_span
+        if far:
             return k
     return 0

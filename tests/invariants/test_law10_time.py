@@ -93,9 +93,11 @@ def test_what_stands_at_the_time_of_asking_answers_nothing(case: Case):
             rows = histories.rows(subject)
             rows = rows[case.events.time[rows] != STATIC]
             hours = (case.events.time[rows] - came.moment) / HOUR
-            for q in range(len(came.asked)):
+            for q in range(len(came.queries)):
                 fits = np.zeros(len(rows), bool)
-                for code, side, cut in zip(came.asked.code[q], came.asked.side[q], came.asked.cut[q], strict=True):
+                for code, side, cut in zip(
+                    came.queries.code[q], came.queries.side[q], came.queries.cut[q], strict=True
+                ):
                     beyond = (side == 0) | (side * (case.events.value[rows] - cut) > 0)
                     fits |= (histories.code[rows] == code) & beyond
                 expected = hours[fits & (hours > 0)].min(initial=np.inf)

@@ -94,7 +94,7 @@ def test_the_micro_batch_fits_and_no_more_is_split_than_needed():
     split = fit(need(), rows=4096, requested=1, free=free, held=0.0)
     assert split.need.of(split.rows) <= 0.9 * free.bytes < split.need.of(split.rows + 3)
     assert split.parts * split.rows >= 4096
-    assert "micro-batches" in split.told()[1]
+    assert "micro-batches" in split.lines()[1]
     assert fit(need(), rows=32, requested=4, free=free, held=0.0).parts == 4
     # The split of a run that is resumed stays as it was, unless it no longer fits.
     assert fit(need(), rows=4096, requested=1, free=Free(9e9, "more"), held=0.0, fixed=split.parts).parts == split.parts
@@ -140,7 +140,7 @@ def test_a_split_step_learns_what_a_whole_one_does(tmp_path, monkeypatch):
 def test_the_setting_limits_what_the_process_holds(tmp_path):
     held = held_memory() / 1e9
     free = free_memory(held + 1)
-    assert free.told.startswith("memory=")
+    assert free.by.startswith("memory=")
     assert 0.5e9 < free.bytes < 1.5e9
     with pytest.raises(UserError, match="too little memory"):
         trained(tmp_path, memory=0.001)

@@ -49,11 +49,11 @@ def reading(pairs: Sequence[str], *, table: bool = False, labelled: bool = False
 def account(images: Any) -> tuple[dict[str, Any], list[str]]:
     """What was made of the files, and how many pictures could not be read, and which (of files that are decoded as they
     come once all were looked at); and the former in words."""
-    from unmask.modalities.images.reading.account import describe, told
+    from unmask.modalities.images.reading.account import account_lines, describe
 
     found = describe(images)
     names = [name for name, _ in images.skipped]
-    return {"data": found, "skipped": len(names), "skipped_names": names}, told(found)
+    return {"data": found, "skipped": len(names), "skipped_names": names}, account_lines(found)
 
 
 def describe(
@@ -64,7 +64,7 @@ def describe(
 ) -> Result:
     """Look at pictures before a run: classes, parts, sizes and what is cut of them, groups, copies, values."""
     from unmask.modalities.images.network.features import PASSING
-    from unmask.modalities.images.reading.account import contents, told
+    from unmask.modalities.images.reading.account import account_lines, contents
     from unmask.modalities.images.reading.account import describe as look
     from unmask.modalities.images.reading.arrays import MixedSizes
     from unmask.modalities.images.reading.sources import read_images
@@ -80,7 +80,7 @@ def describe(
     found = look(images)
     found["notes"] += contents(images)
     found["classes"], found["sizes"] = images.classes, first
-    return Result(found, [*first, *told(found)])
+    return Result(found, [*first, *account_lines(found)])
 
 
 def pretrain(

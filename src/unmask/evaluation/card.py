@@ -203,7 +203,7 @@ class Card:
         at = {(f.name, f.of): f for f in self.figures}
         rows = [["figure", *models, "what is good"]]
         for name in names:
-            cells = [_told(at[name, of]) if (name, of) in at else "" for of in models]
+            cells = [_figure_cell(at[name, of]) if (name, of) in at else "" for of in models]
             known = meaning(name)
             rows.append([known.label if known else name.replace("_", " "), *cells, good(name)])
         return rows
@@ -360,7 +360,7 @@ def without_places(settings: Any) -> Any:
     return settings if isinstance(settings, bool | int | float) or settings is None else str(settings)
 
 
-def _told(figure: Figure) -> str:
+def _figure_cell(figure: Figure) -> str:
     ends = "" if not math.isfinite(figure.low) else f" [{_short(figure.low)}, {_short(figure.high)}]"
     return _short(figure.value) + ends
 

@@ -128,15 +128,15 @@ def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = No
     return {"value": value, "interval": [max(0.0, value - half), min(1.0, value + half)]}
 
 
-def _f1(there: np.ndarray, said: np.ndarray, groups: np.ndarray | None, seed: int, draws: int = 1000) -> dict[str, Any]:
+def _f1(true: np.ndarray, guess: np.ndarray, groups: np.ndarray | None, seed: int, draws: int = 1000) -> dict[str, Any]:
     """F1 and its percentile interval over resampled examples, of which it needs three counts alone, or groups."""
-    bottom = there.astype(float) + said
+    bottom = true.astype(float) + guess
     if groups is not None:
         some = bottom > 0
-        found = bootstrap_mean(2 * (there & said)[some] / bottom[some], groups[some], bottom[some], seed=seed)
+        found = bootstrap_mean(2 * (true & guess)[some] / bottom[some], groups[some], bottom[some], seed=seed)
         alone = math.isnan(found.low)  # one group says nothing of others
         return {"value": found.value, "interval": [0.0, 1.0] if alone else [found.low, found.high]}
-    counts = np.array([(there & said).sum(), (said & ~there).sum(), (there & ~said).sum()])
+    counts = np.array([(true & guess).sum(), (guess & ~true).sum(), (true & ~guess).sum()])
     drawn = np.random.default_rng(seed).multinomial(int(counts.sum()), counts / counts.sum(), draws)
     each = 2 * drawn[:, 0] / np.maximum(2 * drawn[:, 0] + drawn[:, 1] + drawn[:, 2], 1)
     return {"value": float(2 * counts[0] / bottom.sum()), "interval": percentile_interval(each)}

@@ -51,13 +51,13 @@ def what(model: Any, pooling: str | None = None) -> tuple[str, TaskHead | None]:
     folder.refuse_baseline()
     task = (folder.settings.get("task") or {}).get("name")
     classes = [str(c) for c in folder.hf_config.get("architectures") or ()]
-    said = _TASKS.get(str(task)) or next(
+    declared = _TASKS.get(str(task)) or next(
         (kind for c in classes for kind, end in CLASSES.items() if c.endswith(end)), None
     )
     head = folder.head()
-    if said is not None and head is not None and head.kind == said:
-        return said, head
-    if said in _TASKS.values():
+    if declared is not None and head is not None and head.kind == declared:
+        return declared, head
+    if declared in _TASKS.values():
         raise UserError(
             f"{folder.family.name}: made for {task or classes[0]}, and no trained head of that kind in the file",
             hint=f"Fine-tune it: {either('unmask finetune', 'unmask.finetune')}. For its encoder alone: "

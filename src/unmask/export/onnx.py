@@ -126,7 +126,7 @@ def _write(
     }
     if quantize:
         found |= eight_bits(path, new / "model_int8.onnx", graph, sample(model, kind, texts, inputs))
-    _beside(new, model, graph, found)
+    _save_companions(new, model, graph, found)
     return found
 
 
@@ -138,7 +138,7 @@ def _problem(model: Any) -> str:
     return {"multi_label_classification": "multi", "multi": "multi", "regression": "regression"}.get(problem, "single")
 
 
-def _beside(new: Path, model: Any, graph: Graph, found: dict[str, Any]) -> None:
+def _save_companions(new: Path, model: Any, graph: Graph, found: dict[str, Any]) -> None:
     """Tokenizer, config.json, unmask.json and, for sentence vectors, sentence-transformers' files."""
     folder = model.folder
     config = dict(folder.hf_config) | {"architectures": [class_name(folder.family, graph.kind)], "dtype": "float32"}

@@ -160,9 +160,9 @@ def published_names(family: Family, names: Collection[str]) -> dict[str, str]:
     return {k: (prefix + v if v.split(".")[0] in modules else v) for k, v in out.items()}
 
 
-def is_tied(family: Family, said: bool, tensors: Mapping[str, Tensor]) -> bool:
+def is_tied(family: Family, declared: bool, tensors: Mapping[str, Tensor]) -> bool:
     """Whether the projection shares the embedding table: what the config said, unless the file holds two tables."""
-    if not said:
+    if not declared:
         return False
     table = next(names[0] for names, ours in family.rules(0) if ours == TABLE)
     copies = [name for name, ours in family.aliases.items() if ours == TABLE and name in tensors]

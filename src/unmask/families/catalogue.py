@@ -97,7 +97,7 @@ def recommend(
             + ". Or pretrain: unmask pretrain text.",
         )
     fits.sort(key=lambda c: (c.domain != domain, c.languages == ("*",) and languages == ("en",), CHECKPOINTS.index(c)))
-    return [_told(c, languages, domain, wishes) for c in fits[:most]]
+    return [_described(c, languages, domain, wishes) for c in fits[:most]]
 
 
 def _size(c: PublishedModel) -> str:
@@ -121,7 +121,7 @@ def _check_wishes(languages: tuple[str, ...], context: int, size: str, domain: s
         raise UserError(f"not known: {', '.join(what for what, _ in wrong)}", hint=f"Known {known}.")
 
 
-def _told(
+def _described(
     c: PublishedModel, languages: tuple[str, ...], domain: str, wishes: Mapping[str, Callable[[PublishedModel], bool]]
 ) -> dict[str, Any]:
     unmet = []

@@ -138,10 +138,10 @@ def published_head(
 ) -> TaskHead | None:
     """The task head of a loaded checkpoint, None where it has none that its family knows, whole."""
     classes = config.get("architectures") or ()
-    said = next((kind for a in classes for kind, end in CLASSES.items() if a.endswith(end)), None)
+    declared = next((kind for a in classes for kind, end in CLASSES.items() if a.endswith(end)), None)
     for kind, head in family.heads.items():
         last = passengers.get(f"{head.steps[-1][0]}.weight")
-        if said in (None, kind) and last is not None:
+        if declared in (None, kind) and last is not None:
             found = TaskHead(kind, head, model, config, len(last))
             if not found.read(passengers):
                 return found.eval()

@@ -68,20 +68,20 @@ def _work(
     *,
     how: Hashable,
     finish: Callable[[list[Any]], dict[str, Any]] = lambda rows: {"results": rows},
-    beside: Sequence[Any] | None = None,
+    extras: Sequence[Any] | None = None,
     times: int = 1,
 ) -> Work:
     """Work on patients that may be done with those of others.
 
     Args:
-        run: (patients, what stands beside each) -> an answer to each.
+        run: (patients, what `extras` has for each) -> an answer to each.
         how: patients with the same are worked on together.
         finish: the answers to a request's -> JSON; codes that the model does not know are said with them.
-        beside: what else belongs to each patient.
+        extras: what else belongs to each patient.
         times: how often the model reads them, about.
     """
     unknown = unknown_of(model.histories(events))
-    own = [None] * len(events) if beside is None else beside
+    own = [None] * len(events) if extras is None else extras
 
     def each(some: Sequence[tuple[tuple[Events, int], Any]]) -> Sequence[Any]:
         return run(joined([one for one, _ in some]), [b for _, b in some])
@@ -219,7 +219,7 @@ def _outcome(model: EventModel, limits: Limits) -> Verb:
         return {"results": [{name: row[name] for name in known} for row in rows]}
 
     def work(events: Events, body: Any) -> Work:
-        return _work(model, events, run, how="outcome", finish=finish, beside=_times(body, events), times=2)
+        return _work(model, events, run, how="outcome", finish=finish, extras=_times(body, events), times=2)
 
     about = "The outcome that the head was fine-tuned for, at a prediction time of each patient."
     return _verb(model, limits, about, work, time="When the outcome is asked for")
@@ -235,16 +235,16 @@ def _ask(model: EventModel, limits: Limits, example: str) -> Verb:
             rows = frame.select("question", "probability", "unanswered").to_dicts()
             return [rows[n : n + len(questions)] for n in range(0, len(rows), len(questions))]
 
-        return _work(model, events, run, how=("ask", questions), beside=_times(body, events), times=2)
+        return _work(model, events, run, how=("ask", questions), extras=_times(body, events), times=2)
 
-    asked = Field(ListOf(Text(longest=1000), most=MOST_QUESTIONS, least=1), f"Such as {example!r}.")
+    questions = Field(ListOf(Text(longest=1000), most=MOST_QUESTIONS, least=1), f"Such as {example!r}.")
     about = "How probable is what is to come of each patient, without a label."
     return _verb(
         model,
         limits,
         about,
         work,
-        {"questions": asked},
+        {"questions": questions},
         time="When it is asked",
         example={"questions": [example]},
     )

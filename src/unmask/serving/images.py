@@ -14,7 +14,7 @@ from PIL import Image
 
 from unmask.errors import UserError
 from unmask.modalities.images.classify.classifier import Classifier
-from unmask.modalities.images.formats.picture import Asked, Broken, Choice
+from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice
 from unmask.modalities.images.formats.tiff import MAGIC
 from unmask.modalities.images.network.features import pooled
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
@@ -70,26 +70,26 @@ def _together(
     finish: Callable[[list[Any]], Any],
     *,
     how: tuple[Hashable, ...],
-    beside: np.ndarray | None = None,
+    extras: np.ndarray | None = None,
 ) -> Work:
     """Work on pictures that may be done with those of others.
 
     Args:
-        run: (pictures, what stands beside each) -> an answer to each.
+        run: (pictures, what `extras` has for each) -> an answer to each.
         finish: the answers to a request's -> JSON.
         how: pictures with the same, of one depth and without missing pixels, are worked on together.
-        beside: (pictures, ...) what else belongs to each.
+        extras: (pictures, ...) what else belongs to each.
     """
-    beside = np.zeros(len(images)) if beside is None else beside
+    extras = np.zeros(len(images)) if extras is None else extras
     if images.missing is not None or images.tiles is not None:
-        return alone(lambda: finish(list(run(images, beside))), len(images) * model.config.slots)
+        return alone(lambda: finish(list(run(images, extras))), len(images) * model.config.slots)
 
     def each(some: Sequence[tuple[np.ndarray, np.ndarray]]) -> Sequence[Any]:
         pixels, own = (np.stack(parts) for parts in zip(*some, strict=True))
         return run(ImageSet(pixels=pixels, fits=True), own)
 
     return Work(
-        items=list(zip(images.pixels[:], beside, strict=True)),
+        items=list(zip(images.pixels[:], extras, strict=True)),
         slots=[model.config.slots] * len(images),
         run=each,
         finish=lambda answers: finish(list(answers)),
@@ -196,7 +196,7 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
 
         if steps > 1 or temperature > 0:
             return alone(lambda: finish(run(images, hidden)), len(images) * config.slots)
-        return _together(images, model, run, finish, how=("reconstruct", body["pixels"]), beside=hidden)
+        return _together(images, model, run, finish, how=("reconstruct", body["pixels"]), extras=hidden)
 
     return Verb(
         about="Hide a part of pictures and predict it back: original, hidden and filled, as PNG in base64.",
@@ -303,7 +303,7 @@ def _pixels(content: bytes, at: str, choice: Choice) -> int:
     found = survey(content, choice)
     if isinstance(found, Broken):
         raise UserError(f"{at}: {found.reason}", hint="Send the file again.")
-    if isinstance(found, Asked):
+    if isinstance(found, Ambiguous):
         raise UserError(f"{at}: {found.what}", hint="The model was trained on pictures that leave nothing open.")
     return sum(header.height * header.width * header.channels for header in found)
 

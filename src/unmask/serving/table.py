@@ -115,14 +115,14 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
         how = {name: body[name] for name in ("unseen", "absent", "constraints")} | {"add_absent": True}
         coverage = body["coverage"]
 
-        def told(done: CompletedTable) -> dict[str, Any]:
+        def summary(done: CompletedTable) -> dict[str, Any]:
             return {"cells": done.cells, "notes": done.notes, "warnings": done.warnings}
 
         if draws:
 
             def drawn() -> dict[str, Any]:
                 done = complete(model, frame, draws=draws, seed=body["seed"], **how)
-                return {"draws": [rows_of(table) for table in done.tables], **told(done)}
+                return {"draws": [rows_of(table) for table in done.tables], **summary(done)}
 
             return alone(drawn, _slots(model, len(frame), draws))
         read = read_incomplete(model, frame, interval=coverage, **how)
@@ -130,7 +130,7 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
         def finish(found: Imputed) -> dict[str, Any]:
             done = with_points(model, read, found)
             cells = [{k: v for k, v in r.items() if k != "position"} | {"row": r["position"]} for r in done.records]
-            return {"rows": filled(rows, done.records), "intervals": cells, **told(done)}
+            return {"rows": filled(rows, done.records), "intervals": cells, **summary(done)}
 
         return _together(
             read.columns,

@@ -216,14 +216,14 @@ class MemoryPlan:
         """Bytes at the peak, those that the process holds already included."""
         return self.held + self.need.of(self.rows)
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """What people are told before the start."""
         n, unit = self.need, self.unit if self.rows != 1 else self.unit.removesuffix("s")
         batch = SLACK * (n.any_batch + self.rows * n.row) + LIBRARIES
         lines = [
             f"memory: about {gigabytes(self.expected)} at the peak: {gigabytes(self.held)} held already, optimiser "
             f"{gigabytes(n.lasting)}, gradients and {self.rows} {unit} at a time {gigabytes(batch)}; "
-            f"{gigabytes(self.free.bytes)} are free ({self.free.told})"
+            f"{gigabytes(self.free.bytes)} are free ({self.free.by})"
         ]
         if self.parts > self.requested:
             lines += [
@@ -257,7 +257,7 @@ def fit(
             one = unit.removesuffix("s")
             raise UserError(
                 f"too little memory: training with one {one} at a time takes about {gigabytes(held + need.of(1))}, of "
-                f"which {gigabytes(held)} are held already; {gigabytes(free.bytes)} more are free ({free.told})",
+                f"which {gigabytes(held)} are held already; {gigabytes(free.bytes)} more are free ({free.by})",
                 hint="Use a smaller model or smaller examples, or free memory.",
             )
         most = 1

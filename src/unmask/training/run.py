@@ -105,7 +105,7 @@ class TrainingRun:
         self.engine.begin(found)
         seconds = self._restore(found)
         precision = self.compute.precision
-        for line in (f"computing in {precision.name}: {precision.reason}", *self.fitted.told()):
+        for line in (f"computing in {precision.name}: {precision.reason}", *self.fitted.lines()):
             say(line)
         self.clock, self.guard = RunClock(settings.minutes, total, seconds, self.compute), NanGuard(settings.nan_limit)
         self.best = self._best_weights(found)

@@ -166,7 +166,7 @@ def test_what_stands_at_the_time_of_asking_is_known_and_answers_nothing():
         later = rows[events.time[rows] > came.moment]
         hours = (events.time[later] - came.moment) / HOUR
         assert (hours > 0).all()
-        again = first_after(came.asked, hours, draws.histories.code[later], events.value[later])
+        again = first_after(came.queries, hours, draws.histories.code[later], events.value[later])
         np.testing.assert_array_equal(came.first, again)
         assert (came.first > 0).all()
 
@@ -176,10 +176,10 @@ def test_questions_are_a_function_of_seed_epoch_and_patient():
     for subject in (3, 0, 5):
         a, b = draws.draw(subject, 8, seed=1, epoch=2), again.draw(subject, 8, seed=1, epoch=2)
         assert a.moment == b.moment
-        np.testing.assert_array_equal(a.asked.code, b.asked.code)
-        np.testing.assert_array_equal(a.asked.cut, b.asked.cut)
+        np.testing.assert_array_equal(a.queries.code, b.queries.code)
+        np.testing.assert_array_equal(a.queries.cut, b.queries.cut)
     other = [draws.draw(3, 8, seed=s, epoch=e) for s, e in ((1, 2), (1, 3), (2, 2))]
-    assert len({tuple(o.asked.code[:, 0]) for o in other}) == 3
+    assert len({tuple(o.queries.code[:, 0]) for o in other}) == 3
 
 
 def test_drawing_codes_that_will_come_is_weighed_out():
@@ -189,7 +189,7 @@ def test_drawing_codes_that_will_come_is_weighed_out():
         came = draws.draw(1, 16, seed=0, epoch=epoch)
         if came is None:
             continue
-        np.add.at(total, came.asked.code[:, 0], came.weight)
+        np.add.at(total, came.queries.code[:, 0], came.weight)
     np.testing.assert_allclose(total / total.sum(), draws.share, atol=0.02)
 
 
@@ -198,7 +198,7 @@ def test_a_set_names_a_code_once():
     draws, several = drawer(hospital()), 0
     for epoch in range(20):
         came = draws.draw(1, 16, seed=0, epoch=epoch)
-        for code in [] if came is None else came.asked.code:
+        for code in [] if came is None else came.queries.code:
             assert len(set(code[code >= 0])) == (code >= 0).sum() > 0
             several += (code >= 0).sum() > 1
     assert several
@@ -430,7 +430,7 @@ def came_within(events: Events, until: int | None, epochs: int, days: list[float
         for i in everyone:
             came = draws.draw(int(i), 4, seed=0, epoch=epoch)
             if came is not None:
-                mine = np.flatnonzero((came.asked.code[:, 0] == x) & (came.asked.code[:, 1] < 0))
+                mine = np.flatnonzero((came.queries.code[:, 0] == x) & (came.queries.code[:, 1] < 0))
                 rows += [(came.first[q], came.end, came.weight[q]) for q in mine.tolist()]
     first, end, weight = np.array(rows).T
     share = []

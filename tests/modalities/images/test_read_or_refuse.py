@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ramp
-from unmask.modalities.images.formats.picture import Asked, Broken, Choice
+from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice
 from unmask.modalities.images.reading.decode import pictures, survey
 
 tifffile = pytest.importorskip("tifffile")
@@ -34,7 +34,7 @@ def read(path, **choice):
 def refused(path, **choice):
     found = survey(str(path), Choice(**choice))
     found = pictures(str(path), Choice(**choice)) if isinstance(found, list) else found
-    assert isinstance(found, Broken | Asked)
+    assert isinstance(found, Broken | Ambiguous)
     return found.reason if isinstance(found, Broken) else found.what
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from picture_files import dicom_slice, geotiff, imagej, nifti_volume, ome, ramp
-from unmask.modalities.images.formats.picture import Asked, Broken, Choice
+from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice
 from unmask.modalities.images.reading.decode import described, pictures, survey
 
 tifffile = pytest.importorskip("tifffile")
@@ -32,7 +32,7 @@ def refused(path, **choice):
     found = survey(str(path), Choice(**choice))
     if isinstance(found, list):
         found = pictures(str(path), Choice(**choice))
-    assert isinstance(found, Broken | Asked)
+    assert isinstance(found, Broken | Ambiguous)
     return found
 
 

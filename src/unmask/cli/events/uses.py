@@ -107,8 +107,8 @@ def embed(
     from unmask.modalities.events.records.meds import read_labels, read_meds
     from unmask.modalities.events.uses.model import write_predictions
 
-    beside = out if out.endswith(".parquet") else f"{out.removesuffix('.npy')}.ids.parquet"
-    check_results(sorted({out, beside}), [data, labels])
+    ids_file = out if out.endswith(".parquet") else f"{out.removesuffix('.npy')}.ids.parquet"
+    check_results(sorted({out, ids_file}), [data, labels])
     loaded = use.load(model)
     events = read_meds(data)
     points = None if labels is None else read_labels(labels, events, need_value=False)
@@ -122,11 +122,11 @@ def embed(
         write_predictions(ids.with_columns(embedding=pl.Series(array.astype(np.float32))), out)
     else:
         write_array([array], len(array), out)
-        write_predictions(ids, beside)
+        write_predictions(ids, ids_file)
     outside = 0 if points is None else points.outside
-    lines = [f"{out}: {array.shape[0]} x {array.shape[1]}; ids in the same order: {beside}"]
+    lines = [f"{out}: {array.shape[0]} x {array.shape[1]}; ids in the same order: {ids_file}"]
     lines += data_lines(loaded.unknown, outside)
-    found = {"out": out, "rows": len(array), "shape": list(array.shape), "ids": beside, "outside": outside}
+    found = {"out": out, "rows": len(array), "shape": list(array.shape), "ids": ids_file, "outside": outside}
     return Result(found | loaded.unknown, lines, loaded)
 
 

@@ -233,20 +233,20 @@ class TuneSettings:
         _require_rates(self)
 
 
-def moment_of(told: str, name: str) -> int:
+def moment_of(given: str, name: str) -> int:
     """Microseconds of a day (its end) or a time, UTC where it names no zone.
 
     >>> moment_of("1970-01-02T00:00", "until")
     86400000000
     """
     try:
-        found = datetime.fromisoformat(told)
+        found = datetime.fromisoformat(given)
     except ValueError:
         raise UserError(
-            f"{name}={told}: not a day or a time", hint="Such as 2024-06-30, or 2024-06-30T12:00."
+            f"{name}={given}: not a day or a time", hint="Such as 2024-06-30, or 2024-06-30T12:00."
         ) from None
     found = found.replace(tzinfo=found.tzinfo or UTC)
-    whole = len(told) <= len("2024-06-30")
+    whole = len(given) <= len("2024-06-30")
     return round(found.timestamp() * 1_000_000) + (24 * 3_600_000_000 - 1 if whole else 0)
 
 

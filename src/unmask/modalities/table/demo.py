@@ -66,7 +66,7 @@ def run_demo(
     replace_json(out / "demo.json", figures | {"hazard_ratios": found["hazard_ratios"]})
     lines = [
         f"{len(records)} hidden cells imputed; {inside:.0%} of the true numbers lie in their 90 % intervals",
-        told_beside(table),
+        better_than_plain(table),
         f"hazard ratios, real against synthetic: mean difference of logs {found['mean_log_hr_difference']:.3f} "
         f"(another sample of patients: {found['ceiling']['mean_log_hr_difference']:.3f}, "
         f"columns shuffled: {found['floor']['mean_log_hr_difference']:.3f}); lower is better",
@@ -152,13 +152,13 @@ def show(
         note=f"Lower is better. {behind(imputed)}The last column is the verdict of the fit, from cells that it hid "
         "itself and without the truth that is used here: it stands in every fit's report.",
     )
-    cells = [(r["row"] + 1, r["column"], study[r["column"]][r["row"]], *told(r)) for r in records[:24]]
+    cells = [(r["row"] + 1, r["column"], study[r["column"]][r["row"]], *shown_value(r)) for r in records[:24]]
     report.section("Cells", table(("row", "column", "truth", "imputed", "90 % interval, or probability"), cells))
     add_sections(report, model, found, real, drawn)
     return report.of_model(out / "model").write(out / "report.html")
 
 
-def told_beside(imputed: list[dict[str, Any]]) -> str:
+def better_than_plain(imputed: list[dict[str, Any]]) -> str:
     """In how many columns imputed values are nearer to the truth than the mean or mode, and why not in the others."""
     better = sum(r["ours"] < r["plain"] for r in imputed)
     return f"nearer to the truth than the mean or mode in {better} of {len(imputed)} columns. {behind(imputed)}".strip()
@@ -176,7 +176,7 @@ def behind(imputed: list[dict[str, Any]]) -> str:
     )
 
 
-def told(record: dict[str, Any]) -> tuple[Any, str]:
+def shown_value(record: dict[str, Any]) -> tuple[Any, str]:
     """(imputed value, how sure it is) of a cell, for people."""
     if record["category"] is not None:
         return record["category"], f"{record['probability']:.0%}"

@@ -174,7 +174,7 @@ def _sentence_similarity(verb: Verb) -> Verb:
         "The cosine of a sentence's embedding with those of others.",
         inputs,
         Record(),
-        lambda asked, _: {"text": asked["source_sentence"], "others": asked["sentences"]},
+        lambda inputs, _: {"text": inputs["source_sentence"], "others": inputs["sentences"]},
         lambda found, *_: found["similarities"],
         telling=lambda body: _has(body, "source_sentence"),
         example={"inputs": {"source_sentence": "Water boils.", "sentences": ["Steam rises."]}},

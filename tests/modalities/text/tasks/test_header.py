@@ -68,7 +68,7 @@ def test_a_first_line_that_must_be_a_row_is_read_as_one_and_said(tmp_path, name,
     assert len(items) == len(rows)
     columns = read_items(path)[1]
     assert columns == read_from
-    assert "no header" in columns.said()
+    assert "no header" in columns.line()
     assert (columns.text, columns.text2, columns.label) == expected
 
 

@@ -290,7 +290,7 @@ def test_several_columns_of_0_and_1_are_labels_by_name(tmp_path):
     for data in (str(tmp_path / "a.csv"), frame):
         items, read_from = as_items(data, columns)
         assert [item.label for item in items] == expected
-    assert read_from.said() == "text: 'text', label: 'law', 'med', 'fin'"
+    assert read_from.line() == "text: 'text', label: 'law', 'med', 'fin'"
     again, _ = as_items(frame, Columns().trained_on(read_from.named))
     assert [item.label for item in again] == expected
     frame["fin"] = frame["fin"].astype(object)

@@ -180,7 +180,7 @@ def prepare(
                 f"{data}: in this process's memory, which no worker sees",
                 hint=f"Use {option('workers', 1)} and {option('engine', 'local')}.",
             )
-        made_of = [VERSION, __version__, settled(settings), content_key(shards), _beside(root)]
+        made_of = [VERSION, __version__, settled(settings), content_key(shards), _hash_of_metadata(root)]
         key = hashlib.blake2b(json.dumps(made_of).encode(), digest_size=16).hexdigest()
         if is_finished(out, key, settled(settings)):
             tell(f"{out}: prepared already")
@@ -193,7 +193,7 @@ def prepare(
     return PreparedEvents(folder=out, settings=settings, counts=counts, workers=work.workers, seconds=seconds)
 
 
-def _beside(root: Any) -> str:
+def _hash_of_metadata(root: Any) -> str:
     """Hash of the parents and splits beside the events."""
     files = [root / "metadata/codes.parquet", root / "metadata/subject_splits.parquet"]
     digest = hashlib.blake2b(digest_size=16)

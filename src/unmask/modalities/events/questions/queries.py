@@ -93,28 +93,28 @@ class Came:
     event that answers yes, infinite where none was seen; hours to the end of what was observed; and the weight of each
     in the loss: what was drawn more often than its code's share counts for less."""
 
-    asked: Queries
+    queries: Queries
     moment: int
     first: np.ndarray
     end: float
     weight: np.ndarray
 
 
-def matches(asked: Queries, code: np.ndarray, value: np.ndarray) -> np.ndarray:
+def matches(queries: Queries, code: np.ndarray, value: np.ndarray) -> np.ndarray:
     """(questions * items, events) whether an event is what the item asks for."""
-    wanted, side, cut = (part.ravel()[:, None] for part in (asked.code, asked.side, asked.cut))
+    wanted, side, cut = (part.ravel()[:, None] for part in (queries.code, queries.side, queries.cut))
     beyond = (side == 0) | (side * (value - cut) > 0)  # never true of a missing value
     return (wanted == code) & beyond
 
 
-def first_after(asked: Queries, hours: np.ndarray, code: np.ndarray, value: np.ndarray) -> np.ndarray:
+def first_after(queries: Queries, hours: np.ndarray, code: np.ndarray, value: np.ndarray) -> np.ndarray:
     """(questions,) hours of the first of these events, in order of time, that answers a question; infinite where
     none does."""
     if not len(hours):
-        return np.full(len(asked), np.inf)
-    found = matches(asked, code, value)
+        return np.full(len(queries), np.inf)
+    found = matches(queries, code, value)
     when = np.where(found.any(1), hours[found.argmax(1)], np.inf)
-    return when.reshape(asked.code.shape).min(1)
+    return when.reshape(queries.code.shape).min(1)
 
 
 def ends(events: Events, learnt_from: np.ndarray, until: int | None = None) -> np.ndarray:
@@ -266,7 +266,7 @@ class QueryDraws:
         hours = (events.time[later] - moment) / HOUR
         first = first_after(questions, hours, histories.code[later], events.value[later])
         return Came(
-            asked=questions, moment=moment, first=first, end=float(self.last[subject] - moment) / HOUR, weight=weight
+            queries=questions, moment=moment, first=first, end=float(self.last[subject] - moment) / HOUR, weight=weight
         )
 
 
@@ -279,7 +279,7 @@ def made(histories: Histories, code: np.ndarray, side: np.ndarray, cut: np.ndarr
     return Queries(code=code, side=side, cut=cut, score=np.nan_to_num(score).astype(np.float32), share=share)
 
 
-def features(histories: Histories, asked: Queries, subject: int, moment: int) -> np.ndarray:
+def features(histories: Histories, queries: Queries, subject: int, moment: int) -> np.ndarray:
     """(questions, items, FEATURES) what the known events say of each item: how often, how long ago, at which values.
     Attention can learn to count and to look up, but not from few patients, so these simple facts are inputs."""
     events = histories.events
@@ -289,13 +289,13 @@ def features(histories: Histories, asked: Queries, subject: int, moment: int) ->
     code, score, value = histories.code[rows], histories.score[rows], events.value[rows]
     ago = np.where(timed, (moment - time) / HOUR, 0.0)
     span = float(ago[timed].max(initial=0.0))
-    flat = asked.code.ravel()
+    flat = queries.code.ravel()
     out = np.zeros((len(flat), FEATURES), np.float32)
     out[:, 12], out[:, 13] = np.log1p(len(rows)) / 3, _squashed(span)
     names, place = np.unique(flat, return_inverse=True)
     order = np.argsort(code, kind="stable")
     low, high = (np.searchsorted(code[order], names, side=s) for s in ("left", "right"))
-    side, cut = asked.side.ravel(), asked.cut.ravel()
+    side, cut = queries.side.ravel(), queries.cut.ravel()
     about = np.zeros((len(names), FEATURES), np.float32)
     for n, (begin, stop) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
         if names[n] < 0 or begin == stop:
@@ -315,7 +315,7 @@ def features(histories: Histories, asked: Queries, subject: int, moment: int) ->
         beyond = np.flatnonzero(side[i] * (value[these] - cut[i]) > 0)
         if len(beyond):
             out[i, 9:12] = 1, np.log1p(len(beyond)) / 3, _squashed(ago[these[beyond[-1]]])
-    return out.reshape(*asked.code.shape, FEATURES)
+    return out.reshape(*queries.code.shape, FEATURES)
 
 
 def _squashed(hours: float) -> float:
@@ -327,7 +327,7 @@ def joined(parts: Sequence[Queries]) -> Queries:
     return Queries(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in PARTS})
 
 
-ASKED, HISTORY = "asked.", "history."
+QUERIES, HISTORY = "query.", "history."
 CONTEXT = ("segment", "position")
 
 
@@ -364,20 +364,20 @@ def query_batch(
             moment = None if answer is None else answer.moment
             examples.append(histories.example(subject, moment, slots=slots, requested=moment))
             if answer is not None:
-                context = features(histories, answer.asked, subject, answer.moment)
+                context = features(histories, answer.queries, subject, answer.moment)
                 questions[-1].append((place + 1, answer, context))
     batch = pack(examples, slots=slots, rows=number, placement=placement)
     out = {f"{HISTORY}{name}": value for name, value in batch.values.items()}
     out |= {f"{HISTORY}.{name}": getattr(batch, name) for name in CONTEXT}
-    room = empty(number, max([1, *(sum(len(answer.asked) for _, answer, _ in parts) for parts in questions)]))
+    room = empty(number, max([1, *(sum(len(answer.queries) for _, answer, _ in parts) for parts in questions)]))
     for r, parts in enumerate(questions):
         start = 0
         for segment, answer, context in parts:
-            here = (r, slice(start, start + len(answer.asked)))
-            put(room, here, answer.asked, context, segment)
+            here = (r, slice(start, start + len(answer.queries)))
+            put(room, here, answer.queries, context, segment)
             room["first"][here], room["end"][here], room["weight"][here] = answer.first, answer.end, answer.weight
-            start += len(answer.asked)
-    return out | {f"{ASKED}{name}": torch.from_numpy(value) for name, value in room.items()}
+            start += len(answer.queries)
+    return out | {f"{QUERIES}{name}": torch.from_numpy(value) for name, value in room.items()}
 
 
 def empty(rows: int, most: int) -> dict[str, np.ndarray]:
@@ -389,16 +389,16 @@ def empty(rows: int, most: int) -> dict[str, np.ndarray]:
     return out | {"features": np.zeros((rows, most, ITEMS, FEATURES), np.float32)}
 
 
-def put(out: dict[str, np.ndarray], here: tuple[int, slice], asked: Queries, context: np.ndarray, segment: int) -> None:
+def put(out: dict[str, np.ndarray], here: tuple[int, slice], some: Queries, context: np.ndarray, segment: int) -> None:
     """Lay questions about one history into their room."""
     out["segment"][here], out["features"][here] = segment, context
     for name in ("code", "side", "score", "share"):
-        out[name][here] = getattr(asked, name)
+        out[name][here] = getattr(some, name)
 
 
 def questions_in(extra: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The questions that `query_batch` laid beside a batch; empty where nothing is asked."""
-    return {name.removeprefix(ASKED): value for name, value in extra.items() if name.startswith(ASKED)}
+    return {name.removeprefix(QUERIES): value for name, value in extra.items() if name.startswith(QUERIES)}
 
 
 def history_of(extra: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Tensor, Tensor]:

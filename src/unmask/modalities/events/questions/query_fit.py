@@ -152,11 +152,11 @@ def _drawn(histories: Histories, some: np.ndarray, draws: QueryDraws, count: int
             came = draws.draw(i, count, seed=0, epoch=-1 - epoch)
             if came is None:
                 continue
-            chosen = np.flatnonzero((came.asked.code[:, 1:] < 0).all(1))
-            asked = came.asked.some(chosen)
-            questions["features"].append(features(histories, asked, i, came.moment)[:, :1])
+            chosen = np.flatnonzero((came.queries.code[:, 1:] < 0).all(1))
+            queries = came.queries.some(chosen)
+            questions["features"].append(features(histories, queries, i, came.moment)[:, :1])
             for name in PARTS:
-                questions[name].append(getattr(asked, name)[:, :1])
+                questions[name].append(getattr(queries, name)[:, :1])
             questions["first"].append(came.first[chosen])
             questions["weight"].append(came.weight[chosen])
             questions["end"].append(np.full(len(chosen), came.end))
@@ -348,13 +348,13 @@ class QueryModel(MaskedModel[EventCodec]):
             prediction.extra = self.weight * self.question_loss(batch.extra).sum()
         return prediction
 
-    def question_loss(self, extra: Mapping[str, Tensor]) -> Float[Tensor, "rows asked"]:
+    def question_loss(self, extra: Mapping[str, Tensor]) -> Float[Tensor, "rows queries"]:
         """Nats of each question beside a batch, weighted; 0 at padding."""
         questions, rates = questions_in(extra), self.rates(extra)
         loss = self.queries.loss(rates.flatten(0, 1), questions["first"].flatten(), questions["end"].flatten())
         return loss.view(questions["first"].shape) * questions["weight"].float() * (questions["segment"] != 0)
 
-    def rates(self, extra: Mapping[str, Tensor]) -> Float[Tensor, "rows asked bins"]:
+    def rates(self, extra: Mapping[str, Tensor]) -> Float[Tensor, "rows queries bins"]:
         """Of the questions beside a batch, about histories in which nothing is hidden."""
         values, segment, position = history_of(extra)
         nothing = torch.zeros(segment.shape, dtype=torch.bool, device=segment.device)

@@ -11,7 +11,7 @@ them fall as the threshold moves outward and none has a negative weight, so the 
 question is answered by a regression for its code, on the margins and on simple features of the record, added to the
 code's base rate (`query_fit.start_questions`).
 
-Shape letters: rows, slots, asked (questions of a row), items, bins, width, margins.
+Shape letters: rows, slots, queries (questions of a row), items, bins, width, margins.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class CrossAttention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "rows asked width"],
+        x: Float[Tensor, "rows queries width"],
         states: Float[Tensor, "rows slots width"],
-        seen: Bool[Tensor, "rows asked slots"],
-    ) -> Float[Tensor, "rows asked width"]:
+        seen: Bool[Tensor, "rows queries slots"],
+    ) -> Float[Tensor, "rows queries width"]:
         rows, _, width = x.shape
 
         def split_heads(t: Tensor) -> Tensor:
@@ -141,24 +141,24 @@ class QueryHead(nn.Module):
         return torch.cat([held.flatten(-2), added], -1).float()
 
     def forward(
-        self, states: Float[Tensor, "rows slots width"], segment: Int[Tensor, "rows slots"], asked: dict[str, Tensor]
-    ) -> Float[Tensor, "rows asked bins"]:
+        self, states: Float[Tensor, "rows slots width"], segment: Int[Tensor, "rows slots"], queries: dict[str, Tensor]
+    ) -> Float[Tensor, "rows queries bins"]:
         """Rates, uncalibrated, of the questions of `queries.query_batch`."""
-        code, side = asked["code"], asked["side"].float()
+        code, side = queries["code"], queries["side"].float()
         there = code >= 0
-        code, plain = code.clamp_min(0), asked["features"]
+        code, plain = code.clamp_min(0), queries["features"]
         plain = torch.cat([plain[..., : BEYOND.start], plain[..., BEYOND.stop :]], -1)
         x = self.item(torch.cat([self.code(code), side[..., None], plain], -1))
-        held, added = self.code_weights(3 * code + asked["side"] + 1).split([2 * COVARIATES, BINS], -1)
+        held, added = self.code_weights(3 * code + queries["side"] + 1).split([2 * COVARIATES, BINS], -1)
         above, free = held.unflatten(-1, (2, COVARIATES)).split([MARGINS, COVARIATES - MARGINS], -1)
         above = F.softplus(above + QUICK * self.weigh(x).float().unflatten(-1, (2, MARGINS)))
-        more = along_bins(torch.cat([above, free], -1), covariates_of(asked, self.next_share(asked))) + added
+        more = along_bins(torch.cat([above, free], -1), covariates_of(queries, self.next_share(queries))) + added
         count = there.sum(-1, keepdim=True).clamp_min(1)
         mean = (x * there[..., None]).sum(-2) / count
         most = x.masked_fill(~there[..., None], -1e4).amax(-2)
         x = self.pool(torch.cat([mean, most], -1))
-        seen = (asked["segment"][..., None] == segment[:, None]) & (segment[:, None] != 0)
-        seen = seen | (asked["segment"] == 0)[..., None]  # padding looks anywhere: nothing to see is not a number
+        seen = (queries["segment"][..., None] == segment[:, None]) & (segment[:, None] != 0)
+        seen = seen | (queries["segment"] == 0)[..., None]  # padding looks anywhere: nothing to see is not a number
         states = self.states(states)
         for attend in self.attention:
             x = attend(x, states, seen)
@@ -167,10 +167,10 @@ class QueryHead(nn.Module):
         return F.softplus(self.out(self.norm(x)).float() + base + torch.log(-torch.expm1(-base)))
 
     @torch.no_grad()
-    def next_share(self, asked: dict[str, Tensor]) -> Float[Tensor, "rows asked items"]:
+    def next_share(self, queries: dict[str, Tensor]) -> Float[Tensor, "rows queries items"]:
         """Of the values that came after a last value like the known one, how many lie beyond the one asked about: on a
         line between the two groups of last values around it. The share of all values where the code has no groups."""
-        code, cut = asked["code"].clamp_min(0), asked["score"].double()[..., None, None]
+        code, cut = queries["code"].clamp_min(0), queries["score"].double()[..., None, None]
         lasts, knots = self.lasts[code].double(), self.nexts[code].double()
         # Knots at one place are set apart, so that the share is a line between each two.
         knots = knots + 1e-4 * torch.arange(len(NEXT_LEVELS), device=cut.device)
@@ -181,13 +181,13 @@ class QueryHead(nn.Module):
         under = torch.exp(-TAIL_DECAY * (knots[..., :1] - cut).clamp_min(0))
         over = torch.exp(-TAIL_DECAY * (cut - knots[..., -1:]).clamp_min(0))
         below = torch.where(cut > knots[..., -1:], 1 - (1 - levels[-1]) * over, below * under)[..., 0]
-        share = torch.where(asked["side"][..., None] > 0, 1 - below, below)
-        last = asked["features"][..., VALUED][..., 1:2].double()
+        share = torch.where(queries["side"][..., None] > 0, 1 - below, below)
+        last = queries["features"][..., VALUED][..., 1:2].double()
         group = (lasts <= last).sum(-1, keepdim=True).clamp(1, GROUPS - 1)
         near, far = lasts.gather(-1, group - 1), lasts.gather(-1, group)
         part = ((last - near) / (far - near).clamp_min(1e-6)).clamp(0, 1)
         found = (share.gather(-1, group - 1) * (1 - part) + share.gather(-1, group) * part)[..., 0]
-        return torch.where(found.isfinite(), found.clamp_min(1e-6), asked["share"].double()).float()
+        return torch.where(found.isfinite(), found.clamp_min(1e-6), queries["share"].double()).float()
 
     def overlap(self, hours: Float[Tensor, " n"]) -> Float[Tensor, "n bins"]:
         """Share of each bin that lies before so many hours."""
@@ -276,31 +276,31 @@ def along_bins(
 
 
 def covariates_of(
-    asked: dict[str, Tensor], next_share: Float[Tensor, "rows asked items"]
-) -> Float[Tensor, "rows asked items covariates"]:
+    queries: dict[str, Tensor], next_share: Float[Tensor, "rows queries items"]
+) -> Float[Tensor, "rows queries items covariates"]:
     """`margins`, and the plain features."""
-    return torch.cat([margins(asked, next_share), asked["features"][..., PLAIN].float()], -1)
+    return torch.cat([margins(queries, next_share), queries["features"][..., PLAIN].float()], -1)
 
 
 def margins(
-    asked: dict[str, Tensor], next_share: Float[Tensor, "rows asked items"]
-) -> Float[Tensor, "rows asked items margins"]:
+    queries: dict[str, Tensor], next_share: Float[Tensor, "rows queries items"]
+) -> Float[Tensor, "rows queries items margins"]:
     """How far beyond the value asked about things lie; all fall as it moves outward, and are 0 where none is asked.
 
     Where no value is known, the logarithm of the share of the code's values beyond it, and where one is, of
     `next_share`; the last, mean, most and least extreme known value (0, the middle, where none is known) minus it, in
     normal scores, as ramps and steps; of known values, how many lie beyond it and how lately.
     """
-    side, features = asked["side"].float(), asked["features"].float()
+    side, features = queries["side"].float(), queries["features"].float()
     valued, last, mean, least, most = features[..., VALUED].unbind(-1)
     above = side > 0
     known = torch.stack([last, mean, torch.where(above, most, least), torch.where(above, least, most)], -1)
-    distance = side[..., None] * (known - asked["score"].float()[..., None])
+    distance = side[..., None] * (known - queries["score"].float()[..., None])
     ramps = [-F.softplus(4 * (ramp - distance)) / 4 for ramp in RAMPS]
     steps = [torch.sigmoid(steep * distance) - 1 for steep in STEPS]
     any_beyond, count, ago = features[..., BEYOND].unbind(-1)
     counted = [any_beyond, count, any_beyond * torch.exp(-3 * ago), any_beyond * torch.exp(-ago)]
-    shares = torch.stack([asked["share"].float().log() * (1 - valued), next_share.log() * valued], -1)
+    shares = torch.stack([queries["share"].float().log() * (1 - valued), next_share.log() * valued], -1)
     found = torch.cat([shares, *ramps, *steps, torch.stack(counted, -1)], -1)
     return found * side.abs()[..., None]
 

@@ -118,13 +118,13 @@ class Histories:
         first = static + np.flatnonzero(np.r_[True, time[static + 1 :] != time[static:-1]])
         last = np.r_[first[1:], len(rows)]
         if self.marks == "sep":
-            where, mark, beside = last, np.full(len(last), SEP), last - 1
+            where, mark, neighbour = last, np.full(len(last), SEP), last - 1
         else:
             gap = np.r_[0, time[first[1:]] - time[last[:-1] - 1]]
             marks = np.stack([time_token(gap), np.full(len(first), VISIT_START), np.full(len(first), VISIT_END)], 1)
             where = np.stack([first, first, last], 1).ravel()[1:]
-            mark, beside = marks.ravel()[1:], np.stack([first, first, last - 1], 1).ravel()[1:]
-        return np.insert(rows, where, rows[beside]), np.insert(code, where, mark), static
+            mark, neighbour = marks.ravel()[1:], np.stack([first, first, last - 1], 1).ravel()[1:]
+        return np.insert(rows, where, rows[neighbour]), np.insert(code, where, mark), static
 
     def kept(self, time: np.ndarray, static: int, slots: int) -> np.ndarray:
         """Which of the slots with these times fit a model of `slots` slots: the first `static`, facts without a time,

@@ -101,7 +101,7 @@ def finetune_outcome(
     found |= loaded.unknown
     for name, lie in (("without_events", without_events(events, points)), ("after_death", after_death(events, points))):
         found[name] = {part: int(lie[rows].sum()) for part, rows in (("training", train), ("held_out", test))}
-    found |= told_of(points, {"training": train, "held_out": test}, labels)
+    found |= counts_of(points, {"training": train, "held_out": test}, labels)
     if isinstance(target, NumberTarget):
         found["number"] = target.to_dict() | {"taken_as": taken_as(points.take(train))}
     if isinstance(target, Classes):
@@ -126,7 +126,7 @@ def stopped(out: Path, loaded: EventModel, target: Target, stop: StoppedBySignal
     return OutcomeRun(folder=out, figures=figures | {"device": str(loaded.device), "precision": loaded.precision})
 
 
-def told_of(points: Labels, parts: dict[str, np.ndarray], labels: Any) -> dict[str, Any]:
+def counts_of(points: Labels, parts: dict[str, np.ndarray], labels: Any) -> dict[str, Any]:
     """The outcome's name (of the task folder), and of each part how many patients and positives it has."""
     path = Path(named(labels))
     out: dict[str, Any] = {"outcome": path.parent.name if path.is_file() else path.resolve().name}

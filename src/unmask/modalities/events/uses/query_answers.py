@@ -75,13 +75,13 @@ def unanswerable(histories: Histories, points: Labels) -> list[str | None]:
 
 
 def rates_of(
-    folder: EventFolder, histories: Histories, points: Labels, asked: Queries, numbers: np.ndarray
+    folder: EventFolder, histories: Histories, points: Labels, queries: Queries, numbers: np.ndarray
 ) -> Float[np.ndarray, "points questions bins"]:
     """Rates of the questions at those of the points, uncalibrated; what is known at a point are the events up to its
     time, inclusive."""
     head = queries_of(folder)
     model: Any = folder.model
-    out = np.zeros((len(numbers), len(asked), len(head.edges)), np.float32)
+    out = np.zeros((len(numbers), len(queries), len(head.edges)), np.float32)
     with inference_mode(model):
         for packed, held in histories.batches(points, numbers, slots=folder.settings.slots):
             batch = packed.to(next(model.parameters()).device)
@@ -89,14 +89,14 @@ def rates_of(
             first = first_slots(batch, len(held))
             row = first // batch.shape[1]
             segment = batch.segment.flatten().cpu().numpy()[first]
-            facts = [features(histories, asked, int(points.subject[n]), int(points.time[n])) for n in numbers[held]]
+            facts = [features(histories, queries, int(points.subject[n]), int(points.time[n])) for n in numbers[held]]
             place = np.zeros(len(held), np.int64)  # of each example among those of its row
             for r in np.unique(row):
                 place[row == r] = np.arange((row == r).sum())
             size = max(1, TOGETHER // int(place.max() + 1))
-            for start in range(0, len(asked), size):
-                here = slice(start, min(start + size, len(asked)))
-                some, count = asked.some(here), here.stop - here.start
+            for start in range(0, len(queries), size):
+                here = slice(start, min(start + size, len(queries)))
+                some, count = queries.some(here), here.stop - here.start
                 places = [(int(r), slice(p * count, (p + 1) * count)) for r, p in zip(row, place, strict=True)]
                 room = empty(batch.shape[0], count * int(place.max() + 1))
                 for n, where in enumerate(places):
@@ -109,16 +109,16 @@ def rates_of(
 
 
 def probabilities(
-    folder: EventFolder, histories: Histories, points: Labels, asked: Queries, hours: Sequence[float] | np.ndarray
+    folder: EventFolder, histories: Histories, points: Labels, queries: Queries, hours: Sequence[float] | np.ndarray
 ) -> tuple[np.ndarray, list[str | None]]:
     """(points, questions) that each comes true within its hours, NaN at points that cannot be asked about; and why
     they cannot. What asks for values beyond some is never likelier than the same codes with any value."""
     head, why = queries_of(folder), unanswerable(histories, points)
-    out = np.full((len(points), len(asked)), np.nan)
+    out = np.full((len(points), len(queries)), np.nan)
     numbers = np.flatnonzero([reason is None for reason in why])
     within = torch.as_tensor(np.asarray(hours, np.float64))
-    sided = np.flatnonzero((asked.side != 0).any(1))
-    both = joined([asked, asked.some(sided).without_values()])
+    sided = np.flatnonzero((queries.side != 0).any(1))
+    both = joined([queries, queries.some(sided).without_values()])
     within = torch.cat([within, within[sided]])
     with torch.no_grad():
         device = head.edges.device
@@ -130,8 +130,8 @@ def probabilities(
         with torch.no_grad():
             each, shares = (part.expand(len(some), -1).flatten() for part in (within, share))
             found = head.probability(rates.flatten(0, 1), each, shares).view(len(some), -1).cpu().numpy()
-        out[some] = found[:, : len(asked)]
-        out[np.ix_(some, sided)] = np.minimum(found[:, sided], found[:, len(asked) :])
+        out[some] = found[:, : len(queries)]
+        out[np.ix_(some, sided)] = np.minimum(found[:, sided], found[:, len(queries) :])
     return out, why
 
 
@@ -289,10 +289,10 @@ def _along(page: Report, folder: EventFolder, histories: Histories, subject: int
     }
     axis, title = f"{unit} since the first event", "Answers along the record"
     svg = line_chart(series, title, axis, "probability", percent=True, from_zero=True)
-    queries, asked = check_questions(folder, histories, questions)
+    parsed_questions, queries = check_questions(folder, histories, questions)
     hours, texts = (events.time[rows] - since) / HOUR, dict[str, None]()
-    for q, query in enumerate(queries):
-        first = first_after(asked.some(slice(q, q + 1)), hours, histories.code[rows], events.value[rows])[0]
+    for q, query in enumerate(parsed_questions):
+        first = first_after(queries.some(slice(q, q + 1)), hours, histories.code[rows], events.value[rows])[0]
         came = f"first {first / 24 / scale:.2f} {unit} after the first event" if np.isfinite(first) else "never"
         what = query.text.rsplit(" within ", 1)[0]
         what = re.sub(r"^none\b", "any", what, flags=re.IGNORECASE) if query.none else what

@@ -34,8 +34,8 @@ def readings(pooling: str, gradients: bool | None, *, class_token: bool) -> list
     pools: Sequence[ClassPooling] = ("mean", "grid") if pooling == "auto" else (pooling,)  # type: ignore[assignment]
     if pooling == "auto" and class_token:
         pools = ("mean", "first", "grid")
-    beside = (False, True) if gradients is None else (gradients,)
-    return [(pool, edges) for edges in beside for pool in pools]
+    with_gradients = (False, True) if gradients is None else (gradients,)
+    return [(pool, edges) for edges in with_gradients for pool in pools]
 
 
 @dataclass(frozen=True)

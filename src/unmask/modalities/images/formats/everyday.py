@@ -82,7 +82,7 @@ def read(source: Source, choice: Choice) -> Opened:
         raise ValueError("planes=channels, but its planes are the frames of an animation")
     kept = chosen_planes(planes, frames) if frames > 1 else [0]
     if frames > 1:
-        notes += (_told(frames, choice.planes),)
+        notes += (_frames_note(frames, choice.planes),)
     folded = planes in ("max", "mean") and frames > 1
     parts = [f"frame={k}" for k in kept] if len(kept) > 1 and not folded else [""]
     headers = [
@@ -125,7 +125,7 @@ def pixels_of(image: Image.Image, choice: Choice) -> np.ndarray:
     return found.pixels
 
 
-def _told(frames: int, planes: str | int | None) -> str:
+def _frames_note(frames: int, planes: str | int | None) -> str:
     if planes is None:
         return f"the first of {frames} frames ({setting('planes', 'all')} takes them all)"
     return f"planes={planes} of {frames} frames"

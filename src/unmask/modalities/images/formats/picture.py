@@ -1,8 +1,8 @@
 """One picture as a file holds it: what a reader of a file format gives, before anything is done to it.
 
-A reader never guesses: what a file leaves open (are five pages a stack or five channels?) is an `Asked`, which ends the
-run with the setting that answers it; what cannot be read is `Broken`, which is named and counted. Readers, and what
-they call, raise `Undecided` for the one, and ValueError, which says why, for the other.
+A reader never guesses. A file that leaves something open (are five pages a stack or five channels?) is `Ambiguous`: the
+run ends and names the setting that answers it. A file that cannot be read is `Broken`: it is named and counted. Readers
+raise `Undecided` for the one, and ValueError with the reason for the other.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Broken:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Ambiguous:
     """A file that can be read in more than one way: what is open, and the setting that answers it."""
 
     what: str

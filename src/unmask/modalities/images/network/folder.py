@@ -211,16 +211,16 @@ def _inferred(
 
 def _kernel(found: Converted, config: Mapping[str, Any], features: int) -> tuple[int, int]:
     """(channels, side of a patch): of the patches' kernel, (width, channels, side, side), where the file has it so."""
-    told = config.get("num_channels")
+    declared = config.get("num_channels")
     if found.kernel is None:
-        channels = int(told or (3 if features % 3 == 0 else 1))
+        channels = int(declared or (3 if features % 3 == 0 else 1))
         return channels, round(math.sqrt(features / channels))
     channels, high, wide = found.kernel
     if high != wide:
         raise UserError(f"patches of {wide} x {high} pixels", hint="Patches are square here.")
-    if told is not None and int(told) != channels:
+    if declared is not None and int(declared) != channels:
         raise UserError(
-            f"the patches' kernel has {channels} channels, config.json says num_channels={told}",
+            f"the patches' kernel has {channels} channels, config.json says num_channels={declared}",
             hint="Weights and config do not belong together.",
         )
     return channels, high

@@ -239,8 +239,8 @@ def sigreg(embeddings: Float[Tensor, "n width"], generator: torch.Generator, *, 
     step = torch.full_like(at, 2 * _FURTHEST / (_KNOTS - 1))
     step[0] = step[-1] = _FURTHEST / (_KNOTS - 1)
     angle = (x @ towards)[..., None] * at
-    apart = (angle.cos().mean(0) - normal).square() + angle.sin().mean(0).square()
-    return (apart @ (step * normal)).mean() * len(x)
+    distance = (angle.cos().mean(0) - normal).square() + angle.sin().mean(0).square()
+    return (distance @ (step * normal)).mean() * len(x)
 
 
 def agreement(embeddings: Float[Tensor, "n views width"]) -> Tensor:

@@ -91,7 +91,7 @@ def class_notes(classes: Sequence[str], labels: np.ndarray) -> list[str]:
     return [*class_counts(dict(zip(classes, counted, strict=True))), *label_notes(classes[n] for n in labels)]
 
 
-def told(account: Mapping[str, Any]) -> list[str]:
+def account_lines(account: Mapping[str, Any]) -> list[str]:
     """An account in words, a line for each thing."""
     height, width, channels = account["shape"]
     low, high = account["range"]

@@ -26,7 +26,7 @@ from unmask.modalities.images.formats import deep, dicom, everyday, nifti, tiff
 from unmask.modalities.images.formats import numpy as numpy_files
 from unmask.modalities.images.formats.picture import (
     PLAIN,
-    Asked,
+    Ambiguous,
     Broken,
     Choice,
     Header,
@@ -260,7 +260,7 @@ def scale_of(depth: str) -> float:
 def decode(source: Source, form: Form, choice: Choice = PLAIN) -> list[Picture] | Broken:
     """All examples of a file in the form asked for, picture by picture, or why it cannot be read."""
     found = pictures(source, choice)
-    if isinstance(found, Asked):
+    if isinstance(found, Ambiguous):
         return Broken(reason=found.what)
     if isinstance(found, Broken):
         return found
@@ -274,7 +274,7 @@ def _decode(task: tuple[Source, Form, Choice]) -> list[Picture] | Broken:
     return decode(*task)
 
 
-def _survey(task: tuple[Source, Choice]) -> list[Header] | Broken | Asked:
+def _survey(task: tuple[Source, Choice]) -> list[Header] | Broken | Ambiguous:
     return survey(*task)
 
 
@@ -313,7 +313,7 @@ def _die_with_parent() -> None:
 
 def survey_all(
     sources: Sequence[Source], choice: Choice = PLAIN, workers: int | None = None
-) -> list[list[Header] | Broken | Asked]:
+) -> list[list[Header] | Broken | Ambiguous]:
     """What pictures many files hold, in order."""
     with mapper(workers, len(sources)) as mapped:
         return list(counted(mapped(_survey, ((s, choice) for s in sources)), len(sources)))
@@ -329,23 +329,23 @@ def decode_all(files: PictureFiles) -> Iterator[list[Picture] | Broken]:
 _ENDINGS: set[str] = set()
 
 
-def opened(source: Source, choice: Choice = PLAIN) -> Opened | Broken | Asked:
+def opened(source: Source, choice: Choice = PLAIN) -> Opened | Broken | Ambiguous:
     """A file, by its format: the headers of its pictures and a way to decode them."""
     try:
         return _reader(source)(source, choice)
     except Undecided as undecided:
-        return Asked(what=undecided.what, hint=undecided.hint)
+        return Ambiguous(what=undecided.what, hint=undecided.hint)
     except Exception as error:  # whatever a broken file makes a reader raise
         return _broken(error, source)
 
 
-def survey(source: Source, choice: Choice = PLAIN) -> list[Header] | Broken | Asked:
+def survey(source: Source, choice: Choice = PLAIN) -> list[Header] | Broken | Ambiguous:
     """What pictures a file holds; their pixels are not decoded."""
     found = opened(source, choice)
     return list(found.headers) if isinstance(found, Opened) else found
 
 
-def pictures(source: Source, choice: Choice = PLAIN) -> list[Picture] | Broken | Asked:
+def pictures(source: Source, choice: Choice = PLAIN) -> list[Picture] | Broken | Ambiguous:
     """The pictures of a file, one for each header of `survey`, in that order: native size and depth, (height, width,
     channels), with a mask of the pixels that were not measured."""
     found = opened(source, choice)

@@ -95,7 +95,7 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
     idx = sorted(p for p in folder.iterdir() if "images-idx" in p.name or "images.idx" in p.name)
     if idx:
         return joined([idx_part(p) for p in idx], how)
-    parts, beside = _parts_of(folder)
+    parts, others = _parts_of(folder)
     listed = [(root, *pictures_below(root)) for root in parts]
     found = [(f, root) for root, files, _ in listed for f in files]
     if not found:
@@ -119,8 +119,8 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
     if parts != [folder]:
         held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if split_named(root.name) != "train"]
         notes += [f"held apart from training: {', '.join(held)}"] if held else []
-    if beside:
-        notes.append(f"left out, beside the parts of the data set: {', '.join(beside)}")
+    if others:
+        notes.append(f"left out, beside the parts of the data set: {', '.join(others)}")
     return replace(images, notes=[*images.notes, *notes])
 
 
@@ -133,13 +133,13 @@ def _parts_of(folder: Path) -> tuple[list[Path], list[str]]:
     if not parts:
         return [folder], []
     counts = {p: len(pictures_below(p)[0]) for p in below if p not in parts}
-    beside = [f"{p.name} ({count:,} pictures)" for p, count in counts.items() if count]
-    if beside and len({split_named(p.name) == "train" for p in parts}) < 2:
+    others = [f"{p.name} ({count:,} pictures)" for p, count in counts.items() if count]
+    if others and len({split_named(p.name) == "train" for p in parts}) < 2:
         raise UserError(
-            f"{folder}: {parts[0].name} is the name of a part of a data set, and beside it is {beside[0]}",
+            f"{folder}: {parts[0].name} is the name of a part of a data set, and beside it is {others[0]}",
             hint="Give the folder of one of them; name a class otherwise, or label pictures by a table.",
         )
-    return parts, beside
+    return parts, others
 
 
 def folder_group(file: Path, root: Path, group: str | None) -> str | None:

@@ -125,10 +125,10 @@ def read_label_table(
     ]
     notes = list(parsed.notes)
     if part_column is not None:
-        apart = Counter(
+        held_out = Counter(
             cell_text(c) for c, part in zip(rows.columns[part_column], parts or [], strict=True) if part != "train"
         )
-        counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(apart.items()))
+        counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(held_out.items()))
         notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {counts}")
     return LabelTable(files=files, parsed=parsed, notes=notes + _without_row(places, path), unread=unread)
 

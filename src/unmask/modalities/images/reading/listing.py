@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option, setting
-from unmask.modalities.images.formats.picture import Asked, Broken, Header, Source
+from unmask.modalities.images.formats.picture import Ambiguous, Broken, Header, Source
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, mixed_sizes, number_classes
 from unmask.modalities.images.reading.decode import (
     Form,
@@ -60,7 +60,7 @@ def list_files(files: Sequence[File], how: ReadOptions) -> Listing:
     skipped: list[tuple[str, str]] = []
     good: list[tuple[File, list[Header]]] = []
     for file, found in zip(files, surveyed, strict=True):
-        if isinstance(found, Asked):
+        if isinstance(found, Ambiguous):
             raise UserError(f"{file.name}: {found.what}", hint=found.hint)
         if isinstance(found, Broken):
             skip(file.name, found.reason, how.strict, skipped)

@@ -23,7 +23,7 @@ from unmask.modalities.images.classify.objectives import objective_of, strata
 from unmask.modalities.images.classify.probe_start import HeadInput, choose_reading, readings, start_as_probe
 from unmask.modalities.images.classify.scored_report import finetuned_report
 from unmask.modalities.images.network.build import untrained
-from unmask.modalities.images.reading.account import class_notes, describe, told
+from unmask.modalities.images.reading.account import account_lines, class_notes, describe
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest, picture_count
 from unmask.modalities.images.reading.label_table import ENDINGS
 from unmask.modalities.images.reading.lazy import PictureStore
@@ -102,7 +102,7 @@ def finetune_classify(
     elif objective.problem == "regression":
         account["notes"] += number_notes(truth)
     account["notes"] += copy_notes(train) if held is None else notes_across(train, held)
-    for line in told(account):
+    for line in account_lines(account):
         console_logger(console)(line)
     torch.manual_seed(train_settings.seed)
     started = time.monotonic()
@@ -149,7 +149,7 @@ def finetune_classify(
     with written_folder(out) as new:
         classifier.save(new, pictures=len(train), judged=judged)
         if first_of_all():
-            finetuned_report(new, out, figures, settings, told(account))
+            finetuned_report(new, out, figures, settings, account_lines(account))
     if checkpointer is not None:
         checkpointer.remove()
     return Finetuned(classifier=classifier, folder=out, figures=figures)
@@ -169,8 +169,8 @@ def _pictures(
     held, whole = None, train
     if whole.split is not None:
         train = whole.take(np.flatnonzero(whole.split == "train"))
-        apart = whole.take(np.flatnonzero(whole.split != "train"))
-        train = dataclasses.replace(train, notes=[*train.notes, *notes_across(train, apart)])
+        held_out = whole.take(np.flatnonzero(whole.split != "train"))
+        train = dataclasses.replace(train, notes=[*train.notes, *notes_across(train, held_out)])
         if validation is None and (held := whole.part("validation")) is not None:
             refuse_unread(settings, ["holdout"], "with validation pictures in the data")
             note = f"{len(held):,} validation pictures in the data choose the epoch"
@@ -266,7 +266,7 @@ def _train(
     """Train, with what it takes said before; what came of it, in seconds from `begin`, when the head was chosen."""
     started, schedule = time.monotonic(), work.schedule()
     fitted = work.forecast()
-    for line in fitted.told():
+    for line in fitted.lines():
         console_logger(console)(line)
     found = None if checkpointer is None else checkpointer.found
     resumed = None if found is None else found.step

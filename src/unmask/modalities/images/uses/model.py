@@ -29,7 +29,7 @@ from unmask.modalities.images.reading.arrays import ImageSet, Tiles
 from unmask.modalities.images.reading.sources import read_images
 from unmask.modalities.images.reading.split import copy_notes
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
-from unmask.modalities.images.uses.score import Scored, attention_maps, classes_told_apart, score_pictures, scored_of
+from unmask.modalities.images.uses.score import Scored, attention_maps, probe_accuracies, score_pictures, scored_of
 from unmask.training.precision import computing, precision_of, resolve_device
 
 
@@ -225,7 +225,7 @@ class ImageModel:
         def vectors(part: ImageSet) -> np.ndarray:
             return features(self.model, part, self._context(), pooling=pooling)
 
-        return out | classes_told_apart(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
+        return out | probe_accuracies(found, vectors, k=k, seed=seed, most=most, baselines=baselines)
 
     @property
     def hidden_ratio(self) -> float:

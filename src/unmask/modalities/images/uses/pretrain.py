@@ -30,7 +30,7 @@ from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig,
 from unmask.modalities.images.network.features import features, fit_linear, knn_predict, linear_predict
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.network.masking import image_corruption, unit_block
-from unmask.modalities.images.reading.account import describe, told
+from unmask.modalities.images.reading.account import account_lines, describe
 from unmask.modalities.images.reading.arrays import ImageSet, content_digest
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.sources import read_images
@@ -99,7 +99,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
         self.images = images = prepare(self.data, settings, store_of(settings.store, folder, settings.train, say))
         self.account, self.say = describe(images), say
         self.account["notes"] += copy_notes(images) if settings.holdout else []
-        for line in told(self.account):
+        for line in account_lines(self.account):
             say(line)
         self.held = held_out_pictures(images, settings.holdout, settings.train.seed)
         self.training, self.held_out = np.flatnonzero(~self.held), np.flatnonzero(self.held)
@@ -365,7 +365,7 @@ def write_report(finished: ImageRun) -> Path:
             "Skipped": finished.data["skipped"],
         }
     )
-    page.section("The pictures", "\n\n".join(told(finished.data)))
+    page.section("The pictures", "\n\n".join(account_lines(finished.data)))
     if warning := warned(last_spread(folder / "metrics.jsonl")):
         page.section("The representations have collapsed", warning)
     page.section("Training", training_curves(folder / "metrics.jsonl", loss=unit))

@@ -87,7 +87,7 @@ RAW_LIMIT = 12_288
 """Pictures of more numbers than this are not probed as raw pixels."""
 
 
-def classes_told_apart(
+def probe_accuracies(
     images: ImageSet,
     vectors: Callable[[ImageSet], np.ndarray],
     *,

@@ -137,7 +137,7 @@ class Incomplete:
         gaps: per modelled column, which cells are filled.
         rules: that filled cells meet.
         lacking: columns of the model that the table lacks; those of the schema that are to be added (`added`).
-        notes, said: what was made of it, for people; what has to be warned of.
+        notes, warnings: what was made of it, for people; what has to be warned of.
         interval: coverage of the intervals asked for; None: none.
     """
 
@@ -150,7 +150,7 @@ class Incomplete:
     lacking: list[str]
     added: list[int]
     notes: list[str]
-    said: list[str]
+    warnings: list[str]
     interval: float | None = None
 
 
@@ -185,7 +185,7 @@ def read_incomplete(
         raise UserError(
             f"recipe {model.table.settings.recipe!r} cannot fill under rules", hint="Fit with the recipe 'masked'."
         )
-    notes, undecided = _said_of_absent(schema, lacking, add_absent)
+    notes, undecided = _absent_notes(schema, lacking, add_absent)
     added = [schema.number(name) for name in lacking] if add_absent else []
     for i in [*undecided, *(schema.number(name) for name in lacking if not add_absent)]:
         gaps[schema.modelled.index(i)][:] = False
@@ -202,7 +202,7 @@ def read_incomplete(
         lacking=lacking,
         added=added,
         notes=taken_for_missing(schema, frame) + notes,
-        said=empty_row_notes(given, empty, "left empty, for nothing is known of whoever it would be"),
+        warnings=empty_row_notes(given, empty, "left empty, for nothing is known of whoever it would be"),
         interval=interval,
     )
 
@@ -236,14 +236,12 @@ def _completed(
         notes: on shifts; `shifted` are their places.
     """
     schema, frame, columns = model.schema, read.frame, read.columns
-    sentences = [*read.notes, *notes]
-    sentences += recorded_breaches(read.rules, columns, frame.row_name) + unmet(
-        read.rules, columns, filled, frame.row_name
-    )
+    lines = [*read.notes, *notes]
+    lines += recorded_breaches(read.rules, columns, frame.row_name) + unmet(read.rules, columns, filled, frame.row_name)
     if model.table.network.points_only:
         why = f"by the recipe {model.table.settings.recipe!r}"
-        sentences += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
-    sentences += left_empty(schema, frame, columns, read.gaps, read.given.names)
+        lines += not_kept(Rules.of(schema), columns, filled[0], frame.row_name, why)
+    lines += left_empty(schema, frame, columns, read.gaps, read.given.names)
     tables, cells, beyond = [], 0, beyond_range(schema, model.table.codings, columns, frame.row_name)
     for number, one in enumerate(filled):
         wanted = decided(schema, columns, one, read.gaps)
@@ -263,7 +261,7 @@ def _completed(
     if read.interval is not None and found is not None:
         records = IntervalRecords(schema, frame, filling, filled[0], found, read.rules.touched)
     return CompletedTable(
-        tables=tables, records=records, cells=cells, absent=read.lacking, notes=sentences, warnings=read.said + beyond
+        tables=tables, records=records, cells=cells, absent=read.lacking, notes=lines, warnings=read.warnings + beyond
     )
 
 
@@ -310,7 +308,7 @@ def left_empty(
     return [f"{empty} empty cells of {name!r} stay empty: {reason}" for empty, name, reason in rows if empty]
 
 
-def _said_of_absent(schema: Schema, lacking: Sequence[str], add_absent: bool) -> tuple[list[str], list[int]]:
+def _absent_notes(schema: Schema, lacking: Sequence[str], add_absent: bool) -> tuple[list[str], list[int]]:
     """Notes on the columns that are lacking, and the columns of the schema that cannot be filled without them."""
     notes = []
     if lacking:

@@ -27,7 +27,7 @@ MIXED = 1.2
 CHANCE = 0.05
 REMEMBERED = 0.05
 """Share of a difference between chains at their start that may be left after the last round."""
-APART, RATIO = 2.0, 2.0
+DEVIATIONS, RATIO = 2.0, 2.0
 """Imputed values are far from observed ones where their means differ by two standard deviations, or one variance is
 twice the other (Stuart, Azur, Frangakis & Leaf 2009), or the odds of a single value that many cells have; all given the
 other columns (Raghunathan & Bondarenko 2007)."""
@@ -218,14 +218,14 @@ def _far(plan: DrawPlan, drawn: Sequence[Sequence[np.ndarray]], gaps: Sequence[n
             (center, variance, doubt), (other, others, more) = (_moments(v, w) for v, w in parts)
             near = 0.01 * float(y[seen].var())  # a tenth of the column's own deviation
             variance, others = max(variance, near), max(others, near)
-            apart, own = (other - center) / variance**0.5, max(others / variance, 1.0) / filled.sum()
-            found.setdefault(place, []).append((apart, own, others / variance, doubt + more, filled.sum()))
+            difference, own = (other - center) / variance**0.5, max(others / variance, 1.0) / filled.sum()
+            found.setdefault(place, []).append((difference, own, others / variance, doubt + more, filled.sum()))
     far = []
     for place, figures in found.items():
-        apart, own, ratio, doubt, cells = np.mean(figures, 0)
-        if abs(apart) - stats.t.ppf(1 - CHANCE / 2, cells - 1) * own**0.5 > APART:
-            side = "above" if apart > 0 else "below"
-            far.append(f"{plan.name(place)!r} (by {abs(apart):.1f} standard deviations {side})")
+        difference, own, ratio, doubt, cells = np.mean(figures, 0)
+        if abs(difference) - stats.t.ppf(1 - CHANCE / 2, cells - 1) * own**0.5 > DEVIATIONS:
+            side = "above" if difference > 0 else "below"
+            far.append(f"{plan.name(place)!r} (by {abs(difference):.1f} standard deviations {side})")
         elif abs(np.log(ratio)) - stats.t.ppf(1 - CHANCE / 2, cells - 1) * doubt**0.5 > np.log(RATIO):
             far.append(f"{plan.name(place)!r} ({ratio:.2g} times the variance)")
     for place, figures in shares.items():

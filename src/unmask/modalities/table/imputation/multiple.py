@@ -253,8 +253,8 @@ class MultipleImputation:
             for computed_from in (rule.columns for rule in formulas.formulas):
                 for p in computed_from[1:]:  # a part that is predicted by the whole would never move
                     plan.skip[p] = plan.skip.get(p, frozenset()) | {computed_from[0]}
-        apart = None if self.formula_ is None else self.formula_.outcome
-        choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]), apart)
+        outcome_columns = None if self.formula_ is None else self.formula_.outcome
+        choose_methods(plan, self.method, np.random.default_rng([self.seed, 0, 3]), outcome_columns)
         self.methods_ = {plan.name(p): plan.methods[p] for p in plan.order}
         self.reasons_ = {plan.name(p): why for p, why in plan.reasons.items()}
         if self.formula_ is not None:

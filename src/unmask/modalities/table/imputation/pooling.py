@@ -381,14 +381,14 @@ def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequen
     Args:
         columns: of one completed table, to count in.
     """
-    apart = np.any([f.separated for f in fits], 0)
-    if not apart.any():
+    separated = np.any([f.separated for f in fits], 0)
+    if not separated.any():
         return found
     formula = fits[0].formula
     design, event = formula.design(columns), columns[formula.outcome[-1]] > 0
     first = len(found.names) - design.shape[1]
     named = []
-    for i in np.flatnonzero(apart):
+    for i in np.flatnonzero(separated):
         x = design[:, i - first] if i >= first else np.ones(len(event))
         rows = x == 1
         counted = f" ({int(event[rows].sum()):,} of {int(rows.sum()):,} rows)" if set(np.unique(x)) <= {0, 1} else ""
@@ -400,11 +400,11 @@ def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequen
         stacklevel=4,
     )
     blanked: dict[str, Any] = {
-        name: np.where(apart, np.nan, getattr(found, name))
+        name: np.where(separated, np.nan, getattr(found, name))
         for name in ("estimate", "error", "low", "high", "p", "within", "between", "riv", "fmi", "monte_carlo")
     }
     return dataclasses.replace(
-        found, **blanked, separated=tuple(n for n, a in zip(found.names, apart, strict=True) if a)
+        found, **blanked, separated=tuple(n for n, a in zip(found.names, separated, strict=True) if a)
     )
 
 

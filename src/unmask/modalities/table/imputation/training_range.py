@@ -106,8 +106,8 @@ def _codes(values: np.ndarray, low: float, high: float) -> list[float]:
     """Those of some numbers beyond a range that are codes of no value, by their look; see
     `suspicious_values.sentinels`."""
     gap = np.where(values < low, low - values, values - high)
-    apart = gap > max(0.5 * (high - low), 3)
-    return [float(v) for v, a in zip(values, apart, strict=True) if v in SENTINELS and (a or v < 0 <= low)]
+    far = gap > max(0.5 * (high - low), 3)
+    return [float(v) for v, a in zip(values, far, strict=True) if v in SENTINELS and (a or v < 0 <= low)]
 
 
 def _beyond_bounds(column: Column, x: np.ndarray, known: np.ndarray, row_name: Callable[[int], int]) -> list[str]:

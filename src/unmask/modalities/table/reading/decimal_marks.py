@@ -107,30 +107,28 @@ class Spelling:
     unclear: str = ""
 
 
-def spelling_of(column: np.ndarray, *, told: str | None = None) -> Spelling:
-    """How a column of texts writes its numbers, the file apart; the plain spelling where it holds none. `told`: the
+def spelling_of(column: np.ndarray, *, decimal: str | None = None) -> Spelling:
+    """How a column of texts writes its numbers, the file apart; the plain spelling where it holds none. `decimal`: the
     decimal mark as a person gave it."""
-    return _decide(_numbers_in(column) if column.dtype == object else [], ",", frozenset(), told, None)
+    return _decide(_numbers_in(column) if column.dtype == object else [], ",", frozenset(), decimal, None)
 
 
 def spellings_of(
     columns: Sequence[np.ndarray],
     *,
     delimiter: str = ",",
-    told: str | None = None,
+    decimal: str | None = None,
     priors: Sequence[Marks | None] | None = None,
 ) -> list[Spelling]:
     """How each column of a file writes its numbers; columns that can be read in one way only speak for the others.
-    A semicolon as delimiter speaks for decimal commas; `told`: the decimal mark as a person gave it; `priors`: the
+    A semicolon as delimiter speaks for decimal commas; `decimal`: the decimal mark as a person gave it; `priors`: the
     spellings of the table that a model was fitted on."""
     texts = [_numbers_in(c) if c.dtype == object else [] for c in columns]
     certain = [_certain(t) for t in texts]
     count = Counter(certain)
     others = [{mark for mark in (".", ",") if count[mark] > (mark == own)} for own in certain]
     priors = priors or [None] * len(columns)
-    return [
-        _decide(t, delimiter, elsewhere, told, prior) for t, elsewhere, prior in zip(texts, others, priors, strict=True)
-    ]
+    return [_decide(t, delimiter, other, decimal, prior) for t, other, prior in zip(texts, others, priors, strict=True)]
 
 
 def _numbers_in(column: np.ndarray) -> list[str]:
@@ -174,12 +172,12 @@ def _certain(texts: list[str]) -> str:
     return decimals.pop()
 
 
-def _decide(texts: list[str], delimiter: str, elsewhere: Set[str], told: str | None, prior: Marks | None) -> Spelling:
+def _decide(texts: list[str], delimiter: str, elsewhere: Set[str], mark: str | None, prior: Marks | None) -> Spelling:
     viable = _viable(texts)
     if not viable:
-        return Spelling(Marks(told) if told == "," else PLAIN)  # type: ignore[arg-type]
-    if told is not None:
-        fitting = [s for s in viable if s.decimal == told] or [s for s in _STYLES if s.decimal == told]
+        return Spelling(Marks(mark) if mark == "," else PLAIN)  # type: ignore[arg-type]
+    if mark is not None:
+        fitting = [s for s in viable if s.decimal == mark] or [s for s in _STYLES if s.decimal == mark]
         return Spelling(fitting[0], "as told")
     first = viable[0]
     if first == PLAIN and prior is None:

@@ -43,15 +43,15 @@ class Frame:
     decimal: str | None = None
     spellings: list[Spelling] = field(default_factory=list, repr=False)
 
-    def find_spellings(self, told: str | None = None, priors: Sequence[Marks | None] | None = None) -> list[Spelling]:
+    def find_spellings(self, mark: str | None = None, priors: Sequence[Marks | None] | None = None) -> list[Spelling]:
         """How each column writes its numbers, found out anew and kept.
 
         Args:
-            told: the decimal mark, where a person said it elsewhere than in `decimal`.
+            mark: the decimal mark, where `self.decimal` does not give it.
             priors: of each column the marks to take where its cells leave it open.
         """
-        told = self.decimal or told
-        self.spellings = spellings_of(self.columns, delimiter=self.delimiter, told=told, priors=priors)
+        mark = self.decimal or mark
+        self.spellings = spellings_of(self.columns, delimiter=self.delimiter, decimal=mark, priors=priors)
         return self.spellings
 
     def __len__(self) -> int:

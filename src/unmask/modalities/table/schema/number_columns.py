@@ -34,14 +34,14 @@ def number_fields(c: RawColumn, *, whole: bool) -> dict[str, Any]:
     if not len(values):
         return fields
     distinct, at = np.unique(values, return_inverse=True)  # texts may spell one number in two ways
-    _apart(c, distinct, np.bincount(at, counts).astype(np.int64))
+    _outlying(c, distinct, np.bincount(at, counts).astype(np.int64))
     # A few cells with more digits than the rest (computed, not measured) do not make a column more precise.
     share = [float(counts[np.round(values, d) == values].sum() / counts.sum()) for d in range(8)]
     decimals = next((d for d, s in enumerate(share) if s >= 0.99), None)
     return fields | {"decimals": 0 if whole else decimals, "low": float(values.min()), "high": float(values.max())}
 
 
-def _apart(c: RawColumn, values: np.ndarray, counts: np.ndarray) -> None:
+def _outlying(c: RawColumn, values: np.ndarray, counts: np.ndarray) -> None:
     """Numbers apart from the others: codes of no value, slips of the decimal point."""
     codes: dict[float, int] = {}
     while True:  # a code can hide numbers that are far off, and these a code

@@ -60,7 +60,7 @@ class RawColumn:
     ) -> None:
         self.name, self.given, self.levels, self.row_name = name, given, levels, row_name
         self.findings: list[Finding] = []
-        self.spelling = spelling_of(raw, told=given["decimal"]) if "decimal" in given else spelling
+        self.spelling = spelling_of(raw, decimal=given["decimal"]) if "decimal" in given else spelling
         self.own = spellings(given["missing"]) if "missing" in given else ()
         self.missing = (*missing, *self.own)
         keep = [text_of(t) for t in given["categories"]] if isinstance(given.get("categories"), list | tuple) else None

@@ -21,7 +21,7 @@ FEWEST_INDIVIDUALS = 20
 """With at least this many individuals the name decides, even if the rows of each are not consecutive."""
 
 
-def _told_by_name(c: RawColumn, values: Sequence[str] | np.ndarray) -> bool:
+def _id_by_name(c: RawColumn, values: Sequence[str] | np.ndarray) -> bool:
     """Whether the name of a column and how its distinct values, whole numbers or texts, repeat make it an
     identifier."""
     name, rows = c.name, c.rows
@@ -56,7 +56,7 @@ def numbers_are_ids(c: RawColumn, values: np.ndarray, whole: bool) -> str | None
     name, distinct = c.name, len(values)
     if not whole or c.rows < 2:
         return None
-    if _told_by_name(c, values):
+    if _id_by_name(c, values):
         return "its name says so"
     if distinct < c.rows or len(c.raw) < 20:
         return None
@@ -79,7 +79,7 @@ def texts_are_ids(c: RawColumn, values: Sequence[str]) -> str | None:
     and such categories name people. A few cells of many rows tell people apart as well as many cells do.
     """
     distinct, rows = len(values), c.rows
-    if rows >= 2 and _told_by_name(c, values):
+    if rows >= 2 and _id_by_name(c, values):
         return "its name says so"
     if rows >= 2 and len(c.raw) >= 20 and distinct > 0.9 * rows:
         return "hardly a value repeats"

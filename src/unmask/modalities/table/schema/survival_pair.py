@@ -197,7 +197,7 @@ def event_levels(
             levels = tuple(lower.get(v, spelled(v, example)) for v in (censored, happened))
             plain = (censored, happened) in (("0", "1"), ("false", "true"))
             r = ", as in R's survival" if (censored, happened) == ("1", "2") else ""
-            return levels, "" if plain else _said(levels) + r
+            return levels, "" if plain else _coding_note(levels) + r
     first = next((lower[v] for v in ("0", *CENSORED) if v in lower), None)
     others = [v for v in seen if v != first]
     if first == "0" and not all(re.fullmatch(r"[1-9]\d*", v) for v in others):
@@ -205,7 +205,7 @@ def event_levels(
     if first is None or not others:
         raise UserError(f"{where}: {shown}: which of them is the event?", hint=hint)
     levels = (first, *others)
-    return levels, _said(levels)
+    return levels, _coding_note(levels)
 
 
 def _declared(seen: Sequence[str], declared: Sequence[str], where: str, hint: str) -> tuple[tuple[str, ...], str]:
@@ -220,10 +220,10 @@ def _declared(seen: Sequence[str], declared: Sequence[str], where: str, hint: st
     known = {happened: censored for censored, happened in reversed(CODINGS)}
     censored = rest[0] if rest else spelled(known.get(declared[0].lower(), "censored"), declared[0])
     levels = (censored, *declared)
-    return levels, "" if levels in (("0", "1"), ("False", "True")) else _said(levels)
+    return levels, "" if levels in (("0", "1"), ("False", "True")) else _coding_note(levels)
 
 
-def _said(levels: Sequence[str]) -> str:
+def _coding_note(levels: Sequence[str]) -> str:
     happened = ", ".join(repr(v) for v in levels[1:])
     return f"is censored where it is {levels[0]!r}; {'the event is' if len(levels) == 2 else 'causes are'} {happened}"
 

@@ -78,7 +78,7 @@ class RowSampler:
         between = (r for r in rules.all if r.kind != "formula" and not (r.implied and self.outcome is not None))
         self.bound = set(limits) | {place for rule in between for place in rule.columns}
         """Columns under a condition or under a rule with another: one alone needs no weights."""
-        self.said: list[str] = []
+        self.warnings: list[str] = []
 
     def _refuse(self, place: int) -> None:
         column, draws = self.columns[place], f"{option('rare', 'keep')} and {option('extremes', 'keep')} draw them."
@@ -93,7 +93,7 @@ class RowSampler:
         return own & self.guard[place] if place in self.guard else own
 
     def sample(self, rows: int, seed: int) -> list[np.ndarray]:
-        """Draw rows: the modelled columns, in the form of the codings. `said` then holds what is to be warned of."""
+        """Draw rows: the modelled columns, in the form of the codings. Warnings are added to `warnings`."""
         if len(self.bound) < 2:
             return self._drawn(0, rows, seed)[0]
         blocks, most = -(-rows // BLOCK), ATTEMPTS * (1024 + rows) // BLOCK
@@ -126,7 +126,7 @@ class RowSampler:
             raise UserError(
                 f"{what}, {effective:.0f} count: the model cannot draw such rows", hint="Loosen a condition or a rule."
             )
-        self.said.append(f"{what}, {effective:.0f} count: of the {rows} rows some are drawn from the same one")
+        self.warnings.append(f"{what}, {effective:.0f} count: of the {rows} rows some are drawn from the same one")
         start = float(uniform(seed, np.array([0]), Salt.SYNTHETIC_ACCEPTED)[0])
         at = (start + np.arange(rows)) / rows * weight.sum()
         return np.minimum(np.searchsorted(weight.cumsum(), at), len(weight) - 1)

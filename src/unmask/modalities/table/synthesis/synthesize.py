@@ -109,7 +109,7 @@ def synthesize(
     notes = support_warnings(model, limits)
     sampler = RowSampler(model, limits, rules, temperature, guard.bounds)
     values = sampler.sample(rows, seed)
-    notes += sampler.said
+    notes += sampler.warnings
     if missing:
         _punch(model, values, set(limits), seed)
     drawn = {

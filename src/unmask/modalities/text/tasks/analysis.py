@@ -203,10 +203,10 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
     if not len(items):
         return {}
     if task.name != "classify" or task.problem == "regression":
-        beside = rule(task, items)
-        if beside is None:
+        baseline = rule(task, items)
+        if baseline is None:
             return {}
-        return {"figures": {"rule": {"name": beside.name, **task.score(beside.predictions, items)}}}
+        return {"figures": {"rule": {"name": baseline.name, **task.score(baseline.predictions, items)}}}
     labels = task.labels
     chance = np.array([[p["probabilities"][name] for name in labels] for p in predictions])
     number = {name: i for i, name in enumerate(labels)}
@@ -233,8 +233,8 @@ def figures(task: Any, predictions: Sequence[dict[str, Any]], items: Sequence[An
 
 def rules(found: dict[str, Any]) -> dict[str, str]:
     """By metric, what a rule without a model scores, in words; nothing of classes and labels, see `lines`."""
-    beside = found.get("figures", {}).get("rule", {})
-    return {key: f"{beside['name']}: {beside[key]:.4f}" for key in found["metrics"]} if "name" in beside else {}
+    baseline = found.get("figures", {}).get("rule", {})
+    return {key: f"{baseline['name']}: {baseline[key]:.4f}" for key in found["metrics"]} if "name" in baseline else {}
 
 
 def lines(found: dict[str, Any]) -> list[str]:

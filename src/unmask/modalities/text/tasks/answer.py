@@ -152,11 +152,11 @@ def _question(where: str, row: dict[str, Any], *, keep: bool = False) -> SquadQu
             f"{where}: answers of question {name!r} cannot be read ({error})",
             hint=ANSWERS,
         ) from None
-    said = row.get("is_impossible")
+    declared = row.get("is_impossible")
     known = {"": False, "none": False, "false": False, "0": False, "true": True, "1": True}
-    word = str(said).strip().lower()  # a text "false" (of a csv, say) is no true
+    word = str(declared).strip().lower()  # a text "false" (of a csv, say) is no true
     if word not in known:
-        raise UserError(f"{where}: is_impossible of question {name!r} is {said!r}", hint="Expected true or false.")
+        raise UserError(f"{where}: is_impossible of question {name!r} is {declared!r}", hint="Expected true or false.")
     if known[word]:
         pairs = ()
     kept = {"id": name} | {k: v for k, v in row.items() if k not in ("context", "answers")} if keep else None

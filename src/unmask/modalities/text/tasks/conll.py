@@ -129,7 +129,7 @@ def read_conll(
     if not lines:
         raise UserError(f"{path}: no sentences", hint="Each line holds a word and its tag.")
     layout = layout_of(lines, path, columns or Columns(), labelled=labelled)
-    noted.say(f"{path}: {layout.said()}")
+    noted.say(f"{path}: {layout.line()}")
     if comments:
         noted.say(f"{path}: comments (lines that begin with #) left out: {comments:,}")
     sentences, passed = [], 0
@@ -193,15 +193,15 @@ def joined(words: Sequence[str], tags: Sequence[str] | None, *, where: str = "")
     return Sentence(text=" ".join(words), spans=spans, words=tuple(places), where=where)
 
 
-def _check_text(where: str, text: str, start: int, end: int, said: Any) -> None:
+def _check_text(where: str, text: str, start: int, end: int, declared: Any) -> None:
     """An entity must be what it says it is, blanks at its ends aside."""
     there = text[start:end]
     if not there.strip():
         raise UserError(f"{where}: entity {start}..{end} is white space", hint="Mend its offsets or leave it out.")
-    if isinstance(said, str) and said.strip() != there.strip():
-        place = text.find(said)
+    if isinstance(declared, str) and declared.strip() != there.strip():
+        place = text.find(declared)
         raise UserError(
-            f"{where}: entity {start}..{end} says {said[:40]!r}, there stands {there[:40]!r}",
+            f"{where}: entity {start}..{end} says {declared[:40]!r}, there stands {there[:40]!r}",
             hint=f"It is at {place}: offsets count characters (code points), not bytes or UTF-16 units."
             if place >= 0
             else "It is not in the text.",
@@ -299,7 +299,7 @@ class ConllLayout:
     count: int | None = None
     constant: tuple[int, ...] = ()
 
-    def said(self) -> str:
+    def line(self) -> str:
         """One line for people."""
         tags = "" if self.tag is None else f", tags in column {self.tag + 1}"
         passed = [f"column {k + 1} does not change within sentences" for k in self.constant]

@@ -188,7 +188,7 @@ class Columns:
         ]
         return f"warning: read other columns than the model was trained on: {', '.join(other)}" if other else None
 
-    def said(self) -> str:
+    def line(self) -> str:
         """One line for people."""
         given = {part: _listed(getattr(self, part)) for part in PARTS}
         parts = ", ".join(f"{part}: {', '.join(map(repr, names))}" for part, names in given.items() if names)

@@ -110,7 +110,7 @@ def _read_for(
     items, read_from = task.read(data, wanted, labelled=labelled, problems=problems)
     if read_from and read_from.requested:
         used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None, group=None)
-        say(f"columns: {used.said()}")
+        say(f"columns: {used.line()}")
         if warning := read_from.not_there():
             say(warning)
     items = task.named(items) if labelled else items

@@ -278,7 +278,7 @@ class TextFinetuning(Finetunable):
         need = measure_loss(self.model, loss, device=self.device)
         rows = max(1, -(-pass_slots // length))
         fitted = fit_here(need, rows=rows, device=self.device, memory=self.settings.memory, unit="texts")
-        lines = fitted.told()[:1]
+        lines = fitted.lines()[:1]
         if fitted.parts > 1 and not whole:
             self.micro_slots = fitted.rows * length
             lines.append(f"no more than {self.micro_slots:,} slots go through the encoder at a time, to fit")

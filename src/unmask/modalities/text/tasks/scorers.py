@@ -87,8 +87,8 @@ def _averaged(
     return float(np.mean([_f(right[x], guessed[x], there[x])[2] for x in there | guessed])) if there | guessed else 0.0
 
 
-def _f(right: int, said: int, there: int) -> tuple[float, float, float]:
-    precision = right / said if said else 0.0
+def _f(right: int, guessed: int, there: int) -> tuple[float, float, float]:
+    precision = right / guessed if guessed else 0.0
     recall = right / there if there else 0.0
     return precision, recall, 2 * precision * recall / (precision + recall) if right else 0.0
 

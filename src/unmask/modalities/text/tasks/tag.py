@@ -76,8 +76,8 @@ class Tag(TextTask):
             found.append(f"{note}: training takes the whole word")
         if over:
             found.append(f"{over:,} of {count:,} entities lie over another one: training leaves the later one out")
-        apart = label_notes(label for item in items for *_, label in item.spans or ()) if labelled else []
-        return [*(f"warning: {line}, and scores count such entities as missed" for line in found), *apart]
+        notes = label_notes(label for item in items for *_, label in item.spans or ()) if labelled else []
+        return [*(f"warning: {line}, and scores count such entities as missed" for line in found), *notes]
 
     @classmethod
     def from_items(cls, encoder: ExampleMaker, items: Sequence[Sentence], settings: TaskSettings) -> Tag:

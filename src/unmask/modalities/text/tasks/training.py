@@ -156,7 +156,7 @@ class TaskTraining:
             if held_from and (warning := held_from.not_there()):
                 self.say(f"validation data: {warning}")
         if read_from:
-            self.say(f"columns: {read_from.said()}")
+            self.say(f"columns: {read_from.line()}")
         self.text = self._open()
         self.slots = min(self.settings.slots or 10**9, self.text.model.encoder.config.longest or 512)
         self.settings = settled(self.settings, self.text.model.encoder.config.width)

@@ -26,7 +26,7 @@ from unmask.modalities.text.tokens.tokenizer_files import (
     cutting,
     from_file,
 )
-from unmask.modalities.text.tokens.units import goes_on, with_marks, word_units
+from unmask.modalities.text.tokens.units import can_continue, with_marks, word_units
 from unmask.writing import written
 
 if TYPE_CHECKING:
@@ -327,18 +327,18 @@ class Tokenizer:
         if self.mask_id is not None:
             special &= ids != self.mask_id
         written = self._written[ids]
-        apart = written.tolist() if written.any() else None
+        alone = written.tolist() if written.any() else None
         types = None
         if self.by_character:
             real = np.array([w is not None for w in words], bool)
             units = np.where(real, np.cumsum(real) - 1, -1).astype(np.int32)
         elif len(texts) == 1:
-            units = word_units(texts[0], offsets, words, apart=apart)
+            units = word_units(texts[0], offsets, words, alone=alone)
         else:
             units = np.full(len(ids), -1, np.int32)
             for which, text in enumerate(texts):
                 own = [w if s == which else None for w, s in zip(words, encoding.sequence_ids, strict=True)]
-                part = word_units(text, offsets, own, apart=apart)
+                part = word_units(text, offsets, own, alone=alone)
                 units = np.where(part >= 0, part + units.max(initial=-1) + 1, units)
         if len(texts) == 2:
             types = np.array(encoding.type_ids, np.int32)
@@ -404,7 +404,7 @@ def continuations(texts: Sequence[str], normalise: Callable[[str], str], most: i
     for text in texts:
         counts.update(unicodedata.normalize("NFC", text))
     common = sorted(counts, key=lambda c: (-counts[c], c))[:most]
-    return [f"##{c}" for c in sorted({c for one in common for c in normalise(one)}) if goes_on(c)]
+    return [f"##{c}" for c in sorted({c for one in common for c in normalise(one)}) if can_continue(c)]
 
 
 def _canonical(backend: Backend, fixed: int) -> Backend:

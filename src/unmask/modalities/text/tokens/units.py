@@ -15,7 +15,7 @@ from itertools import chain
 
 import numpy as np
 
-_SPACE, _WORD, _APART, _OTHER, _MARK = 0, 1, 2, 3, 4
+_SPACE, _WORD, _UNSPACED, _OTHER, _MARK = 0, 1, 2, 3, 4
 UNSPACED = (
     (0x0E00, 0x0EFF),
     (0x1000, 0x109F),
@@ -48,7 +48,7 @@ def _kind(character: str) -> int:
     if unicodedata.category(character)[0] == "M" or code in _JOINERS:
         return _MARK
     if any(low <= code <= high for low, high in UNSPACED):
-        return _APART
+        return _UNSPACED
     return _WORD if character.isalnum() or character == "_" else _OTHER
 
 
@@ -57,11 +57,11 @@ def inside_word(character: str) -> bool:
     return _kind(character) in (_WORD, _MARK)
 
 
-def goes_on(character: str) -> bool:
+def can_continue(character: str) -> bool:
     """Whether a WordPiece entry can go on with it: what is inside a word, and what has no spaces around it but for the
     ideographs that BERT's tokenizer parts."""
     parted = "\u3400" <= character <= "\u9fff" or "\uf900" <= character <= "\ufaff" or character >= "\U00020000"
-    return inside_word(character) or (_kind(character) == _APART and not parted)
+    return inside_word(character) or (_kind(character) == _UNSPACED and not parted)
 
 
 def _joins(text: str, index: int) -> bool:
@@ -79,14 +79,14 @@ def word_units(
     offsets: Sequence[tuple[int, int]] | np.ndarray,
     word_ids: Sequence[int | None],
     *,
-    apart: Sequence[bool] | np.ndarray | None = None,
+    alone: Sequence[bool] | np.ndarray | None = None,
 ) -> np.ndarray:
     """Unit number of every token, ascending from 0; -1 for tokens without a word id (special tokens).
 
     Args:
         offsets: character offsets of each token in `text`.
         word_ids: the tokenizer's own word number of each token, None for special ones.
-        apart: True at tokens that are always a unit of their own, as a mask token written in the text.
+        alone: True at tokens that are always a unit of their own, as a mask token written in the text.
 
     >>> word_units("unmasking it", [(0, 2), (2, 9), (10, 12)], [0, 0, 1]).tolist()
     [0, 0, 1]
@@ -94,7 +94,7 @@ def word_units(
     out = np.full(len(word_ids), -1, np.int32)
     unit = carry = last_end = blank_end = -1  # ends of the last token, by what it was; -1 where it was not that
     last_word: int | None = None
-    last_apart = False
+    last_alone = False
     shown = _OTHER  # the kind of the last token's last character, marks overlooked
     for number, ((begin, end), word) in enumerate(zip(offsets, word_ids, strict=True)):
         if word is None:
@@ -109,15 +109,15 @@ def word_units(
             unit += begin >= blank_end  # not at the second byte of a wide space
             out[number] = unit
             carry = end if begin == end or text[begin:end] == " " else -1
-            last_end, blank_end, last_apart = -1, end, False
+            last_end, blank_end, last_alone = -1, end, False
             continue
         if last_end < start:
             # Marks the normaliser dropped stand between the pieces of one word.
             while -1 < last_end < start and _kind(text[last_end]) == _MARK:
                 last_end += 1
         touches = last_end == start
-        alone = apart is not None and bool(apart[number])
-        if alone or last_apart:
+        separate = alone is not None and bool(alone[number])
+        if separate or last_alone:
             joined = False
         elif touches:
             here, before = _kind(text[start]), shown
@@ -144,7 +144,7 @@ def word_units(
             shown = last
         elif not joined:
             shown = _OTHER
-        carry, last_end, blank_end, last_word, last_apart = -1, end, -1, word, alone
+        carry, last_end, blank_end, last_word, last_alone = -1, end, -1, word, separate
     return out
 
 

@@ -108,13 +108,13 @@ def read_minimal_pairs(*sources: str | Path) -> list[MinimalPair]:
     names = _names({file for file, _ in found})
     pairs = []
     for file, row in found:
-        paradigm = _said(row, PARADIGM, names[file])
-        field = _said(row, FIELD, paradigm)
+        paradigm = _value_or(row, PARADIGM, names[file])
+        field = _value_or(row, FIELD, paradigm)
         pairs.append(MinimalPair(good=row[GOOD], bad=row[BAD], paradigm=paradigm, field=field))
     return pairs
 
 
-def _said(row: Mapping[str, Any], name: str, otherwise: str) -> str:
+def _value_or(row: Mapping[str, Any], name: str, otherwise: str) -> str:
     return otherwise if row.get(name) in (None, "") else str(row[name])
 
 
