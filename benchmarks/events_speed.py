@@ -104,8 +104,8 @@ def measure(loops: dict[str, Stepper], seconds: float) -> dict[str, Any]:
 def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Stepper:
     """Steps of the loop that `unmask pretrain events` runs, in the format that it picks here."""
     from unmask.core.batch import packer
-    from unmask.core.density import Plan
     from unmask.core.pretrain import StepContext, pretrain
+    from unmask.core.sampler import PackedSampler
     from unmask.modalities.events.recipes import RECIPES, EventSettings, with_overrides
     from unmask.modalities.events.uses.folder import new_model
     from unmask.modalities.events.uses.pretrain import corruption_of
@@ -122,13 +122,13 @@ def ours(examples: list, codes: int, a: argparse.Namespace, recipe: Any) -> Step
     train = TrainSettings(steps=10**6, learning_rate=1e-3, schedule="constant", warmup=0.0)
     optimiser = build_optimiser(model, train)
     lengths = np.array([len(e) for e in examples])
-    plan = Plan(lengths=lengths, examples=np.arange(len(examples)), slots=a.slots, rows=rows)
+    sampler = PackedSampler(lengths=lengths, examples=np.arange(len(examples)), slots=a.slots, rows=rows)
 
     make = packer(lambda number: examples[number], a.slots)
 
     def batches() -> Iterator[tuple[int, list]]:
-        for planned in plan.steps():
-            yield planned.epoch, [make(planned.rows, plan.rows)]
+        for planned in sampler.steps():
+            yield planned.epoch, [make(planned.rows, sampler.rows)]
 
     def update(progress: float) -> tuple[float, bool]:
         norm = step(optimiser, model.parameters(), clip=1.0)

@@ -223,7 +223,7 @@ def text(arguments: argparse.Namespace) -> dict[str, Any]:
 
     from text_pretrain import corpus, their_config
     from unmask.core.corruption import Corruption
-    from unmask.core.density import Plan
+    from unmask.core.sampler import PackedSampler
     from unmask.modalities.text.network.folder import new_text_model
     from unmask.modalities.text.tokens.batches import batch_maker
     from unmask.training.precision import computing
@@ -241,13 +241,13 @@ def text(arguments: argparse.Namespace) -> dict[str, Any]:
         model, _ = new_text_model(
             "bert", vocabulary=VOCABULARY, tokenizer=tokenizer, dropout=0.0, decoder=None, **shape
         )
-        plan = Plan(lengths=cache.lengths, examples=np.asarray(cache.train), slots=slots, rows=rows)
+        sampler = PackedSampler(lengths=cache.lengths, examples=np.asarray(cache.train), slots=slots, rows=rows)
         make = batch_maker(cache, slots, tokenizer.special_ids)
         mean = float((cache.lengths.astype(float) ** 2).sum() / cache.lengths.sum())  # that a token sees
 
         def batches() -> Iterator[tuple[int, list[Any]]]:
-            for planned in plan.steps():
-                yield planned.epoch, [make(planned.rows, plan.rows)]
+            for planned in sampler.steps():
+                yield planned.epoch, [make(planned.rows, sampler.rows)]
 
         ours = our_loop(model, batches(), Corruption(), lambda r: useful(r.slots, r.hidden, mean))
         flat = np.concatenate(
@@ -361,7 +361,7 @@ def images(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def events(arguments: argparse.Namespace) -> dict[str, Any]:
     """The demo's patients in rows of 512 events, 65 536 a step."""
-    from unmask.core.density import Plan
+    from unmask.core.sampler import PackedSampler
     from unmask.modalities.events.recipes import EventSettings, with_overrides
     from unmask.modalities.events.records.histories import Histories
     from unmask.modalities.events.records.meds import read_meds
@@ -379,12 +379,12 @@ def events(arguments: argparse.Namespace) -> dict[str, Any]:
     histories = Histories(read, Vocabulary.fit(read, np.arange(len(read.code))))
     model = new_model(settings, len(histories.vocabulary))
     lengths = np.array([histories.length(i) for i in range(len(read))])
-    plan = Plan(lengths=lengths, examples=np.arange(len(read)), slots=slots, rows=rows)
+    sampler = PackedSampler(lengths=lengths, examples=np.arange(len(read)), slots=slots, rows=rows)
     make = batch_maker(histories, slots)
 
     def batches() -> Iterator[tuple[int, list[Any]]]:
-        for planned in plan.steps():
-            yield planned.epoch, [make(planned.rows, plan.rows)]
+        for planned in sampler.steps():
+            yield planned.epoch, [make(planned.rows, sampler.rows)]
 
     layer = 6 * 12 * layers * width**2
     loop = our_loop(model, batches(), corruption_of(settings), lambda r: r.slots * layer)

@@ -360,7 +360,7 @@ def _steps(job: Any, settings: Any, build: Any, step: Any, context: Any, loop: A
 
     def batches() -> Any:
         for number in itertools.count():
-            rows = [[int(n)] for n in range(min(settings.batch, len(job.plan.examples)))]
+            rows = [[int(n)] for n in range(min(settings.batch, len(job.sampler.examples)))]
             yield number, [job.make_batch(rows, len(rows), number)]
 
     machine = context(update=update, autocast=lambda: torch.autocast("cpu", torch.bfloat16, enabled=half))

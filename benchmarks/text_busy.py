@@ -53,8 +53,8 @@ def prepare(folder: Path) -> None:
 def train(folder: Path, steps: int, repeats: int) -> dict:
     import torch
 
-    from unmask.core.density import Plan
     from unmask.core.pretrain import StepContext, pretrain
+    from unmask.core.sampler import PackedSampler
     from unmask.memory import keep_freed_memory
     from unmask.modalities.text.network.pretrain import build_model
     from unmask.modalities.text.recipes import TextSettings
@@ -68,7 +68,7 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
     made, cache = Tokenizer.load(folder), TokenCache.open(folder / "cache")
     model, _ = build_model(TextSettings(**SHAPE), made)
     optimiser = build_optimiser(model, TrainSettings(steps=1))
-    plan = Plan(lengths=cache.lengths, examples=np.asarray(cache.train), slots=SLOTS, rows=4096 // SLOTS)
+    sampler = PackedSampler(lengths=cache.lengths, examples=np.asarray(cache.train), slots=SLOTS, rows=4096 // SLOTS)
     make = batch_maker(cache, SLOTS, made.special_ids)
 
     def update(progress: float) -> tuple[float, bool]:
@@ -76,7 +76,7 @@ def train(folder: Path, steps: int, repeats: int) -> dict:
         optimiser.zero_grad(set_to_none=True)
         return float(norm), True
 
-    batches = ((p.epoch, [make(p.rows, plan.rows)]) for p in plan.steps())
+    batches = ((p.epoch, [make(p.rows, sampler.rows)]) for p in sampler.steps())
     loop = pretrain(
         model, batches, corruption_of(TextSettings(**SHAPE)), StepContext(update=update), progress=lambda n: 0.0
     )

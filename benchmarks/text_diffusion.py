@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.core.density import Plan
+from unmask.core.sampler import PackedSampler
 from unmask.core.score import scorable
 from unmask.evaluation.metrics import bootstrap_mean
 from unmask.modalities.text.network.pretrain import pretrain
@@ -77,10 +77,12 @@ def causal(cache: TokenCache, tokenizer: Tokenizer, steps: int, rate: float, out
     model = GPT2LMHeadModel(config).train()
     half = resolve_precision("auto", "cpu").name == "bf16"
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
-    plan = Plan(lengths=cache.lengths, examples=np.asarray(cache.train), slots=SLOTS, rows=BATCH_SLOTS // SLOTS)
+    sampler = PackedSampler(
+        lengths=cache.lengths, examples=np.asarray(cache.train), slots=SLOTS, rows=BATCH_SLOTS // SLOTS
+    )
     special = torch.from_numpy(np.asarray(tokenizer.special_ids))
     began, real = time.process_time(), 0
-    for number, step in zip(range(steps), plan.steps(), strict=False):
+    for number, step in zip(range(steps), sampler.steps(), strict=False):
         rows = [torch.from_numpy(cache.example(i)[0].astype(np.int64)) for row in step.rows for i in row]
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=tokenizer.pad_id)
         labels = ids.masked_fill(torch.isin(ids, special), -100)

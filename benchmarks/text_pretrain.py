@@ -67,8 +67,8 @@ def ours(
     cache, tokenizer, layers: int, width: int, slots: int, dropout: float, precision: str
 ) -> tuple[Stepper, torch.nn.Module]:
     from unmask.core.corruption import Corruption
-    from unmask.core.density import Plan
     from unmask.core.pretrain import StepContext, pretrain
+    from unmask.core.sampler import PackedSampler
     from unmask.modalities.text.network.folder import new_text_model
     from unmask.modalities.text.tokens.batches import batch_maker
     from unmask.training.optimiser import build_optimiser, step
@@ -91,12 +91,12 @@ def ours(
         object.__setattr__(model.encoder.config, "attention_dropout", dropout)
     settings = TrainSettings(steps=10**6, learning_rate=1e-4, schedule="constant", warmup=0.0)
     optimiser = build_optimiser(model, settings)
-    plan = Plan(lengths=cache.lengths, examples=np.asarray(cache.train), slots=slots, rows=TOKENS // slots)
+    sampler = PackedSampler(lengths=cache.lengths, examples=np.asarray(cache.train), slots=slots, rows=TOKENS // slots)
     make = batch_maker(cache, slots, tokenizer.special_ids)
 
     def batches() -> Iterator[tuple[int, list]]:
-        for planned in plan.steps():
-            yield planned.epoch, [make(planned.rows, plan.rows)]
+        for planned in sampler.steps():
+            yield planned.epoch, [make(planned.rows, sampler.rows)]
 
     def update(progress: float) -> tuple[float, bool]:
         norm = step(optimiser, model.parameters(), clip=1.0)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tiny import MODALITIES, make_model, ratio_corruption
 from unmask.core.batch import pack
-from unmask.core.density import Plan
+from unmask.core.sampler import PackedSampler
 from unmask.training.job import Job, RunResult
 from unmask.training.run import run
 from unmask.training.settings import TrainSettings
@@ -25,11 +25,11 @@ def job() -> Job:
             return pack(EXAMPLES[:1], slots=12, rows=count, placement=[])
         return pack([EXAMPLES[i] for row in rows for i in row], slots=12, rows=count)
 
-    plan = Plan(lengths=np.full(16, 12), examples=np.arange(12), slots=12, rows=4)
+    sampler = PackedSampler(lengths=np.full(16, 12), examples=np.arange(12), slots=12, rows=4)
     held = [pack(EXAMPLES[12:], slots=12, rows=4)]
     return Job(
         model=make_model(TEXT, "in_place", "bert"),
-        plan=plan,
+        sampler=sampler,
         make_batch=batch,
         corruption=ratio_corruption(),
         validation=held,

@@ -21,12 +21,12 @@ from safetensors.torch import load_model, save_model
 
 from unmask.core.batch import Example, packer, place_best_fit
 from unmask.core.corruption import ALL_MASK, Corruption
-from unmask.core.density import Plan
 from unmask.core.embed import embed
 from unmask.core.fill import fill_examples
 from unmask.core.inference import first_slots, inference_mode, packed_batches
 from unmask.core.model import MaskedModel
 from unmask.core.pretrain import validate
+from unmask.core.sampler import PackedSampler
 from unmask.core.score import score
 from unmask.core.token_codec import TokenCodec, TokenCodecConfig
 from unmask.encoder.build import make_encoder
@@ -160,7 +160,9 @@ class StandardModel(ABC):
         placed = [[int(held[i]) for i in row] for row in place_best_fit(lengths[held], settings.slots)]
         return Job(
             model=self.model,
-            plan=Plan(lengths=lengths, examples=seen, slots=settings.slots, rows=rows, seed=settings.train.seed),
+            sampler=PackedSampler(
+                lengths=lengths, examples=seen, slots=settings.slots, rows=rows, seed=settings.train.seed
+            ),
             make_batch=make,
             corruption=corruption,
             validation=[make(placed[i : i + rows], min(rows, len(placed))) for i in range(0, len(placed), rows)],

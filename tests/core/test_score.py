@@ -10,7 +10,7 @@ from tiny import MODALITIES, Setup, make_model
 from unmask.core import score as module
 from unmask.core.batch import Example, pack
 from unmask.core.corruption import hide
-from unmask.core.inference import chunks
+from unmask.core.inference import length_sorted_batches
 from unmask.core.score import scorable, score, score_rows
 from unmask.errors import UserError
 
@@ -90,7 +90,7 @@ def test_few_copies_exist_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_cover_every_example_once_within_the_budget(rng: np.random.Generator) -> None:
     lengths = rng.integers(1, 60, 300)
     seen = []
-    for numbers, width in chunks(lengths, 64, 512):
+    for numbers, width in length_sorted_batches(lengths, 64, 512):
         assert lengths[numbers].max() <= width <= 64
         assert len(numbers) * width <= 512
         seen += numbers.tolist()

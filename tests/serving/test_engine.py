@@ -14,7 +14,7 @@ import pytest
 from running_server import counting
 from storm import as_json, values
 from unmask.serving import engine
-from unmask.serving.engine import Ask, ServingEngine
+from unmask.serving.engine import ModelRequest, ServingEngine
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 
@@ -41,8 +41,10 @@ class Waiting:
             self.all_in.notify()
 
     def ask(self, tag, texts, seconds=10.0):
-        ask = Ask("m", "length", json.dumps({"texts": texts}).encode(), "", time.monotonic() + seconds, tag=tag)
-        self.engine.ask(ask)
+        ask = ModelRequest(
+            "m", "length", json.dumps({"texts": texts}).encode(), "", time.monotonic() + seconds, tag=tag
+        )
+        self.engine.submit(ask)
         return ask
 
     def ready(self, count):
@@ -193,7 +195,7 @@ def test_who_has_gone_leaves_the_queue_and_who_is_late_is_told():
     w.ask("late", ["bb"], seconds=0.05)
     w.ask("there", ["cc"])
     w.ready(3)
-    w.engine.forget(gone)
+    w.engine.cancel(gone)
     time.sleep(0.1)
     w.go.set()
     found = w.found(3)
@@ -242,7 +244,7 @@ def test_a_request_that_is_long_to_read_holds_up_no_other_model():
         ("named", "", {"texts": ["a"], "model": "quick"}),
     ):
         action = "length" if model else "openai/embeddings"
-        engine.ask(Ask(model, action, json.dumps(body).encode(), "", time.monotonic() + 20, tag=tag))
+        engine.submit(ModelRequest(model, action, json.dumps(body).encode(), "", time.monotonic() + 20, tag=tag))
     assert all_in.wait(5)
     assert found == {"verb": 200, "named": 400}  # the shape has no key `model`
     go.set()
@@ -274,7 +276,7 @@ def test_threads_of_one_model_give_way_to_those_of_others():
 )
 def test_bodies_that_are_wrong_are_said_to_be(body, status, said):
     w = Waiting(limits=Limits(slots=200))
-    w.engine.ask(Ask("m", "length", body, "", time.monotonic() + 5, tag=0))
+    w.engine.submit(ModelRequest("m", "length", body, "", time.monotonic() + 5, tag=0))
     found = w.found(1)[0]
     assert found[0] == status
     assert said in found[1]["error"]["what"]
@@ -322,7 +324,7 @@ def test_a_body_of_millions_of_values_is_refused_before_it_is_read(body, monkeyp
     monkeypatch.setattr(engine.orjson, "loads", lambda body: read.append(body) or {})
     w = Waiting()
     began = time.process_time()
-    w.engine.ask(Ask("m", "length", body, "", time.monotonic() + 20, tag=0))
+    w.engine.submit(ModelRequest("m", "length", body, "", time.monotonic() + 20, tag=0))
     status, answer = w.found(1)[0]
     assert time.process_time() - began < 0.5
     assert (status, read) == (400, [])
@@ -333,6 +335,6 @@ def test_a_body_of_millions_of_values_is_refused_before_it_is_read(body, monkeyp
 def test_a_long_text_of_commas_and_brackets_is_one_value():
     w = Waiting(limits=Limits(slots=200))
     text = r'{"texts": ["' + r"[{,:\\\"" * 1000 + '"]}'
-    w.engine.ask(Ask("m", "length", text.encode(), "", time.monotonic() + 5, tag=0))
+    w.engine.submit(ModelRequest("m", "length", text.encode(), "", time.monotonic() + 5, tag=0))
     assert "slots" in w.found(1)[0][1]["error"]["what"]
     w.engine.close()

@@ -17,7 +17,15 @@ from torch.distributed import HashStore, PrefixStore
 
 from unmask.errors import UserError
 from unmask.training import launcher
-from unmask.training.launcher import Round, agree, check_launcher, check_one_process, goes_on, join, record_run_start
+from unmask.training.launcher import (
+    LauncherStart,
+    agree_on_name,
+    check_launcher,
+    check_one_process,
+    join_process_group,
+    record_run_start,
+    restarted,
+)
 
 
 def started(store: HashStore, processes: int) -> list[str]:
@@ -25,7 +33,7 @@ def started(store: HashStore, processes: int) -> list[str]:
     names = [""] * processes
 
     def one(rank: int) -> None:
-        names[rank] = agree(store, rank, processes, every=0.001)
+        names[rank] = agree_on_name(store, rank, processes, every=0.001)
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(processes)]
     for thread in threads:
@@ -46,24 +54,26 @@ def test_only_a_run_that_an_earlier_start_began_is_resumed_unasked(monkeypatch, 
     store = HashStore()
 
     def start(name: str) -> None:
-        monkeypatch.setattr(launcher, "join", lambda cpu: Round(store, PrefixStore(name, store), name, 0))
+        monkeypatch.setattr(
+            launcher, "join_process_group", lambda cpu: LauncherStart(store, PrefixStore(name, store), name, 0)
+        )
 
     start("first")
-    assert not goes_on(tmp_path / "own", cpu=True)
+    assert not restarted(tmp_path / "own", cpu=True)
     record_run_start(tmp_path / "own", cpu=True)
-    assert not goes_on(tmp_path / "own", cpu=True)
+    assert not restarted(tmp_path / "own", cpu=True)
     start("second")
-    assert goes_on(tmp_path / "own", cpu=True)
-    assert not goes_on(tmp_path / "refused", cpu=True)  # it held another run, and the first start ended there
+    assert restarted(tmp_path / "own", cpu=True)
+    assert not restarted(tmp_path / "refused", cpu=True)  # it held another run, and the first start ended there
     record_run_start(tmp_path / "own", cpu=True)
     start("third")
-    assert goes_on(tmp_path / "own", cpu=True)
+    assert restarted(tmp_path / "own", cpu=True)
 
 
 def test_without_a_launcher_nothing_is_resumed_unasked(monkeypatch, tmp_path):
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    join.cache_clear()
-    assert not goes_on(tmp_path, cpu=True)
+    join_process_group.cache_clear()
+    assert not restarted(tmp_path, cpu=True)
 
 
 @pytest.mark.parametrize(

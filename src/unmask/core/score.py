@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.core.batch import Example, PackedBatch, pack
 from unmask.core.corruption import ALL_MASK, Corruption, Uniform, hide
 from unmask.core.density import UniformDensity, by_ratio
-from unmask.core.inference import BATCH_SLOTS, chunks, first_slots, inference_mode, packed_batches
+from unmask.core.inference import BATCH_SLOTS, first_slots, inference_mode, length_sorted_batches, packed_batches
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError
 from unmask.progress import counted
@@ -75,7 +75,7 @@ def score(
     lengths = np.array([len(e) for e in examples], np.int64)
     device = next(model.parameters()).device
     with inference_mode(model):
-        for numbers, width in chunks(lengths[owner], slots, batch_slots):
+        for numbers, width in length_sorted_batches(lengths[owner], slots, batch_slots):
             members = [examples[i] for i in owner[numbers]]
             batch = pack(members, slots=width)
             start = first_slots(batch, len(members))

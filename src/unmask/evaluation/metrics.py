@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 
 from unmask.evaluation.meanings import short
@@ -251,3 +252,22 @@ def _exp(value: float) -> float:
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def effective_rank(vectors: Float[np.ndarray, "n width"]) -> float:
+    """How many directions the vectors spread over: the exponential of the entropy of their variances' shares along the
+    principal axes (Roy and Vetterli 2007); 0 where all vectors are equal."""
+    centred = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
+    variance = np.linalg.svd(centred, compute_uv=False) ** 2
+    total = float(variance.sum())
+    if total <= 1e-20 * max(float((vectors.astype(np.float64) ** 2).sum()), 1e-300):
+        return 0.0
+    share = variance[variance > 0] / total
+    return math.exp(-float((share * np.log(share)).sum()))
+
+
+def relative_spread(vectors: Float[np.ndarray, "n width"]) -> float:
+    """How much vectors differ from each other: their deviation over their root mean square; 0 where they are equal, 1
+    where their mean is 0."""
+    wide = vectors.astype(np.float64)
+    return float(np.sqrt(wide.var(0).sum() / max(float((wide**2).sum(1).mean()), 1e-300)))

@@ -67,7 +67,7 @@ class Reply:
 
 
 @dataclass(eq=False)
-class Ask:
+class ModelRequest:
     """A request on its way.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ask:
         content: type of the body.
         until: when it is given up (`time.monotonic`).
         cancelled: nobody waits for the answer any more.
-        again: it is handed over for the second time.
+        retried: it is handed over for the second time.
         tag: for whoever gets the answer.
         value: the body as JSON, where it was read to see which model it names.
         held: bytes of the body that the server counts.
@@ -88,12 +88,12 @@ class Ask:
     until: float
     tag: Any = None
     cancelled: bool = False
-    again: bool = False
+    retried: bool = False
     value: Any = None
     held: int = 0
 
 
-Deliver = Callable[[list[tuple[Ask, Reply]]], None]
+Deliver = Callable[[list[tuple[ModelRequest, Reply]]], None]
 """Gets answers, several at a time, in a thread of the engine."""
 
 
@@ -102,7 +102,7 @@ class ServingEngine:
 
     Args:
         served: the models by name.
-        deliver: gets every answer once, except of asks that are `cancelled`.
+        deliver: gets every answer once, except of requests that are `cancelled`.
         threads: per model.
     """
 
@@ -112,7 +112,7 @@ class ServingEngine:
         self.served, self.deliver, self.limits, self.metrics = served, deliver, limits, metrics
         sys.setswitchinterval(TURN)
         self._lanes = {name: Lane(name, one, self, threads) for name, one in served.items()}
-        self._arrived: dict[str, queue.SimpleQueue[Ask | None]] = {
+        self._arrived: dict[str, queue.SimpleQueue[ModelRequest | None]] = {
             name: queue.SimpleQueue() for name in (NAMED_IN_BODY, *served)
         }
         self._readers = {
@@ -122,17 +122,17 @@ class ServingEngine:
         for reader in self._readers.values():
             reader.start()
 
-    def ask(self, ask: Ask) -> None:
+    def submit(self, request: ModelRequest) -> None:
         """Take a request; its answer goes to `deliver`."""
-        self._arrived[ask.model].put(ask)
+        self._arrived[request.model].put(request)
 
-    def paths(self, model: str) -> Sequence[Callable[[Ask], object]]:
-        """What takes requests for a model, per process: `ask`."""
-        return [self.ask]
+    def submitters(self, model: str) -> Sequence[Callable[[ModelRequest], object]]:
+        """What takes requests for a model, per process."""
+        return [self.submit]
 
-    def forget(self, ask: Ask) -> None:
+    def cancel(self, request: ModelRequest) -> None:
         """Nobody waits for an answer any more."""
-        ask.cancelled = True
+        request.cancelled = True
 
     def close(self) -> None:
         """Answer what was taken, then end the threads; one that is stuck is left behind when all answers are late."""
@@ -149,33 +149,33 @@ class ServingEngine:
             one.close()
 
     def _make_ready(self, name: str) -> None:
-        while (ask := self._arrived[name].get()) is not None:
-            if ask.cancelled:
+        while (request := self._arrived[name].get()) is not None:
+            if request.cancelled:
                 continue
             try:
                 if name == NAMED_IN_BODY:
-                    ask.value = _json(ask, self.limits)
-                    ask.model = self._named(ask.value, ask.action)
-                    self.ask(ask)
+                    request.value = _json(request, self.limits)
+                    request.model = self._named(request.value, request.action)
+                    self.submit(request)
                     continue
-                work = self._read(ask)
+                work = self._read(request)
                 self._check(work)
                 if work.items:
-                    self._lanes[ask.model].add(QueuedRequest(ask, work))
+                    self._lanes[request.model].add(QueuedRequest(request, work))
                 else:
-                    self.deliver([(ask, _finished(work, []))])
+                    self.deliver([(request, _finished(work, []))])
             except BaseException as error:  # a panic in a library is no Exception, and this thread reads on
-                self.deliver([(ask, failure(error))])
+                self.deliver([(request, failure(error))])
 
-    def _read(self, ask: Ask) -> Work:
-        one = self.served[ask.model]
-        if ask.action == PROBE:
+    def _read(self, request: ModelRequest) -> Work:
+        one = self.served[request.model]
+        if request.action == PROBE:
             return _probe(one)
-        verb = one.dialects[ask.action] if "/" in ask.action else one.verbs[ask.action]
-        body = ask.value
+        verb = one.dialects[request.action] if "/" in request.action else one.verbs[request.action]
+        body = request.value
         if body is None:
-            raw = None if "json" in ask.content else verb.raw
-            body = _json(ask, self.limits) if raw is None else raw(ask.body)
+            raw = None if "json" in request.content else verb.raw
+            body = _json(request, self.limits) if raw is None else raw(request.body)
         return verb.prepare(checked(verb.request, body))
 
     def _named(self, body: Any, action: str) -> str:
@@ -206,7 +206,7 @@ class QueuedRequest:
         left: how many have no answer yet.
     """
 
-    ask: Ask
+    request: ModelRequest
     work: Work
     taken: int = 0
     left: int = 0
@@ -238,7 +238,7 @@ class Lane:
 
     def add(self, job: QueuedRequest) -> None:
         with self._ready:
-            if job.ask.action == PROBE:
+            if job.request.action == PROBE:
                 self._jobs.appendleft(job)
             else:
                 self._jobs.append(job)
@@ -273,9 +273,9 @@ class Lane:
             room, together = self.served.batch_slots, None
             while self._jobs:
                 job = self._jobs.popleft()
-                if job.ask.cancelled:
+                if job.request.cancelled:
                     continue
-                if job.ask.until < now:
+                if job.request.until < now:
                     late.append(job)
                     continue
                 if not parts or (room > 0 and together is not None and job.work.together == together):
@@ -295,7 +295,7 @@ class Lane:
                 self._ready.notify()
         if late:
             error = Refusal(504, f"no answer within {self.engine.limits.seconds:g} s", hint="Ask for less, or later.")
-            self.engine.deliver([(job.ask, Reply.of(error)) for job in late])
+            self.engine.deliver([(job.request, Reply.of(error)) for job in late])
         return parts
 
     def _run(self, parts: list[Part]) -> None:
@@ -309,9 +309,9 @@ class Lane:
                     self._run([part])
                 return
             job = parts[0][0]
-            job.ask.cancelled, unheard = True, job.ask.cancelled
+            job.request.cancelled, unheard = True, job.request.cancelled
             if not unheard:
-                self.engine.deliver([(job.ask, failure(error))])
+                self.engine.deliver([(job.request, failure(error))])
             return
         slots = sum(sum(job.work.slots[first:end]) for job, first, end in parts)
         self.engine.metrics.batch(self.name, len(payloads), slots, time.perf_counter() - start)
@@ -325,8 +325,8 @@ class Lane:
             with self._ready:  # items of one job may be in the hands of several threads
                 job.left -= end - first
                 whole = job.left == 0
-            if whole and not job.ask.cancelled:
-                done.append((job.ask, _finished(job.work, job.answers)))
+            if whole and not job.request.cancelled:
+                done.append((job.request, _finished(job.work, job.answers)))
         if done:
             self.engine.deliver(done)
 
@@ -350,14 +350,14 @@ def _probe(served: Served) -> Work:
     return Work(items=[None], slots=[1], run=list, finish=list)
 
 
-def _json(ask: Ask, limits: Limits) -> Any:
+def _json(request: ModelRequest, limits: Limits) -> Any:
     """The body, refused where it is not JSON, or said not to be, or of too many values."""
-    if ask.content and "json" not in ask.content:
-        raise Refusal(415, f"a body of type {ask.content[:60]}", hint=f"Send JSON, with content-type: {JSON}.")
-    if counted(ask.body, limits.values) > limits.values:
+    if request.content and "json" not in request.content:
+        raise Refusal(415, f"a body of type {request.content[:60]}", hint=f"Send JSON, with content-type: {JSON}.")
+    if counted(request.body, limits.values) > limits.values:
         raise Refusal(400, f"a body of more than {limits.values:,} keys and values", hint="Send it in parts.")
     try:
-        return orjson.loads(ask.body)
+        return orjson.loads(request.body)
     except orjson.JSONDecodeError as error:
         raise Refusal(400, f"the body is not JSON: {error.msg} at character {error.pos}", hint="Send JSON.") from None
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from unmask.serving.engine import PROBE, Ask, Reply
+from unmask.serving.engine import PROBE, ModelRequest, Reply
 from unmask.serving.keys import Keys, check_origin
 from unmask.serving.limits import Limits, Refusal
 from unmask.serving.metrics import Metrics
@@ -22,11 +22,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Backend(Protocol):
-    """What answers: an `Engine` in this process, or several in others."""
+    """What answers: a `ServingEngine` in this process, or a `Fleet` of others; `submitters` are one per process."""
 
-    def ask(self, ask: Ask) -> None: ...
-    def paths(self, model: str) -> Sequence[Callable[[Ask], object]]: ...
-    def forget(self, ask: Ask) -> None: ...
+    def submit(self, request: ModelRequest) -> None: ...
+    def submitters(self, model: str) -> Sequence[Callable[[ModelRequest], object]]: ...
+    def cancel(self, request: ModelRequest) -> None: ...
     def close(self) -> None: ...
 
 
@@ -58,7 +58,7 @@ class Gateway:
     _probes: asyncio.Task[None] | None = None
     _probed: float = 0.0
 
-    def deliver(self, done: list[tuple[Ask, Reply]]) -> None:
+    def deliver(self, done: list[tuple[ModelRequest, Reply]]) -> None:
         """Hand answers from a thread of the backend over to the event loop, for those who wait for them."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.call_soon_threadsafe(_resolve, done)
@@ -82,15 +82,16 @@ class Gateway:
 
     async def _probe_of(self, model: str) -> None:
         until, sent = time.monotonic() + self.limits.ready, []
-        for send in self.backend.paths(model):
-            sent.append(Ask(model, PROBE, b"", "", until, tag=self.loop.create_future()))
+        for send in self.backend.submitters(model):
+            sent.append(ModelRequest(model, PROBE, b"", "", until, tag=self.loop.create_future()))
             send(sent[-1])
-        await asyncio.wait([ask.tag for ask in sent], timeout=self.limits.ready)
+        await asyncio.wait([request.tag for request in sent], timeout=self.limits.ready)
         late = Reply.of(Refusal(504, f"no answer within {self.limits.ready:g} s"))
-        found = {reply.status: reply for reply in (ask.tag.result() if ask.tag.done() else late for ask in sent)}
-        for ask in sent:
-            if not ask.tag.done():
-                self.backend.forget(ask)
+        replies = (request.tag.result() if request.tag.done() else late for request in sent)
+        found = {reply.status: reply for reply in replies}
+        for request in sent:
+            if not request.tag.done():
+                self.backend.cancel(request)
         if found.keys() & {500, 504} or found.keys() <= {503}:  # 503: a process died; others may be there
             what = orjson.loads(found[max(found)].body)["error"]["what"]
             raise Refusal(503, f"{model}: {what}", hint="Ask again later, or another server.", wait=1)
@@ -108,45 +109,45 @@ class Gateway:
         """
         began = time.perf_counter()
         content = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
-        ask = Ask(model, action, b"", content, 0.0)
+        request = ModelRequest(model, action, b"", content, 0.0)
         status = 499
         try:
             if self.metrics.waiting >= self.limits.waiting:
                 raise self._too_many()
             self.metrics.waiting += 1
             try:
-                ask.body = await self._body(headers, receive, ask)
-                reply = await self._reply(ask, receive)
+                request.body = await self._body(headers, receive, request)
+                reply = await self._reply(request, receive)
             finally:
                 self.metrics.waiting -= 1
-                self.held_bytes -= ask.held
+                self.held_bytes -= request.held
             status = reply.status
             return reply
         except Refusal as refused:
             status = refused.status
             raise
         finally:
-            self.metrics.request(ask.model, action, status, time.perf_counter() - began)
+            self.metrics.request(request.model, action, status, time.perf_counter() - began)
 
     def _too_many(self) -> Refusal:
         """There is room again, about, when those that wait are answered at the rate so far."""
         wait = min(60.0, 1.0 + self.metrics.waiting * self.metrics.mean_seconds())
         return Refusal(429, f"{self.metrics.waiting} requests are waiting", hint="Ask again later.", wait=wait)
 
-    def _hold(self, ask: Ask, size: int) -> None:
+    def _hold(self, request: ModelRequest, size: int) -> None:
         """A request has so many bytes, or says that it will have; refused where all together have too many."""
-        more = max(0, size - ask.held)
+        more = max(0, size - request.held)
         if self.held_bytes + more > self.limits.waiting_bytes:
             raise self._too_many()
         self.held_bytes += more
-        ask.held += more
+        request.held += more
 
-    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, ask: Ask) -> bytes:
+    async def _body(self, headers: Mapping[bytes, bytes], receive: Receive, request: ModelRequest) -> bytes:
         length = headers.get(b"content-length", b"0")
         if length.isdigit():
             if int(length) > self.limits.body:
                 raise self._too_large()
-            self._hold(ask, int(length))
+            self._hold(request, int(length))
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.receive):
@@ -158,7 +159,7 @@ class Gateway:
                     size += len(part)
                     if size > self.limits.body:
                         raise self._too_large()
-                    self._hold(ask, size)
+                    self._hold(request, size)
                     parts.append(part)
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -170,15 +171,15 @@ class Gateway:
     def _too_large(self) -> Refusal:
         return Refusal(413, f"a body of more than {self.limits.body:,} bytes", hint="Send it in parts.")
 
-    async def _reply(self, ask: Ask, receive: Receive) -> Reply:
+    async def _reply(self, request: ModelRequest, receive: Receive) -> Reply:
         loop = self.loop
         future: asyncio.Future[Reply] = loop.create_future()
-        ask.until, ask.tag = time.monotonic() + self.limits.seconds, future
+        request.until, request.tag = time.monotonic() + self.limits.seconds, future
         listening = loop.create_task(_until_disconnected(receive, future))
         timer = loop.call_later(self.limits.seconds, _late, future, self.limits.seconds)
         answered = False
         try:
-            self.backend.ask(ask)
+            self.backend.submit(request)
             reply = await future
             answered = True
             return reply
@@ -188,7 +189,7 @@ class Gateway:
             raise
         finally:
             if not answered:
-                self.backend.forget(ask)
+                self.backend.cancel(request)
             timer.cancel()
             listening.cancel()
 
@@ -197,10 +198,10 @@ class ClientGone(Exception):
     """Whoever asked has closed the connection."""
 
 
-def _resolve(done: list[tuple[Ask, Reply]]) -> None:
-    for ask, reply in done:
-        if not ask.tag.done():
-            ask.tag.set_result(reply)
+def _resolve(done: list[tuple[ModelRequest, Reply]]) -> None:
+    for request, reply in done:
+        if not request.tag.done():
+            request.tag.set_result(reply)
 
 
 def _late(future: asyncio.Future[Reply], seconds: float) -> None:

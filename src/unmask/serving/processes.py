@@ -29,7 +29,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.serving.engine import NAMED_IN_BODY, PROBE, Ask, Reply
+from unmask.serving.engine import NAMED_IN_BODY, PROBE, ModelRequest, Reply
 from unmask.serving.gateway import Gateway
 from unmask.serving.limits import Refusal
 
@@ -72,7 +72,7 @@ class Fleet:
             "parallel": os.environ.get("TOKENIZERS_PARALLELISM", "true"),
         }
         self._workers: list[Worker] = []
-        self._held = deque[Ask]()
+        self._held = deque[ModelRequest]()
         self.reasons: dict[tuple[str, ...], str] = {}
         self.template = Process(self.settings | {"copied": True}) if self.count > 1 else None
         alone = [{name: folder} for name, folder in models.items()] if workers is None else [dict(models)]
@@ -110,58 +110,58 @@ class Fleet:
                 self.template.hello()
             return self.template.copy()
 
-    def ask(self, ask: Ask) -> None:
+    def submit(self, request: ModelRequest) -> None:
         """Hand a request to the process of its model with the fewest. While none is alive it is held until one has been
         replaced."""
-        name = ask.model
-        if name == NAMED_IN_BODY and (found := MODEL_KEY.search(ask.body)):
+        name = request.model
+        if name == NAMED_IN_BODY and (found := MODEL_KEY.search(request.body)):
             name = found[1].decode(errors="replace")
         able = self._of(name)
         for worker in sorted((one for one in able if one.alive), key=lambda one: len(one.pending)):
-            if worker.send(ask):
+            if worker.send(request):
                 return
         reason = self.reasons.get(able[0].models, "")
-        if reason or ask.action == PROBE:
-            self.refuse([ask], f"no process is ready to answer{reason and f': {reason}'}")
+        if reason or request.action == PROBE:
+            self.refuse([request], f"no process is ready to answer{reason and f': {reason}'}")
             return
-        self._held.append(ask)
+        self._held.append(request)
         if any(worker.alive for worker in able):  # since
-            self.ask_held()
+            self.submit_held()
 
     def _of(self, model: str) -> Sequence[Worker]:
         """The processes that have a model; those that have the first one refuse a name that none has."""
         return [one for one in self._workers if model in one.models] or self._of(self._workers[0].models[0])
 
-    def again(self, asks: Sequence[Ask]) -> None:
+    def retry(self, requests: Sequence[ModelRequest]) -> None:
         """Requests whose process has died: each is handed to another one, once. They leave nothing behind, so that
         asking again is safe; one that ends processes ends two."""
-        for ask in asks:
-            if ask.again or ask.action == PROBE:
-                self.refuse([ask], "the process with this request died")
+        for request in requests:
+            if request.retried or request.action == PROBE:
+                self.refuse([request], "the process with this request died")
                 continue
-            ask.again = True
-            self.ask(ask)
+            request.retried = True
+            self.submit(request)
 
-    def ask_held(self) -> None:
+    def submit_held(self) -> None:
         """A process has been replaced, or cannot be: what waits for one is handed over, or refused."""
         for _ in range(len(self._held)):
-            if not (ask := self._held.popleft()).cancelled:
-                self.ask(ask)
+            if not (request := self._held.popleft()).cancelled:
+                self.submit(request)
 
-    def refuse(self, asks: Sequence[Ask], what: str) -> None:
+    def refuse(self, requests: Sequence[ModelRequest], what: str) -> None:
         """Say of requests that no process answers them."""
         error = Refusal(503, what, hint="Ask again.", wait=1)
-        self.gateway.deliver([(ask, Reply.of(error)) for ask in asks])
+        self.gateway.deliver([(request, Reply.of(error)) for request in requests])
 
-    def paths(self, model: str) -> Sequence[Callable[[Ask], object]]:
+    def submitters(self, model: str) -> Sequence[Callable[[ModelRequest], object]]:
         """What takes requests for a model, per process."""
-        return [worker.ask for worker in self._of(model) if worker.alive] or [self.ask]
+        return [worker.submit for worker in self._of(model) if worker.alive] or [self.submit]
 
-    def forget(self, ask: Ask) -> None:
+    def cancel(self, request: ModelRequest) -> None:
         """Nobody waits for an answer any more."""
-        ask.cancelled = True
+        request.cancelled = True
         for worker in self._workers:
-            worker.forget(ask)
+            worker.cancel(request)
 
     def close(self) -> None:
         """Have everything answered that was taken, and end the processes."""
@@ -249,7 +249,7 @@ class Worker:
     def __init__(self, fleet: Fleet, process: Process | None) -> None:
         self.fleet, self.process = fleet, process
         self.models: tuple[str, ...] = tuple((fleet if process is None else process).settings["models"])
-        self.pending: dict[int, Ask] = {}
+        self.pending: dict[int, ModelRequest] = {}
         self._answered: dict[str, float] = {}
         self.alive, self._closing, self._number = False, threading.Event(), 0
         self._lock = threading.Lock()
@@ -266,49 +266,49 @@ class Worker:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def send(self, ask: Ask) -> bool:
+    def send(self, request: ModelRequest) -> bool:
         """Hand over a request; False where the process is dead."""
         with self._lock:
             if not self.alive:
                 return False
             self._number += 1
-            self.pending[self._number] = ask
-            self._out.put((self._number, ask))
+            self.pending[self._number] = request
+            self._out.put((self._number, request))
         return True
 
     def _write_to(self, pipe: Connection) -> None:
         """Send what is handed over from now on, in a thread of its own: a process may be busy, and a body longer than
         what a pipe holds, while others wait for other processes."""
-        self._out = out = queue.SimpleQueue[tuple[int, Ask | None] | None]()
+        self._out = out = queue.SimpleQueue[tuple[int, ModelRequest | None] | None]()
 
         def write() -> None:
             with contextlib.suppress(OSError):  # the process is dead: `_read` hands over what it had
                 while (message := out.get()) is not None:
-                    number, ask = message
-                    if ask is None:
-                        pipe.send(("forget", number))
-                    elif not ask.cancelled:
-                        left = ask.until - time.monotonic()
-                        pipe.send(("ask", number, ask.model, ask.action, ask.body, ask.content, left))
+                    number, request = message
+                    if request is None:
+                        pipe.send(("cancel", number))
+                    elif not request.cancelled:
+                        left, about = request.until - time.monotonic(), (request.model, request.action)
+                        pipe.send(("submit", number, *about, request.body, request.content, left))
                 pipe.send(None)
 
         threading.Thread(target=write, daemon=True).start()
 
-    def ask(self, ask: Ask) -> None:
+    def submit(self, request: ModelRequest) -> None:
         """Hand over a request for this process alone."""
-        if not self.send(ask):
-            self.fleet.refuse([ask], "the process with this request died")
+        if not self.send(request):
+            self.fleet.refuse([request], "the process with this request died")
 
-    def forget(self, ask: Ask) -> None:
+    def cancel(self, request: ModelRequest) -> None:
         """Nobody waits for an answer any more. Where the time for it is over, and its model has answered nothing in all
         of that time, the process is ended, for it would look like the one with the fewest requests."""
         with self._lock:
-            number = next((n for n, one in self.pending.items() if one is ask), None)
+            number = next((n for n, one in self.pending.items() if one is request), None)
             if number is None or not self.alive:
                 return
             del self.pending[number]
-            began = ask.until - self.fleet.gateway.limits.seconds
-            if ask.action != PROBE and time.monotonic() >= ask.until and self._answered.get(ask.model, 0.0) < began:
+            late, began = time.monotonic() >= request.until, request.until - self.fleet.gateway.limits.seconds
+            if request.action != PROBE and late and self._answered.get(request.model, 0.0) < began:
                 self._kill()
                 return
             self._out.put((number, None))
@@ -338,10 +338,10 @@ class Worker:
             with self._lock:
                 self.alive = False
                 lost, self.pending = list(self.pending.values()), {}
-            self.fleet.again(lost)
+            self.fleet.retry(lost)
             if self._closing.is_set():
                 self.fleet.reasons[self.models] = "the server ends"
-                self.fleet.ask_held()
+                self.fleet.submit_held()
                 return
             self.fleet.gateway.metrics.restarts += 1
             failed = 0
@@ -349,7 +349,7 @@ class Worker:
                 try:
                     self._replace()
                     self.fleet.reasons[self.models] = ""
-                    self.fleet.ask_held()
+                    self.fleet.submit_held()
                 except Exception as error:
                     self.fleet.reasons[self.models] = (
                         error.what if isinstance(error, UserError) else type(error).__name__
@@ -357,7 +357,7 @@ class Worker:
                     failed += 1
                     if failed == 2:  # once alone: the process that is copied had just died, too
                         print(f"unmask serve: a process cannot be replaced: {error}", file=sys.stderr, flush=True)
-                    self.fleet.ask_held()
+                    self.fleet.submit_held()
                     self._closing.wait(min(LONGEST_PAUSE, 2.0 ** (failed - 1)))
 
     def _replace(self) -> None:
@@ -386,8 +386,8 @@ class Worker:
             with self._lock:
                 found = []
                 for number, model, reply in parts:
-                    if (ask := self.pending.pop(number, None)) is not None:
-                        self._answered |= dict.fromkeys((ask.model, model), time.monotonic())
-                        ask.model = model  # which the body may have named
-                        found.append((ask, reply))
+                    if (request := self.pending.pop(number, None)) is not None:
+                        self._answered |= dict.fromkeys((request.model, model), time.monotonic())
+                        request.model = model  # which the body may have named
+                        found.append((request, reply))
             gateway.deliver(found)

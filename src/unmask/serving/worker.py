@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from unmask.errors import UserError
-from unmask.serving.engine import Ask, Reply, ServingEngine
+from unmask.serving.engine import ModelRequest, Reply, ServingEngine
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import check_contents, contents, load_served, without_collection
 from unmask.serving.verbs import Served
@@ -102,27 +102,27 @@ def be_copied(pipe: Connection, served: Mapping[str, Served], settings: Mapping[
 def answer(pipe: Connection, served: Mapping[str, Served], settings: Mapping[str, Any]) -> None:
     """Answer until the server says, or is gone."""
     lock = threading.Lock()
-    pending: dict[int, Ask] = {}
+    pending: dict[int, ModelRequest] = {}
 
     def send(message: Any) -> None:
         with lock, contextlib.suppress(OSError):  # the server is gone: `recv` says so too
             pipe.send(message)
 
-    def deliver(done: list[tuple[Ask, Reply]]) -> None:
-        for ask, _ in done:
-            pending.pop(ask.tag, None)
-        send(("done", [(ask.tag, ask.model, reply) for ask, reply in done]))
+    def deliver(done: list[tuple[ModelRequest, Reply]]) -> None:
+        for request, _ in done:
+            pending.pop(request.tag, None)
+        send(("done", [(request.tag, request.model, reply) for request, reply in done]))
 
     engine = ServingEngine(served, deliver, settings["limits"], Sent(send), threads=settings["threads"])
     try:
         while (message := pipe.recv()) is not None:
-            if message[0] == "forget":
-                if (ask := pending.pop(message[1], None)) is not None:
-                    engine.forget(ask)
+            if message[0] == "cancel":
+                if (request := pending.pop(message[1], None)) is not None:
+                    engine.cancel(request)
                 continue
             _, tag, model, action, body, content, left = message
-            pending[tag] = Ask(model, action, body, content, time.monotonic() + left, tag=tag)
-            engine.ask(pending[tag])
+            pending[tag] = ModelRequest(model, action, body, content, time.monotonic() + left, tag=tag)
+            engine.submit(pending[tag])
     except (EOFError, OSError):
         os._exit(1)  # the server is gone: nobody waits for what is being worked on
     engine.close()

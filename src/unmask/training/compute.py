@@ -83,9 +83,9 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
     Args:
         found: the checkpoint that is resumed, whose split is kept.
     """
-    plan, processes = job.plan, compute.processes
-    some = plan.examples[: 64 * max(1, plan.slots // max(int(plan.lengths[0]), 1))]
-    placed = place_best_fit(plan.lengths[some], plan.slots)
+    sampler, processes = job.sampler, compute.processes
+    some = sampler.examples[: 64 * max(1, sampler.slots // max(int(sampler.lengths[0]), 1))]
+    placed = place_best_fit(sampler.lengths[some], sampler.slots)
     rows = [[int(some[i]) for i in row] for row in placed]
 
     def make(count: int) -> PackedBatch:
@@ -101,7 +101,7 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
         need = need.shared_out(processes)
     fitted = fit_here(
         need,
-        rows=-(-plan.rows // processes),
+        rows=-(-sampler.rows // processes),
         device=compute.device,
         memory=settings.memory,
         requested=settings.accumulate,
@@ -113,7 +113,7 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
             f"{processes} processes" if processes > 1 else f"{fitted.parts} micro-batches of {fitted.rows} {job.unit}"
         )
         raise UserError(
-            f"a step of {plan.rows} {job.unit} in {split}, but {job.whole_batch} compares all of a step with each "
+            f"a step of {sampler.rows} {job.unit} in {split}, but {job.whole_batch} compares all of a step with each "
             "other",
             hint=f"Run one process, leave {setting('accumulate', 1)}, and take a smaller {setting('batch')} where "
             "memory asks for it: the loss is then one over fewer.",
@@ -121,7 +121,7 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
     if processes == 1:
         return fitted
     parts = int(compute.from_first(float(fitted.parts)))
-    return dataclasses.replace(fitted, parts=parts, rows=-(-plan.rows // (parts * processes)))
+    return dataclasses.replace(fitted, parts=parts, rows=-(-sampler.rows // (parts * processes)))
 
 
 class Whole:

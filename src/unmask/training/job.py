@@ -13,7 +13,7 @@ from torch import nn
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
-from unmask.core.density import Plan
+from unmask.core.sampler import PackedSampler
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Job:
 
     Args:
         model: a `MaskedModel` (or any module with the same call and a `codec`).
-        plan: the data order.
+        sampler: of the data.
         make_batch: rows of example numbers -> packed batch with as many rows as asked.
         by_epoch: `make_batch` is given the epoch as a third argument (augmentation).
         measure: called with the model at every validation on the way and at the end, on the first process; what it
@@ -44,7 +44,7 @@ class Job:
     """
 
     model: nn.Module
-    plan: Plan
+    sampler: PackedSampler
     make_batch: Callable[..., PackedBatch]
     corruption: Corruption
     validation: Sequence[PackedBatch]

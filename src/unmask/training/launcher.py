@@ -1,4 +1,4 @@
-"""What a launcher (torchrun, accelerate launch, Slurm's srun through either) says of the processes it started."""
+"""The launcher's processes (torchrun, accelerate launch, Slurm's srun through either): their number, and restarts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _ENGINES = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
 }
-_questions = itertools.count()
+_calls = itertools.count()
+"""Numbers the calls of `restarted`, alike in all processes."""
 
 
 def process_count() -> int:
@@ -57,23 +58,23 @@ def check_one_process(what: str) -> None:
 
 
 @dataclass(frozen=True)
-class Round:
+class LauncherStart:
     """One start of all processes by torchrun, which may restart them after a failure.
 
     Attributes:
-        kept: torchrun's key-value store, which survives restarts.
-        own: the part of that store (a key prefix) that only this start uses.
+        store: torchrun's key-value store, which survives restarts.
+        own_store: the part of that store (a key prefix) that only this start uses.
         name: the prefix; unique to this start.
     """
 
-    kept: Store
-    own: Store
+    store: Store
+    own_store: Store
     name: str
     rank: int
 
 
 @functools.cache
-def join(cpu: bool) -> Round | None:
+def join_process_group(cpu: bool) -> LauncherStart | None:
     """Create the process group of this start; None where neither torchrun nor accelerate launch started the processes.
 
     torch 2.13 gives the processes of every start the same store. After a restart they find the addresses of the
@@ -88,15 +89,15 @@ def join(cpu: bool) -> Round | None:
     from torch.distributed.rendezvous import rendezvous
 
     rank, processes = int(os.environ["RANK"]), process_count()
-    kept = next(rendezvous("env://", rank, processes))[0]
-    name = agree(kept, rank, processes)
-    own = PrefixStore(f"unmask/{name}", kept)
+    store = next(rendezvous("env://", rank, processes))[0]
+    name = agree_on_name(store, rank, processes)
+    own_store = PrefixStore(f"unmask/{name}", store)
     if not distributed.is_initialized() and processes > 1:
-        distributed.init_process_group("gloo" if cpu else "nccl", store=own, rank=rank, world_size=processes)
-    return Round(kept, own, name, rank)
+        distributed.init_process_group("gloo" if cpu else "nccl", store=own_store, rank=rank, world_size=processes)
+    return LauncherStart(store, own_store, name, rank)
 
 
-def agree(store: Store, rank: int, processes: int, *, every: float = 0.05) -> str:
+def agree_on_name(store: Store, rank: int, processes: int, *, every: float = 0.05) -> str:
     """Agree on a name that all processes of this start share and no earlier start had, whatever is left in the store.
 
     Each process writes a new random name under its rank. The first process answers every such name with its own, until
@@ -105,44 +106,44 @@ def agree(store: Store, rank: int, processes: int, *, every: float = 0.05) -> st
     Args:
         every: seconds between polls of the store.
     """
-    mine = uuid.uuid4().hex
-    store.set(f"unmask/here/{rank}", mine)
+    own_name = uuid.uuid4().hex
+    store.set(f"unmask/name/{rank}", own_name)
     if rank:
-        name = store.get(f"unmask/answer/{mine}").decode()
-        store.set(f"unmask/heard/{name}/{rank}", "")
+        name = store.get(f"unmask/answer/{own_name}").decode()
+        store.set(f"unmask/confirmed/{name}/{rank}", "")
         return name
     answered = set[str]()
     others = range(1, processes)
-    while not all(store.check([f"unmask/heard/{mine}/{other}"]) for other in others):
+    while not all(store.check([f"unmask/confirmed/{own_name}/{other}"]) for other in others):
         for other in others:
-            if store.check([f"unmask/here/{other}"]):
-                theirs = store.get(f"unmask/here/{other}").decode()
-                if theirs not in answered:
-                    store.set(f"unmask/answer/{theirs}", mine)
-                    answered.add(theirs)
+            if store.check([f"unmask/name/{other}"]):
+                their_name = store.get(f"unmask/name/{other}").decode()
+                if their_name not in answered:
+                    store.set(f"unmask/answer/{their_name}", own_name)
+                    answered.add(their_name)
         time.sleep(every)
-    return mine
+    return own_name
 
 
-def goes_on(out: str | Path, *, cpu: bool) -> bool:
+def restarted(out: str | Path, *, cpu: bool) -> bool:
     """Whether an earlier start by the same torchrun began the run in `out`, which is then resumed without `--resume`.
     All processes must call it, and all get the same answer."""
-    found = join(cpu)
-    if found is None:
+    start = join_process_group(cpu)
+    if start is None:
         return False
-    question = f"goes on/{next(_questions)}"
-    if found.rank == 0:
-        key = _key(out)
-        began = found.kept.check([key]) and found.kept.get(key).decode() != found.name
-        found.own.set(question, "yes" if began else "no")
-    return bool(found.own.get(question) == b"yes")
+    answer, began_by = f"restarted/{next(_calls)}", _began_by(out)
+    if start.rank == 0:
+        earlier = start.store.check([began_by]) and start.store.get(began_by).decode() != start.name
+        start.own_store.set(answer, "yes" if earlier else "no")
+    return bool(start.own_store.get(answer) == b"yes")
 
 
 def record_run_start(out: str | Path, *, cpu: bool) -> None:
     """Record for later starts by the same torchrun that this one began the run in `out`. Only for the first process."""
-    if (found := join(cpu)) is not None and not found.kept.check([_key(out)]):
-        found.kept.set(_key(out), found.name)
+    if (start := join_process_group(cpu)) is not None and not start.store.check([_began_by(out)]):
+        start.store.set(_began_by(out), start.name)
 
 
-def _key(out: str | Path) -> str:
+def _began_by(out: str | Path) -> str:
+    """Under which key the store holds the name of the start that began the run in `out`."""
     return f"unmask/began/{Path(out).absolute()}"

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from torch import nn
 
 from unmask.training.job import Job, RunResult
-from unmask.training.launcher import check_launcher, goes_on, record_run_start
+from unmask.training.launcher import check_launcher, record_run_start, restarted
 from unmask.training.precision import resolve_device
 from unmask.training.processes import first_process_first
 from unmask.training.run import check_run_folder, refuse_compile, run
@@ -81,7 +81,7 @@ def pretrained(
     refuse_compile(kind.train)
     check_launcher()
     on_cpu = resolve_device(kind.train.device).type == "cpu"
-    resume = goes_on(out, cpu=on_cpu) or resume
+    resume = restarted(out, cpu=on_cpu) or resume
     out = check_run_folder(out, resume=resume)
     say = console_logger(console)
     with own_folder(out, busy="trains there"):

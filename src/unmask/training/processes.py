@@ -33,7 +33,7 @@ from unmask.training.checkpoint import (
     load_checkpoint,
     restore_random_state,
 )
-from unmask.training.launcher import check_launcher, goes_on, process_count, record_run_start
+from unmask.training.launcher import check_launcher, process_count, record_run_start, restarted
 from unmask.training.precision import resolve_device
 from unmask.training.settings import TrainSettings
 from unmask.writing import first_of_all
@@ -150,7 +150,7 @@ def join_others(out: str | Path | None, device: str, *, resume: bool, minutes: f
     check_launcher()
     on_cpu = resolve_device(device).type == "cpu"
     if out is not None and minutes is None:
-        resume = goes_on(out, cpu=on_cpu) or resume
+        resume = restarted(out, cpu=on_cpu) or resume
         if first_of_all():
             record_run_start(out, cpu=on_cpu)
     if process_count() > 1:

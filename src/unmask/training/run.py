@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.batch import PackedBatch
-from unmask.core.density import Plan, deal
 from unmask.core.pretrain import StepContext, StepReport, pretrain
+from unmask.core.sampler import PackedSampler, split_rows
 from unmask.errors import UserError, option, setting
 from unmask.files import check_folder
 from unmask.memory import keep_freed_memory, peak_memory
@@ -63,7 +63,7 @@ def run(
     with own_folder(out, busy="trains there"):
         refuse_compile(settings)
         if not job.validation and (settings.patience is not None or job.stop_when is not None):
-            one = len(job.plan.examples) == 1
+            one = len(job.sampler.examples) == 1
             raise UserError(
                 "1 example is left to learn from, of which nothing can be held out to stop early by"
                 if one
@@ -93,7 +93,7 @@ class TrainingRun:
         accelerator = launch(settings)
         found = load_latest(out, accelerator) if resume else None
         check_same_run(found, job.fingerprint, out, hint=same_run_hint())
-        total = total_steps(settings, job.plan)
+        total = total_steps(settings, job.sampler)
         check_not_done(found, settings, total, out)
         warn_of_threads(found)
         self.compute = Compute.choose(settings, accelerator, found)
@@ -399,15 +399,15 @@ def planned_steps(
 
     Args:
         parts: micro-batches per step and process.
-        first_step: steps of the plan that are done already.
+        first_step: steps of the sampler that are done already.
     """
     shares = parts * compute.processes
-    rows = -(-job.plan.rows // shares)
+    rows = -(-job.sampler.rows // shares)
 
     def made() -> Iterator[tuple[int, PackedBatch]]:
-        for planned in job.plan.steps(skip=first_step):
+        for planned in job.sampler.steps(skip=first_step):
             about = (planned.epoch,) if job.by_epoch else ()
-            for share in deal(planned.rows, shares)[compute.rank :: compute.processes]:
+            for share in split_rows(planned.rows, shares)[compute.rank :: compute.processes]:
                 yield planned.epoch, job.make_batch(share, rows, *about)
 
     on_gpu = compute.device.type != "cpu"
@@ -419,8 +419,8 @@ def planned_steps(
             yield epoch, step
 
 
-def total_steps(settings: TrainSettings, plan: Plan) -> int | None:
+def total_steps(settings: TrainSettings, sampler: PackedSampler) -> int | None:
     """Optimiser steps of a run that steps or epochs end; None of one that the clock ends."""
     if settings.epochs is not None:
-        return max(1, round(plan.steps_per_epoch() * settings.epochs))
+        return max(1, round(sampler.steps_per_epoch() * settings.epochs))
     return settings.steps

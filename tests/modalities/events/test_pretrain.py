@@ -16,8 +16,8 @@ import torch
 from event_data import main_ok
 
 from unmask.core.batch import Example
-from unmask.core.density import Plan
 from unmask.core.pretrain import validate
+from unmask.core.sampler import PackedSampler
 from unmask.errors import UserError
 from unmask.modalities.events.network import prepare
 from unmask.modalities.events.recipes import EventSettings, with_overrides
@@ -46,9 +46,9 @@ def test_batches_hold_the_patients_planned_and_keep_none(events: Events, monkeyp
 
     monkeypatch.setattr(Histories, "example", watched)
     lengths = np.array([histories.length(i) for i in range(len(events))])
-    plan = Plan(lengths=lengths, examples=np.arange(len(events)), slots=64, rows=4)
+    sampler = PackedSampler(lengths=lengths, examples=np.arange(len(events)), slots=64, rows=4)
     make = batch_maker(histories, 64)
-    step = next(plan.steps())
+    step = next(sampler.steps())
     batch = make(step.rows, 4)
     for number, row in enumerate(step.rows):
         kept = batch.identity[number][batch.segment[number] > 0].unique_consecutive()

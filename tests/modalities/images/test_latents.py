@@ -15,10 +15,10 @@ from latent_cases import TARGETS, latent_settings, learner, view_batch
 from tiny_images import TINY, bars, class_folder
 from unmask.core.pretrain import with_loss
 from unmask.errors import UserError
+from unmask.evaluation.metrics import effective_rank
 from unmask.modalities.images.network.folder import ImageFolder
 from unmask.modalities.images.network.latents import (
-    agreement,
-    effective_rank,
+    invariance_loss,
     nt_xent,
     one_view_per_row,
     sigreg,
@@ -80,7 +80,7 @@ def test_nt_xent_of_three_views_leaves_the_third_out(seed: int):
     pairs = [nt_xent(x[:, [a, b]], 0.5) for a, b in ((0, 1), (0, 2), (1, 2))]
     # The others of a pair alone are two views of each other picture, of three all three.
     assert float(nt_xent(x, 0.5)) > float(torch.stack(pairs).mean())
-    assert float(agreement(x[:, :1].expand(-1, 3, -1))) == pytest.approx(0, abs=1e-12)
+    assert float(invariance_loss(x[:, :1].expand(-1, 3, -1))) == pytest.approx(0, abs=1e-12)
 
 
 def test_effective_rank_counts_directions(seed: int):

@@ -16,9 +16,9 @@ import torch
 
 from unmask.core.batch import PackedBatch, packer, place_best_fit
 from unmask.core.corruption import Corruption, Mixture, Replacement, Selector, Uniform, Units, own_selector
-from unmask.core.density import Plan
 from unmask.core.hashing import Salt, uniform
 from unmask.core.model import MaskedModel
+from unmask.core.sampler import PackedSampler
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
@@ -233,7 +233,7 @@ def make_job(
 ) -> Job:
     """Tie a model, patients and a corruption together for the run."""
     rows = settings.train.batch_slots // settings.slots
-    plan = Plan(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
+    sampler = PackedSampler(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
     make: Callable[..., PackedBatch] = batch_maker(histories, settings.slots)
     if draws is not None:
         asking = {"count": settings.questions, "seed": settings.train.seed}
@@ -246,7 +246,7 @@ def make_job(
     corruption = corruption_of(settings)
     return Job(
         model=model,
-        plan=plan,
+        sampler=sampler,
         make_batch=make,
         by_epoch=draws is not None,
         corruption=corruption,

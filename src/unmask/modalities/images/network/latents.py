@@ -9,11 +9,9 @@ Shape letters: rows (pictures), views, slots (of a view), width, pictures.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -163,7 +161,7 @@ class LatentLearner(MaskedModel[PatchCodec]):
         spread = torch.stack([sigreg(z[:, v], towards) for v in range(targets.views)]).mean()
         if targets.target == "latents":
             return targets.regulariser * spread
-        return (1 - targets.regulariser) * agreement(z) + targets.regulariser * spread
+        return (1 - targets.regulariser) * invariance_loss(z) + targets.regulariser * spread
 
     def _directions(self, batch: PackedBatch) -> torch.Generator:
         """Random directions, a pure function of the batch's first and last picture and its size, so that a resumed run
@@ -243,8 +241,8 @@ def sigreg(embeddings: Float[Tensor, "n width"], generator: torch.Generator, *, 
     return (distance @ (step * normal)).mean() * len(x)
 
 
-def agreement(embeddings: Float[Tensor, "n views width"]) -> Tensor:
-    """Mean squared distance of a picture's views from their mean: each view predicts that mean (LeJEPA, section 5)."""
+def invariance_loss(embeddings: Float[Tensor, "n views width"]) -> Tensor:
+    """Mean squared distance of a picture's views from their mean (the prediction loss of LeJEPA, section 5)."""
     x = embeddings.float()
     return (x - x.mean(1, keepdim=True)).square().mean()
 
@@ -265,22 +263,3 @@ def nt_xent(embeddings: Float[Tensor, "n views width"], temperature: float) -> T
     itself = torch.eye(n * views, dtype=torch.bool, device=x.device)
     positive = alike[same & ~itself].view(n * views, views - 1)
     return (torch.logaddexp(others, positive) - positive).mean()
-
-
-def effective_rank(vectors: Float[np.ndarray, "n width"]) -> float:
-    """How many directions the vectors spread over: the exponential of the entropy of their variances' shares along the
-    principal axes (Roy and Vetterli 2007); 0 where all vectors are equal."""
-    centred = vectors.astype(np.float64) - vectors.mean(0, dtype=np.float64)
-    variance = np.linalg.svd(centred, compute_uv=False) ** 2
-    total = float(variance.sum())
-    if total <= 1e-20 * max(float((vectors.astype(np.float64) ** 2).sum()), 1e-300):
-        return 0.0
-    share = variance[variance > 0] / total
-    return math.exp(-float((share * np.log(share)).sum()))
-
-
-def relative_spread(vectors: Float[np.ndarray, "n width"]) -> float:
-    """How much vectors differ from each other: their deviation over their root mean square; 0 where they are equal, 1
-    where their mean is 0."""
-    wide = vectors.astype(np.float64)
-    return float(np.sqrt(wide.var(0).sum() / max(float((wide**2).sum(1).mean()), 1e-300)))

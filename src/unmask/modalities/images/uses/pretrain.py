@@ -18,8 +18,8 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
-from unmask.core.density import Plan
 from unmask.core.model import MaskedModel
+from unmask.core.sampler import PackedSampler
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.memory import data_in_memory
@@ -43,8 +43,8 @@ from unmask.training.settings import TrainSettings, lasting, refuse_unread
 
 if TYPE_CHECKING:
     from unmask.evaluation.report import Report
+from unmask.evaluation.metrics import effective_rank, relative_spread
 from unmask.evaluation.report import records
-from unmask.modalities.images.network.latents import effective_rank, relative_spread
 
 VALIDATION = 2048
 """Held-out pictures that the loss is measured on."""
@@ -230,14 +230,14 @@ def make_job(
     """Tie a model, pictures and a corruption together for the run; the settings come back with the batch in slots."""
     config, views = model.codec.config, settings.shown_views
     slots, batch = config.slots * views, min(settings.batch, len(train))
-    plan = Plan(
+    sampler = PackedSampler(
         lengths=np.full(len(images), slots), examples=train, slots=slots, rows=batch, seed=settings.train.seed, pool=4
     )
     changes: dict[str, Any] = {"batch_slots": batch * slots}
     if settings.train.validate_every is not None:
         refuse_unread(settings, ["probe_every"], "with validate_every")
     if settings.probe_every is not None:
-        changes["validate_every"] = max(1, round(plan.steps_per_epoch() * settings.probe_every))
+        changes["validate_every"] = max(1, round(sampler.steps_per_epoch() * settings.probe_every))
     settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **changes))
     block = unit_block(config, settings.unit) if settings.hide == "unit" else 1
     native = settings.view == "crop"
@@ -255,7 +255,7 @@ def make_job(
     )
     job = Job(
         model=model,
-        plan=plan,
+        sampler=sampler,
         make_batch=make,
         by_epoch=True,
         corruption=corruption,

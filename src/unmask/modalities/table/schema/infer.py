@@ -19,7 +19,7 @@ from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.column import column_of
 from unmask.modalities.table.schema.raw_column import blank_notes, spellings, with_blanks
 from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.schema.survival_pair import Named, with_pair
+from unmask.modalities.table.schema.survival_pair import SurvivalColumns, with_survival_pair
 from unmask.modalities.table.schema.suspicious_values import (
     copied_rows,
     no_header,
@@ -68,7 +68,7 @@ def look(
     for name in given:
         if name not in names:
             raise UserError(f"schema: no column {name!r} in {source}", hint=suggest(name, names))
-    named = Named.of(override, given, duration=duration, event=event, entry=entry, event_level=event_level)
+    named = SurvivalColumns.given(override, given, duration=duration, event=event, entry=entry, event_level=event_level)
     missing = spellings(override.get("missing", ()))
     spelled = frame.find_spellings(override.get("decimal"))
     found, findings, spelt = [], [], {}
@@ -105,7 +105,7 @@ def look(
     rules = (rules,) if isinstance(rules, str) else tuple(rules)
     schema = Schema(columns=tuple(found), missing=missing, constraints=rules)
     try:
-        schema, pair_findings = with_pair(
+        schema, pair_findings = with_survival_pair(
             schema, columns, named, marks=[s.marks for s in spelled], source=source, row_name=row_name
         )
         findings += pair_findings

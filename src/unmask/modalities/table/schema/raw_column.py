@@ -20,7 +20,7 @@ from unmask.modalities.table.reading.decimal_marks import Spelling, spelling_of
 from unmask.modalities.table.reading.findings import Finding, named, setting, toml_text
 from unmask.modalities.table.reading.parse import is_missing, measured, numbers, text_of
 from unmask.modalities.table.schema.schema import QUANTITIES
-from unmask.modalities.table.schema.survival_pair import CODINGS, spelled
+from unmask.modalities.table.schema.survival_pair import YES_NO, spelled
 
 SHEET_ERROR = re.compile(r"#[¡¿]?[^\W\d_]+(?:/0)?[!?]|#{2,}")
 """What spreadsheets show for a formula without a result, in their languages, or where a column is too narrow."""
@@ -126,7 +126,7 @@ def _distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 TICKS = frozenset({"x", "+", "✓", "✔", "☑", "☒", "si", "sí", "sim", "1", "true", "t", "yes", "y", "ja", "j", "oui"})
 """Texts in small letters that tick a box; several of them in one column are one value still."""
-_NO = {"x": "no"} | {happened: censored for censored, happened in reversed(CODINGS[:8])}
+_NO = {"x": "no"} | {happened: censored for censored, happened in reversed(YES_NO)}
 """What is written where the box is not ticked."""
 
 

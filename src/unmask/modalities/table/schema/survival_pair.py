@@ -27,17 +27,20 @@ _OPPOSITE = re.compile(r"(.*[_\W])?(is[_\W]?)?(alive|living|survived|survivor|ce
 """Names of columns whose 1, true or yes may well say that the event did not come."""
 _LIKE_ENTRY = re.compile(r"(.*[_\W])?(t?start|entry|t0|left[_\W]?trunc(ation)?)([_\W]?(time|age|day|days))?")
 
-CODINGS = (
+YES_NO = (
     *(("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("nein", "ja"), ("n", "j"), ("non", "oui"), ("f", "t")),
+)
+CODINGS = (
+    *YES_NO,
     *(("alive", "dead"), ("alive", "deceased"), ("alive", "died"), ("living", "deceased"), ("living", "dead")),
     *(("censored", "event"), ("censored", "dead"), ("censored", "death"), ("censored", "died"), ("no event", "event")),
     ("1", "2"),
 )
 """(censored, event happened) in lower case; 1 and 2 as in R's survival."""
-BARE = {word for coding in (*CODINGS[:8], CODINGS[-1]) for word in coding}
+UNCLEAR = {level for coding in (*YES_NO, ("1", "2")) for level in coding}
 """Levels whose meaning hangs on the name of the column."""
 CENSORED = ("censored", "no event", "event-free", "event free")
-"""Levels that leave no other meaning to those beside them than causes of the event."""
+"""Where one of these is a level, all others are causes of the event."""
 MOST_CAUSES = 9
 _NUMBERS, _BEFORE = "Follow-up times are numbers, 0 or more.", "Rows enter before their follow-up ends."
 SHOWN = 50
@@ -45,9 +48,9 @@ SHOWN = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Named:
-    """What a person said of the pair. `levels`: of the event column, those at which it happened: one, or one per cause;
-    `entry`: column of the times from which rows are at risk."""
+class SurvivalColumns:
+    """The columns that a person named. `levels`: of the event column, those at which it happened: one, or one per
+    cause; `entry`: column of the times from which rows are at risk."""
 
     duration: str | None = None
     event: str | None = None
@@ -55,12 +58,14 @@ class Named:
     entry: str | None = None
 
     @classmethod
-    def of(cls, override: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]], **given: Any) -> Named:
-        """From arguments, where they are not None, else from a schema's keys. `columns`: settings of each column, of
-        which the event's may hold `event = LEVEL`."""
+    def given(
+        cls, override: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]], **arguments: Any
+    ) -> SurvivalColumns:
+        """From `arguments` (duration, event, entry, event_level), and where these are None from a schema's keys.
+        `columns`: settings of each column, of which the event's may hold `event = LEVEL`."""
         keys = ("duration", "event", "entry")
-        duration, event, entry = (given.get(k) if given.get(k) is not None else override.get(k) for k in keys)
-        levels = given.get("event_level") or override.get("event_level")
+        duration, event, entry = (override.get(k) if arguments.get(k) is None else arguments[k] for k in keys)
+        levels = arguments.get("event_level") or override.get("event_level")
         marked = [name for name, settings in columns.items() if settings.get("event")]
         if len(marked) > 1:
             raise UserError(f"schema: event levels in columns {', '.join(marked)}", hint="One column holds the event.")
@@ -76,25 +81,25 @@ class Named:
         return cls(duration=duration, event=event, levels=found, entry=entry)
 
 
-def with_pair(
+def with_survival_pair(
     schema: Schema,
     columns: Sequence[np.ndarray],
-    named: Named,
+    named: SurvivalColumns,
     *,
     marks: Sequence[Marks],
     source: str,
     row_name: Callable[[int], int],
 ) -> tuple[Schema, list[Finding]]:
-    """The schema with its survival pair, named or found by usual names, and what is to be said of it.
+    """The schema with its survival pair, `named` or found by usual names, and findings about it.
 
-    The levels of the event are in this order whatever was seen: censored, then the event, or its causes. The number of
-    the category is therefore the indicator, and values are written in the file's own spelling. `marks`: how each column
-    writes its numbers."""
-    place = RawTable(schema, columns, marks, source, row_name)
+    The levels of the event are in this order, whatever the data's: censored, then the event, or its causes. The number
+    of the category is therefore the indicator, and values are written in the file's own spelling. `marks`: how each
+    column writes its numbers."""
+    table = RawTable(schema, columns, marks, source, row_name)
     findings: list[Finding] = []
     by_name = named.duration is None
     if named.duration is None or named.event is None:
-        found, why = _by_name(place)
+        found, why = _by_name(table)
         if found is None:
             return schema, [_finding("warning", why)] if why else []
         named = found
@@ -104,14 +109,14 @@ def with_pair(
     d, e = schema.number(named.duration, where="duration: "), schema.number(named.event, where="event: ")
     if d == e:
         raise UserError(f"duration and event are both {named.duration!r}", hint="They are two columns.")
-    time = place.times(named.duration, d)
-    rows = {text_of(columns[e][i]): row_name(int(i)) for i in np.flatnonzero(~place.empty(e))[::-1]}
+    time = table.times(named.duration, d)
+    rows = {text_of(columns[e][i]): row_name(int(i)) for i in np.flatnonzero(~table.empty(e))[::-1]}
     seen = sorted(rows, key=natural)
     if not seen:
         raise UserError(
             f"{source}, column {named.event!r}: no value at all", hint="Name the columns of follow-up time and event."
         )
-    if not named.levels and _OPPOSITE.fullmatch(named.event.strip().lower()) and {v.lower() for v in seen} <= BARE:
+    if not named.levels and _OPPOSITE.fullmatch(named.event.strip().lower()) and {v.lower() for v in seen} <= UNCLEAR:
         raise UserError(
             f"{source}, column {named.event!r} holds {first_of(map(repr, seen), 4)}: which of them is the event?",
             hint=f"By its name the last may say that it did not come. Say at which level it happened: "
@@ -119,7 +124,7 @@ def with_pair(
         )
     levels, notes = event_levels(seen, named.levels, rows=rows, where=f"{source}, column {named.event!r}")
     happened = np.array([text_of(v) in levels[1:] for v in columns[e]], bool)
-    censored = ~place.empty(e) & ~happened
+    censored = ~table.empty(e) & ~happened
     for rows_, what in ((censored, "is censored"), (happened, "has the event")):
         if rows_.any() and np.isnan(time[rows_]).all():
             why = f"{named.duration!r} is empty in every row that {what}: how long these were followed is not known"
@@ -140,8 +145,8 @@ def with_pair(
         n = schema.number(named.entry, where="entry: ")
         if n in (d, e):
             raise UserError(f"entry={named.entry!r} is the column of the pair", hint="Give a column of its own.")
-        changed[n] = _quantity(changed[n], place.entries(named.entry, n, time))
-    elif late := _late(place):
+        changed[n] = _quantity(changed[n], table.entries(named.entry, n, time))
+    elif late := _entry_note(table):
         findings.append(_finding("warning", late))
     schema = dataclasses.replace(
         schema, columns=tuple(changed), duration=named.duration, event=named.event, entry=named.entry
@@ -149,9 +154,9 @@ def with_pair(
     return schema, findings
 
 
-def _late(place: RawTable) -> str:
-    """What is to be said of a column whose name is that of late entry; "" where there is none."""
-    numbers = (c.name for c in place.schema.columns if c.kind in ("numeric", "integer"))
+def _entry_note(table: RawTable) -> str:
+    """A note on a column whose name is that of late entry; "" where there is none."""
+    numbers = (c.name for c in table.schema.columns if c.kind in ("numeric", "integer"))
     name = next((n for n in numbers if _LIKE_ENTRY.fullmatch(n.strip().lower())), None)
     return f"{name!r} may be the time from which a row is at risk: {option('entry', name)} if so" if name else ""
 
@@ -163,8 +168,7 @@ def _finding(severity: Literal["warning", "note"], text: str) -> Finding:
 def event_levels(
     seen: Sequence[str], declared: Sequence[str] = (), *, rows: Mapping[str, int] | None = None, where: str = "event"
 ) -> tuple[tuple[str, ...], str]:
-    """The levels of an event, censored first, and what is to be said of how they were understood ("" where it is
-    plain).
+    """The levels of an event, censored first, and a note on how they were understood ("" where it is plain).
 
     >>> event_levels(["Yes", "No"])
     (('No', 'Yes'), "is censored where it is 'No'; the event is 'Yes'")
@@ -347,9 +351,9 @@ def refuse_impossible(
         raise UserError(f"{source}, {'; '.join(problems)}", hint=" ".join(dict.fromkeys(problems.values())))
 
 
-def _by_name(place: RawTable) -> tuple[Named | None, str]:
+def _by_name(table: RawTable) -> tuple[SurvivalColumns | None, str]:
     """The pair by its usual names, where the values leave no doubt; else why there is none though names suggest one."""
-    schema = place.schema
+    schema = table.schema
     exact = [next((n for n in schema.names if n.lower() in known), None) for known in (DURATIONS, EVENTS)]
     like = [
         name or next((n for n in schema.names if pattern.fullmatch(n.strip().lower())), None)
@@ -358,7 +362,7 @@ def _by_name(place: RawTable) -> tuple[Named | None, str]:
     duration, event = like
     if duration is None or event is None or duration == event:
         return None, ""
-    d, levels = schema.number(duration), place.levels(schema.number(event))
+    d, levels = schema.number(duration), table.levels(schema.number(event))
     if len(levels) > MOST_CAUSES + 1:
         return None, ""  # a quantity, or anything but an event
     time, why = schema.columns[d], ""
@@ -367,15 +371,15 @@ def _by_name(place: RawTable) -> tuple[Named | None, str]:
     elif time.kind not in ("numeric", "integer") or not time.modelled:
         why = f"{duration!r} is {time.kind}"
     elif time.low is not None and time.low < 0:
-        why = f"{int((place.numbers(d)[0] < 0).sum())} follow-up times in {duration!r} are negative"
+        why = f"{int((table.numbers(d)[0] < 0).sum())} follow-up times in {duration!r} are negative"
     elif not (levels and (set(levels) <= {"0", "1"} or set(levels) <= {"False", "True"})):
         why = f"{event!r} is coded {', '.join(map(repr, levels)) or 'nothing'}, not 0 and 1"
     elif None in exact:
         why = "the names are not certain"
     if not why:
-        found = Named(duration=duration, event=event)
+        found = SurvivalColumns(duration=duration, event=event)
         return found, f"{duration!r} and {event!r} are taken for follow-up time and event"
-    late = _late(place)
+    late = _entry_note(table)
     return None, (
         f"{duration!r} and {event!r} look like follow-up time and event, but NO survival pair is taken: {why}. If "
         f"they are one, say {option('duration', duration)} {option('event', event)} (and "

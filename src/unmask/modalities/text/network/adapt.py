@@ -37,7 +37,7 @@ from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, check_unknown
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, RunResult
-from unmask.training.launcher import goes_on
+from unmask.training.launcher import restarted
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.run import EXAMINED, check_run_folder
@@ -362,7 +362,7 @@ def checked_folder(model: str | Path, out: str | Path, settings: TextSettings, *
     out = Path(out)
     if out.exists() and Path(model).exists() and out.samefile(model):
         raise UserError(f"{out} is the model to adapt", hint=f"Choose another {option('out')}; the original is kept.")
-    again = goes_on(out, cpu=resolve_device(settings.train.device).type == "cpu")
+    again = restarted(out, cpu=resolve_device(settings.train.device).type == "cpu")
     check_run_folder(out, resume=again or resume)
     return out
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from unmask.core.co_occurrence import Factors, co_occurrences, factors, information
-from unmask.core.density import Plan
 from unmask.core.detection import ReplacedSlotDetection
 from unmask.core.model import MaskedModel
+from unmask.core.sampler import PackedSampler
 from unmask.core.token_codec import TokenCodec
 from unmask.encoder.build import make_encoder
 from unmask.encoder.config import MLP, EncoderConfig, Learned, Norm, Rotary, SinCos
@@ -206,7 +206,7 @@ def make_job(
     if not len(cache.train):
         raise UserError("no training examples: the corpus is too small to hold any out", hint="Give more text.")
     special = tokenizer.special_ids
-    plan = Plan(
+    sampler = PackedSampler(
         lengths=cache.lengths,
         examples=np.asarray(cache.train),
         slots=settings.slots,
@@ -215,7 +215,7 @@ def make_job(
     )
     return Job(
         model=model,
-        plan=plan,
+        sampler=sampler,
         make_batch=batch_maker(cache, settings.slots, special),
         corruption=corruption_of(settings, cache),
         validation=validation_batches(
