@@ -34,13 +34,13 @@ class Events:
         values = {
             "code": np.where(special, 0, rng.integers(FIRST, CODES, length)),
             "value": (rng.normal(size=length) * has).astype(np.float32),
-            "has": has.astype(np.int64),
+            "has_value": has.astype(np.int64),
             "hours": np.sort(rng.exponential(20, length)).astype(np.float32),
             "timed": (~special).astype(np.int64),
-            "born": np.full(length, 40, np.float32),
-            "start": np.full(length, 45, np.float32),
+            "age_at_start": np.full(length, 40, np.float32),
+            "start_year": np.full(length, 45, np.float32),
             "visit": (np.arange(length) + 1) // 2,
-            "until": np.full(length, 200, np.float32),
+            "prediction_hours": np.full(length, 200, np.float32),
         }
         unit = np.where(special, -1, (np.arange(length) - 1) // 2)
         return Example(values=values, identity=identity, special=special, unit=unit)
@@ -63,7 +63,7 @@ class Events:
         out["value"].view(-1)[flat] += 2.0
         if not self.known:
             out["hours"].view(-1)[flat] += 50.0
-        out["has"].view(-1)[flat] = 1 - out["has"].view(-1)[flat]
+        out["has_value"].view(-1)[flat] = 1 - out["has_value"].view(-1)[flat]
         return out
 
     def repeated(self, length: int) -> Example:
@@ -71,18 +71,18 @@ class Events:
         values = {
             "code": np.full(length, FIRST + 3),
             "value": ones,
-            "has": np.ones(length, np.int64),
+            "has_value": np.ones(length, np.int64),
             "hours": ones,
             "timed": np.ones(length, np.int64),
-            "born": ones,
-            "start": ones,
+            "age_at_start": ones,
+            "start_year": ones,
             "visit": np.ones(length, np.int64),
-            "until": -ones,
+            "prediction_hours": -ones,
         }
         return Example(values=values, identity=1)
 
     def true_values(self, example: Example) -> np.ndarray:
-        names = ("code", "value", "has", "hours")[: 3 if self.known else 4]
+        names = ("code", "value", "has_value", "hours")[: 3 if self.known else 4]
         return np.stack([np.asarray(example.values[n], np.float32) for n in names], -1)
 
 

@@ -52,11 +52,11 @@ def test_a_day_is_told_after_ten_years(seed: int):
     values = {
         "hours": hours,
         "timed": torch.ones_like(hours),
-        "born": 50 + 0 * hours,
-        "until": hours[:, 1:2].expand(1, 3),
+        "age_at_start": 50 + 0 * hours,
+        "prediction_hours": hours[:, 1:2].expand(1, 3),
     }
     for told in (True, False):
-        at = values | {"until": values["until"] if told else -torch.ones_like(hours)}
+        at = values | {"prediction_hours": values["prediction_hours"] if told else -torch.ones_like(hours)}
         with torch.no_grad():
             a, b, c = clock(torch.zeros(1, 3, 64), at, None)[0]
         assert (a - b).norm() > 0.8

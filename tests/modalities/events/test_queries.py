@@ -286,6 +286,9 @@ def test_horizons_follow_the_records():
     np.testing.assert_allclose(horizons(events, everyone, last, 2.0, 50.0)[[0, -1]], [2, 50])
 
 
+CALIBRATED_ON = ("rates", "beyond", "first", "end", "weight", "patient")
+
+
 def test_calibration_finds_what_is_wrong_with_the_tails():
     """Rates that are .7 times the logarithm's true ones, and too high by 1/share^.4 where few values are beyond."""
     rng, head, n = np.random.default_rng(0), QueryHead(30, 8, 2), 20_000
@@ -295,7 +298,7 @@ def test_calibration_finds_what_is_wrong_with_the_tails():
     first, end = rng.exponential(1 / rate), rng.uniform(100, 2000, n)
     width = np.diff(head.edges.numpy(), prepend=0)
     told = (rate / share**0.4)[:, None] * width
-    head.calibrate(told, share, first, end, np.ones(n), np.arange(n))
+    head.calibrate(dict(zip(CALIBRATED_ON, (told, share, first, end, np.ones(n), np.arange(n)), strict=True)))
     assert int(head.calibrated) == n
     slope, _, _, by_share = head.calibration.tolist()
     assert (slope, by_share) == (pytest.approx(1.0, abs=0.06), pytest.approx(0.4, abs=0.06))
@@ -315,7 +318,13 @@ def test_questions_of_few_patients_do_not_bend_right_answers():
         first = np.repeat(rng.exponential(300, n), 200)
         rates = np.tile(np.diff(head.edges.numpy(), prepend=0) / 300, (len(first), 1))
         whole = np.ones(len(first))
-        head.calibrate(rates, whole, first, 2000 * whole, whole, np.repeat(np.arange(n), 200))
+        head.calibrate(
+            dict(
+                zip(
+                    CALIBRATED_ON, (rates, whole, first, 2000 * whole, whole, np.repeat(np.arange(n), 200)), strict=True
+                )
+            )
+        )
         p = head.probability(torch.from_numpy(rates[:2]).float(), torch.tensor([20.0, 100.0]), torch.ones(2))
         off.append(np.abs(p.numpy() - (1 - np.exp(-np.array([20, 100]) / 300))))
     assert np.mean(off, 0) == pytest.approx([0, 0], abs=0.015)
@@ -327,7 +336,7 @@ def test_a_code_that_ends_every_record_is_not_calibrated_away():
     head.edges.copy_(torch.from_numpy(np.geomspace(1, 1000, len(head.edges))))
     first = rng.exponential(120, n)
     rates = np.tile(np.diff(head.edges.numpy(), prepend=0) / 120, (n, 1))
-    head.calibrate(rates, np.ones(n), first, first, np.ones(n), np.arange(n))
+    head.calibrate(dict(zip(CALIBRATED_ON, (rates, np.ones(n), first, first, np.ones(n), np.arange(n)), strict=True)))
     p = head.probability(torch.from_numpy(rates[:1]).float(), torch.tensor([24.0]), torch.ones(1))
     assert float(p[0]) == pytest.approx(1 - np.exp(-0.2), abs=0.01)
 

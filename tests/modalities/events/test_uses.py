@@ -23,7 +23,8 @@ from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import Binary, TimeToEvent
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
-from unmask.modalities.events.records.histories import Histories, own_events, visits_of
+from unmask.modalities.events.records.encounters import own_events, visits_of
+from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import HOUR, Labels, read_labels, read_meds
 from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
 from unmask.modalities.events.uses.fill import next_events, timeline

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unmask.errors import option
-from unmask.modalities.events.records.cuts import encounters
-from unmask.modalities.events.records.histories import FEWEST, extents, own_events
+from unmask.modalities.events.records.encounters import encounters, extents, own_events
+from unmask.modalities.events.records.histories import FEWEST
 from unmask.modalities.events.records.meds import BIRTH, DEATH, HOUR, STATIC, Events
 from unmask.modalities.events.records.vocabulary import QuantileSketch
 from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS

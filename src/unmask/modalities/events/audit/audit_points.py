@@ -29,7 +29,8 @@ from unmask.modalities.events.audit.audit_events import (
     most_frequent,
     named,
 )
-from unmask.modalities.events.records.cuts import Cuts, after_death, cut, encounters, flat, searched, without_events
+from unmask.modalities.events.records.cuts import Cuts, after_death, cut, flat, searched, without_events
+from unmask.modalities.events.records.encounters import encounters
 from unmask.modalities.events.records.histories import FEWEST
 from unmask.modalities.events.records.meds import STATIC, Events, Labels, as_events, may_be_classes, read_labels
 from unmask.progress import counted

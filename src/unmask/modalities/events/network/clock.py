@@ -49,7 +49,7 @@ def stretch(scaled: Tensor) -> Tensor:
 
 def age(values: dict[str, Tensor]) -> Tensor:
     """Years, of timed events; 0 at static ones."""
-    return (values["born"] + values["hours"] / YEAR) * values["timed"]
+    return (values["age_at_start"] + values["hours"] / YEAR) * values["timed"]
 
 
 PERIODS = tuple(6.0 * 4.0**i for i in range(9))
@@ -74,17 +74,17 @@ class Scales(nn.Module):
         self.out, self.line = width, nn.Linear(2 * len(PERIODS) + 2 * given + 3, width)
 
     def forward(self, values: dict[str, Tensor]) -> Tensor:
-        timed, given = values["timed"].float()[..., None], (values["until"] >= 0).float()[..., None]
+        timed, given = values["timed"].float()[..., None], (values["prediction_hours"] >= 0).float()[..., None]
         hours = values["hours"]
         turn = hours[..., None] * (2 * math.pi / self.periods)
         parts = [
             turn.sin() * timed,
             turn.cos() * timed,
             self._waves(hours) * timed,
-            self._waves(values["until"] - hours) * timed * given,
+            self._waves(values["prediction_hours"] - hours) * timed * given,
             timed,
             given,
-            ((values["born"] + hours / YEAR) / 50)[..., None],
+            ((values["age_at_start"] + hours / YEAR) / 50)[..., None],
         ]
         return self.line(torch.cat(parts, -1))
 
@@ -139,13 +139,13 @@ class Sines(nn.Module):
 
     def forward(self, values: dict[str, Tensor]) -> Tensor:
         if self.kind == "time_sines":  # weeks since 1970, in thousands
-            when = ((values["start"] * YEAR + values["hours"]) / (7 * 24 * 1000)) * values["timed"]
+            when = ((values["start_year"] * YEAR + values["hours"]) / (7 * 24 * 1000)) * values["timed"]
         elif self.kind == "age_sines":
             when = age(values) / 100
         elif self.kind == "time2vec_age":
             when = age(values) * 1e-2
         else:  # hours since 1970
-            when = (values["start"] * YEAR + values["hours"]) * 1e-4 * values["timed"]
+            when = (values["start_year"] * YEAR + values["hours"]) * 1e-4 * values["timed"]
         angle = when[..., None] * self.rate + self.phase
         if self.kind.startswith("time2vec"):
             return torch.cat([angle[..., :1].clamp(-100, 100), angle[..., 1:].cos()], -1)

@@ -124,8 +124,8 @@ def counted(
 
 
 PIECES = 12
-CHANNELS = ("code", "value", "has", "hours")
-ALWAYS = ("timed", "born", "start", "until")
+CHANNELS = ("code", "value", "has_value", "hours")
+ALWAYS = ("timed", "age_at_start", "start_year", "prediction_hours")
 """Known of hidden events too: that they have a time (static facts are never hidden), and the patient's age at the
 origin, its date and the time of asking, the same for the whole history. The age at an event is made of these and its
 hours, and hidden with them."""
@@ -329,7 +329,7 @@ class EventCodec(nn.Module):
     def embed(self, values: dict[str, Tensor], masked: Bool[Tensor, "rows slots"]) -> Float[Tensor, "rows slots width"]:
         x = self.code(values["code"])
         if self.config.values:
-            v, has = values["value"][..., None], values["has"][..., None]
+            v, has = values["value"][..., None], values["has_value"][..., None]
             # Piecewise-linear pieces (Gorishniy et al. 2022, section 3.2) over the code's own quantiles.
             low, high = self.edges[:-1], self.edges[1:]
             pieces = torch.cat([((v - low) / (high - low)).clamp(0, 1), v], -1)
@@ -340,8 +340,8 @@ class EventCodec(nn.Module):
     def noise(self, values: dict[str, Tensor], flat: Int[Tensor, " n"], bits: Int[Tensor, " n"]) -> dict[str, Tensor]:
         code = FIRST + (bits & 0x7FFFFFFF) % max(1, self.config.codes - FIRST)
         value = ((bits >> 31) & 0xFFFF).float() / 2**14 - 2
-        hours = torch.expm1(((bits >> 48) & 0x3FFF).float() / 2**14 * 4)
-        drawn = {"code": code.clamp_max(self.config.codes - 1), "value": value, "has": (bits >> 47) & 1, "hours": hours}
+        hours, has_value = torch.expm1(((bits >> 48) & 0x3FFF).float() / 2**14 * 4), (bits >> 47) & 1
+        drawn = {"code": code.clamp_max(self.config.codes - 1), "value": value, "has_value": has_value, "hours": hours}
         return {name: drawn[name] for name in self.config.channels}
 
     def targets(self, values: dict[str, Tensor], flat: Int[Tensor, " n"]) -> Float[Tensor, "n channels"]:

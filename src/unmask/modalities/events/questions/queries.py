@@ -50,6 +50,9 @@ SHORTEST = 1.0
 """Hours: the shortest horizon by default, where a thousandth of the longest one is less."""
 BINS = 10
 FEATURES = 16
+SEEN, VALUES, BEYOND, RECORD, RHYTHM = slice(0, 4), slice(4, 9), slice(9, 12), slice(12, 14), slice(14, 16)
+"""Columns of `features`, of a code: how often and how long ago it was seen; its known values (any, last, mean, least,
+most); those beyond the threshold (any, how many, how long ago); of the record: events and hours; the code's gaps."""
 ABOVE, BELOW = 1, -1
 
 
@@ -291,7 +294,7 @@ def features(histories: Histories, queries: Queries, subject: int, moment: int) 
     span = float(ago[timed].max(initial=0.0))
     flat = queries.code.ravel()
     out = np.zeros((len(flat), FEATURES), np.float32)
-    out[:, 12], out[:, 13] = np.log1p(len(rows)) / 3, _squashed(span)
+    out[:, RECORD] = np.log1p(len(rows)) / 3, _squashed(span)
     names, place = np.unique(flat, return_inverse=True)
     order = np.argsort(code, kind="stable")
     low, high = (np.searchsorted(code[order], names, side=s) for s in ("left", "right"))
@@ -302,19 +305,20 @@ def features(histories: Histories, queries: Queries, subject: int, moment: int) 
             continue
         these = order[begin:stop]
         when, x = ago[these], score[these]
-        about[n, :4] = 1, np.log1p(len(these)) / 3, _squashed(when[-1]), np.log1p(len(these) * 24 / (span + 24)) / 3
+        about[n, SEEN] = 1, np.log1p(len(these)) / 3, _squashed(when[-1]), np.log1p(len(these) * 24 / (span + 24)) / 3
         if len(these) > 1:
             gap = (when[0] - when[-1]) / (len(these) - 1)
-            about[n, 14], about[n, 15] = _squashed(gap), min(when[-1] / (gap + 1e-3), 5.0) / 5
+            about[n, RHYTHM] = _squashed(gap), min(when[-1] / (gap + 1e-3), 5.0) / 5
         x = x[np.isfinite(x)]
         if len(x):
-            about[n, 4:9] = 1, x[-1], x.mean(), x.min(), x.max()
-    out[:, :9], out[:, 14:] = about[place, :9], about[place, 14:]
+            about[n, VALUES] = 1, x[-1], x.mean(), x.min(), x.max()
+    for part in (SEEN, VALUES, RHYTHM):
+        out[:, part] = about[place, part]
     for i in np.flatnonzero(side).tolist():
         these = order[low[place[i]] : high[place[i]]]
         beyond = np.flatnonzero(side[i] * (value[these] - cut[i]) > 0)
         if len(beyond):
-            out[i, 9:12] = 1, np.log1p(len(beyond)) / 3, _squashed(ago[these[beyond[-1]]])
+            out[i, BEYOND] = 1, np.log1p(len(beyond)) / 3, _squashed(ago[these[beyond[-1]]])
     return out.reshape(*queries.code.shape, FEATURES)
 
 

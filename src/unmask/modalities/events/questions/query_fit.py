@@ -38,13 +38,13 @@ from unmask.modalities.events.questions.queries import (
     questions_in,
 )
 from unmask.modalities.events.questions.query_head import (
+    CODE_WEIGHTS,
     COVARIATES,
-    FEWEST,
-    GROUPS,
+    LAST_GROUPS,
     MARGINS,
-    NEXT_LEVELS,
-    PRIOR,
-    WEIGHTS,
+    MIN_QUESTIONS,
+    NEXT_QUANTILES,
+    PRIOR_WEIGHTS,
     QueryHead,
     along_bins,
     covariates_of,
@@ -97,8 +97,8 @@ def base_rates(histories: Histories, train: np.ndarray, last: np.ndarray, edges:
 def following(histories: Histories, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`QueryHead.lasts` and `nexts`: of each code, its values in groups by the value that came before."""
     events, size = histories.events, len(histories.vocabulary)
-    lasts = np.full((size, GROUPS), np.nan, np.float32)
-    nexts = np.full((size, GROUPS, len(NEXT_LEVELS)), np.nan, np.float32)
+    lasts = np.full((size, LAST_GROUPS), np.nan, np.float32)
+    nexts = np.full((size, LAST_GROUPS, len(NEXT_QUANTILES)), np.nan, np.float32)
     pairs = []
     for i in train.tolist():
         rows = histories.rows(i)
@@ -111,19 +111,19 @@ def following(histories: Histories, train: np.ndarray) -> tuple[np.ndarray, np.n
     order = np.lexsort((last, code))
     names, begin = np.unique(code[order], return_index=True)
     for c, here in zip(names.tolist(), np.split(order, begin[1:]), strict=False):  # of no pairs there is one part
-        groups = np.array_split(here, max(1, min(GROUPS, len(here) // FEW))) if c >= FIRST else []
-        for g in range(GROUPS if groups else 0):
+        groups = np.array_split(here, max(1, min(LAST_GROUPS, len(here) // FEW))) if c >= FIRST else []
+        for g in range(LAST_GROUPS if groups else 0):
             group = groups[min(g, len(groups) - 1)]
-            lasts[c, g], nexts[c, g] = last[group].mean(), np.quantile(after[group], NEXT_LEVELS)
+            lasts[c, g], nexts[c, g] = last[group].mean(), np.quantile(after[group], NEXT_QUANTILES)
     return lasts, nexts
 
 
 def _code_weights(head: QueryHead, histories: Histories, some: np.ndarray, draws: QueryDraws, count: int) -> Tensor:
-    """(3 * codes, WEIGHTS) of each code below a value, by itself and above one: what makes the questions drawn of these
-    patients likeliest, for all codes together, and for each with `FEWEST` questions or more by itself, drawn toward
-    that of all."""
-    found = np.zeros((len(head.share), 3, WEIGHTS))
-    found[..., : 2 * COVARIATES] = PRIOR.ravel()
+    """(3 * codes, CODE_WEIGHTS) of each code below a value, by itself and above one: the weights that make the
+    questions drawn of these patients likeliest, for all codes together, and for each with `MIN_QUESTIONS` or more by
+    itself, drawn toward those of all."""
+    found = np.zeros((len(head.share), 3, CODE_WEIGHTS))
+    found[..., : 2 * COVARIATES] = PRIOR_WEIGHTS.ravel()
     drawn = _drawn(histories, some, draws, count)
     with torch.no_grad():
         drawn_parts = {name: drawn[name][:, None] for name in (*PARTS, "features")}
@@ -137,7 +137,7 @@ def _code_weights(head: QueryHead, histories: Histories, some: np.ndarray, draws
         for s in sides:
             found[:, s + 1] = common
             of_side = of_all[side[of_all] == s]
-            for c in np.flatnonzero(np.bincount(code[of_side], minlength=len(found)) >= FEWEST).tolist():
+            for c in np.flatnonzero(np.bincount(code[of_side], minlength=len(found)) >= MIN_QUESTIONS).tolist():
                 here = of_side[code[of_side] == c]
                 found[c, s + 1] = _regression(head, {n: part[here] for n, part in values.items()}, common)
     return torch.from_numpy(found).flatten(0, 1)
@@ -170,7 +170,8 @@ def _drawn(histories: Histories, some: np.ndarray, draws: QueryDraws, count: int
 
 @torch.enable_grad()
 def _regression(head: QueryHead, values: dict[str, Tensor], begin: np.ndarray) -> np.ndarray:
-    """(WEIGHTS,) what makes what came likeliest, less its squared distance from `begin`; no margin weighs below 0."""
+    """(CODE_WEIGHTS,) that make what came likeliest, less their squared distance from `begin`; margins' are not below
+    0."""
     from scipy.optimize import minimize
 
     toward = torch.from_numpy(begin)
@@ -239,17 +240,17 @@ def calibrate(
         found["beyond"] = head.share_of(*columns).double().numpy()
     names = ("rates", "beyond", "first", "end", "weight", "patient")
     rows: list[dict[str, Any]] = []
-    if len(found["rates"]) >= 2 * FEWEST and len(np.unique(found["patient"])) > 1:
+    if len(found["rates"]) >= 2 * MIN_QUESTIONS and len(np.unique(found["patient"])) > 1:
         hours = float(torch.sqrt(head.edges[0] * head.edges[-1]))
         p = np.zeros(len(found["rates"]))
         for half in (0, 1):
             fit, judged = (np.flatnonzero(found["patient"] % 2 == other) for other in (1 - half, half))
-            head.calibrate(*(found[name][fit] for name in names))
+            head.calibrate({name: found[name][fit] for name in names})
             with torch.no_grad():
                 rates, beyond = (torch.from_numpy(found[name][judged]).float() for name in ("rates", "beyond"))
                 p[judged] = head.probability(rates, torch.full((len(judged),), hours), beyond).numpy()
         rows = by_kind(found, p, hours)
-    head.calibrate(*(found[name] for name in names))
+    head.calibrate({name: found[name] for name in names})
     model.to(device)
     return rows
 
@@ -297,7 +298,7 @@ def by_kind(found: dict[str, np.ndarray], p: np.ndarray, hours: float) -> list[d
     }
     rows = []
     for kind, chosen in kinds.items():
-        if chosen.sum() < FEWEST:
+        if chosen.sum() < MIN_QUESTIONS:
             continue
         first, end, w, q = (part[chosen] for part in (found["first"], found["end"], found["weight"], p))
         time, yes = np.minimum(first, end), first <= end

@@ -16,39 +16,47 @@ Shape letters: rows, slots, queries (questions of a row), items, bins, width, ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.modalities.events.questions.queries import BINS, FEATURES
+from unmask.modalities.events.questions.queries import BEYOND, BINS, FEATURES, RECORD, RHYTHM, SEEN, VALUES
 
 LAYERS = 2
-RAMPS, STEPS = (-0.75, 0.0, 0.75), (3.0, 12.0)
-"""Where ramps of the distance between a known value and the one asked about end, normal scores; and how steep steps
-are."""
-KNOWN = 4 * (len(RAMPS) + len(STEPS))
-MARGINS = 2 + KNOWN + 4
-QUICK = 8.0
-"""By how much faster than others the weights of the margins are learnt: they begin at what is plain."""
-VALUED, BEYOND = slice(4, 9), slice(9, 12)
-"""`queries.features`: what known values of the code are, and what of them lies beyond the one asked about."""
-PLAIN = [0, 1, 2, 3, 12, 13, 14, 15]
-"""`queries.features`: what does not depend on values: how often, how long ago, of how long a record."""
-COVARIATES = MARGINS + len(PLAIN)
-WEIGHTS = 2 * COVARIATES + BINS
+RAMP_ENDS, STEP_SLOPES = (-0.75, 0.0, 0.75), (3.0, 12.0)
+"""How far a known value lies beyond the threshold (normal scores) enters as ramps that end at these distances, and as
+logistic steps at 0 of these slopes."""
+KNOWN_MARGINS = 4 * (len(RAMP_ENDS) + len(STEP_SLOPES))
+MARGINS = 2 + KNOWN_MARGINS + 4
+MARGIN_RATE = 8.0
+"""How many times faster than other weights those of the margins are learnt: they begin at what is plain."""
+PLAIN_FEATURES = np.r_[SEEN, RECORD, RHYTHM].tolist()
+"""Columns of `queries.features` that do not depend on values."""
+COVARIATES = MARGINS + len(PLAIN_FEATURES)
+CODE_WEIGHTS = 2 * COVARIATES + BINS
 """Of a code and side: weights of margins and plain features in the first bin and in the last, and what is added in each
 bin."""
-PRIOR = np.zeros((2, COVARIATES))
-"""Weights before anything is known of a code: the share, and with a value known what the last one says."""
-PRIOR[:, :MARGINS], PRIOR[:, :2], PRIOR[:, 2 : 2 + KNOWN : 4] = 0.05, (1.0, 0.5), 0.25
-GROUPS = 8
-"""Of a code's last values, by their size: the values that came next are counted in each."""
-NEXT_LEVELS = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995)
+PRIOR_WEIGHTS = np.zeros((2, COVARIATES))
+"""Weights before anything is known of a code: 1 for the log of the share beyond the threshold, .5 for that after a last
+value like the known one, .25 for the margins of the last value, .05 for all other margins."""
+PRIOR_WEIGHTS[:, :MARGINS] = 0.05
+PRIOR_WEIGHTS[:, :2] = 1.0, 0.5
+PRIOR_WEIGHTS[:, 2 : 2 + KNOWN_MARGINS : 4] = 0.25
+LAST_GROUPS = 8
+"""Groups of a code's last values, by their size: the values that came next are counted in each."""
+NEXT_QUANTILES = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995)
 """Shares of a group's next values below its knots."""
 TAIL_DECAY = 4.0
 """How fast the share of next values falls beyond the last knot, per normal score."""
+MIN_QUESTIONS = 200
+"""Questions of held-out patients that a calibration needs."""
+CALIBRATION_PENALTY = 20.0
+"""Weight of the calibration that changes nothing, in questions of as many patients (`design_effect`): few held-out
+patients change little."""
 
 
 class CrossAttention(nn.Module):
@@ -116,19 +124,19 @@ class QueryHead(nn.Module):
         self.attention = nn.ModuleList(CrossAttention(width, heads) for _ in range(LAYERS))
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, BINS)
         self.base = nn.Embedding(codes, BINS)
-        # Each code's own `WEIGHTS`, by side, and what the question and the record change of those of the margins.
-        self.code_weights = nn.Embedding(3 * codes, WEIGHTS)
+        # Each code's own `CODE_WEIGHTS`, by side, and what the question and the record change of those of the margins.
+        self.code_weights = nn.Embedding(3 * codes, CODE_WEIGHTS)
         self.weigh = nn.Linear(width, 2 * MARGINS, bias=False)
         nn.init.normal_(self.code.weight, std=0.5)
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.constant_(self.base.weight, -3.0)
-        nn.init.normal_(self.weigh.weight, std=0.02 / QUICK)
+        nn.init.normal_(self.weigh.weight, std=0.02 / MARGIN_RATE)
         with torch.no_grad():
-            self.code_weights.weight.copy_(self.inverse(torch.from_numpy(np.r_[PRIOR.ravel(), np.zeros(BINS)])))
+            self.code_weights.weight.copy_(self.inverse(torch.from_numpy(np.r_[PRIOR_WEIGHTS.ravel(), np.zeros(BINS)])))
         self.register_buffer("edges", torch.ones(BINS, dtype=torch.float64))
         self.register_buffer("share", torch.zeros(codes, dtype=torch.float64))
-        self.register_buffer("lasts", torch.full((codes, GROUPS), float("nan")))
-        self.register_buffer("nexts", torch.full((codes, GROUPS, len(NEXT_LEVELS)), float("nan")))
+        self.register_buffer("lasts", torch.full((codes, LAST_GROUPS), float("nan")))
+        self.register_buffer("nexts", torch.full((codes, LAST_GROUPS, len(NEXT_QUANTILES)), float("nan")))
         self.register_buffer("calibration", torch.tensor([1.0, 0.0, 0.0, 0.0]))
         self.register_buffer("calibrated", torch.zeros((), dtype=torch.int64))
 
@@ -151,7 +159,7 @@ class QueryHead(nn.Module):
         x = self.item(torch.cat([self.code(code), side[..., None], plain], -1))
         held, added = self.code_weights(3 * code + queries["side"] + 1).split([2 * COVARIATES, BINS], -1)
         above, free = held.unflatten(-1, (2, COVARIATES)).split([MARGINS, COVARIATES - MARGINS], -1)
-        above = F.softplus(above + QUICK * self.weigh(x).float().unflatten(-1, (2, MARGINS)))
+        above = F.softplus(above + MARGIN_RATE * self.weigh(x).float().unflatten(-1, (2, MARGINS)))
         more = along_bins(torch.cat([above, free], -1), covariates_of(queries, self.next_share(queries))) + added
         count = there.sum(-1, keepdim=True).clamp_min(1)
         mean = (x * there[..., None]).sum(-2) / count
@@ -173,17 +181,17 @@ class QueryHead(nn.Module):
         code, cut = queries["code"].clamp_min(0), queries["score"].double()[..., None, None]
         lasts, knots = self.lasts[code].double(), self.nexts[code].double()
         # Knots at one place are set apart, so that the share is a line between each two.
-        knots = knots + 1e-4 * torch.arange(len(NEXT_LEVELS), device=cut.device)
-        levels = torch.tensor(NEXT_LEVELS, dtype=torch.float64, device=cut.device)
-        place = (knots <= cut).sum(-1, keepdim=True).clamp(1, len(NEXT_LEVELS) - 1)
+        knots = knots + 1e-4 * torch.arange(len(NEXT_QUANTILES), device=cut.device)
+        levels = torch.tensor(NEXT_QUANTILES, dtype=torch.float64, device=cut.device)
+        place = (knots <= cut).sum(-1, keepdim=True).clamp(1, len(NEXT_QUANTILES) - 1)
         low, high = knots.gather(-1, place - 1), knots.gather(-1, place)
         below = levels[place - 1] + (levels[place] - levels[place - 1]) * ((cut - low) / (high - low)).clamp(0, 1)
         under = torch.exp(-TAIL_DECAY * (knots[..., :1] - cut).clamp_min(0))
         over = torch.exp(-TAIL_DECAY * (cut - knots[..., -1:]).clamp_min(0))
         below = torch.where(cut > knots[..., -1:], 1 - (1 - levels[-1]) * over, below * under)[..., 0]
         share = torch.where(queries["side"][..., None] > 0, 1 - below, below)
-        last = queries["features"][..., VALUED][..., 1:2].double()
-        group = (lasts <= last).sum(-1, keepdim=True).clamp(1, GROUPS - 1)
+        last = queries["features"][..., VALUES][..., 1:2].double()
+        group = (lasts <= last).sum(-1, keepdim=True).clamp(1, LAST_GROUPS - 1)
         near, far = lasts.gather(-1, group - 1), lasts.gather(-1, group)
         part = ((last - near) / (far - near).clamp_min(1e-6)).clamp(0, 1)
         found = (share.gather(-1, group - 1) * (1 - part) + share.gather(-1, group) * part)[..., 0]
@@ -229,18 +237,23 @@ class QueryHead(nn.Module):
         return (base * torch.where(side != 0, share, 1.0)).sum(-1) / base.sum(-1).clamp_min(1e-9)
 
     @torch.enable_grad()
-    def calibrate(self, *questions: np.ndarray) -> None:
-        """Fit `calibration` on rates, share, first, end, weight and patient of questions of held-out patients, by the
-        likelihood of what came: every one is at risk up to its first yes or the end of observation, as in training.
-        With fewer than `FEWEST` nothing changes. Slope and part of the share are above 0, so that answers still fall as
-        the value asked about moves outward."""
-        if len(questions[0]) < FEWEST:
+    def calibrate(self, questions: Mapping[str, np.ndarray]) -> None:
+        """Fit `calibration` on questions of held-out patients, by the likelihood of what came: every one is at risk up
+        to its first yes or the end of observation, as in training. With fewer than `MIN_QUESTIONS` nothing changes.
+        Slope and part of the share are above 0, so that answers still fall as the threshold moves outward.
+
+        Args:
+            questions: (n, ...) arrays: `rates`, `first` and `end` as `loss` has them, `beyond` (`share_of`), `weight`
+                in the loss, and number of the `patient`.
+        """
+        if len(questions["rates"]) < MIN_QUESTIONS:
             return
-        rates, share, first, end, weight = (torch.from_numpy(np.asarray(part, np.float64)) for part in questions[:-1])
+        names = ("rates", "beyond", "first", "end", "weight")
+        rates, share, first, end, weight = (torch.from_numpy(np.asarray(questions[n], np.float64)) for n in names)
         level = torch.zeros(len(rates), dtype=torch.float64, requires_grad=True)
         (weight * self.loss(rates * level.exp()[:, None], first, end)).sum().backward()
         assert level.grad is not None
-        trusted = CALIBRATION_PENALTY * design_effect(level.grad, torch.from_numpy(questions[-1]))
+        trusted = CALIBRATION_PENALTY * design_effect(level.grad, torch.from_numpy(questions["patient"]))
         free = torch.tensor([0.0, 0.0, 0.0, 0.1], dtype=torch.float64, requires_grad=True)
         optimiser = torch.optim.LBFGS([free], max_iter=100, line_search_fn="strong_wolfe")
 
@@ -259,13 +272,6 @@ class QueryHead(nn.Module):
         self.calibrated.fill_(len(rates))
 
 
-FEWEST = 200
-"""Questions of held-out patients that a calibration needs."""
-CALIBRATION_PENALTY = 20.0
-"""Weight of the calibration that changes nothing, in questions of as many patients (`design_effect`): few held-out
-patients change little."""
-
-
 def along_bins(
     weights: Float[Tensor, "... 2 covariates"], values: Float[Tensor, "... covariates"]
 ) -> Float[Tensor, "... bins"]:
@@ -279,7 +285,7 @@ def covariates_of(
     queries: dict[str, Tensor], next_share: Float[Tensor, "rows queries items"]
 ) -> Float[Tensor, "rows queries items covariates"]:
     """`margins`, and the plain features."""
-    return torch.cat([margins(queries, next_share), queries["features"][..., PLAIN].float()], -1)
+    return torch.cat([margins(queries, next_share), queries["features"][..., PLAIN_FEATURES].float()], -1)
 
 
 def margins(
@@ -292,12 +298,12 @@ def margins(
     normal scores, as ramps and steps; of known values, how many lie beyond it and how lately.
     """
     side, features = queries["side"].float(), queries["features"].float()
-    valued, last, mean, least, most = features[..., VALUED].unbind(-1)
+    valued, last, mean, least, most = features[..., VALUES].unbind(-1)
     above = side > 0
     known = torch.stack([last, mean, torch.where(above, most, least), torch.where(above, least, most)], -1)
     distance = side[..., None] * (known - queries["score"].float()[..., None])
-    ramps = [-F.softplus(4 * (ramp - distance)) / 4 for ramp in RAMPS]
-    steps = [torch.sigmoid(steep * distance) - 1 for steep in STEPS]
+    ramps = [-F.softplus(4 * (ramp - distance)) / 4 for ramp in RAMP_ENDS]
+    steps = [torch.sigmoid(steep * distance) - 1 for steep in STEP_SLOPES]
     any_beyond, count, ago = features[..., BEYOND].unbind(-1)
     counted = [any_beyond, count, any_beyond * torch.exp(-3 * ago), any_beyond * torch.exp(-ago)]
     shares = torch.stack([queries["share"].float().log() * (1 - valued), next_share.log() * valued], -1)

@@ -1,5 +1,4 @@
-"""What is known at many prediction points at once: binary searches in many histories side by side, and encounters as
-intervals.
+"""What is known at many prediction points at once: binary searches in many histories side by side.
 
 `Events.before` cuts one history; these give the same cuts for a million points without a loop over them.
 """
@@ -12,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from unmask.modalities.events.records.meds import BIRTH, DEATH, NO_VISIT, STATIC, Events, Labels
+from unmask.modalities.events.records.meds import BIRTH, DEATH, STATIC, Events, Labels
 
 NEVER = np.iinfo(np.int64).max
 ROWS = 4_000_000
@@ -98,38 +97,3 @@ def cut(events: Events, points: Labels, most: int = ROWS) -> Iterator[Cuts]:
         yield Cuts(number=number, subject=who, time=when, start=start, known=known, stop=stop)
         if events.pages is not None:
             events.pages.seen(int(length[np.unique(who)].sum()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Encounters:
-    """The encounters of some patients: whose each is, and the times of its first and last event; the `rows` (events,)
-    that have one, and which it is (`of`)."""
-
-    subject: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-    rows: np.ndarray
-    of: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.subject)
-
-
-def encounters(events: Events, owners: slice, here: slice, chosen: np.ndarray | None = None) -> Encounters:
-    """The encounters of the subjects `owners`, whose events are `here`; of the `chosen` ones among those alone."""
-    assert events.visit is not None
-    visit = events.visit[here]
-    has = visit != NO_VISIT
-    usable = np.flatnonzero(has if chosen is None else has & chosen)
-    subject = events.owner(owners)
-    subject, visit, time = subject[usable], visit[usable], events.time[here][usable]
-    order = np.lexsort((time, visit, subject))
-    ordered = subject[order], visit[order]
-    new = np.r_[True, (ordered[0][1:] != ordered[0][:-1]) | (ordered[1][1:] != ordered[1][:-1])][: len(order)]
-    first = np.flatnonzero(new)
-    last = np.r_[first[1:], len(order)][: len(first)] - 1
-    of = np.zeros(len(order), np.int64)
-    of[order] = np.cumsum(new) - 1
-    return Encounters(
-        subject=ordered[0][first], begin=time[order[first]], end=time[order[last]], rows=usable + here.start, of=of
-    )

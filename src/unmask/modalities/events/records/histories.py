@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 
 from unmask.core.batch import Example, PackedBatch
 from unmask.core.inference import packed_batches
-from unmask.modalities.events.records.meds import BIRTH, HOUR, NO_VISIT, STATIC, Events, Labels
+from unmask.modalities.events.records.meds import BIRTH, HOUR, STATIC, Events, Labels
 from unmask.modalities.events.records.vocabulary import (
     CLS,
     FIRST,
@@ -146,15 +144,20 @@ class Histories:
     ) -> Example:
         """One patient: static events, then the latest timed ones that fit.
 
-        Channels: code; value (normal score, 0 where none) and has; hours since the first kept timed event (the origin)
-        and timed; born: age in years at the origin (0 where birth is unknown), and start: its date in years since
-        1970, the same in every slot; visit: number of the visit, 1.. , 0 at static events; until: hours from the origin
-        to the time of asking, the same in every slot, -1 where it is not told. Static events and marks are
-        special: never hidden. The position of a slot is the rank of its time stamp, 0 at static events.
+        Channels, one number per slot:
+            code, timed: number in the vocabulary; 1 where the event has a time.
+            value, has_value: normal score (0 without one); 1 where there is one.
+            hours: since the first kept timed event, the origin.
+            age_at_start, start_year: years from birth to the origin (0 where birth is unknown), and from 1970 to it.
+            visit: number of the visit, from 1; 0 at static events.
+            prediction_hours: from the origin to the time of asking; -1 where the model does not know it.
+
+        Static events and marks are special: never hidden. The position of a slot is the rank of its time stamp, 0 at
+        static events.
 
         Args:
-            requested: time of the prediction (microseconds), which the model knows: the time of the first slot.
-                Default: not told. Without any timed event before it, it is the origin.
+            requested: time of the prediction (microseconds), which the model then knows: that of the first slot, and
+                the origin where no timed event comes before it. None: the model does not know it.
         """
         rows, codes, static = self.cut(subject, prediction_time, slots=slots)
         n = len(rows) + 1
@@ -181,13 +184,13 @@ class Histories:
             values={
                 "code": code,
                 "value": value,
-                "has": has.astype(np.int64),
+                "has_value": has.astype(np.int64),
                 "hours": hours,
                 "timed": timed,
-                "born": np.full(n, self.age(subject, begin, prediction_time), np.float32),
-                "start": np.full(n, 0 if begin is None else begin / YEAR, np.float32),
+                "age_at_start": np.full(n, self.age(subject, begin, prediction_time), np.float32),
+                "start_year": np.full(n, 0 if begin is None else begin / YEAR, np.float32),
                 "visit": visit,
-                "until": np.full(n, until, np.float32),
+                "prediction_hours": np.full(n, until, np.float32),
             },
             identity=int(subject),
             special=special,
@@ -269,71 +272,6 @@ def first_fitting(time: np.ndarray, room: int) -> int:
         return start
     after = int(np.searchsorted(time, time[start], side="right"))
     return after if after < len(time) else start
-
-
-BEGINS = re.compile(r"^(?:(?:HOSPITAL_)?ADMISSION|ENCOUNTER(?:_START)?|VISIT(?:_START)?)(?://|$)|^Visit/")
-ENDS = re.compile(r"^(?:(?:HOSPITAL_)?DISCHARGE|ENCOUNTER_END|VISIT_END)(?://|$)")
-"""Codes of an encounter's own events: what begins it and what ends it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Visits:
-    """The visits of one patient: the number of each event's (`of`); when each one begins, at its encounter's own event
-    (an admission), else its first event; and whether it is an encounter of the data."""
-
-    of: np.ndarray
-    begin: np.ndarray
-    encounter: np.ndarray
-
-
-def own_events(events: Events) -> np.ndarray:
-    """(codes,) 1 where a code begins an encounter, -1 where it ends one, else 0."""
-    return np.array([1 if BEGINS.search(c) else -1 if ENDS.search(c) else 0 for c in events.codes], np.int8)
-
-
-def extents(of: np.ndarray, count: int, time: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of each of `count` encounters: its own events (as `own_events` says of their codes) say them, for
-    one row with a wrong time would move a stay by a year; without such events its first and last one. `of`: (events,)
-    number of each event's encounter."""
-    out = []
-    for kind, furthest, none in ((1, np.minimum, np.iinfo(np.int64).max), (-1, np.maximum, np.iinfo(np.int64).min)):
-        reported, seen = np.full(count, none), np.full(count, none)
-        of_kind = own == kind
-        furthest.at(reported, of[of_kind], time[of_kind])
-        furthest.at(seen, of, time)
-        out.append(np.where(reported == none, seen, reported))
-    begin, end = out
-    return begin, np.maximum(begin, end)
-
-
-def visits_of(time: np.ndarray, named: np.ndarray | None, gap: float, own: np.ndarray | None = None) -> Visits:
-    """The visits of one patient's timed events, in order of time.
-
-    An event belongs to the encounter that it names (none of them for `NO_VISIT`, or where `named` is None); without
-    one, to the encounter during which it happened (the one that began last, of several); else to the visit of the event
-    before it that has none either, unless more than `gap` hours lie between (with 0 every time stamp is a visit). `own`
-    is as `own_events` says of their codes.
-    """
-    of = np.full(len(time), -1)
-    begin: list[int] = []
-    if named is not None and (named != NO_VISIT).any():
-        has = np.flatnonzero(named != NO_VISIT)
-        _, first, number = np.unique(named[has], return_index=True, return_inverse=True)
-        number = number.reshape(-1)
-        kinds = np.zeros(len(has), np.int8) if own is None else own[has]
-        starts, ends = extents(number, len(first), time[has], kinds)
-        turn = np.lexsort((first, starts))  # in the order in which they begin
-        of[has] = np.argsort(turn)[number]
-        starts, ends = starts[turn], ends[turn]
-        for k in range(len(starts)):  # later ones win
-            of[(named == NO_VISIT) & (time >= starts[k]) & (time <= ends[k])] = k
-        begin = starts.tolist()
-    encounters, rest = len(begin), np.flatnonzero(of < 0)
-    if len(rest):
-        new = np.r_[True, np.diff(time[rest]) > gap * HOUR]
-        of[rest] = encounters + np.cumsum(new) - 1
-        begin += time[rest[new]].tolist()
-    return Visits(of=of, begin=np.array(begin, np.int64), encounter=np.arange(len(begin)) < encounters)
 
 
 FEWEST = 20

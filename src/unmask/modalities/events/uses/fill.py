@@ -285,7 +285,7 @@ def _rows(folder: EventFolder, histories: Histories, mode: Mode) -> Iterator[tup
             rows, codes, _ = histories.cut(subject, slots=slots)
             scored_slots = np.flatnonzero(np.isfinite(found.per_slot[:, 0]))
             for slot in scored_slots[np.argsort(rows[scored_slots - 1])].tolist():  # in the order of the file
-                row, has = rows[slot - 1], bool(example.values["has"][slot])
+                row, has = rows[slot - 1], bool(example.values["has_value"][slot])
                 code, value, time = found.per_slot[slot].tolist()
                 yield (
                     int(events.subjects[subject]),

@@ -22,7 +22,8 @@ from unmask.evaluation.resampling import auroc_auprc, bootstrap_weights, percent
 from unmask.modalities.events.outcome.clinical import descriptions, named
 from unmask.modalities.events.outcome.targets import MultiLabel
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
-from unmask.modalities.events.records.histories import Histories, own_events, visits_of
+from unmask.modalities.events.records.encounters import own_events, visits_of
+from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import STATIC, Labels
 from unmask.modalities.events.records.splits import who_trained
 from unmask.modalities.events.records.vocabulary import FIRST
