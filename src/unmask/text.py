@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from unmask.modalities.text.tasks.adapt_embedding import EmbeddingSettings as EmbeddingSettings
     from unmask.modalities.text.tasks.adapt_embedding import adapt_embedding as adapt_embedding
     from unmask.modalities.text.tasks.adapt_embedding import embedding_settings as embedding_settings
-    from unmask.modalities.text.tasks.data import Columns as Columns
     from unmask.modalities.text.tasks.finetune import evaluate as evaluate
     from unmask.modalities.text.tasks.finetune import finetune as finetune
     from unmask.modalities.text.tasks.finetune import predict as predict
+    from unmask.modalities.text.tasks.row_files import Columns as Columns
     from unmask.modalities.text.tasks.settings import TaskSettings
     from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot
     from unmask.modalities.text.tokens.prepare import prepare as prepare

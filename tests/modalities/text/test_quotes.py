@@ -6,7 +6,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.modalities.text.reading.sources import iter_documents
-from unmask.modalities.text.tasks.data import read_rows
+from unmask.modalities.text.tasks.row_files import read_rows
 
 PLAIN = ["text\tlabel", *['"Stop," he said.\ta', 'the "fox\tb', '"never closed\ta', 'he ran"\tb', '"all of it."\ta']]
 

@@ -185,7 +185,7 @@ def finetune(
 ) -> Result:
     """Fine-tune a model of text for a task; the folder loads in transformers too."""
     from unmask.modalities.text.tasks import finetune as tuning
-    from unmask.modalities.text.tasks.data import Columns
+    from unmask.modalities.text.tasks.row_files import Columns
 
     settings = flags.overrides(examples=examples or None, baseline=baseline)
     if flags.resume and (adapt or seeds > 1):
@@ -236,7 +236,7 @@ def predict(
     from itertools import chain
 
     from unmask.modalities.text.tasks import finetune as tuning
-    from unmask.modalities.text.tasks.data import Columns
+    from unmask.modalities.text.tasks.row_files import Columns
 
     check_results([out], [data])
     columns = Columns(text=text, text2=text2, header=header)
@@ -262,7 +262,7 @@ def evaluate(
     """The metrics of a fine-tuned model of text on labelled data; of any model on queries and documents: retrieval."""
     from unmask.modalities.text.tasks import analysis
     from unmask.modalities.text.tasks import finetune as tuning
-    from unmask.modalities.text.tasks.data import Columns
+    from unmask.modalities.text.tasks.row_files import Columns
     from unmask.training.settings import parse_set
 
     if len(data) != 1:

@@ -18,7 +18,7 @@ from unmask.cli.options import flag
 from unmask.errors import UserError, first_of, option, quoted
 from unmask.evaluation.meanings import figure_lines
 from unmask.files import check_results, decoded, read_text, split_lines
-from unmask.modalities.text.tasks.data import Columns, read_rows
+from unmask.modalities.text.tasks.row_files import Columns, read_rows
 from unmask.registry import load
 from unmask.writing import write_json_lines
 

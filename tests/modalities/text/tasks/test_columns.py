@@ -9,8 +9,8 @@ import pytest
 
 from commands import run
 from tiny_folders import folder
-from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
+from unmask.modalities.text.tasks.row_files import Columns
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
 ROWS = [

@@ -8,7 +8,8 @@ from commands import run
 from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.conll import as_sentences
-from unmask.modalities.text.tasks.data import Columns, Problems
+from unmask.modalities.text.tasks.data import Problems
+from unmask.modalities.text.tasks.row_files import Columns
 
 SENTENCES = [
     [("Merkel", "B-PER", "O"), ("visited", "O", "O"), ("Berlin", "B-LOC", "O")],

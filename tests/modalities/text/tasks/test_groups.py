@@ -13,10 +13,11 @@ from unmask.errors import UserError
 from unmask.modalities.text.tasks import linear, probe
 from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.conll import as_sentences
-from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items
+from unmask.modalities.text.tasks.data import Item, Problems, as_items
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.held_out import judging_folds, kept_together, resamples, split
 from unmask.modalities.text.tasks.registry import task_class
+from unmask.modalities.text.tasks.row_files import Columns
 
 QUICK = {"epochs": 1, "batch": 16, "precision": "fp32", "dropout": 0.0}
 WORDS = ["lazy", "dog", "readers", "sources", "bank", "table", "rows", "brown", "quick", "check"]

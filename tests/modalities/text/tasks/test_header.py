@@ -9,7 +9,8 @@ import pytest
 from commands import exit_code
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.modalities.text.tasks.data import Columns, Problems, as_items, read_items, read_rows
+from unmask.modalities.text.tasks.data import Problems, as_items, read_items
+from unmask.modalities.text.tasks.row_files import Columns, read_rows
 
 NOTES = ["a fine day", "a dull day", "a long night", "a short night", "no end"]
 

@@ -14,8 +14,9 @@ from tiny_folders import folder
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.conll import as_sentences
-from unmask.modalities.text.tasks.data import Columns, Problems, as_items, read_items
+from unmask.modalities.text.tasks.data import Problems, as_items, read_items
 from unmask.modalities.text.tasks.finetune import finetune
+from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.similarity import as_pairs
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}

@@ -19,8 +19,9 @@ from unmask.errors import UserError
 from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.conll import as_sentences
-from unmask.modalities.text.tasks.data import Columns, as_items
+from unmask.modalities.text.tasks.data import as_items
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
+from unmask.modalities.text.tasks.row_files import Columns
 
 QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
 PAIRS = [("the fox", "the dog"), ("a fox jumps", "rarely check"), ("the dog", "the fox")]

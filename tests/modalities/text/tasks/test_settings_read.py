@@ -11,9 +11,9 @@ import pytest
 
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
-from unmask.modalities.text.tasks.data import Columns
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
 from unmask.modalities.text.tasks.retrieval import write_features
+from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.zeroshot import zero_shot
 from unmask.modalities.text.uses.model import load

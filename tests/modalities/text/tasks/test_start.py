@@ -15,12 +15,13 @@ from unmask.errors import UserError
 from unmask.export.folders import to_hf, to_sentence_transformers
 from unmask.export.onnx import to_onnx
 from unmask.modalities.text.network.folder import load_folder
-from unmask.modalities.text.tasks import compare, linear, loop, network, probe, training
+from unmask.modalities.text.tasks import compare, linear, loop, network, probe
 from unmask.modalities.text.tasks.baselines import fit_tags, load_baseline
 from unmask.modalities.text.tasks.classify import Classify
 from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.finetune import evaluate, finetune, predict
+from unmask.modalities.text.tasks.fitted import padded_work
 from unmask.modalities.text.tasks.held_out import overlap, split
 from unmask.modalities.text.tasks.model import build, load, save
 from unmask.modalities.text.tasks.settings import TaskSettings
@@ -366,9 +367,9 @@ def test_training_again_on_all_rows_is_no_more_work_than_the_usual_loop(tmp_path
         assert any("not trained again on all 60 rows" in line for line in said) != fits
 
 
-def test_the_usual_work_is_that_of_padded_steps():
-    assert training.usual(np.array([5.0] * 16), 2.0, 0) == 3 * 2 * 16 * 5
-    assert training.usual(np.array([1.0] * 7 + [9.0]), 1.0, 0) == 3 * 8 * 9
+def test_the_work_of_padded_steps():
+    assert padded_work(np.array([5.0] * 16), 2.0, 0) == 3 * 2 * 16 * 5
+    assert padded_work(np.array([1.0] * 7 + [9.0]), 1.0, 0) == 3 * 8 * 9
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

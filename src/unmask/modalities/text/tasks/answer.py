@@ -31,10 +31,11 @@ from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks import probe, scorers
-from unmask.modalities.text.tasks.data import Columns, LabelledRow, Problems, read_rows, say_individuals, split_of
+from unmask.modalities.text.tasks.data import LabelledRow, Problems, say_individuals, split_of
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window, by_owner, trimmed
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.network import TaskModel
+from unmask.modalities.text.tasks.row_files import Columns, read_rows
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.tag import by_example
 from unmask.modalities.text.tasks.task import TextTask

@@ -22,20 +22,19 @@ from unmask.kernels.on_host import to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import linear, probe, scorers
 from unmask.modalities.text.tasks.data import (
-    Columns,
     Item,
     Problems,
     as_items,
-    naming,
+    default_label_names,
+    label_spelling,
+    multi_hot_width,
     number_of,
-    place_names,
-    spelling,
-    vectors,
 )
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.missing import refuse_among_numbers, refuse_commas, refuse_joined, spelling_notes
 from unmask.modalities.text.tasks.network import TaskModel
+from unmask.modalities.text.tasks.row_files import Columns, flags
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.odd_numbers import number_notes
@@ -107,9 +106,9 @@ class Classify(TextTask):
             values = np.array([_number(item) for item in items])
             about |= {"labels": [], "low": float(values.min()), "high": float(values.max())}
             return cls(encoder, about, metric=metric)
-        places = vectors(items)
+        places = multi_hot_width(items)
         found = {name for item in items for name in names_of(item)}
-        labels = sorted(found, key=natural) if places is None else place_names(places)
+        labels = sorted(found, key=natural) if places is None else default_label_names(places)
         if len(labels) < 2:
             shown = labels[0] if labels else "none"
             raise UserError(f"training data has one label only: {shown!r}", hint="Two or more are needed.")
@@ -149,9 +148,9 @@ class Classify(TextTask):
     def named(self, items: list[Item]) -> list[Item]:
         """Labels in this model's spelling ('1.0' for 1), vectors of 0 and 1 as the names of the labels they mark."""
         items = [_several(item) for item in items] if self.problem == "multi" else items
-        places = vectors(items)
+        places = multi_hot_width(items)
         if places is None:
-            own = {spelling(name): name for name in self.labels} | {name: name for name in self.labels}
+            own = {label_spelling(name): name for name in self.labels} | {name: name for name in self.labels}
             return items if self.problem == "regression" else [_spelled(item, own) for item in items]
         if self.problem != "multi" or places != len(self.labels):
             raise UserError(
@@ -177,7 +176,7 @@ class Classify(TextTask):
             given, learnt = ("pairs", "single texts") if pair else ("single texts", "pairs")
             raise UserError(
                 f"{items[0].where}: the model was fine-tuned on {learnt} and is given {given}",
-                hint=f"Give columns text and text2 ({naming(text2='COLUMN')}) to a model of pairs, and one column to "
+                hint=f"Give columns text and text2 ({flags(text2='COLUMN')}) to a model of pairs, and one column to "
                 "another.",
             )
         examples = self.encoder.whole([i.text for i in items], [i.text2 for i in items])
@@ -356,9 +355,9 @@ def names_of(item: Item) -> list[str]:
     """The labels of an item as names; whole numbers in floats lose their '.0'."""
     label = item.label
     if isinstance(label, tuple):
-        if vectors([item]) is None:
+        if multi_hot_width([item]) is None:
             return [str(n) for n in label]
-        return [name for name, mark in zip(place_names(len(label)), label, strict=True) if mark]
+        return [name for name, mark in zip(default_label_names(len(label)), label, strict=True) if mark]
     return [str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()]
 
 
@@ -376,7 +375,7 @@ def _several(item: Item) -> Item:
 def _spelled(item: Item, own: Mapping[str, str]) -> Item:
     """An item whose labels are spelled as the model's (own: label or its usual spelling -> the model's)."""
     names = names_of(item)
-    found = [own.get(name, own.get(spelling(name), name)) for name in names]
+    found = [own.get(name, own.get(label_spelling(name), name)) for name in names]
     if found == names:
         return item
     return dataclasses.replace(item, label=tuple(found) if isinstance(item.label, tuple) else found[0])

@@ -23,17 +23,9 @@ from unmask.errors import UserError
 from unmask.files import read_text, split_lines
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
-from unmask.modalities.text.tasks.data import (
-    Columns,
-    LabelledRow,
-    Problems,
-    naming,
-    read_rows,
-    refuse_group,
-    say_individuals,
-    split_of,
-)
+from unmask.modalities.text.tasks.data import LabelledRow, Problems, refuse_group, say_individuals, split_of
 from unmask.modalities.text.tasks.encoding import trimmed
+from unmask.modalities.text.tasks.row_files import Columns, flags, read_rows
 from unmask.modalities.text.tasks.scorers import Span, spans_of
 
 GIVE = "Give a CoNLL file: a word and its tag per line, a blank line between sentences."
@@ -71,7 +63,7 @@ def as_sentences(
         by_row = kind in (".jsonl", ".ndjson", ".json", ".parquet", ".csv")
         if by_row or str(data).startswith("hf:"):
             if other := {part: name for part, name in columns.named.items() if part != "group"}:
-                given = naming(**other)
+                given = flags(**other)
                 raise UserError(
                     f"{data}: {given}: columns of a CoNLL file, by number",
                     hint="Rows of tagged texts have their own: text and entities, or tokens and tags.",
@@ -112,7 +104,7 @@ def _columns_in(path: Path) -> bool:
     if found is None:
         raise UserError(
             f"{path}: words with tags in columns, or texts that end so?",
-            hint=f"Columns: say which holds the words, {naming(text=1)}. Texts: give them as .jsonl, one object with "
+            hint=f"Columns: say which holds the words, {flags(text=1)}. Texts: give them as .jsonl, one object with "
             "text per line.",
         )
     return found
@@ -358,7 +350,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
     if word is not None and word == tag:
         raise UserError(
             f"{path}: both words and tags in column {word + 1}",
-            hint=f"Say which ones: {naming(text=1, label=2)}, by their numbers.",
+            hint=f"Say which ones: {flags(text=1, label=2)}, by their numbers.",
         )
     count, constant = None, []
     before = [k for k in range(width if word is None else word) if k != tag]
@@ -369,7 +361,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
         elif word is None and known and 2 * counted >= known:
             raise UserError(
                 f"{path}: column {k + 1} counts the words of {counted:,} of {known:,} sentences and not of the others",
-                hint=f"Say which column holds the words, by its number: {naming(text=k + 1)} or {naming(text=k + 2)}.",
+                hint=f"Say which column holds the words, by its number: {flags(text=k + 1)} or {flags(text=k + 2)}.",
             )
         elif _stays(rows, k):
             constant.append(k)
@@ -382,7 +374,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
         seen = 1 + (constant[0] if count is None else count)
         raise UserError(
             f"{path}: column {seen} {what}, and there is no column of words",
-            hint=f"If the words are in column {seen}, say {naming(text=seen)}.",
+            hint=f"If the words are in column {seen}, say {flags(text=seen)}.",
         )
     if not labelled and columns.text is not None:
         return ConllLayout(word=word, tag=None, width=width, count=count, constant=tuple(constant))
@@ -391,7 +383,7 @@ def layout_of(sentences: Sequence[Sequence[Line]], path: Path, columns: Columns,
         tag = last
     if word == tag:
         raise UserError(
-            f"{path}: both words and tags in column {word + 1}", hint=f"Say {naming(label='COLUMN')}, by its number."
+            f"{path}: both words and tags in column {word + 1}", hint=f"Say {flags(label='COLUMN')}, by its number."
         )
     return ConllLayout(word=word, tag=tag, width=width, count=count, constant=tuple(constant))
 
@@ -403,11 +395,11 @@ def _requested(given: str | None, part: str, path: Path, width: int) -> int | No
     if not given.isdecimal():
         raise UserError(
             f"{path}: column {given!r}",
-            hint=f"CoNLL columns have no names: {naming(**{part: 1})} is the first, of {width}.",
+            hint=f"CoNLL columns have no names: {flags(**{part: 1})} is the first, of {width}.",
         )
     if not 1 <= int(given) <= width:
         raise UserError(
-            f"{path}: no column {given}", hint=f"The lines have {width} columns: {naming(**{part: 1})} to {width}."
+            f"{path}: no column {given}", hint=f"The lines have {width} columns: {flags(**{part: 1})} to {width}."
         )
     return int(given) - 1
 
@@ -450,7 +442,7 @@ def _check_last(rows: Sequence[Sequence[Sequence[str]]], path: Path, word: int, 
             types[k] = {tag[2:] for tag in found if is_tag(tag) and tag != "O"}
     others = [k for k in types if k != last and types[k]]
     if last not in types and others:
-        hint = naming(label=others[0] + 1) if labelled else naming(text=word + 1)
+        hint = flags(label=others[0] + 1) if labelled else flags(text=word + 1)
         raise UserError(f"{path}: column {last + 1} holds no tags, column {others[0] + 1} does", hint=f"Say {hint}.")
     if not labelled or last not in types:
         return
@@ -458,7 +450,7 @@ def _check_last(rows: Sequence[Sequence[Sequence[str]]], path: Path, word: int, 
         if not types[last] or types[last] & types[k]:
             raise UserError(
                 f"{path}: columns {k + 1} and {last + 1} both hold tags of entities",
-                hint=f"Say which ones are meant: {naming(label=k + 1)} or {naming(label=last + 1)}.",
+                hint=f"Say which ones are meant: {flags(label=k + 1)} or {flags(label=last + 1)}.",
             )
 
 

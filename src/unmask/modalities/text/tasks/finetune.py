@@ -21,11 +21,12 @@ from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import figures
 from unmask.modalities.text.tasks.compare import metric_interval
-from unmask.modalities.text.tasks.data import PARTS, Columns, Problems, judged_part, warned
+from unmask.modalities.text.tasks.data import Problems, judged_part, warned
 from unmask.modalities.text.tasks.held_out import group_notes, several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
+from unmask.modalities.text.tasks.row_files import PARTS, Columns
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
@@ -111,7 +112,7 @@ def _read_for(
     if read_from and read_from.requested:
         used = read_from if labelled else dataclasses.replace(read_from, label=None, negative=None, group=None)
         say(f"columns: {used.line()}")
-        if warning := read_from.not_there():
+        if warning := read_from.differing():
             say(warning)
     items = task.named(items) if labelled else items
     notes = [*task.remarks(task.encoder, items, labelled=labelled), *unread_notes(task.encoder.tokenizer, items)]

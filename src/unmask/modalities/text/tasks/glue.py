@@ -16,9 +16,10 @@ import numpy as np
 from unmask.errors import UserError
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.classify import names_of
-from unmask.modalities.text.tasks.data import Item, read_rows
+from unmask.modalities.text.tasks.data import Item
 from unmask.modalities.text.tasks.finetune import finetune, predict_items
 from unmask.modalities.text.tasks.model import load
+from unmask.modalities.text.tasks.row_files import read_rows
 from unmask.writing import temporary_folder, written
 
 

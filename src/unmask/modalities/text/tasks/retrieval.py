@@ -19,8 +19,8 @@ from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError, option
 from unmask.evaluation.metrics import bootstrap_mean
 from unmask.modalities.text.tasks import scorers
-from unmask.modalities.text.tasks.data import read_rows
 from unmask.modalities.text.tasks.registry import task_of
+from unmask.modalities.text.tasks.row_files import read_rows
 from unmask.modalities.text.uses.filling import cut_notes
 from unmask.modalities.text.uses.model import TextModel
 from unmask.writing import written

@@ -20,9 +20,10 @@ from unmask.core.batch import PackedBatch
 from unmask.errors import UserError, setting
 from unmask.kernels.on_host import to_device
 from unmask.modalities.text.tasks import scorers
-from unmask.modalities.text.tasks.data import Columns, Item, Problems, as_items, number_of, say_individuals
+from unmask.modalities.text.tasks.data import Item, Problems, as_items, number_of, say_individuals
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.network import TaskModel
+from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.odd_numbers import number_notes

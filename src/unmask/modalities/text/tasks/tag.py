@@ -26,9 +26,10 @@ from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
-from unmask.modalities.text.tasks.data import Columns, Problems
+from unmask.modalities.text.tasks.data import Problems
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, best_window, by_owner, trimmed
 from unmask.modalities.text.tasks.network import TaskModel
+from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import SHOWN, TextTask
 from unmask.modalities.text.tokens.tokenizer import Encoded

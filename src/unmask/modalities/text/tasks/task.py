@@ -11,10 +11,11 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.modalities.text.network.folder import TextFolder
-from unmask.modalities.text.tasks.data import Columns, Problems
+from unmask.modalities.text.tasks.data import Problems
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared
 from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.probe import Probed
+from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.settings import TaskSettings
 
 SHOWN = 300

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import math
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,17 +23,18 @@ from unmask.modalities.text.tasks import compare, loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import write_report
 from unmask.modalities.text.tasks.baselines import fit_baseline
-from unmask.modalities.text.tasks.data import Columns, Problems, by_split, judged_part
-from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared
+from unmask.modalities.text.tasks.data import Problems, by_split, judged_part
+from unmask.modalities.text.tasks.encoding import ExampleMaker
+from unmask.modalities.text.tasks.fitted import FittedTask, TaskRows, work_ratio
 from unmask.modalities.text.tasks.held_out import group_notes, hold_out, several_labels
 from unmask.modalities.text.tasks.missing import unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.probe import Probed
 from unmask.modalities.text.tasks.registry import task_class
+from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_tasks, settled
 from unmask.modalities.text.tasks.task import TextTask
-from unmask.training.finetune import FinetuneResult
 from unmask.training.finetune_checkpoints import Checkpointer
 from unmask.training.launcher import check_one_process
 from unmask.training.precision import precision_of, resolve_device, resolve_precision
@@ -44,69 +44,10 @@ from unmask.training.settings import refuse_unread
 from unmask.training.tracking import Tracker
 from unmask.writing import final_place, first_of_all, temporary_name, training_folder, written_folder
 
-JUDGED_BY = ("refit", "evaluate_every", "patience", "examples")
-"""Settings of how held-out rows are looked at."""
+EVALUATION_SETTINGS = ("refit", "evaluate_every", "patience", "examples")
+"""Settings of how held-out rows are evaluated."""
 TUNED = "fine-tuned"
-BEFORE = {True: "linear probe of the frozen encoder", False: "the model before fine-tuning"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskRows:
-    """The rows of a run: all `items` (classes are learnt from them), those that are trained on before the recipe is
-    settled, and those `held_out`, which stop, keep and calibrate, if any. `chosen`: the held-out rows were taken from
-    the training rows; `shared`: how many are in both; `columns`: names by their parts; `source`: how their file is
-    called, "" for rows in memory."""
-
-    items: Sequence[Any]
-    training: Sequence[Any]
-    held_out: Sequence[Any] | None
-    chosen: bool
-    shared: int
-    columns: dict[str, str]
-    source: str = ""
-
-
-@dataclass(kw_only=True)
-class FittedTask:
-    """A model after one run, the held-out rows it was `checked` on, if any, and the predictions of the kept state on
-    them. `probed`: how the head started, None where it was the folder's own, random, or there is none; `verdict`: the
-    comparison, if any; `tokens` were trained on; `expected_memory`: bytes that were foretold; `compared_vectors`: a
-    linear model of the two texts' frozen vectors was fitted; `refitted`: trained on the held-out rows too, after they
-    were scored."""
-
-    folder: TaskFolder
-    task: TextTask
-    training: Prepared
-    checked: Prepared | None
-    outcome: FinetuneResult
-    tokens: int = 0
-    expected_memory: float = math.nan
-    predictions: list[dict[str, Any]] | None = None
-    probed: Probed | None = None
-    verdict: compare.Comparison | None = None
-    compared_vectors: bool = False
-    refitted: bool = False
-
-    @property
-    def trained_on(self) -> int:
-        """On how many rows."""
-        return len(self.training.items)
-
-    def lines(self, rows: int) -> list[str]:
-        """What was compared, what is kept, and on which of `rows` rows it was trained, for a terminal."""
-        if self.verdict is None or self.checked is None:
-            return []
-        items = self.checked.items
-        found = self.verdict.lines(self.task.metric, len(items))
-        if self.task.problem == "regression" and self.predictions is not None:
-            mean = float(self.training.extra["target"].mean())
-            of_mean = self.task.score([{"value": mean}] * len(items), items)["rmse"]
-            own = self.task.score(self.predictions, items)["rmse"]
-            line = f"its rmse is {own:.4g}, that of the mean of the training rows {of_mean:.4g}"
-            found.append(line if own < of_mean else f"warning: {line}: as numbers its answers are no better than it")
-        whole = "all" if self.trained_on == rows else f"{self.trained_on:,} of"
-        seen = "; the scores are of the model before it saw the held-out ones" if self.refitted else ""
-        return [*found, f"trained on {whole} {rows:,} rows{seen}"]
+UNTUNED = {True: "linear probe of the frozen encoder", False: "the model before fine-tuning"}
 
 
 class TaskTraining:
@@ -153,7 +94,7 @@ class TaskTraining:
             wanted = dataclasses.replace(columns, group=None).trained_on(learnt)
             held, held_from = self.kind.read(validation, wanted, labelled=True, problems=problems)
             held = judged_part(held)
-            if held_from and (warning := held_from.not_there()):
+            if held_from and (warning := held_from.differing()):
                 self.say(f"validation data: {warning}")
         if read_from:
             self.say(f"columns: {read_from.line()}")
@@ -163,7 +104,7 @@ class TaskTraining:
         shared, taken = hold_out(items, held, self.settings, self.say)
         rest, held = taken or (items, held)
         if held is None:
-            refuse_unread(self.settings, JUDGED_BY, "without validation data, and no rows are held out")
+            refuse_unread(self.settings, EVALUATION_SETTINGS, "without validation data, and no rows are held out")
         return TaskRows(
             items=items,
             training=rest,
@@ -225,7 +166,7 @@ class TaskTraining:
                     tracker.event("start", **about, device=str(self.device), task=self.task)
                 watched = tracker if out is not None or console else None
                 fitted = self.fit(rows, tracker=watched, checkpointer=checkpointer)
-                again = fitted.outcome.stopped != "signal" and again and self._worth_it(fitted, rows)
+                again = fitted.outcome.stopped != "signal" and again and self._should_refit(fitted, rows)
                 if Processes.of_launcher().from_first(again):
                     fitted = self.refit(rows, fitted)
             result = self._result(rows, fitted)
@@ -250,7 +191,7 @@ class TaskTraining:
     def _encoder(self, text: TextFolder) -> ExampleMaker:
         return ExampleMaker(text.tokenizer, slots=self.slots, types=bool(text.model.codec.config.types))
 
-    def _begin(self, text: TextFolder, rows: TaskRows, items: Sequence[Any]) -> tuple[FittedTask, list[str]]:
+    def _new_model(self, text: TextFolder, rows: TaskRows, items: Sequence[Any]) -> tuple[FittedTask, list[str]]:
         """The task on some of the rows, its model with the head as the folder has it, and what of it is random."""
         options = {"metric": self.metric} if "metric" in self.kind.options else {}
         begin: Callable[..., TextTask] = self.kind.from_items
@@ -261,7 +202,7 @@ class TaskTraining:
         built.precision = precision_of(built, self.settings.precision, self.device)  # as the saved folder will compute
         folder = TaskFolder(text=text, model=built, about=task.about)
         training, nothing = task.prepare(task.named(list(items)), labelled=True), cast(Any, None)
-        return FittedTask(folder=folder, task=task, training=training, checked=None, outcome=nothing), random
+        return FittedTask(folder=folder, task=task, training=training, held_out=None, outcome=nothing), random
 
     def start_head(self, fitted: FittedTask, chosen: Probed | None = None) -> Probed | None:
         """Make the task's head a linear probe of the frozen encoder; None for a task without a head, or that does not
@@ -282,11 +223,11 @@ class TaskTraining:
     ) -> FittedTask:
         """Start, train, keep the best state by the held-out rows, calibrate, and compare it with its baselines."""
         settings, text = self.settings, self.text
-        fitted, random = self._begin(text, rows, rows.training)
+        fitted, random = self._new_model(text, rows, rows.training)
         task, built, training = fitted.task, fitted.folder.model, fitted.training
         if rows.held_out is not None:
-            fitted.checked = task.prepare(task.named(list(rows.held_out)), labelled=True)
-        checked = fitted.checked
+            fitted.held_out = task.prepare(task.named(list(rows.held_out)), labelled=True)
+        held_out = fitted.held_out
         for guess in ("problem", "loss"):
             if guess in task.about and getattr(settings, guess) == "auto":
                 self.say(f"{guess}: {task.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
@@ -295,34 +236,34 @@ class TaskTraining:
         if task.terms(training, np.arange(1)) is None:
             check_one_process("a loss that compares all texts of a step")
             refuse_unread(settings, ["micro_slots"], "with a loss that compares all texts of a step")
-        compares = settings.start == "probe" and checked is not None
+        compares = settings.start == "probe" and held_out is not None
         if settings.baseline != "none" and not compares:
             raise UserError(
                 f"{setting('baseline', settings.baseline)} without held-out rows to judge it by",
                 hint=f"Give {option('validation', 'DATA')}, or more rows.",
             )
-        if settings.start == "probe" and not _keeps_its_head(text, task, random):
+        if settings.start == "probe" and not _head_fits(text, task, random):
             fitted.probed = self.start_head(fitted)
         first, before, initial, others = None, None, None, list[compare.Rival]()
-        if compares and checked is not None:
-            found = loop.outputs(built, task, checked)
-            before = task.decode(found, checked)
-            first = task.score(before, checked.items)
-            others = compare.rivals(task, built, training, checked, found=found, seed=settings.seed)
+        if compares and held_out is not None:
+            found = loop.outputs(built, task, held_out)
+            before = task.decode(found, held_out)
+            first = task.score(before, held_out.items)
+            others = compare.rivals(task, built, training, held_out, found=found, seed=settings.seed)
             fitted.compared_vectors = any(o.baseline is not None and o.baseline.kind == "apart" for o in others)
             if settings.baseline != "none":
                 compare.rival_called(settings.baseline, others)  # refused before it is trained
             initial = copy.deepcopy(built.state_dict())
-        tuning = loop.TextFinetuning(built, task, training, checked, settings, self.precision.name)
+        tuning = loop.TextFinetuning(built, task, training, held_out, settings, self.precision.name)
         fitted.outcome = tuning.train(
             tracker=tracker, checkpointer=checkpointer, first=first, initial=initial, say=self.say
         )
         fitted.tokens, fitted.expected_memory = tuning.tokens, tuning.expected
         self.micro_slots = tuning.micro_slots
-        if fitted.outcome.stopped == "signal" or checked is None:
+        if fitted.outcome.stopped == "signal" or held_out is None:
             return fitted
         if settings.freeze:  # stored states stand for the frozen layers only while training
-            fitted.checked = task.prepare(checked.items, labelled=True)
+            fitted.held_out = task.prepare(held_out.items, labelled=True)
         if before is None or initial is None:
             self._predict(fitted)
         else:
@@ -331,9 +272,9 @@ class TaskTraining:
 
     def _predict(self, fitted: FittedTask) -> list[dict[str, Any]]:
         """Calibrate the state as it is; its predictions of the held-out rows."""
-        task, checked = fitted.task, fitted.checked
-        assert checked is not None
-        fitted.predictions = task.judged(loop.outputs(fitted.folder.model, task, checked), checked)
+        task, held_out = fitted.task, fitted.held_out
+        assert held_out is not None
+        fitted.predictions = task.judged(loop.outputs(fitted.folder.model, task, held_out), held_out)
         return fitted.predictions
 
     def _judge(
@@ -344,13 +285,13 @@ class TaskTraining:
         others: Sequence[compare.Rival],
     ) -> None:
         """Which of the states before and after training is kept, and how it compares with the baselines."""
-        task, checked, outcome, settings = fitted.task, fitted.checked, fitted.outcome, self.settings
-        assert checked is not None
+        task, held_out, outcome, settings = fitted.task, fitted.held_out, fitted.outcome, self.settings
+        assert held_out is not None
         untouched = dict(task.about)
         kept = self._predict(fitted)
         tuned, reason = kept if outcome.kept_step else None, None
         if tuned is not None:
-            gain, error = compare.gain(task, tuned, before, checked.items, seed=settings.seed)
+            gain, error = compare.gain(task, tuned, before, held_out.items, seed=settings.seed)
             # The simpler of two that the rows cannot tell apart (Breiman et al. 1984, sec. 3.4.3).
             if gain <= error or settings.baseline != "none":
                 if gain <= error:
@@ -360,30 +301,30 @@ class TaskTraining:
                 fitted.folder.model.load_state_dict(initial)
                 outcome.kept_step = 0
                 kept = self._predict(fitted)
-        name = BEFORE[fitted.probed is not None]
+        name = UNTUNED[fitted.probed is not None]
         own = [(name, before if outcome.kept_step else kept), *([(TUNED, tuned)] if tuned is not None else [])]
-        verdict = compare.judge(
+        comparison = compare.judge(
             task,
             own,
             TUNED if outcome.kept_step else name,
             others,
-            checked,
+            held_out,
             seed=settings.seed,
             baseline=settings.baseline,
         )
-        verdict.reason = reason if verdict.baseline is None else None
+        comparison.reason = reason if comparison.baseline is None else None
         if tuned is None and outcome.history[1:]:
             best = max((row[task.metric] for row in outcome.history[1:]), key=lambda v: merit(task.metric, v))
-            verdict.table.append({"model": TUNED, "value": best, "low": None, "high": None, "kept": False})
-        fitted.verdict = verdict
-        if verdict.baseline is not None:
+            comparison.table.append({"model": TUNED, "value": best, "low": None, "high": None, "kept": False})
+        fitted.comparison = comparison
+        if comparison.baseline is not None:
             task.about.update(untouched)
-            fitted.predictions = next(o.predictions for o in others if o.baseline is verdict.baseline)
+            fitted.predictions = next(o.predictions for o in others if o.baseline is comparison.baseline)
 
-    def _worth_it(self, fitted: FittedTask, rows: TaskRows) -> bool:
+    def _should_refit(self, fitted: FittedTask, rows: TaskRows) -> bool:
         """Whether to train anew on the held-out rows too; where it is, or is too much work, it is said."""
         if fitted.outcome.kept_step:
-            self.work_ratio = beyond(fitted, self.settings)
+            self.work_ratio = work_ratio(fitted, self.settings)
             if not self.settings.refit and self.work_ratio > 1:
                 self.say(
                     f"not trained again on all {len(rows.items):,} rows: with choosing that would be "
@@ -400,18 +341,18 @@ class TaskTraining:
 
         Temperature and thresholds stay as fitted on the rows that were held out.
         """
-        new, _ = self._begin(load_folder(self.model), rows, rows.items)
+        new, _ = self._new_model(load_folder(self.model), rows, rows.items)
         task, built, old = new.task, new.folder.model, fitted.outcome
         if fitted.probed is not None:
             self.start_head(new, fitted.probed)
-        verdict = fitted.verdict
-        if verdict is not None and (baseline := verdict.baseline) is not None:
-            verdict.baseline = fit_baseline(
+        comparison = fitted.comparison
+        if comparison is not None and (baseline := comparison.baseline) is not None:
+            comparison.baseline = fit_baseline(
                 baseline.kind, task, built, new.training, seed=self.settings.seed, strength=baseline.model.strength
             )
-            assert verdict.baseline is not None  # the training rows held words
+            assert comparison.baseline is not None  # the training rows held words
         new = dataclasses.replace(
-            fitted, folder=new.folder, task=task, training=new.training, verdict=verdict, refitted=True
+            fitted, folder=new.folder, task=task, training=new.training, comparison=comparison, refitted=True
         )
         if old.kept_step:
             settings = dataclasses.replace(self.settings, patience=None, micro_slots=self.micro_slots)
@@ -429,12 +370,12 @@ class TaskTraining:
         return new
 
     def _result(self, rows: TaskRows, fitted: FittedTask) -> dict[str, Any]:
-        task, outcome, verdict = fitted.task, fitted.outcome, fitted.verdict
+        task, outcome, comparison = fitted.task, fitted.outcome, fitted.comparison
         metrics = outcome.metrics
         if outcome.stopped == "signal":
             metrics = {}
-        elif fitted.checked is not None and fitted.predictions is not None:
-            metrics = task.score(fitted.predictions, fitted.checked.items)
+        elif fitted.held_out is not None and fitted.predictions is not None:
+            metrics = task.score(fitted.predictions, fitted.held_out.items)
         return {
             "task": self.task,
             "metric": task.metric,
@@ -459,8 +400,8 @@ class TaskTraining:
             "precision": self.precision.name,
             "history": outcome.history,
             "probe": None if fitted.probed is None else fitted.probed.to_dict(),
-            "comparison": None if verdict is None else verdict.table,
-            "kept": None if verdict is None else verdict.kept,
+            "comparison": None if comparison is None else comparison.table,
+            "kept": None if comparison is None else comparison.kept,
         }
 
     def _write(self, out: Path, scratch: Path, rows: TaskRows, fitted: FittedTask, result: dict[str, Any]) -> None:
@@ -472,7 +413,7 @@ class TaskTraining:
         task.about |= {"settings": asdict(self.settings), "base": model_name(self.model)}
         task.about |= {"source": rows.source} if rows.source else {}
         task.about |= {name: result[name] for name in recorded}
-        baseline = None if fitted.verdict is None else fitted.verdict.baseline
+        baseline = None if fitted.comparison is None else fitted.comparison.baseline
         task.about |= {} if baseline is None else {"baseline": baseline.kind}
         with written_folder(out) as new:
             models.save(
@@ -486,52 +427,15 @@ class TaskTraining:
             )
             shutil.copyfile(scratch / "metrics.jsonl", new / "metrics.jsonl")
             write_report(
-                new, fitted.folder, task, fitted.checked, fitted.predictions, result, examples=self.settings.examples
+                new, fitted.folder, task, fitted.held_out, fitted.predictions, result, examples=self.settings.examples
             )
         result["out"] = str(out)
 
 
-def _keeps_its_head(text: TextFolder, task: TextTask, random: list[str]) -> bool:
+def _head_fits(text: TextFolder, task: TextTask, random: list[str]) -> bool:
     """Whether the folder's own head was made for these very outputs."""
     if random or task.head is None:
         return not random
     names = text.hf_config.get("id2label") or {}
     labels = task.about.get("labels")
     return not labels or [names.get(str(i)) for i in range(len(labels))] == [str(n) for n in labels]
-
-
-USUAL = 8
-"""Rows per step of the usual loop, padded to the longest of them: the defaults of transformers' Trainer."""
-TRAINING = 3.0
-"""Forward passes that a forward and a backward pass take as long as."""
-PADDING = 1.07
-"""Slots of packed steps for each slot of their texts (1.04 to 1.10 on five sets, steps of 32)."""
-
-
-def beyond(fitted: FittedTask, settings: TaskSettings) -> float:
-    """What choosing took and training again would take, for each unit that the usual loop takes over all rows, for as
-    many epochs; of a run with rows held out, and a state after some training kept."""
-    checked, outcome = fitted.checked, fitted.outcome
-    assert checked is not None
-    width = fitted.folder.text.model.encoder.config.width
-    rest, held = (cost(np.array([len(e) for e in part.examples]), width) for part in (fitted.training, checked))
-    everything = np.concatenate([rest, held])
-    items = len(loop.training_items(fitted.task, fitted.training))
-    epochs = outcome.steps / -(-items // settings.batch)
-    passes = int(fitted.probed is not None) + int(fitted.compared_vectors)
-    spent = rest.sum() * (passes + TRAINING * PADDING * epochs) + held.sum() * (passes + 2 + len(outcome.history))
-    share = outcome.kept_step / outcome.total
-    again = everything.sum() * (passes + TRAINING * PADDING * epochs * share)
-    return float((spent + again) / usual(everything, epochs, settings.seed))
-
-
-def usual(costs: np.ndarray, epochs: float, seed: int) -> float:
-    """Work of the usual loop over examples of these costs: every one costs as much as the longest of its step."""
-    order = np.random.default_rng([seed, 37]).permutation(len(costs))
-    steps = np.split(costs[order], range(USUAL, len(costs), USUAL))
-    return float(TRAINING * epochs * sum(len(step) * step.max() for step in steps))
-
-
-def cost(lengths: np.ndarray, width: int) -> np.ndarray:
-    """Work of a forward pass over examples, in slots of a very short one."""
-    return lengths * (1 + lengths / (1.85 * width))
