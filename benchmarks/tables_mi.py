@@ -212,7 +212,7 @@ def plain(design: str, columns: dict[str, np.ndarray], rows: np.ndarray) -> dict
     """The analysis of complete rows alone."""
     from scipy import stats
 
-    from unmask.modalities.table.imputation.formula import parse_formula
+    from unmask.modalities.table.imputation.formula_text import parse_formula
     from unmask.modalities.table.imputation.pooling import fit_formula
     from unmask.modalities.table.reading.readers import read_frame
     from unmask.modalities.table.rules.rules import schema_for

@@ -8,7 +8,7 @@ import pytest
 
 from unmask import MultipleImputation, TableModel
 from unmask.errors import UserError
-from unmask.modalities.table.imputation.formula import parse_formula
+from unmask.modalities.table.imputation.formula_text import parse_formula
 
 N = 60
 RNG = np.random.default_rng(0)

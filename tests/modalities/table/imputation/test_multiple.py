@@ -439,7 +439,7 @@ def test_a_formula_of_survival_says_what_its_event_is_or_is_refused(levels, matc
 @pytest.mark.parametrize("text", ["y ~ (a + b)*z", "y ~ (a + b)^2", "y ~ a/z", "y ~ a**2 + z"])
 def test_arithmetic_outside_of_i_is_refused(text):
     """R and statsmodels read these as terms; they were taken for one regressor, the number they come to."""
-    from unmask.modalities.table.imputation.formula import parse_formula
+    from unmask.modalities.table.imputation.formula_text import parse_formula
     from unmask.modalities.table.schema.schema import Column, Schema
 
     schema = Schema(columns=tuple(Column(name=n, kind="numeric", low=0.0, high=1.0) for n in "abyz"))

@@ -17,20 +17,13 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError, option
-from unmask.modalities.table.fitting.cell_table import CellTable
-from unmask.modalities.table.imputation.chained import Chain, CompletedColumns, DrawPlan
+from unmask.modalities.table.imputation.analysis import agreed_analysis, measured_terms, survival_pair
+from unmask.modalities.table.imputation.chained import CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
 from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, doubts, unmixed, write_report
 from unmask.modalities.table.imputation.fitted_models import aligned, are_shares, estimates_of, predictions_of
-from unmask.modalities.table.imputation.formula import (
-    Formula,
-    agreed_analysis,
-    beyond,
-    check_pair,
-    cox_formula,
-    parse_formula,
-    survival_pair,
-)
+from unmask.modalities.table.imputation.formula import Formula, cox_formula, terms_not_kept
+from unmask.modalities.table.imputation.formula_text import check_pair, parse_formula
 from unmask.modalities.table.imputation.methods import choose_methods
 from unmask.modalities.table.imputation.pooling import (
     Pooled,
@@ -42,19 +35,15 @@ from unmask.modalities.table.imputation.pooling import (
 )
 from unmask.modalities.table.imputation.scales import written
 from unmask.modalities.table.imputation.shift import parse_shifts, shifted, without_cells
-from unmask.modalities.table.imputation.smcfcs import AgreeingChain, Substantive
+from unmask.modalities.table.imputation.smcfcs import ChainedDraws
 from unmask.modalities.table.imputation.under_rules import recorded_breaches, settled, unmet
 from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.recipes import settings_of
-from unmask.modalities.table.rules.rules import Rules, read_schema, schema_for
+from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import decode, empty_row_notes, empty_rows, encode, match_columns
 from unmask.modalities.table.writing.writers import filled_copy, handed_out
 from unmask.progress import counted
-
-WARM = 3
-"""Rounds with the outcome among the predictors, before covariates are drawn to agree with the analysis."""
 
 
 class MultipleImputation:
@@ -134,13 +123,13 @@ class MultipleImputation:
             UserError: naming the column, cell, method, formula or shift at fault.
         """
         frame = read_frame(data)
-        duration, event = self._pair(frame.names)
+        duration, event = survival_pair(self.formula, frame.names, self.schema, self.duration, self.event)
         schema = schema_for(
             frame, self.schema, duration=duration, event=event, entry=self.entry, event_level=self.event_level
         )
         if not schema.modelled:
             raise UserError(f"{frame.source}: no column to impute", hint="All columns are identifiers or empty.")
-        schema, measured = self._terms_measured(schema)
+        schema, measured = measured_terms(self.formula, self.schema, schema)
         shifts = parse_shifts(self.shift, schema)
         columns = encode(frame, schema)
         self._missing, self._gaps = [np.isnan(x) for x in columns], holes(schema, columns)
@@ -150,28 +139,25 @@ class MultipleImputation:
         self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
         warn_of(self.notes_)
         for text in measured:
-            self._say(text, warn=True)
+            self._note(text, warn=True)
         self._rules, self._recorded = Rules.of(schema), columns
         self.notes_ += recorded_breaches(self._rules, columns, frame.row_name)
         empty = empty_rows(frame, schema)
-        for text in empty_row_notes(
-            frame, empty, "imputed as patients of whom nothing is known; take out what are none"
-        ):
-            self._say(text, warn=True)
-        self.formula_ = agreed_analysis(self.formula, schema, columns, say=self._say)
+        unknown = empty_row_notes(frame, empty, "imputed as patients of whom nothing is known; take out what are none")
+        for text in unknown:
+            self._note(text, warn=True)
+        self.formula_ = agreed_analysis(self.formula, schema, columns, note=self._note)
         plan = self._plan(columns)
         self.incomplete_ = [plan.name(p) for p in plan.order]
         # Without a formula, two rounds of one incomplete column are two draws of the same distribution.
         rounds = self.rounds if len(plan.order) > 1 or self.formula_ is not None else 1
-        found = [self._one(plan, m, rounds) for m in counted(range(self.draws), self.draws)]
+        draws = ChainedDraws(plan, self.formula_, self.seed, self.overrides)
+        found = [draws.draw(m, rounds) for m in counted(range(self.draws), self.draws)]
         for more in (rounds, 2 * rounds):
-            if not any(
-                unmixed(trace)
-                for place, trace in zip(plan.order, self._traces(found), strict=True)
-                if self._gaps[place].any()
-            ):
+            traces = zip(plan.order, self._traces(found), strict=True)
+            if not any(unmixed(trace) for place, trace in traces if self._gaps[place].any()):
                 break
-            found = [self._longer(plan, m, one, more) for m, one in counted(enumerate(found), self.draws)]
+            found = [draws.longer(m, one, more) for m, one in counted(enumerate(found), self.draws)]
         self.trace_ = np.stack([f.trace for f in found])
         self._drawn = found
         self.doubts_ = doubts(
@@ -185,7 +171,7 @@ class MultipleImputation:
         self._pooled_in_doubt = False
         read = set() if self.formula_ is None else {*self.formula_.covariates, *self.formula_.outcome} & set(plan.order)
         if self.formula_ is not None and read == set(self.formula_.outcome) and len(read) == 1:
-            self._say(
+            self._note(
                 "of the analysis only the outcome lacks values: complete rows give its estimates as well, without the "
                 "noise of imputation (van Buuren 2018, 2.7)"
             )
@@ -199,38 +185,6 @@ class MultipleImputation:
     def _traces(found: Sequence[CompletedColumns]) -> np.ndarray:
         """(columns, tables, rounds) means of the imputed values."""
         return np.stack([one.trace[:, :, 0] for one in found]).transpose(2, 0, 1)
-
-    def _terms_measured(self, schema: Schema) -> tuple[Schema, list[str]]:
-        """The schema with covariates of the formula empty by no meaning where that was only guessed: an analysis asks
-        for a number in every row. And what is to be said of it."""
-        if self.formula is None or isinstance(self.schema, Schema):
-            return schema, []
-        declared: Any = read_schema(self.schema)
-        declared = {} if isinstance(declared, Schema) else declared.get("columns", {})
-        places = parse_formula(self.formula, schema).covariates
-        guessed = {
-            c.name: c.structural
-            for c in (schema.column(p) for p in places)
-            if c.structural is not None and "structural" not in declared.get(c.name, {})
-        }
-        columns = tuple(dataclasses.replace(c, structural=None) if c.name in guessed else c for c in schema.columns)
-        sentences = [
-            f"{name!r} is empty in every row where {other!r} is {level!r}, and the formula reads it: imputed there "
-            "from what the other rows tell. Leave the term out if there is nothing to measure"
-            for name, (other, level) in guessed.items()
-        ]
-        guesses = tuple(f"warning: {name!r} is empty where " for name in guessed)
-        notes = tuple(n for n in schema.notes if not n.startswith(guesses))
-        return dataclasses.replace(schema, columns=columns, notes=notes), sentences
-
-    def _pair(self, names: Sequence[str]) -> tuple[str | None, str | None]:
-        """The survival pair that is named, be it by the formula: its event has to be understood as that of
-        any other."""
-        pair, schema = survival_pair(self.formula), read_schema(self.schema)
-        known = (
-            isinstance(schema, Schema) or schema.get("duration") or schema.get("event") or self.duration or self.event
-        )
-        return pair if pair and not known and set(pair) <= set(names) else (self.duration, self.event)
 
     def _plan(self, columns: list[np.ndarray]) -> DrawPlan:
         schema = self.schema_
@@ -265,41 +219,6 @@ class MultipleImputation:
         self.notes_ += plan.notes
         return plan
 
-    def _one(self, plan: DrawPlan, m: int, rounds: int) -> CompletedColumns:
-        """The m-th completed columns."""
-        rng = np.random.default_rng([self.seed, m])
-        first = self._first(plan, m) if self.overrides else None
-        if first is not None and self.formula_ is None:
-            return CompletedColumns(columns=first, odds={}, trace=np.full((0, len(plan.order), 2), np.nan))
-        if self.formula_ is not None and first is None:
-            warm = dataclasses.replace(plan, skip={}, chosen={}, notes=[])
-            warm.select()
-            first = Chain(warm, rng).run(WARM).columns
-        return self._chain(plan, rng, first, initial=True).run(rounds)
-
-    def _longer(self, plan: DrawPlan, m: int, so_far: CompletedColumns, rounds: int) -> CompletedColumns:
-        """The m-th columns after more rounds."""
-        rng = np.random.default_rng([self.seed, m, len(so_far.trace)])
-        more = self._chain(plan, rng, so_far.columns, initial=False).run(rounds)
-        return dataclasses.replace(
-            more, trace=np.concatenate([so_far.trace, more.trace]), stuck=so_far.stuck + more.stuck
-        )
-
-    def _chain(
-        self, plan: DrawPlan, rng: np.random.Generator, first: list[np.ndarray] | None, *, initial: bool
-    ) -> Chain:
-        if self.formula_ is None:
-            return Chain(plan, rng, first=first)
-        return AgreeingChain(plan, rng, Substantive(self.formula_, plan.columns), first, initial=initial)
-
-    def _first(self, plan: DrawPlan, m: int) -> list[np.ndarray]:
-        """A table drawn from a model fitted to the m-th bootstrap sample."""
-        rows = len(plan.columns[0])
-        weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
-        settings = settings_of(seed=self.seed + m, **({"members": 1, "steps": 0} | self.overrides))
-        table = CellTable.fit(plan.columns, plan.sizes, settings=settings, weight=weight, calibrate=False)
-        return table.draw(plan.columns, seed=self.seed + 7919 * (m + 1))
-
     def shifted(self, shift: Mapping[str, float | Mapping[str, float]] | None) -> MultipleImputation:
         """The same imputations under another shift, with the same random numbers: nothing is fitted or drawn again.
 
@@ -315,8 +234,7 @@ class MultipleImputation:
     def _finish(self, shifts: Sequence[Any], *, warn: bool) -> None:
         """Shift the drawn columns, bring them to the precision and bounds of the table, and make tables of them."""
         self._notes_before = list(self.notes_)
-        schema = self.schema_
-        gaps = self._gaps
+        schema, gaps = self.schema_, self._gaps
         self._values, held, moved = [], [0] * len(gaps), 0
         self._tables: list[Any] = []
         for one in self._drawn:
@@ -332,19 +250,20 @@ class MultipleImputation:
                 columns, count = settled(self._rules, self._recorded, columns)
                 moved += count
             self._values.append(columns)
-            filled = {}
-            for place, (gap, i) in enumerate(zip(gaps, schema.modelled, strict=True)):
-                if gap.any():
-                    filled[i] = (np.flatnonzero(gap), decode(columns[place][gap], schema.columns[i]))
+            filled = {
+                i: (np.flatnonzero(gap), decode(x[gap], schema.columns[i]))
+                for x, gap, i in zip(columns, gaps, schema.modelled, strict=True)
+                if gap.any()
+            }
             self._tables.append(filled_copy(self._frame, filled, schema, self._order))
         self.completed = [handed_out(table) for table in self._tables]
         self.cells_ = int(sum((gap & ~np.isnan(x)).sum() for gap, x in zip(gaps, self._values[0], strict=True)))
         for text in without_cells(shifts, schema, [one.columns for one in self._drawn], gaps):
-            self._say(text, warn=True)
+            self._note(text, warn=True)
         if self._rules:
             self.notes_ += unmet(self._rules, self._recorded, self._values, self._frame.row_name)
         if moved:
-            self._say(
+            self._note(
                 f"{moved} drawn or computed cells, over all completed tables, were moved to meet the rules between "
                 "columns",
                 warn=warn and bool(shifts),
@@ -354,7 +273,7 @@ class MultipleImputation:
                 column = schema.column(place)
                 low, high = column.bounds
                 total = self.draws * int(gaps[place].sum())
-                self._say(
+                self._note(
                     f"{count} of {total} imputed values of {column.name!r} lay outside the bounds given ({low:g} to "
                     f"{high:g}) and were set to them",
                     warn=warn and bool(shifts),
@@ -374,10 +293,10 @@ class MultipleImputation:
         """The completed tables as they are written: a file's cells are the texts they were."""
         return list(self._tables)
 
-    def _say(self, note: str, *, warn: bool = False) -> None:
-        self.notes_.append(note)
+    def _note(self, text: str, *, warn: bool = False) -> None:
+        self.notes_.append(text)
         if warn:
-            warnings.warn(note, stacklevel=3)
+            warnings.warn(text, stacklevel=3)
 
     def pool(
         self,
@@ -449,7 +368,7 @@ class MultipleImputation:
         coverage: float = 0.95,
         firth: bool = False,
     ) -> Pooled:
-        self._beyond(formula)
+        self._warn_of_terms(formula)
         fits = [fit_formula(formula, columns, penalizer=penalizer, firth=firth) for columns in self._values]
         found = pool(
             [f.beta for f in fits],
@@ -464,9 +383,9 @@ class MultipleImputation:
         found = dataclasses.replace(found, reference_rows=formula.reference_rows(self._values[0]))
         return without_separated(found, fits, self._values[0])
 
-    def _beyond(self, formula: Formula) -> None:
+    def _warn_of_terms(self, formula: Formula) -> None:
         """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
-        left = beyond(formula, self.formula_)
+        left = terms_not_kept(formula, self.formula_)
         read = {formula.schema.column(p).name for p in (*formula.covariates, *formula.outcome)}
         if not left or not read & set(self.incomplete_):
             return
@@ -532,8 +451,8 @@ class MultipleImputation:
         found = [predictions_of(model, new) for model in models]
         if any(error is None for _, error in found):
             mean = np.mean([values for values, _ in found], 0)
-            nothing = {k: np.full(len(mean), np.nan) for k in ("error", "low", "high", "response_low", "response_high")}
-            return Predicted(estimate=mean, response=mean, **nothing)
+            names = ("error", "low", "high", "response_low", "response_high")
+            return Predicted(estimate=mean, response=mean, **{name: np.full(len(mean), np.nan) for name in names})
         values, errors = [v for v, _ in found], [e for _, e in found if e is not None]
         # Probabilities are pooled as log-odds, so that no bound lies outside of 0 to 1.
         scale = "logit" if are_shares(models[0], values) else None
@@ -545,22 +464,19 @@ class MultipleImputation:
         return diagnostics(self._imputed_columns())
 
     def _imputed_columns(self) -> list[ImputedColumn]:
-        found = []
-        for number, name in enumerate(self.incomplete_):
-            place = self.schema_.place(name)
-            gap = self._gaps[place]
-            found.append(
-                ImputedColumn(
-                    column=self.schema_.column(place),
-                    method=self.methods_[name],
-                    why=self.reasons_.get(name),
-                    missing=float(gap.mean()),
-                    observed=self._values[0][place][~self._missing[place]],
-                    imputed=np.concatenate([columns[place][gap] for columns in self._values]),
-                    trace=self.trace_[:, :, number, 0],
-                )
+        places = [self.schema_.place(name) for name in self.incomplete_]
+        return [
+            ImputedColumn(
+                column=self.schema_.column(place),
+                method=self.methods_[name],
+                why=self.reasons_.get(name),
+                missing=float(self._gaps[place].mean()),
+                observed=self._values[0][place][~self._missing[place]],
+                imputed=np.concatenate([columns[place][self._gaps[place]] for columns in self._values]),
+                trace=self.trace_[:, :, number, 0],
             )
-        return found
+            for number, (name, place) in enumerate(zip(self.incomplete_, places, strict=True))
+        ]
 
     def report(self, path: str | Path) -> Path:
         """Write the diagnostics with trace plots as an HTML page; returns its path."""
@@ -569,16 +485,7 @@ class MultipleImputation:
 
     def _call(self) -> str:
         """How these tables were made, as Python."""
-        options = {
-            "formula": self.formula,
-            "duration": self.duration,
-            "event": self.event,
-            "method": self.method,
-            "shift": self.shift,
-            "rounds": self.rounds if self.rounds != 10 else None,
-            "seed": self.seed,
-        }
-        more = "".join(f", {name}={value!r}" for name, value in options.items() if value) + (
-            ", schema=..." if self.schema is not None else ""
-        )
-        return f"MultipleImputation({self.draws}{more})"
+        names = ("formula", "duration", "event", "method", "shift", "rounds", "seed")
+        given = [(name, getattr(self, name)) for name in names]
+        options = "".join(f", {name}={value!r}" for name, value in given if value and (name, value) != ("rounds", 10))
+        return f"MultipleImputation({self.draws}{options}{', schema=...' if self.schema is not None else ''})"

@@ -11,23 +11,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import log_expit, ndtr, ndtri
 
 from unmask.evaluation.survival import step_values
-from unmask.modalities.table.imputation.chained import FEW, START, Chain, DrawPlan
+from unmask.modalities.table.fitting.cell_table import CellTable
+from unmask.modalities.table.imputation.chained import FEW, START, Chain, CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.formula import Formula, entry_of
 from unmask.modalities.table.imputation.regressions import draw_donors, draw_level, draw_linear, draw_shares
 from unmask.modalities.table.imputation.scales import MonotoneScale, draw_scale, written
+from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.survival.drawn_cox import Hazard, draw_hazard
 
 BLOCK, TRIES = 8192, 128
 """Proposals judged at once over all rows, and proposals of a row before it moves by slice sampling."""
 MOVES, SHRINK = 6, 40
 """Steps of slice sampling, and times that the slice of one is narrowed at most."""
+WARM = 3
+"""Rounds with the outcome among the predictors, before covariates are drawn to agree with the analysis."""
 GRID = 256
 """Rows whose missing follow-up is drawn at once."""
 
@@ -389,3 +393,47 @@ def _slice_sampled(
             angle[left] = low[left] + (high[left] - low[left]) * rng.random(len(left))
     possible = np.isfinite(likely)
     return np.where(possible, model.values(z, which)[0], now), possible
+
+
+class ChainedDraws:
+    """Completed columns of a table, each from a chain of its own.
+
+    Args:
+        formula: the analysis that the chains agree with, if any.
+        overrides: settings of a model; each chain then starts from a table drawn by a model fitted to a bootstrap
+            sample, which without a formula is the imputation.
+    """
+
+    def __init__(self, plan: DrawPlan, formula: Formula | None, seed: int, overrides: dict[str, Any]) -> None:
+        self.plan, self.formula, self.seed, self.overrides = plan, formula, seed, overrides
+
+    def draw(self, m: int, rounds: int) -> CompletedColumns:
+        """The m-th completed columns."""
+        plan, rng = self.plan, np.random.default_rng([self.seed, m])
+        first = self._modelled(m) if self.overrides else None
+        if first is not None and self.formula is None:
+            return CompletedColumns(columns=first, odds={}, trace=np.full((0, len(plan.order), 2), np.nan))
+        if self.formula is not None and first is None:
+            warm = replace(plan, skip={}, chosen={}, notes=[])
+            warm.select()
+            first = Chain(warm, rng).run(WARM).columns
+        return self._chain(rng, first, initial=True).run(rounds)
+
+    def longer(self, m: int, so_far: CompletedColumns, rounds: int) -> CompletedColumns:
+        """The m-th columns after more rounds."""
+        rng = np.random.default_rng([self.seed, m, len(so_far.trace)])
+        more = self._chain(rng, so_far.columns, initial=False).run(rounds)
+        return replace(more, trace=np.concatenate([so_far.trace, more.trace]), stuck=so_far.stuck + more.stuck)
+
+    def _chain(self, rng: np.random.Generator, first: list[np.ndarray] | None, *, initial: bool) -> Chain:
+        if self.formula is None:
+            return Chain(self.plan, rng, first=first)
+        return AgreeingChain(self.plan, rng, Substantive(self.formula, self.plan.columns), first, initial=initial)
+
+    def _modelled(self, m: int) -> list[np.ndarray]:
+        """A table drawn from a model fitted to the m-th bootstrap sample."""
+        columns, sizes, rows = self.plan.columns, self.plan.sizes, len(self.plan.columns[0])
+        weight = np.random.default_rng([self.seed, m]).multinomial(rows, np.full(rows, 1 / rows)).astype(float)
+        settings = settings_of(seed=self.seed + m, **({"members": 1, "steps": 0} | self.overrides))
+        table = CellTable.fit(columns, sizes, settings=settings, weight=weight, calibrate=False)
+        return table.draw(columns, seed=self.seed + 7919 * (m + 1))
