@@ -27,7 +27,7 @@ MOST = {
     "mine": 10,
     "company": 0,
     "whose": 3,
-    "tells": 3,
+    "tells": 2,
     "goes": 0,
     "stands": 0,
     "standing": 1,

@@ -14,7 +14,8 @@ from torch import nn
 from unmask.errors import UserError
 from unmask.files import files_below, read_json
 from unmask.modalities.text.network.folder import find_folder
-from unmask.modalities.text.network.sentence_files import Normalize, Sentences, write_sentences
+from unmask.modalities.text.network.sentence_files import write_sentences
+from unmask.modalities.text.network.sentence_vectors import Normalize, SentenceVectors
 from unmask.registry import load
 from unmask.writing import check_absent, written_folder
 
@@ -67,12 +68,12 @@ def to_sentence_transformers(
     return {"out": str(out), "bytes": (Path(out) / "model.safetensors").stat().st_size}
 
 
-def chosen_sentences(sentences: Sentences, pooling: str | None, normalise: bool | None) -> Sentences:
+def chosen_sentences(sentences: SentenceVectors, pooling: str | None, normalise: bool | None) -> SentenceVectors:
     """The folder's way of making vectors, with another pooling or normalised where that was chosen."""
     after = list(sentences.after)
     if normalise is not None and normalise != sentences.normalise:
         after = [*after, Normalize()] if normalise else after[:-1]
-    return dataclasses.replace(sentences, pooling=sentences.choose(pooling), after=nn.Sequential(*after))
+    return dataclasses.replace(sentences, pooling=sentences.checked_pooling(pooling), after=nn.Sequential(*after))
 
 
 NAMES = {

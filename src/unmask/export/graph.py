@@ -17,7 +17,7 @@ from unmask.core.embed import pool, pool_padded
 from unmask.encoder.transformer import Encoder
 from unmask.errors import UserError, either, option
 from unmask.families.heads import CLASSES, DETECT, SEQUENCE, SPAN, TOKEN, TaskHead
-from unmask.modalities.text.network.sentence_files import Sentences
+from unmask.modalities.text.network.sentence_vectors import SentenceVectors
 from unmask.modalities.text.tokens.batches import text_example
 
 MASKED, SENTENCE, ENCODER = "masked", "sentence", "encoder"
@@ -90,12 +90,12 @@ class Graph(nn.Module):
         kind: str,
         head: TaskHead | None,
         *,
-        sentences: Sentences | None = None,
+        sentences: SentenceVectors | None = None,
         problem: str = "single",
     ) -> None:
         super().__init__()
         self.model, self.kind, self.head, self.problem = model, kind, head, problem
-        self.sentences = sentences or Sentences()
+        self.sentences = sentences or SentenceVectors()
         self.after = self.sentences.after
 
     def forward(

@@ -8,14 +8,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from unmask.modalities.events.audit.audit_events import CHECKS, CLOSING, DAY, WINDOW
+from unmask.modalities.events.audit.audit_events import CHECKS
 from unmask.modalities.events.audit.audit_points import (
+    CLOSING,
+    WINDOW,
     _Shortly,
     at_the_point,
     encounter_continues,
     outcomes,
     points_after_death,
 )
+from unmask.modalities.events.audit.findings import DAY
 from unmask.modalities.events.records.cuts import cut, searched
 from unmask.modalities.events.records.meds import NO_VISIT, STATIC, Events, Labels
 

@@ -197,7 +197,7 @@ def test_vectors_are_those_of_sentence_transformers(kind, plain, tmp_path):
         theirs = library.SentenceTransformer(str(at), device="cpu")
         assert np.abs(found.embed(TEXTS) - theirs.encode(TEXTS)).max() <= 1e-6 * 8
         likeness = theirs.similarity(*(theirs.encode(TEXTS) for _ in "ab")).numpy()
-        assert np.allclose(found.folder.sentences.alike(*(found.embed(TEXTS) for _ in "ab")), likeness, atol=1e-4)
+        assert np.allclose(found.folder.sentences.similarity(*(found.embed(TEXTS) for _ in "ab")), likeness, atol=1e-4)
         if at == folder:
             to_sentence_transformers(found, tmp_path / "again")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from unmask.core.embed import POOLINGS
 from unmask.errors import UserError, first_of
-from unmask.modalities.text.network.sentence_files import prompted
+from unmask.modalities.text.network.sentence_vectors import prompted
 from unmask.modalities.text.uses.filling import cut_notes, text_notes
 from unmask.modalities.text.uses.model import TextModel
 from unmask.serving.limits import Limits
@@ -40,8 +40,8 @@ def embedding(
         pooling, normalise, prompt, prompt_name: as `TextModel.embed` takes them.
     """
     sentences, slots = model.folder.sentences, model.embedded_slots
-    chosen, front = sentences.choose(pooling), sentences.prompt(prompt, prompt_name)
-    texts, unpooled = prompted(texts, front), sentences.unpooled(front, model.tokenizer)
+    chosen, front = sentences.checked_pooling(pooling), sentences.prompt(prompt, prompt_name)
+    texts, unpooled = prompted(texts, front), sentences.unpooled_slots(front, model.tokenizer)
     ids = model.tokenizer.ids(texts)
     lengths = [len(one) for one in ids]
     if not truncate:
@@ -109,7 +109,7 @@ def _embed(model: TextModel, limits: Limits) -> Verb:
 def _similarity(model: TextModel, limits: Limits) -> Verb:
     def prepare(body: Any) -> Work:
         def finish(found: np.ndarray, _: int, warnings: list[str]) -> dict[str, Any]:
-            return {"similarities": sentences.alike(found[:1], found[1:])[0].tolist(), "warnings": warnings}
+            return {"similarities": sentences.similarity(found[:1], found[1:])[0].tolist(), "warnings": warnings}
 
         texts = listed([body["text"], *body["others"]], limits)
         return embedding(model, texts, finish, truncate=False)

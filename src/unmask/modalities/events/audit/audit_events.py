@@ -1,113 +1,46 @@
-"""The checks of `audit` that concern events alone, a block of whole subjects at a time; and what a check gives.
-
-Memory does not grow with the number of events, but for 16 bytes of each history's digest.
-"""
+"""The checks of `audit` that concern events alone. Memory grows by 16 bytes per subject, a digest of each history."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from unmask.errors import option
+from unmask.modalities.events.audit.findings import (
+    DAY,
+    LATEST,
+    MIDNIGHT,
+    SHOWN,
+    AuditFinding,
+    DatedTally,
+    EventBlock,
+    Tally,
+    block_of,
+    blocks,
+    day_of,
+    matching,
+    most_frequent,
+    ranked,
+)
 from unmask.modalities.events.records.encounters import encounters, extents, own_events
 from unmask.modalities.events.records.histories import FEWEST
-from unmask.modalities.events.records.meds import BIRTH, DEATH, HOUR, STATIC, Events
+from unmask.modalities.events.records.meds import BIRTH, DEATH, STATIC, Events
 from unmask.modalities.events.records.vocabulary import QuantileSketch
 from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
-from unmask.progress import counted
 
-LATEST = np.iinfo(np.int64).max
-
-WINDOW = 24 * HOUR
-"""What "shortly before" a prediction time means."""
-DAY = 24 * HOUR
-TELLS = 0.9
-"""Share of one outcome among those with a code (its lower bound), or difference between the outcomes in how often they
-have it, from which on the code tells the outcome."""
-TELLING_AREA = 0.98
-"""Likewise, the area under the ROC curve of a code's last value."""
-MIDNIGHT = 0.5
-"""Share of a code's events at 00:00:00 from which on they are dates, not times."""
 STEADY = 0.1
 """Variance of a code's place within its time stamps over that of a random order, below which the place is constant."""
-SHOWN = 20
-"""Codes listed with a finding."""
 VALUES, FAR = 200, 100.0
 """Values of a code below which nothing is said of them, and how many times the spread of the middle 98 % of the others
 a value lies beyond that from which on it is absurd."""
 CODED = re.compile(r"^(CONDITION|DIAG\w*|DRG|ICD\w*)(//|$)")
 """Codes that are written for billing when an encounter is over."""
-CLOSING = re.compile(r"(_END|DISCHARGE)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditFinding:
-    """What one check saw: a sentence with figures, what to do about it, and under `columns` and `rows` the codes (or
-    patients) concerned, those most so first, `SHOWN` at most. The level is "warning" or "note"."""
-
-    check: str
-    level: str
-    sentence: str
-    todo: str
-    columns: tuple[str, ...] = ()
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data, for --json: the rows by the names of their columns."""
-        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
-        return {"check": self.check, "level": self.level, "sentence": self.sentence, "todo": self.todo, "rows": rows}
-
-
-class EventBlock(NamedTuple):
-    """Some whole subjects' events: number of each one's subject, time, code and value, and where they stand."""
-
-    subject: np.ndarray
-    time: np.ndarray
-    code: np.ndarray
-    value: np.ndarray
-    here: slice
-
-
-def block_of(events: Events, owners: slice, here: slice) -> EventBlock:
-    """The events `here` of the subjects `owners`, as `Events.blocks` gives both."""
-    return EventBlock(events.owner(owners), events.time[here], events.code[here], events.value[here], here)
-
-
-def blocks(events: Events) -> Iterator[EventBlock]:
-    """All events, about a million at a time, so that memory does not grow with their number."""
-    parts = counted(events.blocks(), len(events), lambda both: both[0].stop - both[0].start)
-    return (block_of(events, *both) for both in parts)
-
-
-def named(events: Events, pattern: re.Pattern[str]) -> np.ndarray:
-    """(codes,) whether a code matches."""
-    return np.array([bool(pattern.search(c)) for c in events.codes], bool)
-
-
-@dataclass
-class Tally:
-    """Events that a check hits: how many, of which codes, of how many subjects. Blocks hold whole subjects."""
-
-    codes: int
-    events: int = 0
-    subjects: int = 0
-
-    def __post_init__(self) -> None:
-        self.count = np.zeros(self.codes, np.int64)
-
-    def add(self, block: EventBlock, hit: np.ndarray) -> None:
-        """The events of a block that are hit: booleans, or numbers within it."""
-        code = block.code[hit]
-        self.events += len(code)
-        self.subjects += len(np.unique(block.subject[hit]))
-        self.count += np.bincount(code, minlength=self.codes)
 
 
 def _first(block: EventBlock, chosen: np.ndarray) -> np.ndarray:
@@ -231,11 +164,7 @@ def without_time(events: Events) -> Iterator[AuditFinding]:
         todo=f"Give them their time, or leave them out (converting rejects them, unless {option('static', True)} is "
         "said).",
         columns=("code", "without a time", "with one"),
-        rows=[
-            (events.codes[i], int(count[i]), int(timed.count[i]))
-            for i in np.argsort(-count, kind="stable")[:SHOWN]
-            if count[i]
-        ],
+        rows=ranked(events, count, timed.count),
     )
 
 
@@ -268,11 +197,6 @@ def before_birth(events: Events) -> Iterator[AuditFinding]:
         )
 
 
-def day_of(time: int) -> str:
-    """A time in microseconds as YYYY-MM-DD."""
-    return str(np.datetime64(int(time), "us").astype("datetime64[D]"))
-
-
 def dates_for_none(events: Events) -> Iterator[AuditFinding]:
     """Dates that programs write where there is none, and dates after today where half of all are before it (patients
     whose dates were moved live in the future)."""
@@ -280,7 +204,7 @@ def dates_for_none(events: Events) -> Iterator[AuditFinding]:
     years = [f"{year:04}-01-01" for year in (NONE_YEARS[0] + 1, NONE_YEARS[1])]
     first, last = np.array(years, "datetime64[us]").astype(np.int64).tolist()
     today = int(datetime.now(UTC).timestamp()) * 1_000_000 + DAY
-    none, future, whole = _Dates(len(events.codes)), _Dates(len(events.codes)), 0
+    none, future, whole = DatedTally(len(events.codes)), DatedTally(len(events.codes)), 0
     for block in blocks(events):
         timed = block.time != STATIC
         whole += int(timed.sum())
@@ -295,7 +219,7 @@ def dates_for_none(events: Events) -> Iterator[AuditFinding]:
             "none.",
             todo="Leave them out, or their times: births of 1900-01-01 make ages above 100, and events of 9999-12-31 "
             "are never known.",
-            columns=_Dates.COLUMNS,
+            columns=DatedTally.COLUMNS,
             rows=none.rows(events),
         )
     if 0 < 2 * future.events <= whole:
@@ -305,32 +229,9 @@ def dates_for_none(events: Events) -> Iterator[AuditFinding]:
             sentence=f"{future.events:,} of {whole:,} events, of {future.subjects:,} subjects, stand after today.",
             todo="What is planned is known when it is planned: put it there. A date that means none (2100-01-01) is "
             "none.",
-            columns=_Dates.COLUMNS,
+            columns=DatedTally.COLUMNS,
             rows=future.rows(events),
         )
-
-
-@dataclass
-class _Dates(Tally):
-    """A tally that knows the first and the last date of each code."""
-
-    COLUMNS = ("code", "events", "from", "to")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.low, self.high = np.full(self.codes, LATEST), np.full(self.codes, STATIC)
-
-    def add(self, block: EventBlock, hit: np.ndarray) -> None:
-        super().add(block, hit)
-        np.minimum.at(self.low, block.code[hit], block.time[hit])
-        np.maximum.at(self.high, block.code[hit], block.time[hit])
-
-    def rows(self, events: Events) -> list[tuple[Any, ...]]:
-        """Code, events, first and last date of the most frequent codes."""
-        order = [i for i in np.argsort(-self.count, kind="stable")[:SHOWN].tolist() if self.count[i]]
-        return [
-            (events.codes[i], int(self.count[i]), day_of(int(self.low[i])), day_of(int(self.high[i]))) for i in order
-        ]
 
 
 def order(events: Events) -> Iterator[AuditFinding]:
@@ -480,7 +381,7 @@ def coded_early(events: Events) -> Iterator[AuditFinding]:
     the start."""
     if events.visit is None:
         return
-    coded, examined, early = named(events, CODED), 0, Tally(len(events.codes))
+    coded, examined, early = matching(events, CODED), 0, Tally(len(events.codes))
     for owners, here in events.blocks():
         block = block_of(events, owners, here)
         stays = encounters(events, owners, here, block.time != STATIC)
@@ -534,23 +435,7 @@ def outside_encounters(events: Events) -> Iterator[AuditFinding]:
         )
 
 
-def most_frequent(events: Events, count: np.ndarray, what: str = "events") -> dict[str, Any]:
-    """`columns` and `rows` of a finding: the `SHOWN` codes with the highest counts of something; none without any."""
-    rows = [(events.codes[i], int(count[i])) for i in np.argsort(-count, kind="stable")[:SHOWN] if count[i]]
-    return {"columns": ("code", what), "rows": rows}
-
-
 CHECKS = (
-    midnights,
-    after_death,
-    several_times,
-    without_time,
-    before_birth,
-    dates_for_none,
-    coded_early,
-    outside_encounters,
-    absurd_values,
-    code_spellings,
-    duplicates,
-    order,
+    *(midnights, after_death, several_times, without_time, before_birth, dates_for_none, coded_early),
+    *(outside_encounters, absurd_values, code_spellings, duplicates, order),
 )

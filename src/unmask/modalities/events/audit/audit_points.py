@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,25 +17,23 @@ from unmask.errors import either
 from unmask.evaluation.card import Use
 from unmask.evaluation.charts import table
 from unmask.evaluation.report import Report
-from unmask.modalities.events.audit.audit_events import (
-    CHECKS,
-    CLOSING,
-    DAY,
-    MIDNIGHT,
-    SHOWN,
-    TELLING_AREA,
-    TELLS,
-    WINDOW,
-    AuditFinding,
-    most_frequent,
-    named,
-)
+from unmask.modalities.events.audit.audit_events import CHECKS
+from unmask.modalities.events.audit.findings import DAY, MIDNIGHT, SHOWN, AuditFinding, matching, most_frequent
 from unmask.modalities.events.records.cuts import Cuts, after_death, cut, flat, searched, without_events
 from unmask.modalities.events.records.encounters import encounters
 from unmask.modalities.events.records.histories import FEWEST
 from unmask.modalities.events.records.meds import STATIC, Events, Labels, as_events, may_be_classes, read_labels
 from unmask.progress import counted
 
+WINDOW = DAY
+"""What "shortly before" a prediction time means."""
+TELLING_SHARE = 0.9
+"""Share of one outcome among those with a code (its lower bound), or difference between the outcomes in how often they
+have it, from which on the code tells the outcome."""
+TELLING_AREA = 0.98
+"""Likewise, the area under the ROC curve of a code's last value."""
+CLOSING = re.compile(r"(_END|DISCHARGE)")
+"""Codes that are written when an encounter is over."""
 BARE = 0.01
 """Share of the points without an event before them from which on it is warned of."""
 
@@ -141,7 +140,7 @@ class _Shortly:
         of_yes, of_no = yes / positives, (have - yes) / (total - positives)
         often, seldom = (of_yes, of_no) if base <= 0.5 else (of_no, of_yes)
         mostly = (often >= MOSTLY) & (often >= TIMES * seldom)
-        hit = np.flatnonzero((patients >= FEWEST) & ((difference >= TELLS) | (sure >= TELLS) | mostly))
+        hit = np.flatnonzero((patients >= FEWEST) & ((difference >= TELLING_SHARE) | (sure >= TELLING_SHARE) | mostly))
         return [
             (self.events.codes[i], name, int(patients[i]), round(float(with_it[i]), 3), round(float(without[i]), 3))
             for i in hit
@@ -225,7 +224,7 @@ def encounter_continues(events: Events, points: Labels) -> Iterator[AuditFinding
     time to a day before the last event of its encounter."""
     if events.visit is None:
         return
-    closing = named(events, CLOSING)
+    closing = matching(events, CLOSING)
     order = np.lexsort((points.time, points.subject))
     subject, time = points.subject[order], points.time[order]
     first = np.searchsorted(subject, np.arange(len(events) + 1))

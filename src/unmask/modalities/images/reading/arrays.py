@@ -88,10 +88,8 @@ class ImageSet:
 
     def __repr__(self) -> str:
         height, width = self.size
-        classes = f", {len(self.classes)} classes" if self.classes else ""
-        return (
-            f"ImageSet({len(self):,} pictures of {height} x {width}, {self.channels} channels, {self.depth}{classes})"
-        )
+        shown = f"{len(self):,} pictures of {height} x {width}, {self.channels} channels, {self.depth}"
+        return f"ImageSet({shown}, {len(self.classes)} classes)" if self.classes else f"ImageSet({shown})"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -113,14 +111,20 @@ class ImageSet:
         return replace(
             self,
             pixels=_part(self.pixels, which),
-            labels=None if self.labels is None else self.labels[which],
             names=[self.names[i] for i in np.arange(len(self))[which]] if self.names else [],
-            split=None if self.split is None else self.split[which],
             missing=None if self.missing is None else _part(self.missing, which),
             groups=None if self.groups is None else self.groups[which],
             tiles=None if self.tiles is None else self.tiles.take(which),
-            targets=None if self.targets is None else self.targets.take(which),
+            **self._labels_of(which),
         )
+
+    def _labels_of(self, which: np.ndarray) -> dict[str, Any]:
+        """Labels, targets and split of some of the pictures, in the order given."""
+        return {
+            "labels": None if self.labels is None else self.labels[which],
+            "targets": None if self.targets is None else self.targets.take(which),
+            "split": None if self.split is None else self.split[which],
+        }
 
     def part(self, *wanted: str) -> ImageSet | None:
         """The pictures of the first of these parts of a data set that has any; None where none has."""
@@ -138,9 +142,8 @@ class ImageSet:
     def centred(self, size: tuple[int, int]) -> ImageSet:
         """The middle of every picture, at its own resolution; in memory."""
         rows, columns = (slice((n - m) // 2, (n - m) // 2 + m) for n, m in zip(self.size, size, strict=True))
-        tiles = self.tiles and replace(
-            self.tiles, top=self.tiles.top + rows.start, left=self.tiles.left + columns.start
-        )
+        at = self.tiles
+        tiles = at and replace(at, top=at.top + rows.start, left=at.left + columns.start)
         missing = None if self.missing is None else self.missing[:][:, rows, columns]
         return replace(self, pixels=self.pixels[:][:, rows, columns], missing=missing, tiles=tiles)
 
@@ -166,10 +169,14 @@ def resize_all(
     """Pictures at another size, and which of their pixels are missing there."""
     form = Form(height=size[0], width=size[1], channels=pixels[0].shape[-1], depth=str(pixels[0].dtype))
     found = [fitted(p, None if missing is None else missing[n], form) for n, p in enumerate(pixels)]
-    unmeasured = None
-    if any(m is not None for _, m in found):
-        unmeasured = np.stack([np.zeros(size, bool) if m is None else m for _, m in found])
-    return np.stack([p for p, _ in found]), unmeasured
+    return np.stack([p for p, _ in found]), _stacked([m for _, m in found], size)
+
+
+def _stacked(missing: Sequence[np.ndarray | None], size: tuple[int, int]) -> np.ndarray | None:
+    """(pictures, height, width) of each picture's missing pixels; None where nothing is missing in any."""
+    if all(mask is None for mask in missing):
+        return None
+    return np.stack([np.zeros(size, bool) if mask is None else mask for mask in missing])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +204,7 @@ class ReadOptions:
 
     @property
     def choice(self) -> Choice:
-        """What is said of files that can be read in more than one way."""
+        """How files are read that can be read in more than one way."""
         return Choice(
             planes=self.planes, channels=self.channels, alpha=self.alpha, nodata=self.nodata, slice=self.slice
         )
@@ -205,11 +212,11 @@ class ReadOptions:
 
 PLAIN = ReadOptions()
 OF_FILES = ("group", "column", "label_column", "pictures")
-"""What is said of files, of tables of them, and of nothing else."""
+"""Options of files and of tables of them alone."""
 
 
 def refuse_unread(how: ReadOptions, what: str, *names: str) -> None:
-    """Refuse what was said of pictures of a kind for which nothing reads it."""
+    """Refuse options that are not read for pictures of a kind (`what`)."""
     for name in names:
         if (value := getattr(how, name)) not in (getattr(PLAIN, name), how.usual.get(name)):
             raise UserError(f"{setting(name, value)} of {what}: nothing reads it", hint="Leave it out.")
@@ -225,16 +232,9 @@ def tiled(images: ImageSet, how: ReadOptions) -> ImageSet:
     )
     found = places(*images.size, form)
     which = np.repeat(np.arange(len(images)), len(found))
-    cut = [
-        example
-        for n, pixels in enumerate(images.pixels)
-        for example in examples(
-            Picture(pixels=pixels, missing=None if images.missing is None else images.missing[n]), form
-        )
-    ]
-    missing = None
-    if any(c.missing is not None for c in cut):
-        missing = np.stack([np.zeros((height, width), bool) if c.missing is None else c.missing for c in cut])
+    unmeasured = [None] * len(images) if images.missing is None else images.missing
+    pictures = (Picture(pixels=p, missing=m) for p, m in zip(images.pixels, unmeasured, strict=True))
+    cut = [example for picture in pictures for example in examples(picture, form)]
     names = images.names or [str(n) for n in range(len(images))]
     tiles = Tiles(
         scene=which,
@@ -247,13 +247,11 @@ def tiled(images: ImageSet, how: ReadOptions) -> ImageSet:
     return replace(
         images,
         pixels=np.stack([c.pixels for c in cut]),
-        missing=missing,
+        missing=_stacked([c.missing for c in cut], (height, width)),
         groups=groups[which],
         tiles=tiles,
         names=[f"{names[n]}#y={tiles.top[k]},x={tiles.left[k]}" for k, n in enumerate(which)],
-        labels=None if images.labels is None else images.labels[which],
-        split=None if images.split is None else images.split[which],
-        targets=None if images.targets is None else images.targets.take(which),
+        **images._labels_of(which),
     )
 
 
@@ -307,10 +305,7 @@ def from_list(pictures: Sequence[Any], how: ReadOptions = PLAIN) -> ImageSet:
     size = planes[0].shape[:2] if how.size is None else sides(how.size)
     same = [to_channels(p, most) for p in planes]
     each = [_image_set(p[None], None, f"picture {i}", how).resized(size) for i, p in enumerate(same)]
-    unmeasured = [e.missing for e in each]
-    missing = None
-    if any(g is not None for g in unmeasured):
-        missing = np.concatenate([np.zeros((1, *size), bool) if g is None else g for g in unmeasured])
+    missing = _stacked([None if e.missing is None else e.missing[0] for e in each], size)
     notes = fitting([p.shape[:2] for p in planes], size) + recoloured([p.shape[-1] for p in planes], most)
     return ImageSet(pixels=np.concatenate([e.pixels for e in each]), missing=missing, notes=notes)
 
@@ -389,7 +384,7 @@ def _image_set(pixels: np.ndarray, labels: Any, name: str, how: ReadOptions) -> 
         pixels = pixels.astype(np.float32, copy=False)
         nan = np.isnan(pixels).any(-1)
         missing = nan if missing is None else missing | nan
-        _no_infinity(pixels, missing, name)
+        _refuse_infinity(pixels, missing, name)
     elif pixels.dtype.kind in "iu" and pixels.dtype not in (np.uint8, np.uint16):
         low, high = (int(pixels.min()), int(pixels.max())) if pixels.size else (0, 0)
         # A dark picture for a model of 16 bits is no picture of 8 bits.
@@ -403,22 +398,19 @@ def _image_set(pixels: np.ndarray, labels: Any, name: str, how: ReadOptions) -> 
     if labels is not None:
         labels = array_of(labels).ravel()
         if len(labels) != len(pixels):
-            raise UserError(
-                f"{name}: {len(pixels)} pictures and {len(labels)} labels", hint="Give one label a picture."
-            )
+            raise UserError(f"{name}: {len(pixels)} pictures and {len(labels)} labels", hint="Give one label each.")
     numbers, classes = number_classes(labels)
     pixels, notes = np.ascontiguousarray(pixels), []
     if missing is not None and missing.any():
         pixels = np.where(missing[..., None], np.zeros((), pixels.dtype), pixels)
-        notes = [
-            f"{missing.mean():.1%} of the pixels missing, in {int(missing.any((1, 2)).sum())} of {len(pixels)} pictures"
-        ]
+        some = int(missing.any((1, 2)).sum())
+        notes = [f"{missing.mean():.1%} of the pixels missing, in {some} of {len(pixels)} pictures"]
     else:
         missing = None
     return ImageSet(pixels=pixels, labels=numbers, classes=classes, missing=missing, notes=notes)
 
 
-def _no_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
+def _refuse_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
     infinite = np.isinf(pixels) & ~missing[..., None]
     bad = infinite.reshape(len(pixels), -1).any(1)
     if bad.any():
@@ -457,7 +449,7 @@ def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
 
 
 def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
-    """`decode.with_channels`."""
+    """`decode.with_channels`; a UserError where the channels do not go together."""
     try:
         return with_channels(pixels, channels)
     except ValueError as error:
@@ -471,9 +463,8 @@ class MixedSizes(UserError):
 
 
 def mixed_sizes(found: Sequence[tuple[str, int, int]]) -> MixedSizes:
-    """What is said of pictures, (name, height, width), whose sizes differ."""
-    first = found[0]
-    other = next(f for f in found if f[1:] != first[1:])
+    """The error for pictures, (name, height, width), whose sizes differ."""
+    first, other = found[0], next(f for f in found if f[1:] != found[0][1:])
     known = sorted({f[1:] for f in found})
     middle = known[len(known) // 2]
     error = MixedSizes(
@@ -495,7 +486,7 @@ def some_pictures(images: ImageSet, most: int, seed: int) -> ImageSet:
 
 
 def content_digest(images: ImageSet) -> list[Any]:
-    """How many pictures there are, and a digest of some 256 of them: of other pictures it is another one."""
+    """How many pictures there are, and a digest of some 256 of them, for telling data sets apart."""
     step = max(1, len(images) // 256)
     content = hashlib.sha256(np.ascontiguousarray(images.pixels[::step]).tobytes())
     if images.missing is not None:

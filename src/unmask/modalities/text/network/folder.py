@@ -29,7 +29,8 @@ from unmask.families import Family, by_name, detect, settle
 from unmask.families.base import Loaded, check_sizes, is_tied, load_state, published_names, published_state
 from unmask.families.heads import SEQUENCE, TaskHead, published_head, tempered
 from unmask.files import check_weights, damaged, read_object
-from unmask.modalities.text.network.sentence_files import Sentences, encoder_folder, lower_cased, read_sentences
+from unmask.modalities.text.network.sentence_files import encoder_folder, lower_cased, read_sentences
+from unmask.modalities.text.network.sentence_vectors import SentenceVectors
 from unmask.modalities.text.tokens.batches import text_example
 from unmask.modalities.text.tokens.tokenizer import Encoded, Tokenizer
 from unmask.plugins import installed_model
@@ -72,7 +73,7 @@ class TextFolder:
     aliases: list[str] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     loaded: Loaded = field(default_factory=Loaded)
-    sentences: Sentences = field(default_factory=Sentences)
+    sentences: SentenceVectors = field(default_factory=SentenceVectors)
     path: Path | None = None
 
     def __repr__(self) -> str:

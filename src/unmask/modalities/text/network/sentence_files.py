@@ -1,42 +1,30 @@
-"""How sentence vectors are made of a model, and the files by which sentence-transformers knows it: modules.json, a
-folder per module, sentence_bert_config.json, config_sentence_transformers.json. These are read whole, or refused by
-name: a module or key that changes vectors is never passed over.
+"""The files of sentence-transformers: modules.json, a folder per module, sentence_bert_config.json and
+config_sentence_transformers.json. They are read whole, or refused by name: a module or key that changes vectors is
+never passed over.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
-import numpy as np
-import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
-from unmask.core.embed import check_pooling
-from unmask.errors import UserError, option, suggest
+from unmask.errors import UserError
 from unmask.files import read_json, read_object
+from unmask.modalities.text.network.sentence_vectors import Dense, Normalize, SentenceVectors, SimilarityFn
 from unmask.training.checkpoint import read_weights
 
-if TYPE_CHECKING:
-    from unmask.modalities.text.tokens.tokenizer import Tokenizer
-
-WAYS = {
-    "first": "cls",
-    "max": "max",
-    "mean": "mean",
-    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "weightedmean": "weightedmean",
-    "lasttoken": "lasttoken",
-}
+SHARED_POOLINGS = ("max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+POOLINGS = {"first": "cls"} | {name: name for name in SHARED_POOLINGS}
 """Our names of poolings and theirs, in the order in which theirs are put side by side."""
 _FLAGS = {"cls": "cls_token", "max": "max_tokens", "mean": "mean_tokens"} | {"weightedmean": "weightedmean_tokens"}
 _VECTOR = "sentence_embedding"
 _CONFIGS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-_PLAIN: dict[str, tuple[Any, ...]] = {
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "modality_config": ({"text": {"method": "forward", "method_output_name": "last_hidden_state"}},),
     "module_output_name": ("token_embeddings",),
@@ -62,7 +50,7 @@ def encoder_folder(folder: Path) -> Path:
     return _inside(folder, path) if path and _kind(first) == "Transformer" else folder
 
 
-def read_sentences(folder: Path, task: Mapping[str, Any], width: int, longest: int | None = None) -> Sentences:
+def read_sentences(folder: Path, task: Mapping[str, Any], width: int, longest: int | None = None) -> SentenceVectors:
     """The settings of a sentence-transformers folder, or of training for similarity; else plain mean pooling.
 
     Args:
@@ -77,11 +65,12 @@ def read_sentences(folder: Path, task: Mapping[str, Any], width: int, longest: i
                 f"{task.get('slots')!r}",
                 hint="Expected one of mean, first, max, and a whole number.",
             )
-        return Sentences(pooling=task["pooling"], after=nn.Sequential(Normalize()), slots=task["slots"], given=True)
+        after = nn.Sequential(Normalize())
+        return SentenceVectors(pooling=task["pooling"], after=after, slots=task["slots"], given=True)
     path = folder / "modules.json"
     modules = read_json(path)
     if modules is None:
-        return Sentences()
+        return SentenceVectors()
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
         raise UserError(f"{path}: not a list of modules", hint="A sentence-transformers folder has one there.")
     kinds = [_kind(m) for m in modules]
@@ -94,7 +83,7 @@ def read_sentences(folder: Path, task: Mapping[str, Any], width: int, longest: i
     behind = [(kind, place) for kind, place in zip(kinds[2:], places[2:], strict=True) if kind != "Dropout"]
     if odd := [kind for kind, _ in behind if kind not in _READERS]:
         raise UserError(f"{path}: module {odd[0]} behind pooling", hint=f"Known: {', '.join(_READERS)}, Dropout.")
-    found = Sentences(
+    found = SentenceVectors(
         after=nn.Sequential(*(_READERS[kind](place) for kind, place in behind)).eval(),
         slots=_max_seq_length(places[0]) or longest,
         given=True,
@@ -159,7 +148,7 @@ def _max_seq_length(place: Path) -> int | None:
             odd = sorted(set(value or {}) - set(_OF_LOADING)) if isinstance(value, dict | None) else [str(value)]
             if odd:
                 raise UserError(f"{path}: {key} with {', '.join(odd)}", hint="Only how to load is read there.")
-        elif value not in _PLAIN.get(key, ()):
+        elif value not in _NEUTRAL.get(key, ()):
             raise UserError(f"{path}: {key} {json.dumps(value)}", hint="It changes vectors, and is not read here.")
     slots = config.get("max_seq_length")
     if slots is not None and not _length(slots):
@@ -179,15 +168,15 @@ def lower_cased(place: Path) -> bool:
 def _pooling(place: Path) -> dict[str, Any]:
     path = place / "config.json"
     about = _object(path)
-    flags = {f"pooling_mode_{_FLAGS.get(way, way)}": way for way in WAYS.values()}
+    flags = {f"pooling_mode_{_FLAGS.get(way, way)}": way for way in POOLINGS.values()}
     named = about.get("pooling_mode")
     if named is None:
         # As sentence-transformers: of the flags those that are on, else the mean.
         on = [flags.get(k, k) for k, v in about.items() if k.startswith("pooling_mode_") and v]
-        on = [way for way in WAYS.values() if way in on] + [way for way in on if way not in WAYS.values()]
+        on = [way for way in POOLINGS.values() if way in on] + [way for way in on if way not in POOLINGS.values()]
         named = on or ["mean"]
     ways = [named] if isinstance(named, str) else named
-    ours = {way: name for name, way in WAYS.items()}
+    ours = {way: name for name, way in POOLINGS.items()}
     odd = [way for way in ways if way not in ours] if isinstance(ways, list) and ways else [ways]
     if odd:
         raise UserError(f"{path}: pooling {', '.join(map(str, odd))}", hint=f"Known: {', '.join(ours)}.")
@@ -221,12 +210,10 @@ def _model_config(folder: Path) -> dict[str, Any]:
             f"{path}: default_prompt_name {default!r} is not among its prompts ({', '.join(prompts) or 'none'})",
             hint="Name one of them, or null.",
         )
-    likeness = config.get("similarity_fn_name") or "cosine"
-    if likeness not in get_args(Likeness):
-        raise UserError(
-            f"{path}: similarity_fn_name {likeness!r}", hint=f"Expected one of {', '.join(get_args(Likeness))}."
-        )
-    return {"prompts": prompts, "default_prompt": default, "likeness": likeness}
+    similarity, known = config.get("similarity_fn_name") or "cosine", get_args(SimilarityFn)
+    if similarity not in known:
+        raise UserError(f"{path}: similarity_fn_name {similarity!r}", hint=f"Expected one of {', '.join(known)}.")
+    return {"prompts": prompts, "default_prompt": default, "similarity_fn": similarity}
 
 
 def _named_vector(path: Path, about: Mapping[str, Any]) -> None:
@@ -301,7 +288,7 @@ def _filled(module: nn.Module, place: Path, prefix: str = "") -> nn.Module:
 _READERS = {"Dense": _dense, "LayerNorm": _layer_norm, "Normalize": _normalize}
 
 
-def write_sentences(new: Path, sentences: Sentences, width: int, longest: int) -> None:
+def write_sentences(new: Path, sentences: SentenceVectors, width: int, longest: int) -> None:
     """Write the files by which sentence-transformers (and `embed` here) knows how vectors are made."""
     names = ["Pooling", *(type(module).__name__ for module in sentences.after)]
     listed = [("", "Transformer")] + [(f"{i}_{name}", name) for i, name in enumerate(names, start=1)]
@@ -314,10 +301,10 @@ def write_sentences(new: Path, sentences: Sentences, width: int, longest: int) -
     )
     for path, _ in listed[1:]:
         (new / path).mkdir(exist_ok=True)
-    on = [WAYS[way] for way in sentences.pooling.split("+")]
+    on = [POOLINGS[way] for way in sentences.pooling.split("+")]
     chosen: dict[str, Any] = {"word_embedding_dimension": width, "include_prompt": sentences.include_prompt}
-    if on == [way for way in WAYS.values() if way in on]:
-        chosen |= {f"pooling_mode_{_FLAGS.get(way, way)}": way in on for way in WAYS.values()}
+    if on == [way for way in POOLINGS.values() if way in on]:
+        chosen |= {f"pooling_mode_{_FLAGS.get(way, way)}": way in on for way in POOLINGS.values()}
     else:  # flags have one order only
         chosen["pooling_mode"] = on
     _write(new / listed[1][0] / "config.json", chosen)
@@ -327,7 +314,7 @@ def write_sentences(new: Path, sentences: Sentences, width: int, longest: int) -
     tokens = new / "tokenizer_config.json"
     _write(tokens, _object(tokens) | {"model_max_length": longest})
     about = {"prompts": dict(sentences.prompts), "default_prompt_name": sentences.default_prompt}
-    _write(new / "config_sentence_transformers.json", about | {"similarity_fn_name": sentences.likeness})
+    _write(new / "config_sentence_transformers.json", about | {"similarity_fn_name": sentences.similarity_fn})
 
 
 def _write_module(place: Path, module: nn.Module) -> None:
@@ -352,173 +339,3 @@ def _write_module(place: Path, module: nn.Module) -> None:
 
 def _write(path: Path, what: Any) -> None:
     path.write_text(json.dumps(what, indent=2), encoding="utf-8")
-
-
-Likeness = Literal["cosine", "dot", "euclidean", "manhattan"]
-
-
-class Normalize(nn.Module):
-    """Vectors to length 1."""
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        return nn.functional.normalize(vectors, dim=-1)
-
-
-class Dense(nn.Module):
-    """activation(W x + b), with `residual` the input (or its projection) on top; sentence-transformers' Dense."""
-
-    def __init__(self, width: int, out: int, *, bias: bool, activation: nn.Module, residual: bool = False) -> None:
-        super().__init__()
-        self.linear = nn.Linear(width, out, bias=bias)
-        self.activation, self.use_residual = activation, residual
-        self.residual = nn.Linear(width, out, bias=False) if residual and width != out else None
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        found: Tensor = self.activation(self.linear(vectors))
-        if not self.use_residual:
-            return found
-        return found + (vectors if self.residual is None else self.residual(vectors))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sentences:
-    """How a folder's vectors are made.
-
-    Attributes:
-        pooling: of the states, as `unmask.core.embed.pool` knows it; several are joined by "+".
-        include_prompt: whether the prompt's own slots are pooled too.
-        after: the modules behind pooling, in their order: `Dense`, `LayerNorm`, `Normalize`.
-        slots: longest text in tokens, special ones included; None for the model's own.
-        prompts: name -> what is put in front of a text.
-        default_prompt: name of the prompt that every text gets unless the caller chooses; None for none.
-        likeness: how two vectors are compared.
-        given: whether the folder said so; else these are the defaults.
-    """
-
-    pooling: str = "mean"
-    include_prompt: bool = True
-    after: nn.Sequential = field(default_factory=nn.Sequential)
-    slots: int | None = None
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt: str | None = None
-    likeness: Likeness = "cosine"
-    given: bool = False
-
-    @property
-    def normalise(self) -> bool:
-        """Whether vectors have length 1."""
-        return len(self.after) > 0 and isinstance(self.after[-1], Normalize)
-
-    @property
-    def trained(self) -> list[str]:
-        """Modules behind pooling that have weights, by their kind."""
-        return [type(m).__name__ for m in self.after if any(True for _ in m.parameters())]
-
-    def width(self, states: int) -> int:
-        """Numbers of a vector, of `states` numbers of a state."""
-        width = states * len(self.pooling.split("+"))
-        for module in self.after:
-            width = module.linear.out_features if isinstance(module, Dense) else width
-        return width
-
-    def prompt(self, prompt: str | None = None, prompt_name: str | None = None) -> str:
-        """What is put in front of texts: `prompt` itself, or the folder's prompt of that name, or its default."""
-        if prompt is not None:
-            if prompt_name is not None:
-                raise UserError(
-                    f"{option('prompt')} and {option('prompt_name')}",
-                    hint="Give one: the words themselves, or their name.",
-                )
-            return prompt
-        name = prompt_name if prompt_name is not None else self.default_prompt
-        if name is None:
-            return ""
-        if name not in self.prompts:
-            known = list(self.prompts)
-            raise UserError(
-                f"{option('prompt_name', name)}: the model has no prompt of that name",
-                hint=suggest(name, known) if known else f"It has none; {option('prompt')} takes the words themselves.",
-            )
-        return self.prompts[name]
-
-    def unpooled(self, prompt: str, tokenizer: Tokenizer) -> int:
-        """How many slots at the start of a text with this prompt are not pooled: 0, or the prompt's own."""
-        if self.include_prompt or not prompt:
-            return 0
-        ids = tokenizer.ids([prompt])[0]
-        return len(ids) - int(len(ids) > 0 and int(ids[-1]) in tokenizer.special_ids)
-
-    def choose(self, pooling: str | None) -> str:
-        """The pooling to use."""
-        if pooling is None or pooling == self.pooling:
-            return self.pooling
-        check_pooling(pooling)
-        if self.trained:
-            raise UserError(
-                f"pooling={pooling}: the model's {self.trained[0]} module was trained on pooling {self.pooling}",
-                hint=f"Leave {option('pooling')} out.",
-            )
-        return pooling
-
-    @torch.inference_mode()
-    def finish(self, vectors: np.ndarray, normalise: bool | None = None) -> np.ndarray:
-        """Pooled states, (texts, width), through the modules behind pooling.
-
-        Args:
-            normalise: True: to length 1 in the end; False: without the last module, where that normalises; None: as
-                the folder says.
-        """
-        found = torch.from_numpy(vectors)
-        modules = list(self.after)
-        if normalise is False and self.normalise:
-            modules.pop()
-        if normalise and not self.normalise:
-            modules.append(Normalize())
-        for module in modules:
-            found = module(found)
-        return found.numpy()
-
-    def alike(self, vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """How alike each of `vectors` (texts, width) is to each of `others`: cosine or dot product; minus the distance
-        where the folder compares by one, as sentence-transformers does. (texts, others)."""
-        if self.likeness == "cosine":
-            one, other = (v / np.maximum(np.linalg.norm(v, axis=1, keepdims=True), 1e-12) for v in (vectors, others))
-            return np.clip(one @ other.T, -1, 1)
-        if self.likeness == "dot":
-            return vectors @ others.T
-        order = 2 if self.likeness == "euclidean" else 1
-        return np.stack([-np.linalg.norm(others - vector, ord=order, axis=1) for vector in vectors])
-
-    def refuse_unless_plain(self, what: str) -> None:
-        """Refuse vectors that are more than a mean, first or maximum of states, which `what` would lose."""
-        lost = [f"a {name} module behind pooling" for name in self.trained]
-        lost += [f"pooling {self.pooling}"] if self.pooling not in ("mean", "first", "max") else []
-        lost += [f"the prompt {self.prompt()!r} in front of every text"] if self.prompt() else []
-        if lost:
-            raise UserError(
-                f"{what}: the model's vectors have {' and '.join(lost)}, which would be lost",
-                hint="Start from the encoder alone: remove modules.json from a copy of the folder.",
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """For `inspect`."""
-        return {
-            "pooling": self.pooling,
-            "modules": [_shown(module) for module in self.after],
-            "slots": self.slots,
-            "prompts": dict(self.prompts),
-            "default_prompt": self.default_prompt,
-            "similarity": self.likeness,
-        }
-
-
-def _shown(module: nn.Module) -> str:
-    if isinstance(module, Dense):
-        size = f"{module.linear.in_features} to {module.linear.out_features}"
-        return f"Dense({size}, {type(module.activation).__name__})"
-    return repr(module)
-
-
-def prompted(texts: Sequence[str], prompt: str) -> list[str]:
-    """Texts with the prompt in front."""
-    return [prompt + text for text in texts] if prompt else list(texts)

@@ -229,13 +229,13 @@ class Index:
     def search(
         self, queries: Sequence[str], *, top: int = 10, prompt_name: str | None = None
     ) -> list[list[dict[str, Any]]]:
-        """For each query its nearest texts: number, text, score (cosine, or see `Sentences.alike`), best first.
+        """For each query its nearest texts: number, text, score (see `SentenceVectors.similarity`), best first.
 
         Args:
             prompt_name: the folder's name of the prompt of queries ("query"); default as `TextModel.embed`.
         """
         vectors = self.model.embed(list(queries), pooling=self.pooling, prompt_name=prompt_name)
-        found = self.model.folder.sentences.alike(vectors, self.vectors)
+        found = self.model.folder.sentences.similarity(vectors, self.vectors)
         top = min(top, len(self.texts))
         out = []
         for row in found:

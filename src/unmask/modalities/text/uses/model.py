@@ -18,7 +18,8 @@ from unmask.core.score import Score, score
 from unmask.encoder.config import Disentangled
 from unmask.errors import UserError, check_choice
 from unmask.modalities.text.network.folder import LoadedText, load_folder, save_folder
-from unmask.modalities.text.network.sentence_files import prompted, write_sentences
+from unmask.modalities.text.network.sentence_files import write_sentences
+from unmask.modalities.text.network.sentence_vectors import prompted
 from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses import filling, generating
@@ -112,12 +113,12 @@ class TextModel(LoadedText):
             UserError: an unknown pooling or prompt.
         """
         sentences, texts = self.folder.sentences, listed(texts)
-        pooling, front = sentences.choose(pooling), sentences.prompt(prompt, prompt_name)
+        pooling, front = sentences.checked_pooling(pooling), sentences.prompt(prompt, prompt_name)
         texts, slots = prompted(texts, front), self.embedded_slots
         if say is not None:
             for line in cut_notes(count_longer(self.tokenizer, texts, slots), len(texts), slots):
                 say(line)
-        unpooled = sentences.unpooled(front, self.tokenizer)
+        unpooled = sentences.unpooled_slots(front, self.tokenizer)
         return self.vectors(texts, None, pooling=pooling, normalise=normalise, unpooled=unpooled)
 
     def vectors(
@@ -150,7 +151,7 @@ class TextModel(LoadedText):
                     shared_rows=not isinstance(self.model.encoder.config.positions, Disentangled),
                     batch_slots=2048,
                 )
-        return self.folder.sentences.finish(found, normalise)
+        return self.folder.sentences.after_pooling(found, normalise)
 
     label = filling.label
 
