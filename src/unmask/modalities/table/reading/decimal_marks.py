@@ -224,8 +224,10 @@ def plain_numbers(values: np.ndarray | Sequence[object]) -> np.ndarray:
     import polars as pl
 
     listed = values.tolist() if isinstance(values, np.ndarray) else values
+    if not {*map(type, listed)} <= {str, type(None)}:
+        listed = [v if type(v) is str else None for v in listed]
     try:
-        texts = pl.DataFrame({"text": pl.Series([v if type(v) is str else None for v in listed], dtype=pl.String)})
+        texts = pl.DataFrame({"text": pl.Series(listed, dtype=pl.String)})
     except UnicodeError:  # halves of characters, which only Python's texts may hold
         return np.full(len(values), np.nan)
     plain = pl.when(pl.col("text").str.contains(PLAIN_NUMBER)).then(pl.col("text"))

@@ -152,6 +152,7 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
                 (c.name, v, here) for v in c.categories if FEWEST <= int((here := codes == v).sum()) <= rows - FEWEST
             ]
     tried = max(1, len(levels) * len(schema.columns))
+    there_of = [int(here.sum()) for *_, here in levels]
     changed = list(schema.columns)
     findings: list[Finding] = []
     for i, c in enumerate(schema.columns):
@@ -159,9 +160,9 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
         if c.name in fixed or not 0.02 <= empty / rows <= 0.98:
             continue
         found = [
-            (name, v, int((here & missing[i]).sum()), int(here.sum()))
-            for name, v, here in levels
-            if name != c.name and _rules(here, missing[i])
+            (name, v, both, there)
+            for (name, v, here), there in zip(levels, there_of, strict=True)
+            if name != c.name and _rules(both := int(np.count_nonzero(here & missing[i])), there, empty, rows)
         ]
         if not found:
             continue
@@ -183,9 +184,9 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
     return dataclasses.replace(schema, columns=tuple(changed)), findings
 
 
-def _rules(here: np.ndarray, empty: np.ndarray) -> bool:
-    inside, outside = float(empty[here].mean()), float(empty[~here].mean())
-    return inside >= 0.995 and outside <= 0.05 and float(here[empty].mean()) >= 0.9
+def _rules(both: int, there: int, empty: int, rows: int) -> bool:
+    """Whether a level of `there` rows, `both` of which are empty, says which of the rows are."""
+    return both >= 0.995 * there and empty - both <= 0.05 * (rows - there) and both >= 0.9 * empty
 
 
 def _texts(raw: np.ndarray) -> np.ndarray:

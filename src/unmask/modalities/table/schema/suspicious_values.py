@@ -238,9 +238,11 @@ def numbered(cells: np.ndarray) -> np.ndarray:
     """Equal cells as equal numbers from 0. Of objects by their texts: a pd.NA or a list equals nothing."""
     if cells.dtype != object:
         return np.unique(cells, return_inverse=True)[1]
-    seen: dict[str, int] = {}
-    texts = (v if isinstance(v, str) else repr(v) for v in cells)
-    return np.fromiter((seen.setdefault(v, len(seen)) for v in texts), np.int64, len(cells))
+    texts = cells.tolist()
+    if {*map(type, texts)} != {str}:
+        texts = [v if isinstance(v, str) else repr(v) for v in texts]
+    number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return np.fromiter(map(number.__getitem__, texts), np.int64, len(texts))
 
 
 def _undetermined(x: np.ndarray, y: np.ndarray) -> bool:
