@@ -1,4 +1,4 @@
-"""What fine-tuning for a text task works on and comes to, and how much work it took."""
+"""What fine-tuning for a text task works on and comes to."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from unmask.modalities.text.tasks import compare
 from unmask.modalities.text.tasks.encoding import Prepared
-from unmask.modalities.text.tasks.loop import training_items
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.probe import Probed
-from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.training.finetune import FinetuneResult
 
@@ -49,7 +45,6 @@ class FittedTask:
         predictions: of the kept state on the held-out rows.
         probed: how the head started; None where it was the folder's own, random, or there is none.
         comparison: with the baselines.
-        compared_vectors: a linear model of the two texts' frozen vectors was fitted.
         refitted: trained on the held-out rows too, after they were scored.
     """
 
@@ -63,7 +58,6 @@ class FittedTask:
     predictions: list[dict[str, Any]] | None = None
     probed: Probed | None = None
     comparison: compare.Comparison | None = None
-    compared_vectors: bool = False
     refitted: bool = False
 
     @property
@@ -86,41 +80,3 @@ class FittedTask:
         whole = "all" if self.trained_on == rows else f"{self.trained_on:,} of"
         seen = "; the scores are of the model before it saw the held-out ones" if self.refitted else ""
         return [*found, f"trained on {whole} {rows:,} rows{seen}"]
-
-
-PADDED_ROWS = 8
-"""Rows per step, padded to the longest of them: the defaults of transformers' Trainer."""
-STEP_PASSES = 3.0
-"""A training step takes as long as so many forward passes."""
-PACKED_SLOTS = 1.07
-"""Slots of packed steps for each slot of their texts (1.04 to 1.10 on five sets, steps of 32)."""
-
-
-def work_ratio(fitted: FittedTask, settings: TaskSettings) -> float:
-    """Work of choosing and of training again on all rows, as a multiple of training on all rows for as many epochs in
-    padded steps; of a run with rows held out that kept a state after some training."""
-    held_out, outcome = fitted.held_out, fitted.outcome
-    assert held_out is not None
-    width = fitted.folder.text.model.encoder.config.width
-    parts = (fitted.training, held_out)
-    rest, held = (forward_work(np.array([len(e) for e in part.examples]), width) for part in parts)
-    everything = np.concatenate([rest, held])
-    items = len(training_items(fitted.task, fitted.training))
-    epochs = outcome.steps / -(-items // settings.batch)
-    passes = int(fitted.probed is not None) + int(fitted.compared_vectors)
-    steps = STEP_PASSES * PACKED_SLOTS * epochs
-    spent = rest.sum() * (passes + steps) + held.sum() * (passes + 2 + len(outcome.history))
-    again = everything.sum() * (passes + steps * outcome.kept_step / outcome.total)
-    return float((spent + again) / padded_work(everything, epochs, settings.seed))
-
-
-def padded_work(costs: np.ndarray, epochs: float, seed: int) -> float:
-    """Work of padded steps over examples of these costs: every one costs as much as the longest of its step."""
-    order = np.random.default_rng([seed, 37]).permutation(len(costs))
-    steps = np.split(costs[order], range(PADDED_ROWS, len(costs), PADDED_ROWS))
-    return float(STEP_PASSES * epochs * sum(len(step) * step.max() for step in steps))
-
-
-def forward_work(lengths: np.ndarray, width: int) -> np.ndarray:
-    """Work of a forward pass over examples, in slots of a very short one."""
-    return lengths * (1 + lengths / (1.85 * width))

@@ -35,8 +35,8 @@ class TaskSettings:
             baseline of the comparison in place of encoder and head.
         held: share of the training rows held out where no validation data is given (at least 40 rows); 0 for none.
         refit: after choosing by rows held out of the training rows, train on all of them by the same recipe. None:
-            where choosing and that are no more work than as many epochs over all rows in padded steps of 8
-            (`fitted.work_ratio`), or the state before training is kept, whose head alone is fitted again.
+            where a tenth of the rows or more was held out, or the state before training is kept, whose head alone is
+            fitted again.
         learning_rate: the peak at the head; None: 5e-5 for an encoder 768 wide, 1e-4 for 384, in inverse proportion.
         layer_decay: each layer learns at this fraction of the rate of the one above it (Howard & Ruder 2018, sec. 3.2);
             1 gives all the same rate.

@@ -25,7 +25,7 @@ from unmask.modalities.text.tasks.analysis import write_report
 from unmask.modalities.text.tasks.baselines import fit_baseline
 from unmask.modalities.text.tasks.data import Problems, by_split, judged_part
 from unmask.modalities.text.tasks.encoding import ExampleMaker
-from unmask.modalities.text.tasks.fitted import FittedTask, TaskRows, work_ratio
+from unmask.modalities.text.tasks.fitted import FittedTask, TaskRows
 from unmask.modalities.text.tasks.held_out import group_notes, hold_out, several_labels
 from unmask.modalities.text.tasks.missing import unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
@@ -46,6 +46,8 @@ from unmask.writing import final_place, first_of_all, temporary_name, training_f
 
 EVALUATION_SETTINGS = ("refit", "evaluate_every", "patience", "examples")
 """Settings of how held-out rows are evaluated."""
+REFIT_SHARE = 0.1
+"""Of the rows: where fewer were held out, training on all of them would take as long again and add little."""
 TUNED = "fine-tuned"
 UNTUNED = {True: "linear probe of the frozen encoder", False: "the model before fine-tuning"}
 
@@ -68,7 +70,6 @@ class TaskTraining:
         if metric is not None and "metric" not in self.kind.options:
             raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")
         refuse_of_other_tasks(task, settings, windowed=self.kind.windowed)
-        self.work_ratio: float | None = None
         self.micro_slots: int | None = None
         """Slots of a forward pass, as the first run found them to fit."""
 
@@ -250,7 +251,6 @@ class TaskTraining:
             before = task.decode(found, held_out)
             first = task.score(before, held_out.items)
             others = compare.rivals(task, built, training, held_out, found=found, seed=settings.seed)
-            fitted.compared_vectors = any(o.baseline is not None and o.baseline.kind == "apart" for o in others)
             if settings.baseline != "none":
                 compare.rival_called(settings.baseline, others)  # refused before it is trained
             initial = copy.deepcopy(built.state_dict())
@@ -322,18 +322,12 @@ class TaskTraining:
             fitted.predictions = next(o.predictions for o in others if o.baseline is comparison.baseline)
 
     def _should_refit(self, fitted: FittedTask, rows: TaskRows) -> bool:
-        """Whether to train anew on the held-out rows too; where it is, or is too much work, it is said."""
-        if fitted.outcome.kept_step:
-            self.work_ratio = work_ratio(fitted, self.settings)
-            if not self.settings.refit and self.work_ratio > 1:
-                self.say(
-                    f"not trained again on all {len(rows.items):,} rows: with choosing that would be "
-                    f"{self.work_ratio:.1f} times the work of as many epochs in padded steps of 8 rows "
-                    f"({setting('refit', True)} does it)"
-                )
-                return False
-        held = rows.held_out or []
-        self.say(f"chosen on {len(held):,} rows held out; training on all {len(rows.items):,} by the same recipe")
+        """Whether to train anew on the held-out rows too; where it is, or is not worth its time, it is said."""
+        held, every = len(rows.held_out or []), len(rows.items)
+        if fitted.outcome.kept_step and not self.settings.refit and held < REFIT_SHARE * every:
+            self.say(f"{held:,} of {every:,} rows were held out: not trained again on all ({setting('refit', True)})")
+            return False
+        self.say(f"chosen on {held:,} rows held out; training on all {every:,} by the same recipe")
         return True
 
     def refit(self, rows: TaskRows, fitted: FittedTask) -> FittedTask:
@@ -392,7 +386,6 @@ class TaskTraining:
             "rows_held_out": len(rows.held_out or []) if rows.chosen else 0,
             "rows_trained_on": fitted.trained_on,
             "rows_in_both": rows.shared,
-            "work_ratio": self.work_ratio,
             "expected_memory_mb": round(fitted.expected_memory / 1e6),
             "peak_memory_mb": outcome.peak_memory_mb,
             "seed": self.settings.seed,
