@@ -228,6 +228,19 @@ def test_what_is_cut_and_scaled_is_said(tmp_path):
     assert read_images(tmp_path / "files", size=24, view="tile").notes == []
 
 
+def test_that_pictures_are_mirrored_is_said(tmp_path, capsys):
+    given = recipes.with_overrides(recipes.ImageSettings(), TINY | {"patch": 2, "steps": 1})
+    for flip in (True, False):
+        settings = recipes.with_overrides(given, {"flip": flip})
+        unmask.images.pretrain(bars(), tmp_path / f"m{flip}", settings=settings)
+        assert ("mirrors" in capsys.readouterr().err) == flip
+        chosen = unmask.images.FinetuneSettings(
+            flip=flip, train=dataclasses.replace(unmask.images.FinetuneSettings().train, epochs=None, steps=1)
+        )
+        unmask.images.finetune(tmp_path / f"m{flip}", bars(), tmp_path / f"c{flip}", settings=chosen)
+        assert ("mirrors" in capsys.readouterr().err) == flip
+
+
 def test_pictures_are_described_before_there_is_a_model(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number in range(8):

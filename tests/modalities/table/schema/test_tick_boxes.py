@@ -146,3 +146,11 @@ def test_a_column_with_a_value_in_few_rows_is_warned_of(values):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TableModel.fit(frame.drop(columns="box"), schema={"columns": {"marker": {"kind": "text"}}}, **FAST)
+
+
+def test_a_remark_of_one_patient_is_not_shown_by_describe():
+    remarked = patients(len(ROWS), seed=3)[["age", "sbp"]].assign(
+        remark=np.where(ROWS == 7, "sister of Dr Meyer", None)
+    )
+    (told,) = [f.text for f in describe(remarked).findings if f.column == "remark" and f.severity == "warning"]
+    assert told == "'remark' holds one value alone"

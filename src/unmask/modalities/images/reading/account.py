@@ -23,11 +23,13 @@ SHOWN = 5
 """Skipped pictures that are named one by one."""
 
 
-def describe(images: ImageSet) -> dict[str, Any]:
+def describe(images: ImageSet, *, mirrored: bool = False) -> dict[str, Any]:
     """Figures of a set: 'shape' (height, width, channels), 'depth', 'range' of the measured pixels in their own units,
     'typical' ends of a picture (see `typical_ends`), 'missing_share', 'skipped' with 'skipped_reasons', 'notes'; of
-    tiles the number of 'whole_pictures'."""
+    tiles the number of 'whole_pictures'. `mirrored`: training mirrors half of them, which is noted."""
     some, notes = sample(images), list(images.notes)
+    if mirrored:
+        notes.append(f"training mirrors half of them: {setting('flip', False)} if left and right differ")
     if isinstance(images.pixels, StreamedArray):
         notes.append(f"values and missing pixels are those of {len(some)} of the pictures")
         share = 0.0 if some.missing is None else float(np.asarray(some.missing[:]).mean())

@@ -96,7 +96,7 @@ def finetune_classify(
     read |= dict.fromkeys(("probe_rate", "average"), start == "probe")
     refuse_unread(settings, [name for name, does in read.items() if not does])
     truth = objective.truth(train)
-    account = describe(train)
+    account = describe(train, mirrored=settings.flip)
     if objective.problem == "single":
         account["notes"] = [*class_notes(objective.classes, truth), *account["notes"]]
     elif objective.problem == "regression":

@@ -97,7 +97,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
         settings = self.settings
         folder = settings.store_folder or out / "pictures"
         self.images = images = prepare(self.data, settings, store_of(settings.store, folder, settings.train, say))
-        self.account, self.say = describe(images), say
+        self.account, self.say = describe(images, mirrored=settings.flip), say
         self.account["notes"] += copy_notes(images) if settings.holdout else []
         for line in account_lines(self.account):
             say(line)

@@ -332,11 +332,8 @@ def _of_the_table(frame: Frame, schema: Schema, columns: list[Described], findin
             and described.rows > 1
             and not any(f.code == "tick_box" and f.column == name for f in findings)
         ):
-            warn(
-                name,
-                "constant",
-                f"{name!r} holds one value alone: {described.examples[0] if described.examples else ''!r}",
-            )
+            value = "".join(f": {v!r}" for v in described.examples[:1])
+            warn(name, "constant", f"{name!r} holds one value alone{value}")
         first.setdefault(cells, name)
     for text in empty_row_notes(frame, empty_rows(frame, schema), "not counted in a fit, and left empty by impute"):
         warn(None, "empty_rows", text, "Take them out of the file.")
