@@ -102,6 +102,15 @@ def test_what_is_no_picture_is_refused_before_it_is_decoded(server, content, sai
     assert said in found["error"]["what"]
 
 
+@pytest.mark.parametrize("pixels", [PICTURES[0].astype(np.uint16), np.zeros((4, 12, 12), np.uint8)])
+def test_what_is_unlike_the_training_is_refused_with_what_a_request_can_send(server, pixels):
+    buffer = io.BytesIO()
+    np.save(buffer, pixels)
+    status, found = server.post("/models/m/embed", {"images": [base64.b64encode(buffer.getvalue()).decode()]})
+    assert status == 400
+    assert found["error"]["hint"] == "Send pictures like those it was trained on: channels=1 of uint8."
+
+
 def test_a_png_that_is_too_large_is_not_decoded_for_what_stands_behind_its_pixels(server, monkeypatch):
     loaded = []
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load", lambda image: loaded.append(image.size))

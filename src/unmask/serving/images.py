@@ -281,7 +281,11 @@ def read(model: ImageModel, files: Sequence[bytes], limits: Limits) -> ImageSet:
                 hint="Shrink the pictures, or send them one by one.",
             )
     listed = [File(source=content, name=f"images[{n}]") for n, content in enumerate(files)]
-    return model.read(decode_files(listed, how))
+    try:
+        return model.read(decode_files(listed, how))
+    except UserError as error:  # its hint may name arguments, which a request does not have
+        usual = f"channels={model.config.channels} of {model.folder.depth}"
+        raise UserError(error.what, hint=f"Send pictures like those it was trained on: {usual}.") from None
 
 
 def _claimed(content: bytes) -> int:
