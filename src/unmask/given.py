@@ -46,10 +46,10 @@ _SPLITS = {
 def split_named(name: Any) -> str | None:
     """Which part of a data set a folder, a file or a cell of this name says: 'train', 'validation' or 'test'.
 
-    >>> [split_named(name) for name in ("Train", "val_2019", "test-a.npy", "left")]
-    ['train', 'validation', 'test', None]
+    >>> [split_named(name) for name in ("Train", "val_2019", "test-a.npy", "train2017", "left")]
+    ['train', 'validation', 'test', 'train', None]
     """
-    start = str(name).strip().lower().replace("_", "-").split("-")[0].split(".")[0]
+    start = str(name).strip().lower().replace("_", "-").split("-")[0].split(".")[0].rstrip("0123456789")
     return next((split for split, names in _SPLITS.items() if start in names), None)
 
 

@@ -55,6 +55,26 @@ def test_names_of_parts_are_never_classes(parts, beside):
     )
 
 
+@pytest.mark.parametrize(
+    "train", ["train2017", "seg_train", "my train", "training_set/training_set", "a_train/a_train"]
+)
+def test_parts_are_known_by_the_names_that_data_sets_give_them(tmp_path, train):
+    for number, one in enumerate(f"{c}/{i}.png" for c in "ab" for i in range(3)):
+        picture(tmp_path / train / one, number)
+        (tmp_path / train.split("/")[0] / ".DS_Store").write_text("x")
+        picture(tmp_path / train.replace("training", "test").replace("train", "val") / one, 9 + number)
+    found = read_images(tmp_path)
+    assert found.classes == ["a", "b"]
+    assert len(found.part("train")) == 6
+
+
+@pytest.mark.parametrize("classes", [("bus", "freight_train"), ("post_test", "pre_test"), ("train/bus", "train/train")])
+def test_classes_that_end_as_parts_do_stay_classes(tmp_path, classes):
+    for number, one in enumerate(f"{c}/{i}.png" for c in classes for i in range(3)):
+        picture(tmp_path / one, number)
+    assert read_images(tmp_path).classes == [c.removeprefix("train/") for c in classes]
+
+
 def test_one_part_beside_other_folders_of_pictures_is_a_question(tmp_path):
     picture(tmp_path / "test" / "1.png", 1)
     picture(tmp_path / "control" / "1.png", 2)

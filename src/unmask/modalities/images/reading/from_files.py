@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 import struct
 import zipfile
 from collections import Counter
@@ -107,7 +108,7 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
             source=str(f),
             name=str(f.relative_to(folder)),
             label=p[0] if classed else None,
-            split=split_named(root.name) if root != folder else None,
+            split=_part_named(root.name) if root != folder else None,
             group=folder_group(f, root, how.group),
         )
         for (f, root), p in zip(found, inner, strict=True)
@@ -117,7 +118,7 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
     endings = ", ".join(f"{count} {ending}" for ending, count in left.most_common(8))
     notes = [f"left out as no pictures: {endings}"] if endings else []
     if parts != [folder]:
-        held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if split_named(root.name) != "train"]
+        held = [f"{root.name} ({len(files):,})" for root, files, _ in listed if _part_named(root.name) != "train"]
         notes += [f"held apart from training: {', '.join(held)}"] if held else []
     if others:
         notes.append(f"left out, beside the parts of the data set: {', '.join(others)}")
@@ -131,15 +132,24 @@ def _parts_of(folder: Path) -> tuple[list[Path], list[str]]:
     below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     parts = [p for p in below if split_named(p.name)]
     if not parts:
-        return [folder], []
+        parts = [p for p in below if _part_named(p.name)]
+        if len({_part_named(p.name) for p in parts}) < 2:
+            return [folder], []
     counts = {p: len(pictures_below(p)[0]) for p in below if p not in parts}
     others = [f"{p.name} ({count:,} pictures)" for p, count in counts.items() if count]
-    if others and len({split_named(p.name) == "train" for p in parts}) < 2:
+    if others and len({_part_named(p.name) == "train" for p in parts}) < 2:
         raise UserError(
             f"{folder}: {parts[0].name} is the name of a part of a data set, and beside it is {others[0]}",
             hint="Give the folder of one of them; name a class otherwise, or label pictures by a table.",
         )
-    return parts, others
+    # Archives unpacked into a folder of their own name: train/train.
+    inside = {p: {q.name for q in p.iterdir() if not q.name.startswith(".")} for p in parts}
+    return [p / p.name if inside[p] == {p.name} else p for p in parts], others
+
+
+def _part_named(name: str) -> str | None:
+    """`split_named` of a folder, in front of which the name of a data set may stand: seg_train."""
+    return split_named(name) or split_named(re.split(r"[-_ ]", name)[-1])
 
 
 def folder_group(file: Path, root: Path, group: str | None) -> str | None:
