@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import checker
+
+gc.disable()  # until all tests are collected: what is imported and collected stays
 
 # Before anything imports the package, so that its modules are checked: all of the core and the encoder, and each other
 # module that writes shapes.
@@ -24,6 +27,11 @@ torch.set_num_threads(1)
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 SEED = int(os.environ.get("UNMASK_TEST_SEED", "1234"))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

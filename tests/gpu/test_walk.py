@@ -37,6 +37,7 @@ from unmask.modalities.events.recipes import with_overrides as event_settings
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels, read_meds
 from unmask.modalities.events.uses.pretrain import pretrain as pretrain_events
+from unmask.modalities.images.classify import probe_start
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
 from unmask.modalities.images.recipes import ImageSettings
 from unmask.modalities.images.recipes import with_overrides as image_settings
@@ -105,7 +106,10 @@ def test_pictures_are_learnt_reconstructed_and_embedded_the_same(
         np.testing.assert_allclose(cuda_vectors, vectors, atol=1e-4)
 
 
-def test_pictures_are_told_apart_the_same(both: Both, tmp_path: Path):
+def test_pictures_are_told_apart_the_same(both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(probe_start, "FOLDED_PENALTIES", (1e-3, 1e-1))  # these fits are on the CPU, on any device
+    monkeypatch.setattr(probe_start, "FOLDED_STEPS", 5)
+
     def work(device: str) -> dict[str, float]:
         out = tmp_path / device
         pretrain_images(bars(), out, settings=image_settings(ImageSettings(), TINY | {"steps": 1}), console=False)
@@ -245,12 +249,16 @@ def test_a_step_of_fine_tuning_waits_for_the_step_before_it_alone(task: str, tmp
     assert_one_wait_per_step(walk, 2, 6)
 
 
-def test_a_step_of_a_picture_classifier_waits_for_the_step_before_it_alone(tmp_path: Path):
+def test_a_step_of_a_picture_classifier_waits_for_the_step_before_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(probe_start, "FOLDED_PENALTIES", (1e-3, 1e-1))
+    monkeypatch.setattr(probe_start, "FOLDED_STEPS", 5)
     image_run(tmp_path / "m", {"steps": 1})
 
     def walk(steps: int) -> None:
         train = TrainSettings(steps=steps, precision="bf16", device="cuda")
-        settings = ClassifierSettings(batch=8, mixup=0.8, train=train)
+        settings = ClassifierSettings(batch=8, mixup=0.8, pooling="mean", gradients=False, train=train)
         finetune_classify(tmp_path / "m", bars(), tmp_path / str(steps), settings=settings, console=False)
 
     assert_one_wait_per_step(walk, 1, 3)  # of the first epoch: then comes a look at the held-out pictures

@@ -303,24 +303,24 @@ def test_keys_and_values_are_counted_as_json_has_them(piece, monkeypatch):
 
 
 def joined(each, count):
-    return b'{"texts":[' + b",".join([each] * count) + b"]}"
+    return lambda: b'{"texts":[' + b",".join([each] * count) + b"]}"
 
 
 @pytest.mark.parametrize(
-    "body",
+    "make",
     [
-        b"{" + b",".join(b'"k%d":0' % n for n in range(1_000_000)) + b"}",
+        lambda: b"{" + b",".join(b'"k%d":0' % n for n in range(1_000_000)) + b"}",
         joined(b"[]", 5_000_000),
         joined(b"[1]", 4_000_000),
         joined(b'{"a":1}', 2_000_000),
         joined(b"1.5", 4_000_000),
         joined(b'""', 5_000_000),
-        b"[" * (16 << 20),
-        b'{"a":' * 3_000_000,
+        lambda: b"[" * (16 << 20),
+        lambda: b'{"a":' * 3_000_000,
     ],
 )
-def test_a_body_of_millions_of_values_is_refused_before_it_is_read(body, monkeypatch):
-    read = []
+def test_a_body_of_millions_of_values_is_refused_before_it_is_read(make, monkeypatch):
+    read, body = [], make()
     monkeypatch.setattr(engine.orjson, "loads", lambda body: read.append(body) or {})
     w = Waiting()
     began = time.process_time()
