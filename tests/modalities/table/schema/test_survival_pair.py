@@ -280,7 +280,10 @@ def test_a_recipe_without_rules_says_which_entries_come_too_late():
         model.impute(new)
 
 
-@pytest.mark.parametrize("name", ["alive", "Censored", "is_censored", "os_alive"])
+@pytest.mark.parametrize(
+    "name",
+    ["alive", "Censored", "is_censored", "os_alive", "censor", "event_free", "alive_at_fu", "lebt", "lost_to_fu"],
+)
 @pytest.mark.parametrize("coding", [(0, 1), (False, True), ("no", "yes")])
 def test_a_column_whose_yes_may_be_no_event_is_asked_about(name, coding):
     """event="alive" with 1 = alive was read as 1 = died, without a word: a hazard ratio was .57 for 3.2."""
@@ -290,6 +293,30 @@ def test_a_column_whose_yes_may_be_no_event_is_asked_about(name, coding):
     model = TableModel.fit(table, duration="time", event=name, event_level=str(coding[0]), steps=0)
     column = next(c for c in model.schema.columns if c.name == name)
     assert column.event == (str(coding[0]),)
+
+
+def test_the_censoring_of_adam_is_read_as_its_standard_defines_it():
+    """CNSR = 0 at the event was read as censored there, without a word: a hazard ratio was 1.61 for .51."""
+    table = cohort().rename(columns={"time": "AVAL", "status": "CNSR"})
+    schema = infer(table, duration="AVAL", event="CNSR")
+    assert schema.columns[2].categories == ("1", "0")
+    assert any("censored where it is '1'; the event is '0'" in note for note in schema.notes)
+    for coding in [(0, 1, 2), (1,)]:  # ways of being censored are no causes
+        table["CNSR"] = [coding[i % len(coding)] for i in range(len(table))]
+        with pytest.raises(UserError, match=r"would all be censored|no level .0."):
+            infer(table, duration="AVAL", event="CNSR")
+
+
+def test_a_formula_does_not_turn_such_a_column_round():
+    table = cohort().rename(columns={"status": "alive"})
+    done = MultipleImputation(2, rounds=1).fit(table)
+    with pytest.raises(UserError, match="which of them is the event"):
+        done.pool("Surv(time, alive) ~ age")
+
+
+@pytest.mark.parametrize("name", ["lost", "graft_lost", "living_donor", "free_flap_loss", "status", "os_event"])
+def test_other_names_are_not_asked_about(name):
+    assert infer(cohort().rename(columns={"status": name}), duration="time", event=name).causes == ("1",)
 
 
 def test_words_that_say_what_happened_need_no_question():

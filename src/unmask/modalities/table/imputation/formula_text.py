@@ -294,7 +294,7 @@ def check_pair(schema: Schema, time: Column, event: Column, *, where: str = "") 
         )
     if event.name == schema.event:
         return
-    levels, _ = event_levels(event.categories, where=f"{where}{event.name!r}")
+    levels, _ = event_levels(event.categories, name=event.name, where=f"{where}{event.name!r}")
     if levels != event.categories:
         raise UserError(
             f"{where}{event.name!r} has {event.categories[0]!r} first, which would turn the event over",

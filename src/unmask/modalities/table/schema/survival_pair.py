@@ -23,7 +23,11 @@ _LIKE_DURATION = re.compile(r"(.*[_\W])?(time|duration|futime|survival|follow[_\
 _LIKE_EVENT = re.compile(
     r"(.*[_\W])?(event|status|death|died|dead|deceased|cens(or(ed|ing)?)?|vital|outcome)([_\W].*)?"
 )
-_OPPOSITE = re.compile(r"(.*[_\W])?(is[_\W]?)?(alive|living|survived|survivor|censored)")
+_OPPOSITE = re.compile(
+    r"(.*[_\W])?(is[_\W]?)?(alive|living|survived|survivor|lebt|lebend|überlebt|vivante?|viv[oa]|cnsr|censor(ed|ing)?|"
+    r"zensiert|censurée?|lost[_\W]?to[_\W]?f.*|(event|progression|relapse|recurrence|disease|failure)[_\W]?free)"
+    r"([_\W](at|to|on|after|bei|am|nach|à|au)[_\W].*)?"
+)
 """Names of columns whose 1, true or yes may well say that the event did not come."""
 _LIKE_ENTRY = re.compile(r"(.*[_\W])?(t?start|entry|t0|left[_\W]?trunc(ation)?)([_\W]?(time|age|day|days))?")
 
@@ -116,13 +120,8 @@ def with_survival_pair(
         raise UserError(
             f"{source}, column {named.event!r}: no value at all", hint="Name the columns of follow-up time and event."
         )
-    if not named.levels and _OPPOSITE.fullmatch(named.event.strip().lower()) and {v.lower() for v in seen} <= UNCLEAR:
-        raise UserError(
-            f"{source}, column {named.event!r} holds {first_of(map(repr, seen), 4)}: which of them is the event?",
-            hint=f"By its name the last may say that it did not come. Say at which level it happened: "
-            f"{option('event_level', seen[0])} or {option('event_level', seen[-1])}.",
-        )
-    levels, notes = event_levels(seen, named.levels, rows=rows, where=f"{source}, column {named.event!r}")
+    where = f"{source}, column {named.event!r}"
+    levels, notes = event_levels(seen, named.levels, name=named.event, rows=rows, where=where)
     happened = np.array([text_of(v) in levels[1:] for v in columns[e]], bool)
     censored = ~table.empty(e) & ~happened
     for rows_, what in ((censored, "is censored"), (happened, "has the event")):
@@ -166,7 +165,12 @@ def _finding(severity: Literal["warning", "note"], text: str) -> Finding:
 
 
 def event_levels(
-    seen: Sequence[str], declared: Sequence[str] = (), *, rows: Mapping[str, int] | None = None, where: str = "event"
+    seen: Sequence[str],
+    declared: Sequence[str] = (),
+    *,
+    name: str = "",
+    rows: Mapping[str, int] | None = None,
+    where: str = "event",
 ) -> tuple[tuple[str, ...], str]:
     """The levels of an event, censored first, and a note on how they were understood ("" where it is plain).
 
@@ -178,6 +182,7 @@ def event_levels(
     Args:
         seen: the levels in the data.
         declared: those at which the event happened, in their order as causes.
+        name: of the column, which may turn numbers and yes or no round; `CNSR` of CDISC's ADaM is 0 at the event.
         rows: where each level stands first, for errors.
     """
     hint = (
@@ -193,13 +198,22 @@ def event_levels(
         raise UserError(
             f"{where}: {len(seen)} levels ({shown}) in an event column", hint="Expected 0 (censored) or 1 (happened)."
         )
+    name, unclear = name.strip().lower(), all(v in UNCLEAR or v.isdigit() for v in lower)
+    if not declared and unclear and name == "cnsr" and "0" in seen:
+        declared = ("0",)
     if declared:
         return _declared(seen, declared, where, hint)
+    if unclear and _OPPOSITE.fullmatch(name):
+        raise UserError(
+            f"{where} holds {first_of(map(repr, seen), 4)}: which of them is the event?",
+            hint=f"By its name the last may say that it did not come. Say at which level it happened: "
+            f"{option('event_level', seen[0])} or {option('event_level', seen[-1])}.",
+        )
     for censored, happened in CODINGS:
         if lower.keys() <= {censored, happened} and list(lower) != ["2"]:
             example = seen[0]
             levels = tuple(lower.get(v, spelled(v, example)) for v in (censored, happened))
-            plain = (censored, happened) in (("0", "1"), ("false", "true"))
+            plain = (censored, happened) in (("0", "1"), ("false", "true")) and name != "cens"
             r = ", as in R's survival" if (censored, happened) == ("1", "2") else ""
             return levels, "" if plain else _coding_note(levels) + r
     first = next((lower[v] for v in ("0", *CENSORED) if v in lower), None)
