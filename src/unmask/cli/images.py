@@ -300,8 +300,8 @@ def embed(
     pooling: str = typer.Option("mean", help="mean, first, max or grid (4 x 4 means side by side)."),
     set_: options.ReadSettings = [],
 ) -> Result:
-    """Embed pictures, one row per picture: sorted paths, slices of a series by their place. The .parquet, and `names`
-    of --json, say which picture a row is of."""
+    """Embed pictures, one row per picture: of a folder sorted paths, slices of a series by their place. The .parquet,
+    and `names` of --json, say which picture a row is of."""
     from typing import cast
 
     from unmask.modalities.images.network.features import PASSING, row_names, write_named

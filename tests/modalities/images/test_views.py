@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +187,27 @@ def test_groups_of_files_folders_and_patients(tmp_path):
     assert len(set(read_images(tmp_path, group="file").groups)) == 6
     with pytest.raises(UserError, match="group=3"):
         read_images(tmp_path, group="3")
+
+
+def test_slices_in_a_list_a_pair_a_table_or_as_bytes_stay_in_the_order_given(tmp_path):
+    """Their place in space orders those that are found in a folder: an answer was that of another file."""
+    pytest.importorskip("pydicom")
+    for k in range(3):
+        pixels = np.full((16, 16), 100 * k, np.uint16)
+        dicom_slice(tmp_path / f"IM{k}.dcm", pixels, place=-2.0 * k, instance=k + 1)
+    paths = [str(tmp_path / f"IM{k}.dcm") for k in (1, 0, 2)]
+    labels = ["b", "a", "c"]
+    given = {
+        "list": paths,
+        "pair": (paths, labels),
+        "table": {"file": paths, "label": labels},
+        "bytes": [Path(p).read_bytes() for p in paths],
+        "a folder among files": [str(tmp_path), *paths],
+    }
+    values = {name: read_images(data, problem="single").pixels[-3:, 0, 0, 0].tolist() for name, data in given.items()}
+    assert values == {name: [100, 0, 200] for name in given}
+    assert read_images(tmp_path).pixels[:, 0, 0, 0].tolist() == [200, 100, 0]
+    assert read_images([str(tmp_path), paths[0]]).pixels[:3, 0, 0, 0].tolist() == [200, 100, 0]
 
 
 def test_a_model_refuses_pictures_of_another_depth_or_range(tmp_path):

@@ -110,6 +110,7 @@ def from_folder(folder: Path, how: ReadOptions) -> ImageSet:
             label=p[0] if classed else None,
             split=_part_named(root.name) if root != folder else None,
             group=folder_group(f, root, how.group),
+            found=True,
         )
         for (f, root), p in zip(found, inner, strict=True)
     ]

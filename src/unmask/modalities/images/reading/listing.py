@@ -45,6 +45,8 @@ class File:
     Attributes:
         split: the part of a data set it is of (train, validation, test); None where there are no parts.
         group: what it belongs to (patient, plate, slide) where that was asked for, else None.
+        found: in a folder, where slices of a series are put in their order in space; files that were named stay in
+            the order given.
     """
 
     source: Source
@@ -52,6 +54,7 @@ class File:
     label: Any = None
     split: str | None = None
     group: str | None = None
+    found: bool = False
 
 
 def list_files(files: Sequence[File], how: ReadOptions) -> Listing:
@@ -87,10 +90,11 @@ def reasons(skipped: Sequence[tuple[str, str]]) -> dict[str, int]:
 
 
 def _in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[Header]]]:
-    """Slices of a series (files of one folder that say where they stand) by their place in space; all else as it is."""
+    """Slices of a series (files found in one folder that say where they stand) by their place in space; all else as it
+    is."""
     runs: dict[tuple[str, Any], list[int]] = {}
     for number, (file, headers) in enumerate(good):
-        if headers[0].order is not None:
+        if file.found and headers[0].order is not None:
             runs.setdefault((str(Path(file.name).parent), headers[0].order[0]), []).append(number)
     out = list(good)
     for numbers in runs.values():

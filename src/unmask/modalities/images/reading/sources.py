@@ -251,7 +251,7 @@ def _from_paths(data: Any, how: ReadOptions) -> ImageSet:
         return from_folder(paths[0], how)
     below = [(f, p) for p in paths for f in (pictures_below(p)[0] if p.is_dir() else [p])]
     files = [
-        File(source=str(f), name=str(f), group=folder_group(f, p if p.is_dir() else p.parent, how.group))
+        File(source=str(f), name=str(f), group=folder_group(f, p if f != p else p.parent, how.group), found=f != p)
         for f, p in below
     ]
     return decode_files(files, how)
