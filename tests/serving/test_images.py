@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
 import struct
 import zlib
@@ -15,8 +16,11 @@ from PIL import Image, PngImagePlugin
 import unmask
 from running_server import running
 from tiny_images import bars
+from unmask.errors import UserError
+from unmask.serving.images import _embed, _reconstruct
 from unmask.serving.limits import Limits
 from unmask.serving.models import load_served
+from unmask.serving.shapes import checked
 
 
 def png(pixels: np.ndarray) -> str:
@@ -109,6 +113,61 @@ def test_what_is_unlike_the_training_is_refused_with_what_a_request_can_send(ser
     status, found = server.post("/models/m/embed", {"images": [base64.b64encode(buffer.getvalue()).decode()]})
     assert status == 400
     assert found["error"]["hint"] == "Send pictures like those it was trained on: channels=1 of uint8."
+
+
+def file_of(**frames: np.ndarray) -> str:
+    """A stack as an OME-TIFF or an animation as a GIF, in base64."""
+    buffer = io.BytesIO()
+    ((kind, pixels),) = frames.items()
+    if kind == "ome":
+        pytest.importorskip("tifffile").imwrite(buffer, pixels, metadata={"axes": "ZYX"}, ome=True)
+    elif kind == "npy":
+        np.save(buffer, pixels)
+    else:
+        first, *others = map(Image.fromarray, pixels)
+        first.save(buffer, "GIF", save_all=True, append_images=others)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+@pytest.mark.parametrize("kind", ["ome", "npy"])
+def test_planes_in_one_file_are_refused_by_the_place_of_the_picture(server, kind):
+    """Every plane had a row, so that later rows were another picture's; three in an array became one grey picture."""
+    images = [png(PICTURES[0]), file_of(**{kind: PICTURES[:3]})]
+    for address in ("m/embed", "m/reconstruct", "tuned/classify"):
+        status, found = server.post(f"/models/{address}", {"images": images})
+        assert (status, found["error"]["what"]) == (400, "images[1]: 3 planes, and an answer is of one picture")
+    status, found = server.post("/models/tuned/pipeline/image-classification", {"inputs": images[1]})
+    assert (status, found["error"]["what"]) == (400, "images[0]: 3 planes, and an answer is of one picture")
+
+
+def test_tiles_are_not_answers_to_the_pictures_of_a_request(image_folders):
+    model = unmask.load(image_folders["m"], precision="fp32")
+    model.folder = dataclasses.replace(model.folder, reading={"view": "tile"})
+    large = [png(np.tile(PICTURES[0], (2, 2))), png(PICTURES[0])]
+    verbs = {"embed": _embed(model, model, Limits()), "reconstruct": _reconstruct(model, Limits())}
+    works = {name: checked(verb.request, {"images": large}) for name, verb in verbs.items()}
+    with pytest.raises(UserError, match="5 tiles of 2 pictures"):
+        verbs["reconstruct"].prepare(works["reconstruct"])
+    work = verbs["embed"].prepare(works["embed"])
+    assert len(work.finish(work.run(work.items))["embeddings"]) == 2
+
+
+def test_what_was_made_of_pictures_is_in_the_answer(server):
+    wide = np.tile(PICTURES[0], (1, 4))
+    coloured = np.stack([PICTURES[0]] * 3, -1)
+    said = {
+        png(PICTURES[0]): "",
+        png(wide): "75% of each cut off",
+        file_of(gif=PICTURES): "the first of 3 frames",
+        png(coloured): "colours weighed to grey",
+    }
+    for image, part in said.items():
+        for address in ("m/embed", "m/reconstruct", "tuned/classify"):
+            warnings = server.post(f"/models/{address}", {"images": [image]})[1]["warnings"]
+            assert part in " ".join(warnings)
+            assert bool(warnings) == bool(part)
+        _, headers, _ = server.send("POST", "/models/tuned/pipeline/image-classification", {"inputs": image})
+        assert part in headers.get("x-unmask-warning", "")
 
 
 def test_a_png_that_is_too_large_is_not_decoded_for_what_stands_behind_its_pixels(server, monkeypatch):

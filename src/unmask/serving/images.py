@@ -6,6 +6,7 @@ import base64
 import binascii
 import io
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from unmask.modalities.images.classify.classifier import Classifier
 from unmask.modalities.images.formats.picture import Ambiguous, Broken, Choice
 from unmask.modalities.images.formats.tiff import MAGIC
 from unmask.modalities.images.network.features import pooled
+from unmask.modalities.images.reading.account import check_fit
 from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions
 from unmask.modalities.images.reading.decode import survey
 from unmask.modalities.images.reading.from_files import decode_files
@@ -60,7 +62,12 @@ def serve(path: str | Path, *, limits: Limits, device: str = "auto", precision: 
 
 
 def _images(limits: Limits) -> Field:
-    return Field(ListOf(Text(), most=limits.items, least=1), "Pictures: files in base64 (PNG, JPEG, TIFF, ...).")
+    return Field(
+        ListOf(Text(), most=limits.items, least=1), "Pictures: files of one each in base64 (PNG, JPEG, TIFF, ...)."
+    )
+
+
+WARNINGS = Field(ListOf(Text()), "What was made of the pictures: parts cut off, one frame of several, colours as grey.")
 
 
 def _together(
@@ -109,7 +116,7 @@ def _embed(loaded: Any, model: ImageModel, limits: Limits) -> Verb:
             images,
             model,
             lambda found, _: loaded.embed(found, pooling=pooling, normalise=normalise),
-            lambda vectors: {"embeddings": np.stack(vectors)},
+            lambda vectors: {"embeddings": np.stack(vectors), "warnings": images.notes},
             how=("embed", pooling, normalise),
         )
 
@@ -120,7 +127,9 @@ def _embed(loaded: Any, model: ImageModel, limits: Limits) -> Verb:
             pooling=Field(Text(known=("mean", "first", "max")), "Of the states.", "mean"),
             normalise=Field(Flag(), "To length 1.", False),
         ),
-        answer=Record(embeddings=Field(ListOf(ListOf(Number())), "One list of numbers per picture.")),
+        answer=Record(
+            embeddings=Field(ListOf(ListOf(Number())), "One list of numbers per picture."), warnings=WARNINGS
+        ),
         prepare=prepare,
     )
 
@@ -139,7 +148,9 @@ def _classify(loaded: Classifier, model: ImageModel, limits: Limits) -> Verb:
                     row["probabilities"] = dict(zip(loaded.classes, chance.tolist(), strict=True))
             return rows
 
-        return _together(images, model, run, lambda rows: {"results": rows}, how=("classify",))
+        return _together(
+            images, model, run, lambda rows: {"results": rows, "warnings": images.notes}, how=("classify",)
+        )
 
     return Verb(
         about="The class, labels or number of each picture.",
@@ -184,6 +195,11 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
         box = tuple(body["box"]) if body["box"] is not None else None
         seed, steps, temperature = body["seed"], body["steps"], body["temperature"]
         ratio = model.hidden_ratio if body["ratio"] is None and mask is None and box is None else body["ratio"]
+        if 1 < len(body["images"]) < len(images):
+            raise UserError(
+                f"{len(images)} tiles of {len(body['images'])} pictures",
+                hint=f"Send them one by one, or of {width} x {height} pixels.",
+            )
         hidden = chosen_pixels(config, images, ratio=ratio, box=box, mask=mask, gaps=False, seed=seed)
 
         def run(found: ImageSet, hidden: np.ndarray) -> list[dict[str, Any]]:
@@ -192,7 +208,7 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
             return [_shown(*one, pixels=body["pixels"]) for one in parts]
 
         def finish(rows: list[Any]) -> dict[str, Any]:
-            return {"results": rows, "height": height, "width": width}
+            return {"results": rows, "height": height, "width": width, "warnings": images.notes}
 
         if steps > 1 or temperature > 0:
             return alone(lambda: finish(run(images, hidden)), len(images) * config.slots)
@@ -226,7 +242,8 @@ def _reconstruct(model: ImageModel, limits: Limits) -> Verb:
                 filled=Field(Text(), "With what is hidden predicted."),
                 share_hidden=Field(Number(0, 1), "Of the pixels."),
                 pixels=Field(Anything(), "shape, dtype, and data: little-endian numbers.", None),
-            )
+            ),
+            warnings=WARNINGS,
         ),
         prepare=prepare,
     )
@@ -281,8 +298,11 @@ def read(model: ImageModel, files: Sequence[bytes], limits: Limits) -> ImageSet:
                 hint="Shrink the pictures, or send them one by one.",
             )
     listed = [File(source=content, name=f"images[{n}]") for n, content in enumerate(files)]
+    folder = model.folder
     try:
-        return model.read(decode_files(listed, how))
+        found = decode_files(listed, how)
+        notes = check_fit(found, folder.depth, folder.range, folder.typical)
+        return replace(found, fits=True, notes=found.notes + notes)
     except UserError as error:  # its hint may name arguments, which a request does not have
         usual = f"channels={model.config.channels} of {model.folder.depth}"
         raise UserError(error.what, hint=f"Send pictures like those it was trained on: {usual}.") from None
@@ -309,6 +329,10 @@ def _pixels(content: bytes, at: str, choice: Choice) -> int:
         raise UserError(f"{at}: {found.reason}", hint="Send the file again.")
     if isinstance(found, Ambiguous):
         raise UserError(f"{at}: {found.what}", hint="The model was trained on pictures that leave nothing open.")
+    # Three planes of an array would be taken as colours, and weighed to grey.
+    stack = choice.channels == 1 and found[0].axes == "first axis 3 channels"
+    if (planes := 3 if stack else len(found)) > 1:
+        raise UserError(f"{at}: {planes} planes, and an answer is of one picture", hint="Send them one by one.")
     return sum(header.height * header.width * header.channels for header in found)
 
 

@@ -1,6 +1,6 @@
 // Pictures: paint what is hidden, see the original, what the model saw and what it made of it.
 
-import { announce, ask, bars, field, latest, make, percent, section } from "./shared.js";
+import { announce, ask, bars, field, latest, make, percent, section, warned } from "./shared.js";
 
 export function images(model) {
   const post = (verb, body) => ask(`models/${encodeURIComponent(model.name)}/${verb}`, body);
@@ -89,13 +89,14 @@ export function images(model) {
     const shown = [["original", "The original"], ["hidden", "What the model sees"], ["filled", "Filled in"]];
     answer.replaceChildren(make("div", { className: "pictures" }, ...shown.map(([name, caption]) =>
       make("figure", {}, make("img", { src: `data:image/png;base64,${row[name]}`, alt: caption }), make("figcaption", {}, caption)))),
-      make("p", { className: "quiet" }, `${percent(row.share_hidden)} of the pixels are hidden.`));
+      make("p", { className: "quiet" }, `${percent(row.share_hidden)} of the pixels are hidden.`), ...warned(found));
     announce(`${percent(row.share_hidden)} of the pixels were hidden and predicted.`);
   });
   const classify = latest(async (current) => {
-    const row = (await post("classify", { images: [sent] })).results[0];
+    const found = await post("classify", { images: [sent] });
+    const row = found.results[0];
     if (!current()) return;
-    answer.replaceChildren(row.probabilities ? bars(Object.entries(row.probabilities).sort((a, b) => b[1] - a[1]).slice(0, 10), "Classes") : make("p", { className: "risk" }, String(row.value)));
+    answer.replaceChildren(row.probabilities ? bars(Object.entries(row.probabilities).sort((a, b) => b[1] - a[1]).slice(0, 10), "Classes") : make("p", { className: "risk" }, String(row.value)), ...warned(found));
   });
 
   // A preview; what the model sees is what the server makes of the file, and takes its place.

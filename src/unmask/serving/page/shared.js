@@ -106,6 +106,9 @@ export function table(rows, about) {
     }))))));
 }
 
+// What the model could not read as it was meant.
+export function warned(found) { return found.warnings.map((line) => make("p", { className: "quiet" }, line)); }
+
 let count = 0;
 export function field(label, input) {
   input.id = input.id || `field-${++count}`;

@@ -1,6 +1,6 @@
 // Text: click words to hide them, see what the model would put there, how surprised it is by each, and what else it does.
 
-import { announce, ask, bars, field, latest, later, make, percent, section } from "./shared.js";
+import { announce, ask, bars, field, latest, later, make, percent, section, warned } from "./shared.js";
 import { generic } from "./generic.js";
 
 const FIRST = "Water boils at one hundred degrees, and the steam rises to the ceiling.";
@@ -123,9 +123,6 @@ function hide(post) {
     make("span", {}, ...field(" Several jointly", jointly).reverse()), make("span", {}, ...field(" Colour by surprise", coloured).reverse()),
     make("span", {}, ...field("Candidates ", top)), nobody), answer);
 }
-
-// What the model could not read as it was meant.
-function warned(found) { return found.warnings.map((line) => make("p", { className: "quiet" }, line)); }
 
 function labels(post) {
   const input = make("textarea", { value: "The soup was cold and the waiter rude." });
