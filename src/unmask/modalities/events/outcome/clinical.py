@@ -148,7 +148,7 @@ def time_calibration(labels: Labels, p: np.ndarray, cuts: tuple[float, ...]) -> 
 
 def calibration_words(y: np.ndarray, p: np.ndarray, intervals: dict[str, list[float]]) -> str:
     """Slope and intercept, and what they mean where their intervals exclude what is right."""
-    intercept, slope = calibration_line(y, p)
+    intercept, slope = calibration_line(y, p)[:, 0]
     if not np.isfinite([intercept, slope]).all():
         return "Slope and intercept are not defined here (all predictions or all outcomes are alike)."
     level = _verdict(

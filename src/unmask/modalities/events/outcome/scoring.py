@@ -5,13 +5,13 @@ Points of one patient share the patient, so every interval resamples patients, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from unmask.evaluation.meanings import meaning
-from unmask.evaluation.resampling import auroc_auprc, bootstrap_count_blocks, percentile_interval
+from unmask.evaluation.resampling import CELLS, auroc_auprc, bootstrap_count_blocks, percentile_interval
 from unmask.evaluation.survival import concordance, kaplan_meier, step_values
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
@@ -126,21 +126,29 @@ def figures(
     out: dict[str, Any] = {"n": len(y), "patients": len(np.unique(who)), "positives": int(y.sum())}
     if len(np.unique(y)) < 2:
         return out
-    rules: dict[str, Rule] = {
-        "brier": lambda y, p: float(np.mean((y - p) ** 2)),
-        "slope": lambda y, p: calibration_line(y, p)[1],
-        "intercept": lambda y, p: calibration_line(y, p)[0],
-    }
-    found = _estimated(rules, y, p, who, draws, seed)
-    found["ece"], floor, ends = calibration_error(y, p, who, draws=draws, seed=seed)
-    found["auroc"], found["auprc"] = auroc_auprc(y, p)[:, 0].tolist()
-    if out["patients"] > 1:
-        found["ece_floor"], found["intervals"]["ece"] = floor, ends
-        again, number = bootstrap_count_blocks(who, draws, seed)
-        drawn = np.concatenate([auroc_auprc(y, p, weights, number) for weights in again], 1)
-        ranked = {name: percentile_interval(values) for name, values in zip(("auroc", "auprc"), drawn, strict=True)}
-        found["intervals"] |= {name: interval for name, interval in ranked.items() if interval}
-    return out | found
+    again, number = bootstrap_count_blocks(who, draws if out["patients"] > 1 else 0, seed)
+    step = max(1, CELLS // len(y))
+    parts = (times[k : k + step, number] for times in again for k in range(0, len(times), step))
+    value, *drawn = (_yes_or_no(y, p, times) for times in (np.ones((1, len(y)), np.int32), *parts))
+    found = {name: one for name, one in zip(YES_OR_NO, value[:, 0].tolist(), strict=True) if np.isfinite(one)}
+    found["ece"], floor, near = calibration_error(y, p, who, draws=draws, seed=seed)
+    intervals: dict[str, Any] = {}
+    if drawn:
+        found["ece_floor"], intervals["ece"] = floor, near
+        for name, some in zip(YES_OR_NO, np.concatenate(drawn, 1), strict=True):
+            if name in found and (interval := percentile_interval(some)):
+                intervals[name] = interval
+    return out | found | {"intervals": intervals}
+
+
+YES_OR_NO = ("brier", "slope", "intercept", "auroc", "auprc")
+
+
+def _yes_or_no(y: np.ndarray, p: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """(figures, draws) of `YES_OR_NO` where each point stands `times` (draws, points); NaN where outcomes are alike."""
+    areas = auroc_auprc(y, p, times)
+    brier = np.where(np.isnan(areas[0]), np.nan, (times * (y - p) ** 2).sum(-1) / times.sum(-1))
+    return np.stack([brier, *calibration_line(y, p, times)[::-1], *areas])
 
 
 def _estimated(
@@ -164,28 +172,39 @@ def _estimated(
     return out
 
 
-def calibration_line(y: np.ndarray, p: np.ndarray) -> tuple[float, float]:
-    """Intercept, at slope 1 (calibration in the large), and slope of the logistic regression of the outcome on the
-    log-odds of the prediction (Cox 1958). NaN where predictions or outcomes are all alike."""
-    x = np.log(np.clip(p, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(p, 1e-6, 1 - 1e-6))
-    if len(np.unique(y)) < 2 or np.ptp(x) < 1e-9:
-        return float("nan"), float("nan")
-    large = _newton(np.ones((len(x), 1)), y, x)
-    both = _newton(np.stack([np.ones(len(x)), x], 1), y, np.zeros(len(x)))
-    return float(large[0]), float(both[1])
+def calibration_line(y: np.ndarray, p: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+    """(2, draws) intercept, at slope 1 (calibration in the large), and slope of the logistic regression of the outcome
+    on the log-odds of the prediction (Cox 1958), of points that stand `times` each (draws, points; default once). NaN
+    where predictions or outcomes are all alike."""
+    times = np.ones((1, len(y))) if times is None else times
+    x, one = np.log(np.clip(p, 1e-6, 1 - 1e-6)) - np.log1p(-np.clip(p, 1e-6, 1 - 1e-6)), np.ones(len(y))
+    ends = [[np.where(times > 0, sign * v, -np.inf).max(-1) for sign in (1, -1)] for v in (x, y)]
+    vary = (sum(ends[0]) >= 1e-9) & (sum(ends[1]) > 0)
+    out = np.full((2, len(times)), np.nan)
+    out[0, vary] = _newton([one], y, x, times[vary])[:, 0]
+    out[1, vary] = _newton([one, x], y, 0 * x, times[vary])[:, 1]
+    return out
 
 
-def _newton(x: np.ndarray, y: np.ndarray, offset: np.ndarray, steps: int = 25) -> np.ndarray:
-    """Coefficients of a logistic regression with an offset; NaN where it does not converge (a perfect split)."""
-    beta = np.zeros(x.shape[1])
+def _newton(
+    columns: Sequence[np.ndarray], y: np.ndarray, offset: np.ndarray, times: np.ndarray, steps: int = 25
+) -> np.ndarray:
+    """(draws, columns) coefficients of a logistic regression with an offset, of points that stand `times` each (draws,
+    points); NaN where it does not converge (a perfect split)."""
+    beta, left, size = np.zeros((len(times), len(columns))), np.arange(len(times)), len(columns)
     for _ in range(steps):
-        mean = 1 / (1 + np.exp(-np.clip(x @ beta + offset, -30, 30)))
-        curve = (x * (mean * (1 - mean))[:, None]).T @ x + 1e-10 * np.eye(x.shape[1])
-        move = np.linalg.solve(curve, x.T @ (y - mean))
-        beta = beta + np.clip(move, -3, 3)
-        if np.abs(move).max() < 1e-8:
-            return beta
-    return np.full(x.shape[1], np.nan)
+        logit = sum((beta[left, k, None] * x for k, x in enumerate(columns)), offset)
+        mean = 1 / (1 + np.exp(-np.clip(logit, -30, 30)))
+        weight, rest = times[left] * mean * (1 - mean), times[left] * (y - mean)
+        curve = np.stack([(weight * a * b).sum(-1) for a in columns for b in columns], -1).reshape(-1, size, size)
+        uphill = np.stack([(rest * a).sum(-1) for a in columns], -1)
+        move = np.linalg.solve(curve + 1e-10 * np.eye(size), uphill[..., None])[..., 0]
+        beta[left] += np.clip(move, -3, 3)
+        left = left[np.abs(move).max(-1) >= 1e-8]
+        if not len(left):
+            break
+    beta[left] = np.nan
+    return beta
 
 
 def _log_loss(y: np.ndarray, p: np.ndarray) -> float:
