@@ -6,6 +6,7 @@ import json
 import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 from huggingface_hub import InferenceClient
 from tables import patients
@@ -13,6 +14,8 @@ from tables import patients
 import unmask
 from running_server import running
 from unmask.modalities.table.survival.hazards import BaselineHazard, Outcome
+from unmask.modalities.table.synthesis.survival_outcome import survival
+from unmask.serving.table import frame_of
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +128,49 @@ def test_curves_of_one_cause_are_the_textbook_s_and_of_two_add_up():
     np.testing.assert_allclose(alive + struck.sum(0), 1)
     together = np.array([0, 0.1, 0.3, 0.35])[None] * np.exp(0.5 * x) + np.array([0, 0, 0.2, 0.4])[None] * np.exp(-x)
     np.testing.assert_allclose(alive, np.exp(-together))
+
+
+def test_curves_of_late_rows_are_given_that_they_came_so_far():
+    one = BaselineHazard(beta=np.array([0.5]), at=np.array([1.0, 2.0, 5.0]), hazard=np.array([0.1, 0.3, 0.35]))
+    two = BaselineHazard(beta=np.array([-1.0]), at=np.array([2.0, 3.0]), hazard=np.array([0.2, 0.4]))
+    outcome = Outcome(causes=(one, two), censoring=one, center=np.zeros(1), scale=np.ones(1), end=6.0)
+    x, when = np.array([[0.0], [2.0], [1.0]]), np.array([0.5, 2.0, 2.5, 4.0, 9.0])
+    plain, had = outcome.curves(x, when)
+    alive, struck = outcome.curves(x, when, np.array([2.0, 1.5, np.nan]))
+    reached, before = outcome.curves(x, np.array([2.0, 1.5, 0.0]))
+    own = np.arange(3)
+    np.testing.assert_allclose(alive, np.minimum(plain / reached[own, own, None], 1))
+    conditional = (had - before[:, own, own, None]) / reached[own, own, None]
+    np.testing.assert_allclose(struck, np.maximum(conditional, 0), atol=1e-12)
+
+
+def test_survival_begins_at_the_row_s_own_entry():
+    """Of a man observed from 70, the survival at 60 was .895, without a word."""
+    rng = np.random.default_rng(0)
+    begin = rng.uniform(0, 20, 200)
+    table = pd.DataFrame({"time": begin + rng.exponential(10, 200), "event": 1, "entry": begin, "x": begin % 5})
+    model = unmask.TableModel.fit(table, duration="time", event="event", entry="entry", steps=0)
+    rows = frame_of([{"x": 1, "entry": 0.1}, {"x": 1, "entry": 15}])
+    early, late = survival(model, rows, absent=(), times=[5, 15, 25], draws=1, seed=0)["results"]
+    assert early["survival"][0] < 1
+    assert late["survival"][:2] == [1, 1]
+    assert late["survival"][2] == pytest.approx(early["survival"][2] / early["survival"][1], rel=1e-6)
+
+
+def test_survival_says_that_a_follow_up_is_not_read_and_takes_cells_beyond_the_range_for_its_ends(server, model):
+    row = {"age": 70, "sex": "F", "dbp": 75, "sbp": 130, "stage": "II"}
+    ask = {"times": [100, 400]}
+    plain, followed, end, far = (
+        server.post("/models/m/survival", {"rows": [row | more], **ask})[1]
+        for more in ({}, {"time": 90, "event": 0}, {"age": model.table.codings[0].scale.knot_x[-1]}, {"age": 999})
+    )
+    assert plain["warnings"] == []
+    assert plain["results"] == followed["results"]
+    assert (
+        "'time' and 'event' of these rows are not read: this is the survival from the start" in followed["warnings"][0]
+    )
+    assert "takes them for its ends" in far["warnings"][0]
+    assert end["results"] == far["results"]
 
 
 def test_the_hub_s_tabular_tasks(server):

@@ -249,7 +249,8 @@ def _survival(model: TableModel, limits: Limits) -> Verb:
         return alone(lambda: survival(model, frame, **how), _slots(model, len(frame), body["draws"]))
 
     return Verb(
-        about="The survival of new rows, and the share who had each event by a time, missing covariates drawn.",
+        about="The survival of new rows from their entry on, and the share who had each event by a time, missing "
+        "covariates drawn.",
         request=Record(
             rows=rows_field(limits),
             times=Field(ListOf(Number(0), most=1000), "When to look; default 60 times up to the last follow-up.", ()),

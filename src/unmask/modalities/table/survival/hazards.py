@@ -170,8 +170,9 @@ class Outcome:
         time, cause = struck.min(1), struck.argmin(1)
         return np.minimum(time, left), np.where(time <= left, cause + 1.0, 0.0)
 
-    def curves(self, x: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, times) share without an event, and (causes, rows, times) share with each, of rows of the design.
+    def curves(self, x: np.ndarray, at: np.ndarray, entry: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """(rows, times) share without an event, and (causes, rows, times) share with each, of rows of the design; given
+        that none came up to `entry` (NaN: not known).
 
         Events of all causes are taken in order of time: each strikes those whom none has struck before, so that the
         shares add up to one at every time.
@@ -183,6 +184,8 @@ class Outcome:
         for k, c in enumerate(self.causes):
             jump[k, np.searchsorted(steps, c.at)] = np.diff(np.r_[0.0, c.hazard])
         hazard = risk[:, :, None] * jump[:, None, :]
+        if entry is not None:
+            hazard = np.where(steps <= entry[:, None], 0.0, hazard)
         total = hazard.sum(0)
         left = np.concatenate([np.ones((len(x), 1)), np.exp(-np.cumsum(total, 1))], 1)
         share = np.divide(hazard, total, out=np.zeros_like(hazard), where=total > 0)

@@ -118,7 +118,8 @@ def stored_outcome(model: FittedTable) -> Outcome | None:
 def survival(
     model: FittedTable, frame: Frame, *, absent: Sequence[str], times: Sequence[float] | None, draws: int, seed: int
 ) -> dict[str, Any]:
-    """The survival of rows given their covariates; a follow-up that they have is not read.
+    """The survival of rows given their covariates, and that they came as far as their entry; covariates beyond the
+    training range are taken for its ends. A follow-up that they have is not read, and a warning says so.
 
     Args:
         times: at which it is given; default evenly up to the last follow-up.
@@ -126,24 +127,35 @@ def survival(
 
     Returns:
         times, per row survival (the share who had no event by then) and incidence (cause -> the share who had it), the
-        last follow-up, and warnings of covariates beyond what the model was fitted on.
+        last follow-up, and warnings.
     """
     outcome = stored_outcome(model)
     assert outcome is not None
     schema = model.schema
     columns = encode(widened(frame, schema, absent)[0], schema)
-    unseen = {schema.place(name) for name in (schema.duration, schema.event, schema.entry) if name is not None}
-    for place in unseen:
+    followed = any(not np.isnan(columns[place]).all() for place in pair_places(model))
+    for place in pair_places(model):
         columns[place] = np.full(len(frame), np.nan)
     warnings = beyond_range(schema, model.table.codings, columns, frame.row_name)
+    if followed:
+        warnings.append(
+            f"{schema.duration!r} and {schema.event!r} of these rows are not read: this is the survival from "
+            f"{'the start' if schema.entry is None else repr(schema.entry)} on. Of rows without an event by a time, "
+            "divide by the survival at that time"
+        )
+    entry = entries(model, columns)
+    for place in covariates(model):
+        scale = model.table.codings[place].scale
+        if scale is not None:
+            columns[place] = columns[place].clip(scale.knot_x[0], scale.knot_x[-1])
     at = np.linspace(0, outcome.end, TIMES) if times is None else np.sort(np.asarray(times, np.float64))
-    if not any(np.isnan(x).any() for place, x in enumerate(columns) if place not in unseen):
+    if not any(np.isnan(columns[place]).any() for place in covariates(model)):
         draws = 1  # nothing that the curves depend on is drawn
     alive: Any = 0.0
     struck: Any = 0.0
     for number in range(draws):
         known = model.table.draw(columns, seed=seed + number)
-        one, each = outcome.curves(outcome_design(model, known), at)
+        one, each = outcome.curves(outcome_design(model, known), at, entry)
         alive, struck = alive + one / draws, struck + each / draws
     names = list(schema.causes) or ["event"]
     rows = [
