@@ -121,6 +121,13 @@ def test_vectors_beside_anything_else_are_refused(tmp_path, other):
         unmask.finetune("classify", folder(tmp_path / "m"), data, out=tmp_path / "c", **FAST)
 
 
+@pytest.mark.parametrize("marks", [("0", "1"), ("no", "yes"), ("False", "True"), (-1, 1)])
+def test_vectors_of_two_words_are_no_names_of_labels(tmp_path, marks):
+    data = [(t, [marks[int(n)] for n in v]) for t, v in zip(TEXTS, VECTORS, strict=False)]
+    with pytest.raises(UserError, match=r"row 1: labels .* two names in all"):
+        unmask.finetune("classify", folder(tmp_path / "m"), data, out=tmp_path / "c", **FAST)
+
+
 def test_numbers_of_classes_are_names_as_before():
     assert [names_of(i) for i in as_items([("a", [0, 3]), ("b", [1]), ("c", [0])])[0]] == [["0", "3"], ["1"], ["0"]]
 

@@ -112,6 +112,12 @@ class Classify(TextTask):
         if len(labels) < 2:
             shown = labels[0] if labels else "none"
             raise UserError(f"training data has one label only: {shown!r}", hint="Two or more are needed.")
+        lists = [item.label for item in items if places is None and isinstance(item.label, tuple)]
+        if len(labels) == 2 and len(set(map(len, lists))) == 1 and any(len(set(n)) < len(n) for n in lists):
+            raise UserError(
+                f"{items[0].where}: labels {items[0].label!r:.60}, of two names in all: a mark per place?",
+                hint="Give a 0 or 1 per label, or the names of those that hold.",
+            )
         if problem == "single" and len(labels) > len(items) / 2 and len(items) > 4:
             raise UserError(
                 f"{len(labels)} labels in {len(items)} training rows",
