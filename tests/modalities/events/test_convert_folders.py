@@ -432,6 +432,9 @@ def test_race_ethnicity_amounts_and_the_end_of_observation_of_omop_are_read(tmp_
         ("43315", None),
         ("03-AUG-18", None),
         ("8/3/18 10:20", None),
+        ("2018-08-03 10:20:52 PM", None),
+        ("Aug 3 2018 10:20PM", None),
+        ("2018-W31-5", None),
         (1533334852, None),
     ],
 )
@@ -448,6 +451,14 @@ def test_dates_are_read_where_they_can_be_told_and_refused_else(
         return
     convert(tmp_path, tmp_path / "m")
     assert times(tmp_path / "m")["MEASUREMENT//OMOP//6"] == time
+
+
+def test_a_day_that_there_is_not_is_counted_where_no_other_is_given(tmp_path: Path):
+    tables = {
+        "person.csv": "person_id,gender_concept_id\n1,8507",
+        "measurement.csv": "person_id,measurement_concept_id,measurement_date\n1,5,2018-02-30\n1,5,",
+    }
+    assert convert(write(tmp_path, tables), tmp_path / "m")["rejected"]["time cannot be read"] == 1
 
 
 def test_a_date_that_cannot_be_told_is_named_by_its_row(tmp_path: Path):

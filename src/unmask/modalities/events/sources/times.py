@@ -28,6 +28,8 @@ _YEAR = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "
 MONTHS = {name: f"{number:02d}" for number, name in enumerate(_YEAR, 1)}
 UNCLEAR = r"(?i)^-?\d+(?:[.,]\d*)?(?:e\+?\d+)?$|^\d{1,2}[-/ .](?:[a-z]{3,}|\d{1,2})[-/ .]\d{2}(?:[ T]|$)"
 """Numbers, which may be seconds or days since any day, and dates whose years have two digits."""
+YEAR_FIRST = r"^\d{4}-\d{1,2}-\d{1,2}(?: \d{1,2}(?::\d{1,2}){1,2}(?:\.\d+)?)?$"
+"""The form that is read, whatever its numbers."""
 MANY = 0.01
 """Share of open dates among the times of a chunk from which on the order is asked about; fewer are rejected and
 counted."""
@@ -136,7 +138,11 @@ def _of_text(when: pl.Series, where: str, first: int, order: Order | None) -> pl
         )
     else:
         frame = frame.with_columns(pl.lit(None, dtype=pl.Date).alias("day"))
-    unclear = frame["time"].is_null() & frame["text"].str.contains(UNCLEAR).fill_null(False)
+    unread = frame["time"].is_null()
+    unclear = frame["text"].str.contains(UNCLEAR)
+    if unread.all():  # then a figure is enough, but for days and hours that there are not
+        unclear = frame["text"].str.contains(r"\d") & ~frame["body"].str.contains(YEAR_FIRST)
+    unclear = unread & unclear.fill_null(False)
     if unclear.any() and unclear.sum() >= MANY * (len(frame) - frame["text"].null_count()):
         row = int(unclear.arg_max() or 0)
         raise UserError(
