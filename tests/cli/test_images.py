@@ -129,6 +129,20 @@ def test_a_mask_hides_where_it_is_bright(capsys, folders, tmp_path):
         assert found["rmse_of_mean"] == pytest.approx(rule, rel=1e-5)
 
 
+def test_a_mask_without_a_mark_is_refused_and_what_is_made_of_one_is_said(capsys, folders, tmp_path):
+    """It was filled with an rmse of 0; and of several masks the first was laid on every picture."""
+    one, out = folders / "data" / "down" / "001.png", ("--out", tmp_path / "f.png")
+    Image.fromarray(np.zeros((12, 12), np.uint8)).save(tmp_path / "m.png")
+    said = bad(capsys, "fill", folders / "model", one, "--mask", tmp_path / "m.png", *out)
+    assert "mask: nothing in it is to be hidden" in said
+    np.save(tmp_path / "m.npy", np.eye(12)[None].repeat(3, 0))
+    assert "m.npy: 3 pictures" in bad(capsys, "fill", folders / "model", one, "--mask", tmp_path / "m.npy", *out)
+    Image.fromarray(np.eye(24, dtype=np.uint8) * 255).save(tmp_path / "m.png")
+    code, shown, err = run(capsys, "fill", folders / "model", one, "--mask", tmp_path / "m.png", *out)
+    assert (code, err) == (0, "")
+    assert f"{tmp_path}/m.png: were 24 x 24 pixels: shrunk" in shown
+
+
 def test_the_rule_of_fill_sees_no_hidden_pixel(capsys, folders, tmp_path):
     one = folders / "data" / "down" / "001.png"
     found = good(capsys, "fill", folders / "model", one, "--box", "0,0,12,12", "--out", tmp_path / "f.png")

@@ -224,10 +224,12 @@ def fill(
     _refuse_classifier(model, loaded)
     images = loaded.read(data, **reading(set_))
     tiled = images.tiles is not None
-    hidden = None
+    hidden, notes = None, []
     if mask is not None:
         marked = read_images(mask, size=None if tiled else loaded.config.image, channels=1)
-        hidden = marked.pixels[0, :, :, 0]
+        if len(marked) > 1:
+            raise UserError(f"--mask {mask}: {len(marked)} pictures", hint="Give one, which is laid on every picture.")
+        hidden, notes = marked.pixels[0, :, :, 0], [f"{mask}: {note}" for note in marked.notes]
         # Not every pixel that is not black: JPEG leaves traces, shrinking leaves soft edges.
         hidden = hidden > hidden.max() / 2
     chosen: dict[str, Any] = {
@@ -254,13 +256,15 @@ def fill(
         write_png(target, sheet(drawn[:DRAWN]))
     figures = figures_of(done, loaded.config.patch)
     described, lines = account(images)
+    lines += notes
     pictures = figures["rows"]
     found = {"out": out, "pictures": pictures, **figures, **described}
     some = f"the first {DRAWN} of " if target.suffix != ".npy" and pictures > DRAWN else ""
-    mean = figures["rmse_of_mean"]
+    rmse, mean = figures["rmse"], figures["rmse_of_mean"]
     lines.append(
-        f"{out}: {some}{pictures} pictures, {figures['hidden_share']:.0%} hidden, rmse of hidden pixels "
-        f"{figures['rmse']:.4g}" + ("" if mean is None else f" (the mean of the visible ones: {mean:.4g})")
+        f"{out}: {some}{pictures} pictures, {figures['hidden_share']:.0%} hidden"
+        + ("" if rmse is None else f", rmse of hidden pixels {rmse:.4g}")
+        + ("" if mean is None else f" (the mean of the visible ones: {mean:.4g})")
     )
     return Result(found, lines, loaded)
 

@@ -163,6 +163,17 @@ def test_palettes_and_inverted_greys(tmp_path):
     assert np.array_equal(read(tmp_path / "w.tif")[1][0].pixels[..., 0], 65535 - grey)
 
 
+@pytest.mark.parametrize("kind", ["bool", "uint8", "uint16"])
+@pytest.mark.parametrize("pages", [1, 2])
+def test_that_white_is_zero_is_noted(tmp_path, kind, pages):
+    """One page of up to 8 bits was inverted without a word: a mask that tifffile writes of booleans is one."""
+    pixels = ramp(pages, 16, 16, high=200).astype(kind)
+    for photometric, said in (("miniswhite", 1), ("minisblack", 0)):
+        tifffile.imwrite(tmp_path / "a.tif", pixels, photometric=photometric, metadata=None)
+        headers, _ = read(tmp_path / "a.tif", planes="all")
+        assert [" ".join(h.notes).count("white is zero: inverted") for h in headers] == [said] * pages
+
+
 def test_compression_that_needs_a_package_is_named(tmp_path, monkeypatch):
     array = ramp(5, 32, 32, dtype="uint16").transpose(1, 2, 0)
     path = tmp_path / "l.tif"

@@ -36,7 +36,7 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())
 _DEEP = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 _5_6_5 = "BGR;16"
 _GREY = {"1", "L", "LA", "La", "F", *_DEEP}
-_BITS_TAG, _ORIENTATION_TAG = 258, 274
+_BITS_TAG, _PHOTOMETRIC_TAG, _ORIENTATION_TAG = 258, 262, 274
 
 
 _OPENING = threading.Lock()
@@ -76,6 +76,8 @@ def read(source: Source, choice: Choice) -> Opened:
             width, height = height, width
         if turned in range(2, 9):
             notes += ("turned as EXIF says",)
+        if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC_TAG) == 0:
+            notes += ("white is zero: inverted",)
         band = choice.alpha == "band" and _transparent(image)
     planes: Any = 0 if choice.planes is None else choice.planes
     if planes == "channels" and frames > 1:

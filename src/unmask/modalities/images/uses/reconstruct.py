@@ -57,8 +57,9 @@ class Reconstruction:
 
 def figures_of(done: Sequence[Reconstruction], patch: int) -> dict[str, Any]:
     """How well hidden pixels were predicted, in the units of the input. Returns `rmse` over all hidden pixels that are
-    known, `rmse_of_mean`: that of each picture's mean of its visible pixels (None where one has none, for its mean
-    would be made of what is to be predicted), `rows`, `filled_slots` (patches) and `hidden_share` (of pixels)."""
+    known (None where none is), `rmse_of_mean`: that of each picture's mean of its visible pixels (None where one has
+    none, for its mean would be made of what is to be predicted), `rows`, `filled_slots` (patches) and
+    `hidden_share` (of pixels)."""
     squares, of_mean, count, share, slots = 0.0, 0.0, 0, [], 0
     for r in done:
         known = np.ones_like(r.hidden) if r.unknown is None else ~r.unknown
@@ -74,8 +75,8 @@ def figures_of(done: Sequence[Reconstruction], patch: int) -> dict[str, Any]:
         "rows": len(share),
         "filled_slots": slots,
         "hidden_share": float(np.mean(share)),
-        "rmse": float(np.sqrt(squares / count)) if count else 0.0,
-        "rmse_of_mean": None if np.isnan(of_mean) else float(np.sqrt(of_mean / count)) if count else 0.0,
+        "rmse": float(np.sqrt(squares / count)) if count else None,
+        "rmse_of_mean": float(np.sqrt(of_mean / count)) if count and not np.isnan(of_mean) else None,
     }
 
 
@@ -150,6 +151,8 @@ def chosen_pixels(
         return np.tile(pixels_in_box(config, box), (count, 1, 1))
     if mask is not None:
         mask = array_of(mask)
+        if not np.any(mask):
+            raise UserError("mask: nothing in it is to be hidden", hint="What is not zero is hidden: mark some of it.")
         if mask.ndim == 3 and len(mask) == count:
             return np.stack([pixels_in_mask(config, m) for m in mask])
         return np.tile(pixels_in_mask(config, mask), (count, 1, 1))
