@@ -1,6 +1,7 @@
 """Several labels and numbers of pictures: read from a table or refused with every bad row; learnt; saved; measured."""
 
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -432,6 +433,52 @@ def test_groups_of_a_table_stay_on_one_side_and_are_no_labels_of_the_validation_
     drawn = finetune_classify(where, tmp_path / "a.csv", tmp_path / "n", settings=settings, console=False)
     assert drawn.figures["validation"]["n"] % 3 == 0
     assert drawn.figures["pictures"] + drawn.figures["validation"]["n"] == 18
+
+
+def test_the_column_that_was_trained_on_comes_first_and_another_one_is_warned_of(tmp_path):
+    """A file with a column `label` beside it was judged, and chose the epoch, by that."""
+    pixels, _, value = planted(24)
+    table = pd.DataFrame({"file": written(tmp_path, pixels), "age": value, "label": 0.5 - value, "target": "x"})
+    table[["file", "age"]][:18].to_csv(tmp_path / "a.csv", index=False)
+    table[["file", "age"]][18:].to_csv(tmp_path / "own.csv", index=False)
+    table[["file", "label", "age"]][18:].to_csv(tmp_path / "both.csv", index=False)
+    table[["file", "label"]][18:].to_csv(tmp_path / "other.csv", index=False)
+    judged = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("own", "both"):
+            settings = with_overrides(ClassifierSettings(), ONCE)
+            done = finetune_classify(
+                base(tmp_path / "base"),
+                tmp_path / "a.csv",
+                tmp_path / name,
+                validation=tmp_path / f"{name}.csv",
+                settings=settings,
+                console=False,
+            )
+            judged[name] = done.figures["validation"]["rmse"]
+            for source in ("own", "both"):
+                assert done.classifier.evaluate(tmp_path / f"{source}.csv")["rmse"] == judged[name]
+        model = unmask.load(tmp_path / "own")
+        frame = table[18:].drop(columns="file").assign(image=list(pixels[18:]))
+        rmse = [model.evaluate(source)["rmse"] for source in (tmp_path / "both.csv", frame.drop(columns="target"))]
+        assert rmse == pytest.approx([judged["own"]] * 2, rel=1e-4)
+        model.evaluate(model.read(tmp_path / "other.csv", label_column="label"))
+    assert judged["own"] == judged["both"]
+    with pytest.warns(UserWarning, match="labels are those of column 'label'; the model was trained on 'age', which"):
+        model.evaluate(tmp_path / "other.csv")
+
+
+def test_columns_of_labels_that_were_trained_on_are_found_among_others(tmp_path):
+    pixels, labels, _ = planted(24)
+    table = pd.DataFrame(labels.astype(int), columns=["left", "right", "top"])
+    table.insert(0, "file", written(tmp_path, pixels))
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.assign(sex=1, label="x").to_csv(tmp_path / "b.csv", index=False)
+    settings = with_overrides(ClassifierSettings(), ONCE)
+    finetune_classify(base(tmp_path / "base"), tmp_path / "a.csv", tmp_path / "m", settings=settings, console=False)
+    model = unmask.load(tmp_path / "m")
+    assert model.evaluate(tmp_path / "b.csv") == model.evaluate(tmp_path / "a.csv") | {"notes": []}
 
 
 def test_validation_rows_choose_the_epoch_and_test_rows_are_judged(tmp_path):

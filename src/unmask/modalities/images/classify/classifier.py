@@ -154,12 +154,14 @@ class Classifier:
         net: encoder and head.
         classes: names of the classes or labels; of a number what it is called.
         objective: what its labels are: one class per picture (the default), several labels, or a number.
+        label_column: of the table that it was trained on; read before others.
     """
 
     model: Any
     net: ClassifierNet
     classes: list[str]
     objective: Objective = field(default=None)  # type: ignore[assignment]
+    label_column: str | None = None
 
     def __post_init__(self) -> None:
         if self.objective is None:
@@ -178,7 +180,8 @@ class Classifier:
             raise UserError("the folder has no classification head", hint="Copy the folder again.")
         net.head.load_state_dict(model.folder.head)
         objective = objective_from(about)
-        return cls(model=model, net=net.to(model.device).eval(), classes=objective.classes, objective=objective)
+        net, column = net.to(model.device).eval(), about.get("label_column")
+        return cls(model=model, net=net, classes=objective.classes, objective=objective, label_column=column)
 
     @property
     def device(self) -> torch.device:
@@ -202,6 +205,7 @@ class Classifier:
             labelled: read the labels of a table; False reads its files alone.
         """
         chosen = {"store": PASSING, "problem": self.problem if labelled else "none"} | options
+        chosen["usual"] = self.model.folder.reading | {"label_column": self.label_column}
         return self.model.read(images, **chosen)
 
     def answers(self, images: Any) -> np.ndarray:
@@ -298,6 +302,7 @@ class Classifier:
         with self.net.whole() as masked:
             read: dict[str, Any] = {"pooling": self.net.pooling, "gradients": self.net.gradients}
             about = data | {"classes": self.classes} | read | self.objective.about()
+            about["label_column"] = self.label_column
             save_folder(
                 path,
                 masked,

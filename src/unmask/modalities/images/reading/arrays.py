@@ -67,6 +67,7 @@ class ImageSet:
         tiles: where each stands in the picture it was cut from; None where pictures are whole.
         notes: what was made of the files.
         targets: several labels or a number for each picture, where the label is not one class; `labels` is then None.
+        label_column: the column of a table, or several with commas between, that labels were read from.
         fits: its depth and range were compared with those of the model it is for, or it was said that they fit.
     """
 
@@ -81,6 +82,7 @@ class ImageSet:
     tiles: Tiles | None = None
     notes: list[str] = field(default_factory=list)
     targets: Targets | None = None
+    label_column: str | None = None
     fits: bool = False
 
     def __len__(self) -> int:
@@ -136,8 +138,7 @@ class ImageSet:
         if size is None or self.size == sides(size) or not len(self):
             return self
         pixels, missing = resize_all(self.pixels, self.missing, sides(size))
-        notes = [*self.notes, *fitting([self.size], sides(size))]
-        return replace(self, pixels=pixels, missing=missing, notes=notes)
+        return replace(self, pixels=pixels, missing=missing, notes=[*self.notes, *fitting([self.size], sides(size))])
 
     def centred(self, size: tuple[int, int]) -> ImageSet:
         """The middle of every picture, at its own resolution; in memory."""
@@ -269,8 +270,7 @@ def from_array(pixels: Any, labels: Any = None, name: str = "array", how: ReadOp
             f"{name} has shape {pixels.shape}: one picture in colour, or {len(pixels)} grey ones?",
             hint="Give one picture as array[None], grey ones as array[..., None].",
         )
-    if pixels.ndim == 3:
-        pixels = pixels[..., None]
+    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     if pixels.ndim != 4 or 0 in pixels.shape[1:]:
         raise UserError(
             f"{name} has shape {pixels.shape}",

@@ -31,7 +31,7 @@ from unmask.modalities.images.reading.arrays import (
     refuse_unread,
 )
 from unmask.modalities.images.reading.decode import decode_all, is_picture
-from unmask.modalities.images.reading.label_table import read_label_table
+from unmask.modalities.images.reading.label_table import labels_among, read_label_table
 from unmask.modalities.images.reading.lazy import Stream, build
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
 from unmask.modalities.images.reading.targets import Parsed, parse_cells
@@ -203,6 +203,7 @@ def from_table(path: Path, how: ReadOptions, columns: dict[str, list[Any]] | Non
     table = read_label_table(path, how, lambda file, root: folder_group(file, root, how.group), columns)
     found = decode_files(table.files, how)
     found = replace(_labelled(found, table.parsed), notes=[*found.notes, *table.notes])
+    found = replace(found, label_column=",".join(table.labels) or None)
     return with_individuals(found, table.unread, table.parsed.classes)
 
 
@@ -242,7 +243,8 @@ def from_encoded(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> 
             f"{name}: no column {column or 'image'!r}",
             hint=f"Name it with {setting('column')}; there are {', '.join(columns)}.",
         )
-    label_column = how.label_column or next((n for n in ("label", "labels", "class", "target") if n in columns), None)
+    usual = (n for n in ("label", "labels", "class", "target") if n in columns)
+    label_column = labels_among(columns, how) or next(usual, None)
     if label_column is not None and label_column not in columns:
         raise UserError(f"{name}: no column {label_column!r}", hint=f"There are {', '.join(columns)}.")
     if how.group is not None and how.group not in columns:
@@ -252,6 +254,7 @@ def from_encoded(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> 
         )
     labels = None if label_column is None else columns[label_column]
     found = from_cells(columns[column], labels, None if how.group is None else columns[how.group], name, how)
+    found = replace(found, label_column=label_column)
     return with_individuals(found, {} if how.problem == "none" else columns, labels, column, label_column)
 
 
@@ -311,13 +314,14 @@ def from_dataset(name: str, how: ReadOptions) -> ImageSet:
             f"hf:{name}: no column of pictures",
             hint=f"Name it with {setting('column')}; there are {list(table.features)}.",
         )
-    label_column = how.label_column or next((n for n in ("label", "labels", "fine_label") if n in table.features), None)
+    usual = (n for n in ("label", "labels", "fine_label") if n in table.features)
+    label_column = labels_among(table.features, how) or next(usual, None)
     cells = table.cast_column(column, datasets.Image(decode=False))[column]
     labels = None if label_column is None else list(table[label_column])
     if how.group is not None and how.group not in table.features:
         raise UserError(f"hf:{name}: no column {how.group!r}", hint=f"There are {list(table.features)}.")
     groups = None if how.group is None else list(table[how.group])
-    found = from_cells(list(cells), labels, groups, f"hf:{name}", how)
+    found = replace(from_cells(list(cells), labels, groups, f"hf:{name}", how), label_column=label_column)
     others = {n: list(table[n]) for n in table.column_names if names_individuals(n) and how.problem != "none"}
     return with_individuals(found, others, labels, label_column)
 

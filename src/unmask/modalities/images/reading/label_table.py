@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,12 @@ SHOWN = 50
 @dataclass(frozen=True, kw_only=True)
 class LabelTable:
     """Rows of a table of pictures: files, each labelled by the number of its row, the labels of the rows, and, where
-    labels are read, the columns that nothing reads."""
+    labels are read, their columns and those that nothing reads."""
 
     files: list[File]
     parsed: Parsed
     notes: list[str]
+    labels: list[str]
     unread: dict[str, list[Any]]
 
 
@@ -130,7 +131,8 @@ def read_label_table(
         )
         counts = ", ".join(f"{name} ({count:,})" for name, count in sorted(held_out.items()))
         notes.append(f"column {part_column!r} says which rows are of the training part; held apart from it: {counts}")
-    return LabelTable(files=files, parsed=parsed, notes=notes + _without_row(places, path), unread=unread)
+    notes += _without_row(places, path)
+    return LabelTable(files=files, parsed=parsed, notes=notes, labels=wanted, unread=unread)
 
 
 def _without_row(places: Sequence[Path], path: Path) -> list[str]:
@@ -172,8 +174,8 @@ def _file_column(path: Path, names: Sequence[str], requested: str | None) -> str
 def _label_columns(path: Path, rows: _Rows, others: list[str], how: ReadOptions) -> list[str]:
     """The columns of labels: those that were named, the one that is called so, the only one, or several of 0 and 1."""
     problem = how.problem or "auto"
-    if how.label_column is not None:
-        wanted = [n.strip() for n in how.label_column.split(",")]
+    if (named := labels_among(rows.columns, how)) is not None:
+        wanted = [n.strip() for n in named.split(",")]
         for name in wanted:
             if name not in rows.columns:
                 raise UserError(f"{path}: no column {name!r}", hint=suggest(name, list(rows.columns)))
@@ -189,6 +191,12 @@ def _label_columns(path: Path, rows: _Rows, others: list[str], how: ReadOptions)
                 hint=f"Name it with {setting('label_column')}; several columns of 0 and 1 parted by commas.",
             )
     return wanted
+
+
+def labels_among(columns: Iterable[str], how: ReadOptions) -> str | None:
+    """The column of labels (or several with commas between) that was named, or else the model's if it is there."""
+    learnt = how.usual.get("label_column")
+    return how.label_column or (learnt if learnt and {*columns}.issuperset(learnt.split(",")) else None)
 
 
 def _labels(rows: _Rows, wanted: list[str], how: ReadOptions) -> Parsed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -44,7 +45,7 @@ from unmask.modalities.images.reading.from_files import (
     read_numpy,
     with_individuals,
 )
-from unmask.modalities.images.reading.label_table import FILES, LABELS, is_label_table
+from unmask.modalities.images.reading.label_table import FILES, LABELS, is_label_table, labels_among
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.listing import File
 from unmask.modalities.images.reading.targets import Problem, array_targets
@@ -93,8 +94,8 @@ def read_images(
         problem: what the labels of a table (.csv, .tsv, .parquet of paths) or of a pair are; see `targets.Problem`.
             None refuses tables of paths, and takes labels of a pair as classes.
         pictures: the folder that the paths of a table are relative to; None: the table's own.
-        usual: values of planes, alpha, nodata and slice that are no error where nothing reads them: those of a model's
-            training.
+        usual: values of planes, alpha, nodata and slice that are no error where nothing reads them, and the
+            `label_column` that is read where it is there: those of a model's training.
 
     Raises:
         UserError: naming the file or picture at fault, or an argument that nothing reads for pictures of this kind.
@@ -106,6 +107,15 @@ def read_images(
             f"overlap={overlap} of pictures that are read whole", hint=f"Tiles overlap: say {setting('view', 'tile')}."
         )
     found = _read(_plain(data, how.choice), how)
+    learnt = usual.get("label_column")
+    if found.targets is not None and found.targets.problem == "multi":
+        learnt = None  # labels are known by their own names
+    if learnt and label_column is None and found.label_column not in (None, learnt) and not isinstance(data, ImageSet):
+        warnings.warn(
+            f"labels are those of column {found.label_column!r}; the model was trained on {learnt!r}, which is not "
+            f"there ({setting('label_column')} names another)",
+            stacklevel=2,
+        )
     if not len(found):
         example = f": {found.skipped[0][0]}: {found.skipped[0][1]}" if found.skipped else ""
         raise UserError(f"{_named(data)}: no picture could be read{example}", hint="Give pictures that can be opened.")
@@ -179,13 +189,14 @@ def _from_columns(columns: dict[str, list[Any]], how: ReadOptions) -> ImageSet:
 
 def _from_arrays(columns: dict[str, list[Any]], name: str, how: ReadOptions) -> ImageSet:
     """A frame whose column `name` holds arrays, or Pillow's pictures."""
-    label = how.label_column or next((n for n in columns if n.lower() in LABELS), None)
+    label = labels_among(columns, how) or next((n for n in columns if n.lower() in LABELS), None)
     for column in (label, how.group):
         if column is not None and column not in columns:
             raise UserError(f"the table: no column {column!r}", hint=f"There are {', '.join(columns)}.")
     pixels = _plain([c if isinstance(c, Image.Image) or c is None else as_array(c) for c in columns[name]], how.choice)
     inner = replace(how, column=None, label_column=None, group=None)
     found = _read(pixels, inner) if label is None else _from_pair(pixels, columns[label], inner)
+    found = replace(found, label_column=label)
     if how.group is not None:
         return replace(found, groups=np.array([str(name) for name in columns[how.group]]))
     return with_individuals(found, columns, None if label is None else columns[label], name, label)

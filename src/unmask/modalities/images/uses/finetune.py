@@ -120,7 +120,8 @@ def finetune_classify(
             net.head.bias.copy_(torch.from_numpy(bias))
     judged_in = precision_of(masked, train_settings.precision, base.device)  # as the saved folder will compute
     inner = ImageModel(dataclasses.replace(base.folder, model=masked), base.device, judged_in)
-    classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective)
+    column = train.label_column
+    classifier = Classifier(model=inner, net=net, classes=objective.classes, objective=objective, label_column=column)
     targets = objective.prepare(truth, smoothing)
     probed = start == "probe"
     work = PictureFinetuning(classifier, train, targets, held, settings, from_probe=probed, precision=precision.name)
@@ -180,6 +181,7 @@ def _pictures(
     if validation is not None:
         # The column of groups of a table is not one of labels; folders of validation pictures need not have the levels.
         group = settings.group if str(validation).lower().endswith(ENDINGS) else None
+        table["usual"] = base.folder.reading | {"label_column": train.label_column}
         held = base.read(validation, group=group, **table | {"problem": objective.problem})
         held = held.part("validation", "test") or held
     if held is not None:

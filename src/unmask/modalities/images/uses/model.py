@@ -64,7 +64,7 @@ class ImageModel:
         Raises:
             UserError: another depth, or values far from those it was trained on.
         """
-        chosen = self.folder.reading | options
+        chosen = {"usual": self.folder.reading} | self.folder.reading | options
         if isinstance(images, ImageSet) and images.tiles is not None and chosen.get("view") == "tile":
             # Pieces that random crops were taken from: their middle, not the whole shrunk.
             images = images if images.size == self.config.image else images.centred(self.config.image)
@@ -73,7 +73,7 @@ class ImageModel:
             "channels": self.config.channels,
             "depth": self.folder.depth,
         }
-        found = read_images(images, usual=self.folder.reading, **given, **chosen)
+        found = read_images(images, **given, **chosen)
         if not rescale and not found.fits:
             for line in check_fit(found, self.folder.depth, self.folder.range, self.folder.typical):
                 warnings.warn(line, stacklevel=2)
