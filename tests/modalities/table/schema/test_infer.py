@@ -139,6 +139,22 @@ def test_unknown_among_categories_is_reported():
     assert found["unknown_category"].add == '[columns.x] missing = ["Unknown", "not done"]'
 
 
+@pytest.mark.parametrize("code", ["-99", "-9", "99", "999", "-1", "9999", "-88", "9", ".a", "Don't know", "weiß nicht"])
+def test_codes_of_no_value_among_categories_are_reported(code):
+    """-99 in 42 of 400 stages was a category, of which new rows were drawn, without a word."""
+    found = look_at(["I", "II", "III", "IV", code] * 9)[1]
+    assert found["unknown_category"].add == f'[columns.x] missing = ["{code}"]'
+    found = look_at(["yes", "no", "U", code] * 9)[1]
+    assert found["unknown_category"].add == f'[columns.x] missing = ["U", "{code}"]'
+
+
+@pytest.mark.parametrize(
+    "levels", [["1", "2", "3a", "99"], ["A", "B", "1"], ["0", "1", "9", "x"], ["40-49", "50-59", "60"], ["A", "T", "U"]]
+)
+def test_numbers_and_letters_that_may_be_categories_are_not(levels):
+    assert "unknown_category" not in look_at(levels * 9)[1]
+
+
 # Numbers as files spell them.
 
 
@@ -383,6 +399,10 @@ def test_placeholders_future_dates_and_short_years():
     _, found = look_at([f"2019-03-{d:02}" for d in range(1, 29)] + ["1900-01-01"] * 3 + ["2999-01-01"])
     assert "1900-01-01 (3 cells)" in found["date_placeholder"].text
     assert "2999-01-01" in found["date_future"].text
+    for zero in ("1960-01-01", "1582-10-14"):  # of SAS and Stata, of SPSS
+        found = look_at([f"2019-03-{d:02}" for d in range(1, 29)] + [zero] * 3)[1]
+        assert f"{zero} (3 cells)" in found["date_placeholder"].text
+    assert "date_placeholder" not in look_at([f"{year}-01-01" for year in range(1940, 2000, 4)])[1]  # years of birth
     assert "short_year" in look_at(["13.02.58", "01.12.61"] * 9)[1]
     assert "date_as_number" in look_at([20200113, 20200214, 20210305] * 9)[1]
 

@@ -219,10 +219,10 @@ _DATE_LIKE = re.compile(
 )
 _SHORT_YEAR = ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y")
 PLACEHOLDERS = (
-    *("1800-01-01", "1899-12-30", "1899-12-31", "1900-01-01", "1901-01-01", "1970-01-01"),
+    *("1582-10-14", "1800-01-01", "1899-12-30", "1899-12-31", "1900-01-01", "1901-01-01", "1960-01-01", "1970-01-01"),
     *("9999-12-31", "9999-01-01"),
 )
-"""Dates that programs and people write where none is known."""
+"""Dates that programs and people write where none is known; SPSS counts from the first, SAS and Stata from 1960."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,15 +291,14 @@ def _day(text: str, form: str) -> dt.datetime:
 
 
 def odd_days(days: np.ndarray, counts: Sequence[int], today: float) -> tuple[list[float], list[float]]:
-    """Placeholders among days since 1970 (that stand alone or often), and days that are still to come."""
+    """Placeholders among days since 1970 (apart from all others, or often), and days that are still to come."""
     order = np.argsort(days)
     days, counts_ = np.asarray(days)[order], np.asarray(counts)[order]
     known = {(dt.date.fromisoformat(d) - dt.date(1970, 1, 1)).days for d in PLACEHOLDERS}
-    holders = []
+    holders, rest = [], days[~np.isin(days, list(known))]
     for i, day in enumerate(days):
         if day in known:
-            rest = np.delete(days, i)
-            far = len(rest) == 0 or np.abs(rest - day).min() > 365
+            far = len(rest) == 0 or day < rest[0] - 365 or day > rest[-1] + 365
             if far or counts_[i] > max(2, 3 * np.median(counts_)):
                 holders.append(float(day))
     return holders, [float(d) for d in days if d > today and d not in holders]

@@ -19,18 +19,23 @@ from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, runs_of
 from unmask.modalities.table.schema.schema import Column
+from unmask.modalities.table.schema.survival_pair import YES_NO
 from unmask.names import words_of
+from unmask.odd_numbers import SENTINELS
 
 NO_VALUE_WORDS = re.compile(
-    r"(?:unknown|unkn?|missing|not (?:done|known|available|applicable|recorded|measured|assessed|tested|reported|"
+    r"(?:unknown|unkn?\.?|missing|(?:don.?t|do not) know|no answer|\.[a-z]|"
+    r"not (?:done|known|available|applicable|recorded|measured|assessed|tested|reported|"
     r"stated|given)|no (?:data|value|result|info|information)|"
     r"n\.? ?d\.?|n\.? ?a\.?|n/d|nil return|refused|declined|pending|to follow|tbd|unspecified|undetermined|"
-    r"indeterminate|invalid|error|unbekannt|fehlt|fehlend|"
+    r"indeterminate|invalid|error|unbekannt|unbek\.|wei(?:ß|ss) nicht|fehlt|fehlend|"
     r"nicht (?:bekannt|erhoben|gemessen|durchgeführt)|keine angabe|k\.? ?a\.?|inconnue?|non (?:fait|connu|disponible)|"
     r"desconocid[oa]|no (?:consta|realizado)|"
     r"sconosciut[oa]|non noto|-+|\.\.+|\*+|\(missing\)|<missing>|leer|vacío)",
     re.IGNORECASE,
 )
+
+_U_IS_UNKNOWN = {"u", "m", "f", "male", "female", *(level for coding in YES_NO for level in coding)}
 
 _CODED = re.compile(
     r"(?:.* )?(?:grade|stage|type|code|class|group|category|cat|level|status|race|ethnicity|ethnic|site|cent(?:er|re)|"
@@ -79,8 +84,15 @@ def extremes(c: RawColumn, listed: Sequence[tuple[float, int]], others: tuple[fl
 
 
 def no_value_words(c: RawColumn, counts: Mapping[str, int]) -> None:
-    """Words such as Unknown among the categories of a column."""
-    found = {t: n for t, n in counts.items() if NO_VALUE_WORDS.fullmatch(t.strip())}
+    """Words such as Unknown among the categories of a column; numbers such as -99 where all others are texts; U beside
+    yes and no or the sexes."""
+    number = {text_of(v): float(x) for v, x, bad in zip(c.values, c.number, c.bad, strict=True) if not bad}
+    coded = len(number) < len(counts) and all(x in SENTINELS and not 0 < x < 9 for x in number.values())
+    none = {t for t in counts if NO_VALUE_WORDS.fullmatch(t.strip()) or (coded and t in number)}
+    rest = {t.strip().lower() for t in counts if t not in none}
+    if "u" in rest and len(rest) > 2 and rest <= _U_IS_UNKNOWN:
+        none |= {t for t in counts if t.strip().lower() == "u"}
+    found = {t: n for t, n in counts.items() if t in none}
     _kept(c, "unknown_category", found, ": kept as a category. If it means that there is no value:")
 
 
