@@ -42,7 +42,7 @@ from unmask.modalities.table.schema.values import (
     widened,
     writes_point,
 )
-from unmask.modalities.table.synthesis.disclosure_control import contents, learn_safety
+from unmask.modalities.table.synthesis.disclosure_control import contents, learn_ids, learn_safety
 from unmask.modalities.table.synthesis.survival_outcome import learn_outcome, stored_outcome
 from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import handed_out, like_stored, stored_types
@@ -140,11 +140,9 @@ class TableModel(FittedTable):
         order = hash_keys(settings.train.seed, np.arange(len(lacking)), Salt.SAVED_HOLES).argsort()
         model.extra["holes"] = lacking[order[:PATTERNS]]
         model.facts["columns_imputed"] = columns_imputed(found, table.judged, columns)
-        model.extra |= learn_safety(columns, found.sizes)
-        model.facts["point"] = [
-            writes_point(raw, c)
-            for raw, c in zip([frame.columns[i] for i in match_columns(frame, found)], found.columns, strict=True)
-        ]
+        raw = [frame.columns[i] for i in match_columns(frame, found)]
+        model.extra |= learn_safety(columns, found.sizes) | learn_ids(raw, found)
+        model.facts["point"] = [writes_point(x, c) for x, c in zip(raw, found.columns, strict=True)]
         if found.duration is not None:
             model.extra |= learn_outcome(model, columns)
         model.facts["seconds"] = round(time.perf_counter() - start, 3)

@@ -10,7 +10,7 @@ from tables import patients
 
 from unmask.errors import UserError
 from unmask.modalities.table.evaluate import evaluate_model
-from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.pretrain import pretrain
 from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.synthesis.synthesize import synthesize
@@ -64,6 +64,17 @@ def test_new_identifiers_on_request(table, kind, tmp_path):
     assert list(new.columns) == list(table.columns)
     assert list(new["record"]) == [f"S{k}" for k in range(1, 31)]
     assert "record" not in model.synthesize(5).columns
+
+
+def test_new_identifiers_are_those_of_no_training_row(table, tmp_path):
+    """Where patients are called S1 to S400, each fresh identifier was that of a patient, without a word."""
+    called = table.assign(record=[f"S{k + 1}" for k in range(len(table))])
+    model = TableModel.fit(called, schema={"columns": {"record": {"kind": "id"}, "surname": {"kind": "id"}}}, **FAST)
+    model.save(tmp_path / "m")
+    for one in (model, load(tmp_path / "m")):
+        new = one.synthesize(30, ids="new")
+        assert list(new["record"]) == [f"SS{k}" for k in range(1, 31)]
+        assert list(new["surname"]) == [f"S{k}" for k in range(1, 31)]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

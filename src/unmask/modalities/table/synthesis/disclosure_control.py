@@ -6,6 +6,7 @@ Statistical disclosure control knows these as suppression of rare levels and top
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.rules.conditions import Limit
-from unmask.modalities.table.schema.schema import Column
+from unmask.modalities.table.schema.schema import Column, Schema
 
 LEAST = 5
 """Training rows that a level, or the values up to an end, must have; a quarter of the rows where there are fewer than
@@ -138,9 +139,22 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
+def learn_ids(columns: Sequence[np.ndarray], schema: Schema) -> dict[str, np.ndarray]:
+    """Of the raw columns, to be saved: `safety.ids`, with how many S fresh identifiers begin, so that no training row
+    has one of them (S1, where there is none of these)."""
+    letters = np.ones(len(schema.columns), np.int64)
+    for i, (raw, column) in enumerate(zip(columns, schema.columns, strict=True)):
+        if column.kind == "id" and raw.dtype == object:
+            found = (re.fullmatch(r"\s*(s+)\d+\s*", v, re.IGNORECASE) for v in raw.tolist() if isinstance(v, str))
+            letters[i] += max((len(m[1]) for m in found if m), default=0)
+    return {"safety.ids": letters}
+
+
 def new_ids(model: FittedTable, rows: int) -> dict[int, list[Any]]:
-    """Column of the schema -> fresh identifiers, S1, S2, ..., of rows that are nobody's."""
-    return {i: [f"S{k + 1}" for k in range(rows)] for i, c in enumerate(model.schema.columns) if c.kind == "id"}
+    """Column of the schema -> fresh identifiers, S1, S2, ..., of rows that are nobody's: see `learn_ids`."""
+    columns = model.schema.columns
+    letters = model.extra.get("safety.ids", np.ones(len(columns), np.int64))
+    return {i: [f"{'S' * letters[i]}{k + 1}" for k in range(rows)] for i, c in enumerate(columns) if c.kind == "id"}
 
 
 def shown_levels(model: FittedTable, column: Column) -> str:
@@ -164,7 +178,8 @@ def contents(model: FittedTable) -> list[str]:
     out = [
         f"This folder is not anonymous: it was made from {rows} rows and is to be kept as they are. It holds no row, "
         f"but:",
-        f"the names of all {len(schema.columns)} columns; of those left out of the model nothing else.",
+        f"the names of all {len(schema.columns)} columns; of those left out of the model nothing else but which of S1, "
+        "SS1, ... is no identifier in them.",
     ]
     if levels:
         total, few = sum(len(f) for _, f in levels), sum(int(f.sum()) for _, f in levels)
