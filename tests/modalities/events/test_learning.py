@@ -42,7 +42,7 @@ def panels(out: Path, patients: int, seed: int) -> Path:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_codes_are_learnt_from_the_rest_of_their_visit(tmp_path: Path, seed: int):
-    settings = with_overrides(EventSettings(), {"slots": 64, "batch_slots": 1024, "steps": 200, "seed": seed})
+    settings = with_overrides(EventSettings(), {"slots": 64, "batch_slots": 1024, "steps": 80, "seed": seed})
     pretrain(panels(tmp_path / "meds", 300, seed), tmp_path / "model", settings=settings, console=False)
     folder, new = load_folder(tmp_path / "model"), read_meds(panels(tmp_path / "new", 40, seed + 10))
     histories = Histories(new, folder.vocabulary)

@@ -193,7 +193,7 @@ def test_a_resumed_run_ends_in_the_same_bytes(target: str, tmp_path):
 
 
 def test_without_the_regulariser_it_collapses_and_says_so(tmp_path, capsys):
-    more = {"steps": 60, "learning_rate": 5e-3, "batch": 32, "crop": (0.5, 1.0)}
+    more = {"steps": 30, "learning_rate": 5e-3, "batch": 32, "crop": (0.5, 1.0)}
     found = {}
     for weight in (0.0, 0.2):
         chosen = latent_settings("views", regulariser=weight, **more)

@@ -91,7 +91,7 @@ def corpus(tmp_path):
 def test_it_learns_and_leaves_a_whole_folder(architecture, recipe, corpus, tmp_path):
     out = tmp_path / "run"
     made = pretrain(
-        str(corpus), out, settings=settings(steps=120, recipe=recipe, architecture=architecture), console=False
+        str(corpus), out, settings=settings(steps=80, recipe=recipe, architecture=architecture), console=False
     )
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     curve = losses(out)
@@ -505,7 +505,7 @@ def test_detection_leaves_a_discriminator_and_its_generator_for_transformers(cor
     transformers = pytest.importorskip("transformers")
     out = tmp_path / "electra"
     more = {"batch_slots": 64, "accumulate": 3}  # more parts than rows
-    chosen = settings(steps=60, objective="detection", generator=0.5, **more)
+    chosen = settings(steps=30, objective="detection", generator=0.5, **more)
     made = pretrain(str(corpus), out, settings=chosen, console=False)
     curve = losses(out)
     assert sum(curve[-10:]) < 0.95 * sum(curve[:10])
