@@ -493,6 +493,16 @@ def test_a_deletion_with_an_address_is_of_what_has_none(tmp_path: Path):
     assert found["rejected"] == {"Observation: deleted": 1}
 
 
+def test_an_address_may_begin_with_a_slash(tmp_path: Path):
+    gone = {"request": {"method": "DELETE", "url": "/Observation/o2"}}
+    rooted = {**lab(1, None, 5), "subject": {"reference": f"/Patient/{PATIENT['id']}"}}
+    folder = export(
+        tmp_path / "e", Patient=[PATIENT], Observation=[rooted, lab(2, None, 6)], deleted=[transaction(gone)]
+    )
+    assert convert(folder, tmp_path / "m")["rejected"] == {"Observation: deleted": 1}
+    assert pl.read_parquet(tmp_path / "m" / "data" / "*.parquet")["subject_id"].n_unique() == 1
+
+
 def test_a_line_may_be_a_bundle(tmp_path: Path):
     people = [{**PATIENT, "id": name} for name in "ABC"]
     results = [{**lab(i, None, i), "subject": {"reference": f"urn:uuid:{p['id']}"}} for i, p in enumerate(people)]

@@ -139,7 +139,7 @@ SYSTEMS = {
 }
 
 
-_REFERENCE = re.compile(r"^(?:(https?://.+?)/)?([A-Z][A-Za-z]+)/([A-Za-z0-9.\-_]+)(?:/_history/[^/]+)?/?$")
+_REFERENCE = re.compile(r"^(?:(https?://.+?)?/)?([A-Z][A-Za-z]+)/([A-Za-z0-9.\-_]+)(?:/_history/[^/]+)?/?$")
 
 
 @dataclass(frozen=True)
