@@ -17,6 +17,7 @@ from commands import run
 from tiny_folders import folder, sentiment
 from unmask.errors import UserError
 from unmask.modalities.text.reading.sources import listed
+from unmask.modalities.text.tasks.answer import as_questions
 from unmask.modalities.text.tasks.classify import names_of
 from unmask.modalities.text.tasks.conll import as_sentences
 from unmask.modalities.text.tasks.data import as_items
@@ -235,6 +236,21 @@ def test_entities_that_are_null_or_there_twice(tmp_path):
             found, said = predict(tmp_path / "t", data, say=said.append), said
             assert [row["entities"] is None for row in found] == [False, True]
             assert said.pop() == "1 of 2 rows have no text: their predictions are null"
+
+
+@pytest.mark.parametrize(
+    "tagged", [{"entities": [(0, 5, "PER")]}, [(0, 5, "PER")], [{"start": 0, "end": 5, "label": "PER"}]]
+)
+def test_texts_with_their_entities_are_read(tagged):
+    (found,) = as_sentences([("Peter went", tagged)], labelled=True)
+    assert (found.text, found.spans) == ("Peter went", ((0, 5, "PER"),))
+
+
+@pytest.mark.parametrize("read", [as_sentences, as_questions])
+@pytest.mark.parametrize("row", [3, b"x", ("a", "b", "c"), ["a"], [1, 2]])
+def test_rows_that_are_none_are_refused(read, row):
+    with pytest.raises(UserError, match=r"row 1 is .*\n  Expected a "):
+        read([row], labelled=True)
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])

@@ -31,7 +31,7 @@ from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks import probe, scorers
-from unmask.modalities.text.tasks.data import LabelledRow, Problems, say_individuals, split_of
+from unmask.modalities.text.tasks.data import LabelledRow, Problems, as_mapping, say_individuals, split_of
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, Window, by_owner, trimmed
 from unmask.modalities.text.tasks.held_out import judging_folds
 from unmask.modalities.text.tasks.network import TaskModel
@@ -73,6 +73,7 @@ def as_questions(
     def made(where: str, row: Any) -> SquadQuestion:
         q = row
         if not isinstance(row, SquadQuestion):
+            row = as_mapping(where, row, "a dict with question, context and answers")
             group = (columns or Columns()).group_of(where, row)
             q = dataclasses.replace(_question(where, row, keep=not labelled), group=group, split=split_of(row))
         if labelled and q.answers is None:

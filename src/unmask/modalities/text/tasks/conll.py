@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from unmask.errors import UserError
 from unmask.files import read_text, split_lines
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
-from unmask.modalities.text.tasks.data import LabelledRow, Problems, refuse_group, say_individuals, split_of
+from unmask.modalities.text.tasks.data import LabelledRow, Problems, as_mapping, refuse_group, say_individuals, split_of
 from unmask.modalities.text.tasks.encoding import trimmed
 from unmask.modalities.text.tasks.row_files import Columns, flags, read_rows
 from unmask.modalities.text.tasks.scorers import Span, spans_of
@@ -86,16 +86,25 @@ def as_sentences(
     rows: list[Any] = table_rows(data) or list(data)
     if rows and isinstance(rows[0], Sentence):
         return rows
+    rows = [_with_names(row) for row in rows]
+    expected = "a text, (text, entities), or a dict with text and entities, or tokens and tags"
     made = [
         Sentence(text=row if isinstance(row, str) else "", where=f"row {i}")
         if isinstance(row, str) or (not labelled and no_value(row))
-        else grouped(f"row {i}", dict(row))
+        else grouped(f"row {i}", dict(as_mapping(f"row {i}", row, expected)))
         for i, row in enumerate(rows, 1)
     ]
     noted.settle("rows")
     if labelled:
         say_individuals(rows, columns, noted)
     return made
+
+
+def _with_names(row: Any) -> Any:
+    """(text, entities), and (text, {"entities": ...}) as spaCy has it, as a dict; other rows as they are."""
+    if not isinstance(row, list | tuple) or len(row) != 2 or not isinstance(row[0], str):
+        return row
+    return {"text": row[0], **(row[1] if isinstance(row[1], Mapping) else {"entities": row[1]})}
 
 
 def _columns_in(path: Path) -> bool:

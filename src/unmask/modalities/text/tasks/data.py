@@ -323,6 +323,13 @@ def _as_dict(row: Any, *, pairs: bool) -> dict[str, Any]:
     return dict(zip(("text", *second, "label"), row, strict=False))
 
 
+def as_mapping(where: str, row: Any, expected: str) -> Mapping[str, Any]:
+    """A row of Python that has to be a dict."""
+    if not isinstance(row, Mapping):
+        raise UserError(f"{where} is {row!r:.60}", hint=f"Expected {expected}.")
+    return row
+
+
 def refuse_group(columns: Columns | None, what: str) -> None:
     """Refuse a column of groups for data without columns."""
     if columns is not None and columns.group:
