@@ -161,7 +161,8 @@ def _select_units(slots: Slots, unit: np.ndarray, count: np.ndarray, key: tuple[
     The unit that crosses the count is taken when more than half of it fits; the first unit is always taken.
     """
     _, group, size, before = _in_random_order(slots, unit, key)
-    take = (before + size / 2 <= count[slots.example[_first_of(group)]]) | (before == 0)
+    first = np.unique(group, return_index=True)[1]
+    take = (before + size / 2 <= count[slots.example[first]]) | (before == 0)
     return take[group] & (count[slots.example] > 0)
 
 
@@ -179,11 +180,6 @@ def _in_arc(slots: Slots, place: np.ndarray, count: np.ndarray, key: tuple[int, 
     around = np.bincount(slots.example, minlength=slots.examples)[slots.example]
     begin = (uniform(*key, slots.identity, Salt.UNIT_FITS) * around).astype(np.int64)
     return (place - begin) % around < count[slots.example]
-
-
-def _first_of(group: np.ndarray) -> np.ndarray:
-    """Index of the first entry of every group number 0..n-1."""
-    return np.unique(group, return_index=True)[1]
 
 
 @dataclass(frozen=True, kw_only=True)

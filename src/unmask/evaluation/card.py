@@ -374,14 +374,10 @@ def _line(text: str) -> str:
     return " ".join(text.split()).replace("<", "&lt;")
 
 
-def _cell(text: str) -> str:
-    return _line(text).replace("|", "\\|")
-
-
 def _table(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first row is its head."""
-    head, *rest = rows
-    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in [head, ["---"] * len(head), *rest])
+    head, *rest = ([_line(cell).replace("|", "\\|") for cell in row] for row in rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rest])
 
 
 def _listed(sentences: Sequence[str]) -> str:

@@ -265,7 +265,11 @@ def _weights_in_8_bits(graph: Any) -> None:
     new = []
     for tensor in list(graph.initializer):
         users = readers.get(tensor.name, [])
-        if len(tensor.dims) != 2 or not users or any(_weight(n) != tensor.name for n in users):
+        if (
+            len(tensor.dims) != 2
+            or not users
+            or any(n.op_type not in ("MatMul", "Gemm") or str(n.input[1]) != tensor.name for n in users)
+        ):
             continue
         transposed = {any(a.name == "transB" and a.i for a in n.attribute) for n in users}
         if len(transposed) > 1:
@@ -283,7 +287,3 @@ def _weights_in_8_bits(graph: Any) -> None:
         new.append(helper.make_node("DequantizeLinear", parts, [stem], name=f"{stem}_full", axis=channel))
     for node in reversed(new):
         graph.node.insert(0, node)
-
-
-def _weight(node: Any) -> str | None:
-    return str(node.input[1]) if node.op_type in ("MatMul", "Gemm") else None

@@ -74,18 +74,14 @@ def impute(
         raise UserError(
             "no TABLE", hint="unmask impute MODEL TABLE --out F, or unmask impute TABLE --proper 20 --out F."
         )
-    for name in _given(filling if proper else fitting):
+    other = filling if proper else fitting
+    for name in (name for name, value in vars(other).items() if value != getattr(type(other)(), name)):
         if proper:
             raise UserError(f"{option(name)} with --proper", hint="Multiple imputation is fitted to the table itself.")
         raise UserError(f"{option(name)} without --proper", hint="It belongs to multiple imputation: add --proper 20.")
     if proper:
         return impute_properly(fitting, reading, model, table, out, proper, **how)
     return impute_table(filling, reading, model, table, out, **how)
-
-
-def _given(group: Any) -> list[str]:
-    """The options of a group that are given."""
-    return [name for name, value in vars(group).items() if value != getattr(type(group)(), name)]
 
 
 def impute_table(

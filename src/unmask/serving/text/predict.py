@@ -60,7 +60,7 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
             if not body["truncate"]:
                 check_lengths(lengths, folder.slots)
         else:
-            lengths = [_length(folder, one) for one in given]
+            lengths = [sum(map(len, folder.tokenizer.ids(_texts(one)))) or 1 for one in given]
         warnings: list[str] = []
         items = to_predict(folder, given, say=warnings.append)[1] if given else []
 
@@ -92,11 +92,6 @@ def _verb(folder: TaskFolder, name: str, key: str, each: Shape, about: str, limi
 
 def _item(given: str | list[str]) -> Item:
     return Item(text=given) if isinstance(given, str) else Item(text=given[0], text2=given[1])
-
-
-def _length(folder: TaskFolder, given: Any) -> int:
-    """Tokens of an input, about."""
-    return sum(map(len, folder.tokenizer.ids(_texts(given)))) or 1
 
 
 def _texts(given: Any) -> list[str]:

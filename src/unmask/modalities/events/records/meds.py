@@ -195,7 +195,8 @@ def read_meds(folder: str | Path, *, store: EventStore | None = None) -> Events:
             null, times of a subject go backwards, or a subject stands in two places.
     """
     root = place(folder)
-    found = read_columns(shards_of(root / "data", DATA), store or EventStore(say=_say))
+    store = store or EventStore(say=lambda text: print(text, file=sys.stderr, flush=True))
+    found = read_columns(shards_of(root / "data", DATA), store)
     return events_of(found, parents_of(root), splits_of(root, found.subjects))
 
 
@@ -210,10 +211,6 @@ def events_of(found: EventColumns, parents: dict[str, str], splits: np.ndarray |
         pages=found.pages,
         splits=splits,
     )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def splits_of(root: Place, subjects: np.ndarray) -> np.ndarray | None:

@@ -37,7 +37,8 @@ def score_pictures(
     patch of the grid."""
     total: np.ndarray = np.zeros(len(images))
     count: np.ndarray = np.zeros(len(images), np.int64)
-    device, read = next(model.parameters()).device, None if scored_of(model) == "pixels" else _of_pattern
+    device = next(model.parameters()).device
+    read = None if scored_of(model) == "pixels" else PatchPrediction.pattern_log_prob
     with context:
         for batch, numbers in image_batches(model.codec, images, inference_rows(model)):
             found = score_rows(model, batch.to(device), read=read).double().cpu().numpy()
@@ -52,10 +53,6 @@ def score_pictures(
     return [
         {"name": names[i], "score": float(total[i]), "slots": int(count[i])} for i in np.flatnonzero(whole).tolist()
     ]
-
-
-def _of_pattern(prediction: PatchPrediction, target: Tensor) -> Tensor:
-    return prediction.pattern_log_prob(target)
 
 
 def attention_maps(model: MaskedModel[PatchCodec], batch: PackedBatch, layer: int) -> Tensor:

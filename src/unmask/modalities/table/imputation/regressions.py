@@ -89,7 +89,8 @@ def draw_shares(
     known = start is not None and start.kind == kind and np.array_equal(start.levels, levels)
     if size == 1:
         return Shares(levels=levels, kind=kind, estimate=np.zeros(0), drawn=np.zeros(0))
-    if known and start is not None and len(start.estimate) == _length(x, size, kind):
+    parameters = size - 2 + x.shape[1] if kind == "ordinal" else (size - 1) * x.shape[1]
+    if known and start is not None and len(start.estimate) == parameters:
         estimate = start.estimate
     else:
         estimate = _first(number, x.shape[1], size, kind)
@@ -114,10 +115,6 @@ def draw_shares(
         if kind != "ordinal" or (np.diff(drawn[: size - 1]) > 0).all():
             break
     return Shares(levels=levels, kind=kind, estimate=estimate, drawn=drawn)
-
-
-def _length(x: np.ndarray, size: int, kind: str) -> int:
-    return size - 2 + x.shape[1] if kind == "ordinal" else (size - 1) * x.shape[1]
 
 
 def _first(number: np.ndarray, predictors: int, size: int, kind: str) -> np.ndarray:

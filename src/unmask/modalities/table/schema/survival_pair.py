@@ -253,10 +253,6 @@ def spelled(word: str, example: str) -> str:
     return word.capitalize() if example[:1].isupper() else word
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _quantity(column: Column, values: np.ndarray) -> Column:
     if column.kind in ("numeric", "integer"):
         return column
@@ -310,7 +306,7 @@ class RawTable:
         if self.schema.columns[number].kind == "datetime":
             hint = "These are dates: write the days from the start to the end of follow-up into a column of numbers."
         with np.errstate(invalid="ignore"):
-            self._refuse(bad | (time < 0), name, lambda i: f"{_plain(raw[i])!r} as a duration", hint)
+            self._refuse(bad | (time < 0), name, lambda i: f"{np.asarray(raw[i]).item()!r} as a duration", hint)
         return time
 
     def entries(self, name: str, number: int, time: np.ndarray) -> np.ndarray:

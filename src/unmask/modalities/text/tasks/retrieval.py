@@ -116,7 +116,8 @@ def evaluate_retrieval(
             say(line)
     hits = Index(loaded, data.documents).search(data.queries, top=DEEPEST + 1)
     rows = _scored(data, [[hit["number"] for hit in found] for found in hits])
-    metrics, words = (_means(part) for part in (rows, _scored(data, _by_words(data))))
+    parts = (rows, _scored(data, _by_words(data)))
+    metrics, words = ({name: float(np.mean([row[name] for row in part])) for name in part[0]} for part in parts)
     main = bootstrap_mean([row["ndcg@10"] for row in rows], groups=np.arange(len(rows)), seed=seed)
     return {
         "task": "retrieval",
@@ -143,10 +144,6 @@ def _scored(data: Collection, hits: Sequence[Sequence[int]]) -> list[dict[str, f
         deep = scorers.retrieval_scores([ranked], [truth], k=DEEPEST)
         rows.append(scorers.retrieval_scores([ranked], [truth]) | {f"recall@{DEEPEST}": deep[f"recall@{DEEPEST}"]})
     return rows
-
-
-def _means(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
 
 
 def _by_words(data: Collection) -> list[list[int]]:
