@@ -186,7 +186,9 @@ def _named(path: Path, graph: Graph, family: str) -> None:
                     other.input[place] = turned.name
         file.graph.node.remove(node)
     there = {i.name.removesuffix(TRANSPOSED) for i in file.graph.initializer}
-    state = {name: t for name, t in graph.state_dict().items() if _in_graph(name, graph)}
+    # Of the codec's prediction outputs depend only where tokens are predicted.
+    used = "" if graph.kind == MASKED else ("model.codec.word.", "model.codec.token_type.", "model.encoder.", "head.")
+    state = {name: t for name, t in graph.state_dict().items() if name.startswith(used)}
     # Tied tensors have one storage under several names.
     first = {(t.data_ptr(), t.shape): name for name, t in state.items() if name in there}
     same = {}
@@ -204,12 +206,6 @@ def _named(path: Path, graph: Graph, family: str) -> None:
     note = file.metadata_props.add()
     note.key, note.value = NOTE, json.dumps({"version": 1, "family": family, "head": graph.kind, "same": same})
     onnx.save(file, str(path))
-
-
-def _in_graph(name: str, graph: Graph) -> bool:
-    """Whether the outputs depend on a tensor: of the codec's prediction only where tokens are predicted."""
-    embeds = ("model.codec.word.", "model.codec.token_type.", "model.encoder.", "head.")
-    return graph.kind == MASKED or name.startswith(embeds)
 
 
 def _ragged(model: Any, types: bool, rows: int = 3, longest: int = 40) -> dict[str, np.ndarray]:

@@ -82,23 +82,18 @@ def _work(
     """
     unknown = unknown_of(model.histories(events))
     own = [None] * len(events) if extras is None else extras
+    lengths: list[int] = np.minimum(np.diff(events.offsets) + 1, model.folder.settings.slots).tolist()
 
     def each(some: Sequence[tuple[tuple[Events, int], Any]]) -> Sequence[Any]:
         return run(joined([one for one, _ in some]), [b for _, b in some])
 
     return Work(
         items=[((events, n), one) for n, one in enumerate(own)],
-        slots=[length * times for length in _slots(model, events)],
+        slots=[length * times for length in lengths],
         run=each,
         finish=lambda answers: {**finish(list(answers)), "unknown": unknown},
         together=how,
     )
-
-
-def _slots(model: EventModel, events: Events) -> list[int]:
-    """Of each patient, about."""
-    lengths: list[int] = np.minimum(np.diff(events.offsets) + 1, model.folder.settings.slots).tolist()
-    return lengths
 
 
 def _rows(frame: pl.DataFrame, events: Events) -> list[list[dict[str, Any]]]:

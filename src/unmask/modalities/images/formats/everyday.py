@@ -84,7 +84,8 @@ def read(source: Source, choice: Choice) -> Opened:
         raise ValueError("planes=channels, but its planes are the frames of an animation")
     kept = chosen_planes(planes, frames) if frames > 1 else [0]
     if frames > 1:
-        notes += (_frames_note(frames, choice.planes),)
+        first = f"the first of {frames} frames ({setting('planes', 'all')} takes them all)"
+        notes += (first if choice.planes is None else f"planes={choice.planes} of {frames} frames",)
     folded = planes in ("max", "mean") and frames > 1
     parts = [f"frame={k}" for k in kept] if len(kept) > 1 and not folded else [""]
     headers = [
@@ -125,12 +126,6 @@ def pixels_of(image: Image.Image, choice: Choice) -> np.ndarray:
             hint="Give its file, or an array of floats with NaN where nothing was measured.",
         )
     return found.pixels
-
-
-def _frames_note(frames: int, planes: str | int | None) -> str:
-    if planes is None:
-        return f"the first of {frames} frames ({setting('planes', 'all')} takes them all)"
-    return f"planes={planes} of {frames} frames"
 
 
 def _check(image: Image.Image) -> None:

@@ -24,7 +24,9 @@ FEW_CHANNELS = 4
 
 def read(source: Source, choice: Choice) -> Opened:
     """The picture in a file."""
-    shape, kind = _header(source)
+    array = np.load(file_of(source), mmap_mode="r" if isinstance(source, str) else None, allow_pickle=False)
+    shape, kind = array.shape, array.dtype  # without the numbers
+    del array
     if len(shape) not in (2, 3) or 0 in shape:
         raise ValueError(f"an array of shape {shape}, not a picture of two or three axes")
     leading = len(shape) == 3 and _leading(shape, choice.channels)
@@ -51,12 +53,6 @@ def read(source: Source, choice: Choice) -> Opened:
         return [Picture(pixels=pixels, missing=not_measured(pixels, choice.nodata))]
 
     return Opened(headers=[header], decode=decode)
-
-
-def _header(source: Source) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type, without the numbers."""
-    array = np.load(file_of(source), mmap_mode="r" if isinstance(source, str) else None, allow_pickle=False)
-    return array.shape, array.dtype
 
 
 def _leading(shape: tuple[int, ...], channels: int | None) -> bool:

@@ -178,7 +178,8 @@ def mix_batch(
         return images, target
     first, second = torch.rand(2, generator=generator).tolist()
     cut = cutmix > 0 and (mixup <= 0 or first < 0.5)
-    share = _beta(cutmix if cut else mixup, second, generator)
+    seed, alpha = int(torch.randint(2**31, (1,), generator=generator)), cutmix if cut else mixup
+    share = float(np.random.default_rng([seed, int(second * 2**20)]).beta(alpha, alpha))
     partner, partner_target = images.flip(0), target.flip(0)
     if not cut:
         return images * share + partner * (1 - share), target * share + partner_target * (1 - share)
@@ -190,8 +191,3 @@ def mix_batch(
     images[:, :, top : top + high, left : left + wide] = partner[:, :, top : top + high, left : left + wide]
     share = 1 - high * wide / (height * width)
     return images, target * share + partner_target * (1 - share)
-
-
-def _beta(alpha: float, seed: float, generator: torch.Generator) -> float:
-    number = int(torch.randint(2**31, (1,), generator=generator))
-    return float(np.random.default_rng([number, int(seed * 2**20)]).beta(alpha, alpha))

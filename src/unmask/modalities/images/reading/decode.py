@@ -164,18 +164,14 @@ def fitted(array: np.ndarray, missing: np.ndarray | None, form: Form) -> tuple[n
     if missing is None or array.shape[:2] == size:
         return resize(array, *size), missing
     known = _fit((~missing).astype(np.float32), *size)
-    low, high = _range(array, missing)
+    measured = array[~missing]
+    low, high = (float(measured.min()), float(measured.max())) if measured.size else (0.0, 0.0)
     planes = [_fit(np.where(missing, 0, array[..., c]).astype(np.float32), *size) for c in range(array.shape[-1])]
     found = np.clip(np.stack(planes, -1) / np.maximum(known, MEASURED)[..., None], low, high)
     unmeasured = known < MEASURED
     found[unmeasured] = 0
     kind = array.dtype
     return (np.round(found) if kind.kind in "iu" else found).astype(kind), unmeasured if unmeasured.any() else None
-
-
-def _range(array: np.ndarray, missing: np.ndarray) -> tuple[float, float]:
-    known = array[~missing]
-    return (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
 
 
 def _tile(array: np.ndarray, missing: np.ndarray | None, place: TilePlace, form: Form) -> Picture:

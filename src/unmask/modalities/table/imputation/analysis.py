@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,19 +20,15 @@ from unmask.modalities.table.survival.hazards import MOST_LEVELS
 _SURV = re.compile(r"\s*Surv\(\s*(`[^`]+`|[^,()`]+?)\s*,\s*(`[^`]+`|[^,()`]+?)\s*\)\s*~")
 
 
-class Note(Protocol):
-    """Notes what was done; `warn` warns of it too."""
-
-    def __call__(self, text: str, *, warn: bool = False) -> None: ...
-
-
-def agreed_analysis(formula: str | None, schema: Schema, columns: list[np.ndarray], *, note: Note) -> Formula | None:
+def agreed_analysis(
+    formula: str | None, schema: Schema, columns: list[np.ndarray], *, note: Callable[..., None]
+) -> Formula | None:
     """The analysis that imputation agrees with: the formula, or a Cox regression of the survival pair on all
     covariates; None where there is neither.
 
     Args:
         columns: of the table, NaN where missing.
-        note: called with why there is none, and with what is left out.
+        note: called with why there is none (and warn=True), and with what is left out.
     """
     if formula is not None:
         found = parse_formula(formula, schema)

@@ -147,7 +147,7 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
     levels: list[tuple[str, str, np.ndarray]] = []
     for i, c in enumerate(schema.columns):
         if c.kind in ("binary", "nominal", "ordinal") and 1 < len(c.categories) <= 12 and missing[i].mean() < 0.01:
-            codes = _texts(columns[i])
+            codes = np.array([text_of(cell) for cell in columns[i].tolist()])
             levels += [
                 (c.name, v, here) for v in c.categories if FEWEST <= int((here := codes == v).sum()) <= rows - FEWEST
             ]
@@ -187,8 +187,3 @@ def structural(schema: Schema, columns: Sequence[np.ndarray], fixed: set[str]) -
 def _rules(both: int, there: int, empty: int, rows: int) -> bool:
     """Whether a level of `there` rows, `both` of which are empty, says which of the rows are."""
     return both >= 0.995 * there and empty - both <= 0.05 * (rows - there) and both >= 0.9 * empty
-
-
-def _texts(raw: np.ndarray) -> np.ndarray:
-    known: dict[object, str] = {}
-    return np.array([known.setdefault(v, text_of(v)) for v in raw.tolist()])

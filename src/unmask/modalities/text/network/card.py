@@ -92,7 +92,10 @@ def card(files: Path, run: Path) -> Card:
         tags=("masked-language-modeling", str(about.get("family", "")) or "text"),
         base_model=hub_name(about["adapted_from"]) if "adapted_from" in about else None,
         data=_corpus(about),
-        figures=_figures(about),
+        figures=[
+            *read_figures(about.get("results")),
+            *figures_of(about.get("before") or {}, ["loss", "accuracy"], "before adapting"),
+        ],
         judged_on="On hidden tokens (15 %) of held-out text of the same corpus."
         + (" The accuracy is the generator's, the loss that of both." if detects else ""),
         settings=settings,
@@ -167,11 +170,6 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
             without_unmask="transformers reads the encoder alone: the baseline predicts in unmask." if baseline else "",
         ),
     )
-
-
-def _figures(about: Mapping[str, Any]) -> list[Figure]:
-    before = about.get("before") or {}
-    return [*read_figures(about.get("results")), *figures_of(before, ["loss", "accuracy"], "before adapting")]
 
 
 def _corpus(about: Mapping[str, Any]) -> list[str]:

@@ -41,6 +41,9 @@ class Dense(nn.Module):
             return found
         return found + (vectors if self.residual is None else self.residual(vectors))
 
+    def __repr__(self) -> str:
+        return f"Dense({self.linear.in_features} to {self.linear.out_features}, {type(self.activation).__name__})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceVectors:
@@ -166,19 +169,12 @@ class SentenceVectors:
         """For `inspect`."""
         return {
             "pooling": self.pooling,
-            "modules": [_shown(module) for module in self.after],
+            "modules": [repr(module) for module in self.after],
             "slots": self.slots,
             "prompts": dict(self.prompts),
             "default_prompt": self.default_prompt,
             "similarity": self.similarity_fn,
         }
-
-
-def _shown(module: nn.Module) -> str:
-    if isinstance(module, Dense):
-        size = f"{module.linear.in_features} to {module.linear.out_features}"
-        return f"Dense({size}, {type(module.activation).__name__})"
-    return repr(module)
 
 
 def prompted(texts: Sequence[str], prompt: str) -> list[str]:

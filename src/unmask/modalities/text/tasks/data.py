@@ -139,9 +139,8 @@ def read_items(
     if labelled and suffix_of(Path(source)) in (".csv", ".tsv"):
         table = without_empty_end(rows)
         if count := len(rows) - len(table):
-            problems.say(
-                f"{source}: {count:,} {'row' if count == 1 else 'rows'} at the end hold nothing and are left out"
-            )
+            unit = "row" if count == 1 else "rows"
+            problems.say(f"{source}: {count:,} {unit} at the end hold nothing and are left out")
         rows = table
     columns = dataclasses.replace(columns or Columns(), header=headed)
     items, found = _items(rows, columns, problems, labelled=labelled, where=str(source))

@@ -272,15 +272,15 @@ def _delimited(
         names = usual[width]
     rows = []
     for n, cells in [*lines, *reversed(below)]:
-        if len(cells) != len(names) and broken is not None:
+        if len(cells) == len(names):
+            rows.append((f"{path}:{n}", dict(zip(names, cells, strict=True))))
+        elif broken is not None:
             broken.append(f"{path}:{n}")
-            continue
-        if len(cells) != len(names):
+        else:
             raise UserError(
                 f"{path}:{n}: {len(cells)} columns, expected {len(names)} ({', '.join(map(quoted, names))})",
                 hint="Put quotes around cells that hold the separator." if separator == "," else "Check the tabs.",
             )
-        rows.append((f"{path}:{n}", dict(zip(names, cells, strict=True))))
     return rows, headed
 
 
