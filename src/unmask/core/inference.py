@@ -62,7 +62,7 @@ def packed_batches(
 ) -> Iterator[tuple[PackedBatch, np.ndarray]]:
     """Examples in batches of at most `batch_slots` slots, and which examples they are; every example once.
 
-    `batch.index` counts within the batch: example `numbers[batch.index]` stands in a slot. Several short examples
+    `batch.index` counts within the batch: a slot is of example `numbers[batch.index]`. Several short examples
     share a row: rows are 128 slots wide, or the next power of two for longer examples.
     """
     lengths = np.array([len(e) for e in examples], np.int64)

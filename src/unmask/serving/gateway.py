@@ -1,4 +1,4 @@
-"""Between HTTP and the models: who may ask, what one request may take, and waiting for its answer."""
+"""Between HTTP and the models: keys and origins, limits of requests, and waiting for their answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Gateway:
     """Checks, admits and waits for requests, and holds the state of a server.
 
     Attributes:
-        models: name -> what `Served.described` says of it.
+        models: name -> its `Served.described`.
         cors: origins whose pages may ask.
         host: the address that it listens on.
         ready: the models are loaded.
@@ -64,14 +64,14 @@ class Gateway:
             self.loop.call_soon_threadsafe(_resolve, done)
 
     def check(self, headers: Mapping[bytes, bytes], *, key: bool = True) -> None:
-        """Refuse a page of another origin, and who has no key."""
+        """Refuse a page of another origin, and a caller without a key."""
         check_origin(headers, own=self.host, allowed=self.cors)
         if key and self.keys is not None:
             self.keys.check(headers.get(b"authorization", b""))
 
     async def probe(self) -> None:
-        """Have each model answer a request of its own in every process, or refuse, naming one that did not; what came
-        of it stands for a second."""
+        """Have each model answer a request in every process; a Refusal names one that did not. The result is used for a
+        second."""
         now = self.loop.time()
         if self._probes is None or (self._probes.done() and now > self._probed + 1.0):
             self._probes, self._probed = self.loop.create_task(self._probe()), now
@@ -130,12 +130,12 @@ class Gateway:
             self.metrics.request(request.model, action, status, time.perf_counter() - began)
 
     def _too_many(self) -> Refusal:
-        """There is room again, about, when those that wait are answered at the rate so far."""
+        """A refusal that names the seconds until those that wait are answered, at the rate so far."""
         wait = min(60.0, 1.0 + self.metrics.waiting * self.metrics.mean_seconds())
         return Refusal(429, f"{self.metrics.waiting} requests are waiting", hint="Ask again later.", wait=wait)
 
     def _hold(self, request: ModelRequest, size: int) -> None:
-        """A request has so many bytes, or says that it will have; refused where all together have too many."""
+        """Count the bytes of a body, sent or announced; refused where all bodies together have too many."""
         more = max(0, size - request.held)
         if self.held_bytes + more > self.limits.waiting_bytes:
             raise self._too_many()
@@ -195,7 +195,7 @@ class Gateway:
 
 
 class ClientGone(Exception):
-    """Whoever asked has closed the connection."""
+    """The client has closed the connection."""
 
 
 def _resolve(done: list[tuple[ModelRequest, Reply]]) -> None:

@@ -37,7 +37,7 @@ from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
 STEADY = 0.1
 """Variance of a code's place within its time stamps over that of a random order, below which the place is constant."""
 VALUES, FAR = 200, 100.0
-"""Values of a code below which nothing is said of them, and how many times the spread of the middle 98 % of the others
+"""Values of a code that the check needs, and how many times the spread of the middle 98 % of the others
 a value lies beyond that from which on it is absurd."""
 CODED = re.compile(r"^(CONDITION|DIAG\w*|DRG|ICD\w*)(//|$)")
 """Codes that are written for billing when an encounter is over."""
@@ -85,7 +85,7 @@ def midnights(events: Events) -> Iterator[AuditFinding]:
 
 
 def after_death(events: Events) -> Iterator[AuditFinding]:
-    """Events behind a death, and deaths at midnight that stand before events of their day."""
+    """Events after a death, and deaths at midnight before events of the same day."""
     death = events.begins(DEATH)
     if not death.any():
         return

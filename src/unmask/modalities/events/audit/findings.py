@@ -40,7 +40,7 @@ class AuditFinding:
 
 
 class EventBlock(NamedTuple):
-    """Some whole subjects' events: number of each one's subject, time, code and value, and where they stand."""
+    """Some whole subjects' events: number of each one's subject, time, code and value, and their rows (`here`)."""
 
     subject: np.ndarray
     time: np.ndarray

@@ -1,9 +1,9 @@
-"""Answers questions about what is to come from the encoder's states, at all horizons at once.
+"""Answers questions about future events from the encoder's states, at all horizons at once.
 
-A question is a query: its codes (a set of items, pooled), the side of a value that counts, and what the record says of
-each. It attends to the states of the history, and gets a rate for each bin of horizons: the probability that it comes
-true within dt is 1 - exp(-sum of rates up to dt), which cannot fall as dt grows. The loss asks for each bin whether the
-question comes true in it, given that it has not before: for all bins that were observed, for none beyond.
+A question is a set of items: codes, each with a threshold that its value must pass, if any. With features of the record
+(`queries.features`) they are pooled into a query, which attends to the states of the history and gets a rate for each
+bin of horizons: the probability that it comes true within dt is 1 - exp(-sum of rates up to dt), which cannot fall as
+dt grows. In the loss each observed bin is a yes or no: does the question come true in it, if it has not before?
 
 A threshold on a value enters through its margins alone (`margins`): which share of the code's values lies beyond it,
 which share of those that followed a last value like the known one, and how far the known values lie beyond it. All of
@@ -98,7 +98,7 @@ class QueryHead(nn.Module):
 
     Attributes:
         edges: (bins,) upper edges of the bins, hours.
-        share: (codes,) how often each code was asked for in training; 0: never, and it cannot be asked for.
+        share: (codes,) how often questions of the training were about each code; a code with 0 cannot be asked about.
         lasts, nexts: (codes, groups) means of groups of a code's last values, and (codes, groups, knots) quantiles of
             the values that came next, normal scores, see `next_share`; NaN where a code has no two values in a row.
         calibration: of the logarithm of the summed rates, fitted on held-out patients: slope, intercept, what is added
@@ -176,8 +176,8 @@ class QueryHead(nn.Module):
 
     @torch.no_grad()
     def next_share(self, queries: dict[str, Tensor]) -> Float[Tensor, "rows queries items"]:
-        """Of the values that came after a last value like the known one, how many lie beyond the one asked about: on a
-        line between the two groups of last values around it. The share of all values where the code has no groups."""
+        """Share beyond the threshold of the values that followed a last value like the known one: interpolated between
+        the two nearest groups of last values. Where the code has no groups, the share of all its values."""
         code, cut = queries["code"].clamp_min(0), queries["score"].double()[..., None, None]
         lasts, knots = self.lasts[code].double(), self.nexts[code].double()
         # Knots at one place are set apart, so that the share is a line between each two.
@@ -291,7 +291,7 @@ def covariates_of(
 def margins(
     queries: dict[str, Tensor], next_share: Float[Tensor, "rows queries items"]
 ) -> Float[Tensor, "rows queries items margins"]:
-    """How far beyond the value asked about things lie; all fall as it moves outward, and are 0 where none is asked.
+    """How far beyond the threshold things lie; all fall as it moves outward, and are 0 where there is none.
 
     Where no value is known, the logarithm of the share of the code's values beyond it, and where one is, of
     `next_share`; the last, mean, most and least extreme known value (0, the middle, where none is known) minus it, in

@@ -66,9 +66,9 @@ def own_events(events: Events) -> np.ndarray:
 
 
 def extents(of: np.ndarray, count: int, time: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and end of each of `count` encounters: its own events (as `own_events` says of their codes) say them, for
-    one row with a wrong time would move a stay by a year; without such events its first and last one. `of`: (events,)
-    number of each event's encounter."""
+    """Begin and end of each of `count` encounters: the times of its own events (admission, discharge), for one row with
+    a wrong time would move a stay by a year; without these, those of its first and last event. `of`: (events,) number
+    of each event's encounter; `own`: (events,) as `own_events` has it of their codes."""
     out = []
     for kind, furthest, none in ((1, np.minimum, np.iinfo(np.int64).max), (-1, np.maximum, np.iinfo(np.int64).min)):
         reported, seen = np.full(count, none), np.full(count, none)

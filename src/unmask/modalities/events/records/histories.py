@@ -1,4 +1,4 @@
-"""Patients as examples: one slot per event, behind a first slot that holds the patient and the time of asking."""
+"""Patients as examples: one slot per event, after a first slot that holds the patient and the prediction time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BLOCK = 1024
 
 
 class LazyColumn:
-    """Something of every event that is computed when it is looked at, and indexed like an array."""
+    """A column of all events, indexed like an array and computed for the events that are indexed."""
 
     def __init__(self, of: Callable[[Any], np.ndarray]) -> None:
         self._of = of
@@ -45,12 +45,10 @@ class LazyColumn:
 
 
 class Histories:
-    """The histories of a folder, numbered and scaled by a vocabulary when they are looked at, ready to be cut into
-    examples.
+    """The histories of a folder, ready to be cut into examples.
 
-    Nothing is kept per event beside the events themselves: `code` (number in the vocabulary, below 0 for
-    what is no slot) and `score` (normal score, NaN where none) are made of those that are asked for, some two million
-    per second.
+    `code` (number in the vocabulary, below 0 for what is no slot) and `score` (normal score, NaN where none) are
+    computed for the events that are indexed, some two million per second; nothing more is kept per event.
 
     Args:
         marks: slots between visits, see `recipes.Structure`.
@@ -106,7 +104,7 @@ class Histories:
 
     def slots_of(self, subject: int, prediction_time: int | None = None) -> tuple[np.ndarray, np.ndarray, int]:
         """Event row and code number of every slot behind the first, uncut, and how many of them are static. A mark has
-        the row of the event it stands beside, and a code number of its own."""
+        the row of the event next to it, and a code number of its own."""
         rows = self.rows(subject, prediction_time)
         time = self.events.time[rows]
         static = int(np.searchsorted(time, STATIC, side="right"))
@@ -275,7 +273,7 @@ def first_fitting(time: np.ndarray, room: int) -> int:
 
 
 FEWEST = 20
-"""Events, points or patients below which a check says nothing of a code."""
+"""Events, points or patients of a code that a check needs."""
 SHOWN = 5
 """Codes named."""
 

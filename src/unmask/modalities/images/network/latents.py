@@ -31,15 +31,15 @@ Target = Literal["pixels", "views", "contrast", "latents"]
 
 @dataclass(frozen=True, kw_only=True)
 class LatentTargets:
-    """What is predicted of a picture beside, or instead of, its pixels.
+    """What is predicted of a picture besides its pixels, or instead of them.
 
     Args:
         target: 'views' (LeJEPA), 'contrast' (SimCLR) or 'latents' (what the encoder makes of hidden patches, as in
             I-JEPA, but with a stopped gradient and SIGReg in place of a teacher); see `ImageSettings.target`.
         views: of each picture.
-        regulariser: of 'views' the share of SIGReg in the loss, 0..1; of 'latents' its weight beside the squared error.
+        regulariser: of 'views' the share of SIGReg in the loss, 0..1; of 'latents' its weight (squared error: 1).
         temperature: of 'contrast'.
-        pixels: weight of the pixels' loss beside.
+        pixels: weight of the pixels' loss, which is added.
         hidden, width: of the projector, in whose space views are compared.
     """
 
@@ -66,7 +66,7 @@ class EncoderOnly(MaskedModel[PatchCodec]):
 
 
 def no_pixels() -> UserError:
-    """What is said where pixels are asked of a model that predicts none."""
+    """The error where pixels are requested of a model that predicts none."""
     return UserError(
         "the model predicts no pixels: it was trained on representations alone",
         hint="It embeds, evaluates and is fine-tuned. To fill, score and reconstruct, pretrain with "

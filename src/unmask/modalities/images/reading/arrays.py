@@ -34,8 +34,8 @@ FEW_CHANNELS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """Where tiles stand: of each the number of its picture (`scene`) and its place in pixels there; the names of the
-    pictures that they were cut from, and their sizes, (height, width)."""
+    """The places of tiles: number of each one's picture (`scene`), and `top` and `left` in pixels there; `names` and
+    `sizes` (height, width) of the pictures that they were cut from."""
 
     scene: np.ndarray
     top: np.ndarray
@@ -53,7 +53,7 @@ class ImageSet:
     """Pictures of one size and depth, in memory or, read like arrays part by part, on disk.
 
     Attributes:
-        pixels: (pictures, height, width, channels), uint8, uint16 or float32: an array, or what stands for one
+        pixels: (pictures, height, width, channels), uint8, uint16 or float32: an array, or one on disk
             (`lazy.StoredArray`, `lazy.StreamedArray`); so is `missing`.
         labels: number of each picture's class, or None where there are no classes.
         classes: names of the classes.
@@ -64,11 +64,11 @@ class ImageSet:
         missing: (pictures, height, width), True where a pixel was not measured (it holds 0); None where all were.
         groups: (pictures,) names of what each belongs to (patient, slide, file), whose pictures no split parts;
             None where each is for itself.
-        tiles: where each stands in the picture it was cut from; None where pictures are whole.
+        tiles: the place of each in the picture it was cut from; None where pictures are whole.
         notes: what was made of the files.
         targets: several labels or a number for each picture, where the label is not one class; `labels` is then None.
         label_column: the column of a table, or several with commas between, that labels were read from.
-        fits: its depth and range were compared with those of the model it is for, or it was said that they fit.
+        fits: its depth and range were compared with those of the model it is for, or are known to fit.
     """
 
     pixels: np.ndarray
@@ -281,7 +281,7 @@ def from_array(pixels: Any, labels: Any = None, name: str = "array", how: ReadOp
 
 def from_list(pictures: Sequence[Any], how: ReadOptions = PLAIN) -> ImageSet:
     """A list of arrays, (height, width), (height, width, channels) or (channels, height, width), brought to one size;
-    grey ones beside coloured ones are repeated into colours.
+    among coloured ones grey ones are repeated into colours.
     """
     planes = []
     for number, picture in enumerate(map(as_array, pictures)):

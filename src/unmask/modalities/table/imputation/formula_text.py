@@ -198,7 +198,7 @@ class _Parser:
         return Factor(name=column.name, places=(place,), reference=reference)
 
     def _category(self, call: ast.Call) -> tuple[ast.expr, str | None]:
-        """The column of `C(g)`, `factor(g)` or `C(g, Treatment('b'))`, and the level that is asked for as reference."""
+        """The column of `C(g)`, `factor(g)` or `C(g, Treatment('b'))`, and the level that is requested as reference."""
         column, *more = call.args
         if not isinstance(column, ast.Name | ast.Attribute) or self.schema.column(self._place(column)).is_quantity:
             raise UserError(

@@ -64,8 +64,7 @@ class MultipleImputation:
             times as long.
         shift: column -> added to imputed values (delta adjustment): a number in the column's unit, the log of an odds
             ratio for a category, or {condition: number} for groups, e.g. {"creatinine": {"arm == 1": 30}}. It is not
-            cut off at the range of the data; bounds given in the schema are kept, and how many values they held back is
-            said.
+            cut at the range of the data; bounds given in the schema are kept, and a note counts what they held back.
         seed: decides all draws.
         overrides: settings of `TableModel`, e.g. steps=200: each chain then starts from a table drawn by a model fitted
             to a bootstrap sample; without a formula or survival pair that table is the imputation.
@@ -354,7 +353,7 @@ class MultipleImputation:
         )
 
     def _repeat_doubts(self) -> None:
-        """Estimates are as doubtful as the tables they are of: said by the first pooling."""
+        """The first pooling repeats the warnings: estimates are as doubtful as the tables."""
         if self.doubts_ and not self._pooled_in_doubt:
             self._pooled_in_doubt = True
             warnings.warn(f"of tables in doubt: {'; '.join(self.doubts_)}", stacklevel=3)

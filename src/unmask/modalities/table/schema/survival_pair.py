@@ -183,7 +183,7 @@ def event_levels(
         seen: the levels in the data.
         declared: those at which the event happened, in their order as causes.
         name: of the column, which may turn numbers and yes or no round; `CNSR` of CDISC's ADaM is 0 at the event.
-        rows: where each level stands first, for errors.
+        rows: the first row of each level, for errors.
     """
     hint = (
         f"Say at which level the event happened: {option('event_level', 'LEVEL')}, or event = 'LEVEL' under the "

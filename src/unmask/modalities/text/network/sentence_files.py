@@ -54,7 +54,7 @@ def read_sentences(folder: Path, task: Mapping[str, Any], width: int, longest: i
     """The settings of a sentence-transformers folder, or of training for similarity; else plain mean pooling.
 
     Args:
-        task: what unmask.json says of fine-tuning.
+        task: of fine-tuning, as unmask.json has it.
         width: of the encoder's states.
         longest: of a text in tokens by tokenizer_config.json, where sentence_bert_config.json does not say.
     """
@@ -157,7 +157,7 @@ def _max_seq_length(place: Path) -> int | None:
 
 
 def lower_cased(place: Path) -> bool:
-    """Whether sentence_bert_config.json says that texts are lower-cased before they are tokenised."""
+    """Whether texts are lower-cased before they are tokenised, by sentence_bert_config.json."""
     path, config = _config_of_encoder(place)
     lower = config.get("do_lower_case")
     if lower is not None and not isinstance(lower, bool):

@@ -57,7 +57,7 @@ class SentenceVectors:
         prompts: name -> what is put in front of a text.
         default_prompt: name of the prompt that every text gets unless the caller chooses; None for none.
         similarity_fn: how two vectors are compared.
-        given: whether the folder said so; else these are the defaults.
+        given: whether the folder holds these settings; else they are the defaults.
     """
 
     pooling: str = "mean"

@@ -290,7 +290,7 @@ def _listed(column: str | Sequence[str] | None) -> list[str]:
 
 
 def choose_columns(names: Iterable[str], columns: Columns, *, where: str) -> Columns:
-    """The columns to read: those asked for, checked, and guesses for the others."""
+    """The columns to read: those requested, which must exist, and guesses for the others."""
     names = list(names)
     lowered = {name.strip().lower(): name for name in names}
     chosen: dict[str, Any] = {part: getattr(columns, part) for part in PARTS}
@@ -328,7 +328,7 @@ def flags(**parts: object) -> str:
 def has_header(lines: Sequence[Line], *, known: Collection[str], requested: Collection[str], path: Path) -> bool:
     """Whether the first of the lines names the columns.
 
-    It does where it holds a name a person asked for, or a usual one (whatever the case). It is a row where one of its
+    It does where it holds a requested name, or a usual one (whatever the case). It is a row where one of its
     cells comes back further down in the same column, as labels do, or is a number above numbers: names do neither.
     """
     first = [cell.strip() for cell in lines[0][1]]

@@ -128,7 +128,7 @@ class TaskTraining:
         return text
 
     def checkpointer(self, rows: TaskRows, *, resume: bool) -> Checkpointer:
-        """Of checkpoints beside the folder to come."""
+        """The checkpoints of this run, in the training folder of `out`."""
         assert self.out is not None
         chosen = {k: v for k, v in asdict(self.settings).items() if k not in ("memory", "examples")}
         return Checkpointer(
@@ -143,7 +143,7 @@ class TaskTraining:
         )
 
     def train(self, rows: TaskRows, *, checkpoints: bool, resume: bool, console: bool) -> dict[str, Any]:
-        """Train, and write the folder; what `finetune` returns."""
+        """Train and write the folder; returns what `finetune` does."""
         settings, out = self.settings, self.out
         checkpointer = self.checkpointer(rows, resume=resume) if out is not None and (checkpoints or resume) else None
         if checkpointer is None:
@@ -152,10 +152,10 @@ class TaskTraining:
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(resumed.extra["precision"] if resumed else settings.precision, self.device)
         self._say_notes(rows)
-        again = rows.chosen and settings.refit is not False and settings.minutes is None and out is not None
+        refit = rows.chosen and settings.refit is not False and settings.minutes is None and out is not None
         scratch = None if out is None else temporary_name(training_folder(final_place(out)))
         if checkpointer is not None:
-            scratch, checkpointer.more = checkpointer.folder, again
+            scratch, checkpointer.more = checkpointer.folder, refit
             checkpointer.about["precision"] = self.precision.name
         done = False
         try:
@@ -167,8 +167,8 @@ class TaskTraining:
                     tracker.event("start", **about, device=str(self.device), task=self.task)
                 watched = tracker if out is not None or console else None
                 fitted = self.fit(rows, tracker=watched, checkpointer=checkpointer)
-                again = fitted.outcome.stopped != "signal" and again and self._should_refit(fitted, rows)
-                if Processes.of_launcher().from_first(again):
+                refit = fitted.outcome.stopped != "signal" and refit and self._should_refit(fitted, rows)
+                if Processes.of_launcher().from_first(refit):
                     fitted = self.refit(rows, fitted)
             result = self._result(rows, fitted)
             if out is not None and scratch is not None and fitted.outcome.stopped != "signal" and first_of_all():
@@ -193,7 +193,7 @@ class TaskTraining:
         return ExampleMaker(text.tokenizer, slots=self.slots, types=bool(text.model.codec.config.types))
 
     def _new_model(self, text: TextFolder, rows: TaskRows, items: Sequence[Any]) -> tuple[FittedTask, list[str]]:
-        """The task on some of the rows, its model with the head as the folder has it, and what of it is random."""
+        """The task on some of the rows, with the folder's model before any step; and names of its random parameters."""
         options = {"metric": self.metric} if "metric" in self.kind.options else {}
         begin: Callable[..., TextTask] = self.kind.from_items
         task = begin(self._encoder(text), rows.items, self.settings, **options)
@@ -284,7 +284,7 @@ class TaskTraining:
         initial: dict[str, Tensor],
         others: Sequence[compare.Rival],
     ) -> None:
-        """Which of the states before and after training is kept, and how it compares with the baselines."""
+        """Keep the better of the states before and after training, and compare it with the baselines."""
         task, held_out, outcome, settings = fitted.task, fitted.held_out, fitted.outcome, self.settings
         assert held_out is not None
         untouched = dict(task.about)
@@ -322,7 +322,7 @@ class TaskTraining:
             fitted.predictions = next(o.predictions for o in others if o.baseline is comparison.baseline)
 
     def _should_refit(self, fitted: FittedTask, rows: TaskRows) -> bool:
-        """Whether to train anew on the held-out rows too; where it is, or is not worth its time, it is said."""
+        """Whether to train again on all rows; that it is done, or is not worth its time, is printed."""
         held, every = len(rows.held_out or []), len(rows.items)
         if fitted.outcome.kept_step and not self.settings.refit and held < REFIT_SHARE * every:
             self.say(f"{held:,} of {every:,} rows were held out: not trained again on all ({setting('refit', True)})")
@@ -398,7 +398,7 @@ class TaskTraining:
         }
 
     def _write(self, out: Path, scratch: Path, rows: TaskRows, fitted: FittedTask, result: dict[str, Any]) -> None:
-        """The folder and its report; `result` gets where it is and what is to be said."""
+        """Write the folder and its report; adds `lines`, for a terminal, and `out` to `result`."""
         result["lines"], task = fitted.lines(len(rows.items)), fitted.task
         if rows.columns:
             task.about["columns"] = rows.columns
