@@ -48,7 +48,7 @@ class Problems:
         self.found.append((where, what, hint))
 
     def each(self, rows: Iterable[tuple[str, Any]], make: Callable[[str, Any], Made]) -> list[Made]:
-        """make(where, row) of every row that can be made; the others are problems."""
+        """make(where, row) of every row that can be made; what is wrong with the others is noted."""
         out = []
         for where, row in rows:
             try:
