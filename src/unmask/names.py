@@ -54,8 +54,8 @@ def words_of(name: str) -> str:
     >>> words_of("PatientID"), words_of("patient_id "), words_of("Unnamed: 0")
     ('patient id', 'patient id', 'unnamed 0')
     """
-    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
-    return " ".join(re.findall(r"[^\W_]+", parted.lower()))
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    return " ".join(re.findall(r"[^\W_]+", spaced.lower()))
 
 
 def named_like_person(name: str) -> bool:

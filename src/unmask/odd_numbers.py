@@ -94,13 +94,13 @@ def far_off(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     most = max(FEW_CELLS, FEW_SHARE * counts.sum())
     while True:  # a number that is far off at one end can hide others at the other
         left = np.flatnonzero(~out)
-        ends = [end[len(end) - _parted(values[end], counts[end], most) :] for end in (left, left[::-1])]
+        ends = [end[len(end) - _far_at_end(values[end], counts[end], most) :] for end in (left, left[::-1])]
         if not sum(map(len, ends)):
             return out
         out[np.concatenate(ends)] = True
 
 
-def _parted(x: np.ndarray, counts: np.ndarray, most: float) -> int:
+def _far_at_end(x: np.ndarray, counts: np.ndarray, most: float) -> int:
     """How many of the last distinct numbers lie far from the others, which they follow rising or falling."""
     for k in range(1, len(x) - FEWEST_OTHERS + 1):
         if counts[-k:].sum() > most:

@@ -142,12 +142,12 @@ def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy:
         busy: what is going on there, for the message.
     """
     path = Path(path).absolute()
-    mine = _of_threads.setdefault(path, threading.RLock())
-    if not mine.acquire(blocking=False):
+    thread_lock = _of_threads.setdefault(path, threading.RLock())
+    if not thread_lock.acquire(blocking=False):
         if wait is None:
             raise _busy(path, f"process {os.getpid()}", busy)
         wait(f"{path.parent}: another thread {busy}; waiting for it")
-        mine.acquire()
+        thread_lock.acquire()
     try:
         if path in _held:
             yield
@@ -167,7 +167,7 @@ def locked(path: str | Path, *, wait: Callable[[str], None] | None = None, busy:
                     path.unlink(missing_ok=True)
                 file.close()
     finally:
-        mine.release()
+        thread_lock.release()
 
 
 def _busy(path: Path, holder: str, busy: str) -> UserError:

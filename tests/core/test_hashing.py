@@ -24,8 +24,8 @@ SHARED = {
     "SYNTHETIC_MEMBER",
     "SYNTHETIC_COLUMN_ORDER",
     "SKETCH_HALF",
-    "ASKING_TIME_SHOWN",
-    "ASKING_TIME_GAP",
+    "PREDICTION_TIME_SHOWN",
+    "PREDICTION_TIME_GAP",
 }
 """Names that share a number with another since version 0.1: this set never grows."""
 WITHOUT = {"training/processes.py": 1, "modalities/images/network/codec.py": 1}

@@ -33,7 +33,7 @@ MUTANTS = [
     mutant(
         1,
         "events: a hidden event is evidence for itself",
-        (EVIDENCE, "tells = (~hidden.flatten()) & ", "tells = "),
+        (EVIDENCE, "predictive = (~hidden.flatten()) & ", "predictive = "),
     ),
     mutant(
         8,

@@ -200,7 +200,7 @@ def test_looking_ahead_changes_nothing(tmp_path):
         room.run(dataclasses.replace(job(), **more), tmp_path / name, settings, console=False)
         return [line["loss"] for line in lines(tmp_path / name, "train")]
 
-    assert losses("now") == losses("ahead", look_ahead=2)
+    assert losses("now") == losses("ahead", prefetch=2)
 
 
 def test_lazy_batches_are_sampled_as_those_in_memory_are():

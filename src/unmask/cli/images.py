@@ -64,8 +64,7 @@ def describe(
 ) -> Result:
     """Look at pictures before a run: classes, parts, sizes and what is cut of them, groups, copies, values."""
     from unmask.modalities.images.network.features import PASSING
-    from unmask.modalities.images.reading.account import account_lines, contents
-    from unmask.modalities.images.reading.account import describe as look
+    from unmask.modalities.images.reading.account import account_lines, contents, describe
     from unmask.modalities.images.reading.arrays import MixedSizes
     from unmask.modalities.images.reading.sources import read_images
 
@@ -77,7 +76,7 @@ def describe(
     except MixedSizes as mixed:
         first = [f"{mixed.what}; what follows is of image_size={mixed.side}"]
         images = read_images(source, **how, size=mixed.side)
-    found = look(images)
+    found = describe(images)
     found["notes"] += contents(images)
     found["classes"], found["sizes"] = images.classes, first
     return Result(found, [*first, *account_lines(found)])

@@ -117,7 +117,7 @@ def is_finished(out: Path, key: str, settings: Mapping[str, Any]) -> bool:
     return True
 
 
-def begun(
+def begin_or_resume(
     out: Path, key: str, own: Sequence[str], folders: Sequence[str], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """What is known of a preparation that was begun, {"key": ...} of a new one; what another one left is removed.

@@ -140,7 +140,7 @@ class Pool:
             process = getattr(self._own, "process", None)
             try:
                 if process is None:
-                    process = self._own.process = self._begun()
+                    process = self._own.process = self._started()
                 _send(process.stdin, pickle.dumps(task))
                 kind, found = pickle.loads(_receive(process.stdout))
             except (EOFError, OSError, ValueError):  # a pipe that is closed is a ValueError
@@ -156,7 +156,7 @@ class Pool:
             f"{self._fewer}.",
         )
 
-    def _begun(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),

@@ -111,9 +111,9 @@ def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = No
         return None
     each = group_numbers(groups, len(score))
     scores, placed = [score[kind] for kind in kinds], []
-    for mine, others in (scores, scores[::-1]):
+    for own, others in (scores, scores[::-1]):
         ranked = np.sort(others)
-        below = np.searchsorted(ranked, mine, "left") + np.searchsorted(ranked, mine, "right")
+        below = np.searchsorted(ranked, own, "left") + np.searchsorted(ranked, own, "right")
         placed.append(below / (2 * len(ranked)))
     placed[1] = 1 - placed[1]
     value = float(placed[0].mean())

@@ -229,11 +229,11 @@ def _check(path: Path, graph: Graph, model: Any, types: bool) -> float:
     theirs = session(path).run(None, feed)
     ours = outputs_here(graph, [row[seen] for row, seen in zip(feed["input_ids"], real, strict=True)])
     worst = 0.0
-    for name, mine, other in zip(OUTPUTS[graph.kind], ours, theirs, strict=True):
+    for name, expected, other in zip(OUTPUTS[graph.kind], ours, theirs, strict=True):
         flat = other if graph.kind in BY_TEXT and name != "last_hidden_state" else other[real]
-        difference = float(np.abs(mine.numpy() - flat).max())
+        difference = float(np.abs(expected.numpy() - flat).max())
         worst = max(worst, difference)
-        if not difference <= CLOSE * max(1.0, float(mine.abs().max())):
+        if not difference <= CLOSE * max(1.0, float(expected.abs().max())):
             raise UserError(
                 f"the ONNX graph differs from the model by {difference:.3g} ({name})",
                 hint="This torch cannot export this encoder; export to hf instead.",

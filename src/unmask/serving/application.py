@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from unmask.errors import suggest
 from unmask.serving.engine import JSON, NAMED_IN_BODY, WARNING, Reply, failure
-from unmask.serving.gateway import ClientGone, Gateway, Receive, Scope, Send, json_body
+from unmask.serving.gateway import ClientDisconnect, Gateway, Receive, Scope, Send, json_body
 from unmask.serving.limits import Limits, Refusal, in_words_of_tei
 from unmask.serving.openapi import documentation, openapi
 from unmask.version import __version__
@@ -71,7 +71,7 @@ class Address:
                 check_head(scope, self.gateway.limits)
                 self.gateway.check(request.headers, key=key)
                 reply = await handler(request)
-            except ClientGone:
+            except ClientDisconnect:
                 return
             except Exception as error:
                 reply = failure(error)
@@ -124,8 +124,8 @@ def cors_headers(gateway: Gateway, request: Request) -> list[tuple[bytes, bytes]
 
 def application(gateway: Gateway) -> Starlette:
     """The whole application."""
-    ask = _Asking(gateway)
-    looks: dict[str, tuple[Handler, bool]] = {
+    ask = _PostHandlers(gateway)
+    get_paths: dict[str, tuple[Handler, bool]] = {
         "/health": (ask.health, False),
         "/ready": (ask.is_ready, False),
         "/metrics": (ask.metrics, True),
@@ -152,8 +152,8 @@ def application(gateway: Gateway) -> Starlette:
         "/v1/embeddings": ask.embeddings,
     }
     routes = []
-    for path in dict.fromkeys([*looks, *posts]):
-        by_method = dict.fromkeys(("GET", "HEAD"), looks[path]) if path in looks else {}
+    for path in dict.fromkeys([*get_paths, *posts]):
+        by_method = dict.fromkeys(("GET", "HEAD"), get_paths[path]) if path in get_paths else {}
         if path in posts:
             by_method["POST"] = posts[path], True
         routes.append(Route(path, Address(gateway, by_method, tei=path in TEI), methods=None))
@@ -175,7 +175,7 @@ def _ok(value: Any) -> Reply:
     return Reply(200, json_body(value))
 
 
-class _Asking:
+class _PostHandlers:
     """The handlers of all addresses."""
 
     def __init__(self, gateway: Gateway) -> None:

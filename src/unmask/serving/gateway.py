@@ -105,7 +105,7 @@ class Gateway:
 
         Raises:
             Refusal: it is too large (413), too slow (408), one too many (429), or not answered in time (504).
-            ClientGone: nobody waits for the answer.
+            ClientDisconnect: nobody waits for the answer.
         """
         began = time.perf_counter()
         content = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
@@ -154,7 +154,7 @@ class Gateway:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise ClientGone
+                        raise ClientDisconnect
                     part = message.get("body", b"")
                     size += len(part)
                     if size > self.limits.body:
@@ -185,7 +185,7 @@ class Gateway:
             return reply
         except asyncio.CancelledError:
             if future.cancelled():
-                raise ClientGone from None
+                raise ClientDisconnect from None
             raise
         finally:
             if not answered:
@@ -194,7 +194,7 @@ class Gateway:
             listening.cancel()
 
 
-class ClientGone(Exception):
+class ClientDisconnect(Exception):
     """The client has closed the connection."""
 
 

@@ -20,7 +20,7 @@ STATUSES = {
 }
 _WHAT = Open(status=Field(Number(whole=True)), what=Field(Text()), message=Field(Text()), hint=Field(Text()))
 ERROR = Open(error=Field(_WHAT))
-LOOKS = {
+PAGES = {
     "/health": "The process is alive.",
     "/ready": "Each model has just answered a request of its own (200); one did not, or the server is stopping (503).",
     "/metrics": "Counts, in the text format of Prometheus.",
@@ -37,7 +37,7 @@ def openapi(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         models: name -> what `Served.described` says.
     """
     paths: dict[str, Any] = {
-        path: {"get": {"summary": about, "responses": {"200": {"description": about}}}} for path, about in LOOKS.items()
+        path: {"get": {"summary": about, "responses": {"200": {"description": about}}}} for path, about in PAGES.items()
     }
     for name, model in models.items():
         for verb, operation in model["verbs"].items():

@@ -156,7 +156,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return found
 
 
-LOOK = 5.0
+CHECK_EVERY = 5.0
 """Seconds between looks at a connection."""
 
 
@@ -168,7 +168,7 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol as base
 
-    pause = min(LOOK, limits.receive, limits.send)
+    pause = min(CHECK_EVERY, limits.receive, limits.send)
 
     class Guarded(base):
         """A connection whose requests must begin in time, whose headers must end, and whose answers must be taken."""
@@ -177,7 +177,7 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
             super().connection_made(transport)
             self._bytes, self._last = 0, self.loop.time()
             self._unsent, self._taken = 0, self._last
-            self._watch = self.loop.call_later(pause, self._look)
+            self._watch = self.loop.call_later(pause, self._check_progress)
             same = [one for one in self.connections if one.client[0] == self.client[0]]
             if len(same) > limits.per_address:
                 self._take_a_place(same, f"{limits.per_address:,} connections from this address are open")
@@ -211,14 +211,14 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
             """Whether no request is being read or answered: what comes is a line of request, or headers."""
             return self.cycle is None or bool(self.cycle.response_complete)
 
-        def _look(self) -> None:
+        def _check_progress(self) -> None:
             if self.transport is None or self._stalled() or self.transport.is_closing():
                 return
             began = self._bytes or self.cycle is None  # a request has begun, or the first one is awaited
             if self._idle() and began and self.loop.time() - self._last > limits.receive:
                 self._refuse(Refusal(408, f"no request within {limits.receive:g} s", hint="Send it faster."))
                 return
-            self._watch = self.loop.call_later(pause, self._look)
+            self._watch = self.loop.call_later(pause, self._check_progress)
 
         def _stalled(self) -> bool:
             """Whether an answer waits to be taken; the connection is closed once nothing of it was, for too long."""
@@ -228,7 +228,7 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
             elif unsent and now - self._taken > limits.send:
                 self.transport.abort()
             if unsent:
-                self._watch = self.loop.call_later(pause, self._look)
+                self._watch = self.loop.call_later(pause, self._check_progress)
             return bool(unsent)
 
         def send_400_response(self, message: str) -> None:

@@ -170,8 +170,8 @@ def load_checkpoint(path: str | Path, share: tuple[int, int] = (0, 1)) -> Checkp
         if not file.is_file():
             of = "" if shards is None else f", one of {len(files)} shards"
             raise UserError(f"{file}: missing{of}", hint=hint)
-        mine = shards is None or number % share[1] == share[0]
-        if (fingerprint(file) if mine else [file.stat().st_size, files[name][1]]) != files.get(name):
+        own = shards is None or number % share[1] == share[0]
+        if (fingerprint(file) if own else [file.stat().st_size, files[name][1]]) != files.get(name):
             raise UserError(f"{file}: differs from what state.json says was written", hint=hint)
     if shards is not None:
         known = {"optimiser": optimiser, **shards}

@@ -91,7 +91,7 @@ def fit_memory(job: Job, compute: Compute, settings: TrainSettings, found: Check
     def make(count: int) -> PackedBatch:
         return job.make_batch((rows * count)[:count], count, *((0,) if job.by_epoch else ()))
 
-    waiting = job.look_ahead + bool(job.look_ahead)
+    waiting = job.prefetch + bool(job.prefetch)
     shared_out = settings.shard == "full" and processes > 1
     # A model that is shared out is still whole, on the CPU: it may not fit the device.
     where = torch.device("cpu") if shared_out else compute.device

@@ -165,15 +165,15 @@ class Stages:
     def __init__(self, folder: Path, *, seconds: float, fingerprint: Mapping[str, Any], resume: bool) -> None:
         self.folder, self.seconds, self.fingerprint, self.resume = folder, seconds, fingerprint, resume
         self.saved_at = time.monotonic()
-        self._begun = 0
+        self._stages = 0
         found = next(iter(sorted(folder.glob("*/checkpoints"))), None)
         if found is not None:
             self._stage(found.parent)
 
     def next(self, name: str) -> Checkpointer:
         """The checkpoints of the next training; its name is for people who look into the folder."""
-        self._begun += 1
-        return self._stage(self.folder / f"{self._begun:02d}-{name}")
+        self._stages += 1
+        return self._stage(self.folder / f"{self._stages:02d}-{name}")
 
     def _stage(self, folder: Path) -> Checkpointer:
         how: dict[str, Any] = {"fingerprint": self.fingerprint, "resume": self.resume}

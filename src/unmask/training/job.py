@@ -39,7 +39,7 @@ class Job:
         unit: what a row is called, in the plural.
         whole_batch: what the loss is called where it compares the examples of a batch with each other, so that a step
             cannot be taken in micro-batches or shared out to processes; '' where it can.
-        look_ahead: micro-batches that a thread makes ahead of the loop; 0 makes them when they are needed. Ahead of a
+        prefetch: micro-batches that a thread makes ahead of the loop; 0 makes them when they are needed. Ahead of a
             GPU two are made in any case.
     """
 
@@ -58,7 +58,7 @@ class Job:
     at_start: float | None = None
     unit: str = "rows"
     whole_batch: str = ""
-    look_ahead: int = 0
+    prefetch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -235,9 +235,9 @@ class TrainingRun:
         """Stop a run whose gradients stay other than finite. On a GPU the step before is looked at, so that this one
         is under way meanwhile."""
         late = self.compute.device.type != "cpu"
-        looked_at, self.unchecked = (self.unchecked, report) if late else (report, None)
-        if looked_at is not None:
-            self.guard.check(looked_at.gradient_norm)
+        checked, self.unchecked = (self.unchecked, report) if late else (report, None)
+        if checked is not None:
+            self.guard.check(checked.gradient_norm)
 
     def _evaluation_due(self, report: StepReport) -> bool:
         every = self.settings.validate_every
@@ -256,9 +256,9 @@ class TrainingRun:
     def _checkpoint(self) -> None:
         """Write all that a resumed run goes on from."""
         with self.pace.timed():
-            self.engine.save(self.step, self._standing)
+            self.engine.save(self.step, self._state)
 
-    def _standing(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """What the run has come to, besides weights and optimiser, as JSON."""
         return {
             "best": self.early.loss,
@@ -411,7 +411,7 @@ def planned_steps(
                 yield planned.epoch, job.make_batch(share, rows, *about)
 
     on_gpu = compute.device.type != "cpu"
-    with contextlib.closing(ahead(made(), max(job.look_ahead, AHEAD_OF_A_GPU * on_gpu))) as batches:
+    with contextlib.closing(ahead(made(), max(job.prefetch, AHEAD_OF_A_GPU * on_gpu))) as batches:
         for epoch, batch in batches:
             rest = map(operator.itemgetter(1), itertools.islice(batches, parts - 1))
             step = MicroBatches(itertools.chain([batch], rest), parts)

@@ -175,10 +175,10 @@ class ShardedLoss(MaskedLoss):
     def _connected(self, loss: Tensor) -> Tensor:
         together = [p for p in self.parameters() if p.requires_grad and not isinstance(p, DTensor)]
         used = leaves(loss)
-        mine = torch.tensor([id(p) in used for p in together], dtype=torch.int32)
-        total = mine.clone()
+        used_here = torch.tensor([id(p) in used for p in together], dtype=torch.int32)
+        total = used_here.clone()
         distributed.all_reduce(total, group=self.group)
-        for parameter, here, anywhere in zip(together, mine.tolist(), total.tolist(), strict=True):
+        for parameter, here, anywhere in zip(together, used_here.tolist(), total.tolist(), strict=True):
             if anywhere and not here:
                 loss = loss + 0.0 * parameter.sum()
         return loss

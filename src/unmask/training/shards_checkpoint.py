@@ -92,11 +92,11 @@ class ShardWriter:
         try:
             written.result()
             place, rank = temporary_place(self.folder, step), distributed.get_rank()
-            mine = {path.name: fingerprint(path) for path in place.glob(f"shard-{rank + 1:05d}-*")}
-            for name in mine:
+            own_files = {path.name: fingerprint(path) for path in place.glob(f"shard-{rank + 1:05d}-*")}
+            for name in own_files:
                 fsync(place / name)
             everyone: list[Any] = [None] * state["shards"]["processes"]
-            distributed.all_gather_object(everyone, mine, group=self.group)
+            distributed.all_gather_object(everyone, own_files, group=self.group)
             if self.first:
                 outcome = [self._commit(step, state | {"files": {k: v for of in everyone for k, v in of.items()}})]
             distributed.broadcast_object_list(outcome, 0, group=self.group)

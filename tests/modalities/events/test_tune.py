@@ -78,7 +78,7 @@ def test_states_of_many_points_are_not_held(home: Path, monkeypatch: pytest.Monk
     pooled, watch = Tuner._pooled, Tuner.watch
     monkeypatch.setattr(tune, "OUTPUT_POINTS", 50)
     monkeypatch.setattr(tune, "WATCHED", 20)
-    monkeypatch.setattr(tune, "LOOK", 1)
+    monkeypatch.setattr(tune, "LEAST_STEPS_BETWEEN", 1)
     monkeypatch.setattr(Tuner, "_pooled", lambda *given: held.append(len(given[2])) or pooled(*given))
     monkeypatch.setattr(Tuner, "watch", lambda *given: watched.append(len(given[2])) or watch(*given))
     tuner = model.tuner(model.histories(events), points, Binary(), TUNED)

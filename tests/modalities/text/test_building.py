@@ -63,7 +63,7 @@ def test_portions_change_no_example(tmp_path, monkeypatch):
 def test_a_process_that_is_killed_is_said_and_what_was_done_is_kept(tmp_path, small_portions, monkeypatch):
     write_corpus(tmp_path / "corpus.txt", copies=400)
     monkeypatch.setenv("RAYON_NUM_THREADS", "2")
-    started, run_of = Pool._begun, LocalEngine.run
+    started, run_of = Pool._started, LocalEngine.run
 
     def killed(self):
         process = started(self)
@@ -74,7 +74,7 @@ def test_a_process_that_is_killed_is_said_and_what_was_done_is_kept(tmp_path, sm
         yield from run_of(self, function, common, tasks if function.endswith(":scan") else tasks[:2])
         if not function.endswith(":scan"):
             with monkeypatch.context() as patch:
-                patch.setattr(Pool, "_begun", killed)
+                patch.setattr(Pool, "_started", killed)
                 yield from run_of(self, function, common, tasks[2:])
 
     with monkeypatch.context() as patch:

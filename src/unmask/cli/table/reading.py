@@ -129,10 +129,10 @@ def describe(
     schema_out: str = typer.Option(None, help="Also write a schema to edit here (TOML), for pretrain table --schema."),
 ) -> Result:
     """Look at a table before a fit: what each column is and why, and what wants a decision."""
-    from unmask.modalities.table.schema.describe import describe as look
+    from unmask.modalities.table.schema.describe import describe
 
     check_results([out, schema_out], [table, known.schema])
-    found = look(table, schema=reading.known(known.schema), **known.pair, **reading.file)
+    found = describe(table, schema=reading.known(known.schema), **known.pair, **reading.file)
     places = {}
     if out:
         places["out"] = str(found.write_report(out))

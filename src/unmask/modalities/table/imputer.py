@@ -26,7 +26,7 @@ from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
-from unmask.modalities.table.schema.infer import infer_schema, look
+from unmask.modalities.table.schema.infer import infer, infer_schema
 from unmask.modalities.table.schema.raw_column import spellings
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column
 from unmask.modalities.table.schema.values import encode, missing_cells
@@ -156,7 +156,7 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         override["missing"] = spellings(override.get("missing", ()))
         if not no_value(self.missing_values):
             override["missing"] += spellings(self.missing_values)
-        self.schema_ = look(frame, override=override)[0]
+        self.schema_ = infer(frame, override=override)[0]
         self._bounds = [_bound(b, len(frame.names), n) for b, n in ((self.min_value, "min"), (self.max_value, "max"))]
         columns = self.schema_.columns
         self.kept_ = np.array(

@@ -11,7 +11,7 @@ import pytest
 
 from unmask.errors import UserError
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.schema.infer import infer_schema, look
+from unmask.modalities.table.schema.infer import infer, infer_schema
 from unmask.modalities.table.schema.values import cell_texts, decode, encode
 
 
@@ -264,7 +264,7 @@ def test_formulas_without_a_result_are_bad_cells_of_every_column(tmp_path, name)
     # A spreadsheet's were empty without a word, in a CSV file they were categories.
     frame = broken_file(tmp_path / name)
     with pytest.raises(UserError) as raised:
-        look(dataclasses.replace(frame, source="t"))
+        infer(dataclasses.replace(frame, source="t"))
     for column, row, shown in (
         ("age", 15, "#VALUE!"),
         ("sex", 13, "#NAME?"),

@@ -12,7 +12,7 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import is_missing
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import schema_for
-from unmask.modalities.table.schema.infer import infer_schema, look
+from unmask.modalities.table.schema.infer import infer, infer_schema
 from unmask.modalities.table.schema.values import encode
 from unmask.modalities.table.writing.writers import write_table
 
@@ -23,7 +23,7 @@ def raw(*cells) -> np.ndarray:
 
 def look_at(cells, **settings):
     override = {"columns": {"x": settings}} if settings else None
-    schema, findings = look(Frame(names=["x"], columns=[raw(*cells)]), override=override, strict=False)
+    schema, findings = infer(Frame(names=["x"], columns=[raw(*cells)]), override=override, strict=False)
     return schema.columns[0], {f.code: f for f in findings}
 
 
@@ -118,7 +118,7 @@ def test_codes_and_bounds_that_a_person_gave_are_not_reported_as_far_off():
     _, found = look_at([*HEIGHTS, 999, 1780])
     assert "999 (1 cells)" in found["sentinel"].text
     assert "1780 (row 92), far from its other values (150 to 194)" in found["extreme"].text
-    look_found = look(
+    look_found = infer(
         Frame(names=["x"], columns=[np.array([*HEIGHTS, 1780.0])]),
         override={"columns": {"x": {"low": 0, "high": 2000}}},
     )[1]
@@ -482,7 +482,7 @@ def test_spellings_that_differ_in_case_or_blanks_are_warned_of():
     ],
 )
 def test_dates_written_as_numbers_are_warned_of(name, cells, says):
-    _, findings = look(
+    _, findings = infer(
         Frame(names=[name], columns=[raw(*cells) if isinstance(cells[0], str) else np.array(cells)]), strict=False
     )
     found = [f for f in findings if f.code == "date_as_number"]
@@ -492,7 +492,7 @@ def test_dates_written_as_numbers_are_warned_of(name, cells, says):
 
 @pytest.mark.parametrize("name", ["time", "income", "visit", "birth weight"])
 def test_quantities_are_no_dates(name):
-    _, findings = look(Frame(names=[name], columns=[np.arange(60.0) * 7 + 500]), strict=False)
+    _, findings = infer(Frame(names=[name], columns=[np.arange(60.0) * 7 + 500]), strict=False)
     assert not [f for f in findings if f.code == "date_as_number"]
 
 

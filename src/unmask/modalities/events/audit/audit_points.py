@@ -323,8 +323,8 @@ ON_SCREEN = 5
 def lines(found: Sequence[AuditFinding], about: dict[str, Any]) -> list[str]:
     """A heading, then of each finding its sentence, what to do, and the first codes."""
     warnings = sum(f.level == "warning" for f in found)
-    looked = ", ".join(f"{count:,} {name}" for name, count in about.items())
-    out = [f"{looked}: {warnings} warnings, {len(found) - warnings} notes"]
+    examined = ", ".join(f"{count:,} {name}" for name, count in about.items())
+    out = [f"{examined}: {warnings} warnings, {len(found) - warnings} notes"]
     for f in found:
         out += [f"{f.level.upper()} {f.check}: {f.sentence}", f"    {f.todo}"]
         for row in f.rows[:ON_SCREEN]:

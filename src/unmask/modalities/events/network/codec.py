@@ -64,10 +64,10 @@ class Evidence(nn.Module):
         # for each wanted slot, and a last one for all that does not tell: nothing here waits for the device.
         place = with_wanted.cumsum(0) - 1
         code = values["code"].flatten() - FIRST
-        tells = (~hidden.flatten()) & (code >= 0) & (code < self.telling) & (with_wanted[group] > 0)
+        predictive = (~hidden.flatten()) & (code >= 0) & (code < self.telling) & (with_wanted[group] > 0)
         out = torch.zeros(len(wanted) + 1, self.telling, device=group.device)
-        at = torch.where(tells, place[group], len(wanted))
-        out[at, torch.where(tells, code, 0)] = 1.0
+        at = torch.where(predictive, place[group], len(wanted))
+        out[at, torch.where(predictive, code, 0)] = 1.0
         return out[place[group[wanted]]]
 
     @torch.no_grad()

@@ -23,7 +23,7 @@ from unmask.engines import engine as engine_of
 from unmask.engines.folder import (
     ABOUT,
     PLAN,
-    begun,
+    begin_or_resume,
     check_seen,
     is_finished,
     prepared_at,
@@ -220,7 +220,7 @@ def _prepared(
     if not (out / PLAN).exists():
         hint = f"Free space, or choose another {option('out')}."
         check_room(out, room_of(shards, names), what="events as columns", hint=hint)
-    replace_json(out / PLAN, begun(out, key, OWN, (PARTS, EVENTS), say))
+    replace_json(out / PLAN, begin_or_resume(out, key, OWN, (PARTS, EVENTS), say))
     found = open_columns(out / EVENTS)
     if found is None:
         common = Common(folder=str(out.absolute()), key=key, names=names)

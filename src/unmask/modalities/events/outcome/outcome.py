@@ -119,7 +119,7 @@ def _below(threshold: np.ndarray) -> np.ndarray:
 
 INPUTS = 512e6
 """Bytes of standardised inputs that are kept while a head is trained."""
-LOOKED = 8192
+LOSS_ROWS = 8192
 """Points whose loss is computed in one go."""
 
 
@@ -313,7 +313,7 @@ class HeadFinetuning(Finetunable):
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
         every = torch.arange(len(self.wanted))
-        losses = [self.target.loss(self.head.logits(self.inputs(p)), self.wanted[p]) for p in every.split(LOOKED)]
+        losses = [self.target.loss(self.head.logits(self.inputs(p)), self.wanted[p]) for p in every.split(LOSS_ROWS)]
         held = (torch.cat(losses, 1) * self.watched).sum(1) / self.watched.sum(1)
         return Evaluation(scores=-held.double().numpy())
 

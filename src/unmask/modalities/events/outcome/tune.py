@@ -45,7 +45,7 @@ OUTPUT_POINTS = WATCHED = 20_000
 memory and the time of a look do not grow with the number of labels."""
 MEASURED = 2_000
 """Points among which the longest histories are looked for, to see what memory they take; about."""
-LOOK = 20
+LEAST_STEPS_BETWEEN = 20
 """Steps between two looks at the watched patients, where an epoch has fewer."""
 Ask = Callable[[PackedBatch, int], Tensor]
 
@@ -240,7 +240,7 @@ class EncoderFinetuning(Finetunable):
             learning_rate=settings.learning_rate,
             weight_decay=settings.weight_decay,
             warmup=0.1,
-            validate_every=max(self.per_epoch, LOOK),
+            validate_every=max(self.per_epoch, LEAST_STEPS_BETWEEN),
             patience=settings.patience,
         )
 

@@ -198,9 +198,9 @@ class ResourceReader:
             return None
         self.ledger.note(f"{kind} at the end of its encounter, for want of {declared.times[0]}", 1)
         for path in declared.onset:
-            begun, dated = fhir_time(at(r, path))
-            if begun is not None and not dated:
-                end = max(end, begun)
+            onset, dated = fhir_time(at(r, path))
+            if onset is not None and not dated:
+                end = max(end, onset)
         return end
 
     def _time(self, value: Any, *, start: bool = False) -> tuple[datetime | None, bool]:

@@ -33,7 +33,7 @@ from unmask.modalities.events.uses import outcome_report
 from unmask.modalities.events.uses.card import counts, scored_figures
 from unmask.modalities.events.uses.folder import save_folder
 from unmask.modalities.events.uses.model import EventModel, load
-from unmask.modalities.events.uses.work import FittedOutcome, OutcomeWork, tells, worth
+from unmask.modalities.events.uses.work import FittedOutcome, OutcomeWork, can_judge, worth
 from unmask.training.finetune_checkpoints import Stages, StoppedBySignal
 from unmask.training.processes import join_others
 from unmask.training.same_run import digest
@@ -202,7 +202,7 @@ def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Targ
     if isinstance(target, NumberTarget):
         return dataclasses.replace(target, level=settings.level)
     strata = target.strata(target.encode(training))
-    if not tells(target, strata):
+    if not can_judge(target, strata):
         only = bool(strata[0]) if target.kind == "binary" else "the same"
         raise UserError(
             f"{labels}: every label to train on is {only}",

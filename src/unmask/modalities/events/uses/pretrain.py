@@ -214,7 +214,7 @@ def drawn_time(histories: Histories, subject: int) -> int | None:
     """The time of asking that half of the histories are told in pretraining: behind their last event, by nothing up to
     five years, evenly on the log scale; drawn for each patient once."""
     drawn, gap = (
-        float(uniform(np.array([subject]), salt)[0]) for salt in (Salt.ASKING_TIME_SHOWN, Salt.ASKING_TIME_GAP)
+        float(uniform(np.array([subject]), salt)[0]) for salt in (Salt.PREDICTION_TIME_SHOWN, Salt.PREDICTION_TIME_GAP)
     )
     last = int(histories.events.time[histories.events.offsets[subject + 1] - 1])
     if drawn < 0.5 or last == STATIC:
@@ -236,8 +236,8 @@ def make_job(
     sampler = PackedSampler(lengths=lengths, examples=train, slots=settings.slots, rows=rows, seed=settings.train.seed)
     make: Callable[..., PackedBatch] = batch_maker(histories, settings.slots)
     if draws is not None:
-        asking = {"count": settings.questions, "seed": settings.train.seed}
-        make = with_questions(make, draws, slots=settings.slots, **asking)
+        how_many = {"count": settings.questions, "seed": settings.train.seed}
+        make = with_questions(make, draws, slots=settings.slots, **how_many)
     placed = [[int(held_out[i]) for i in row] for row in place_best_fit(lengths[held_out], settings.slots)]
     makers = [functools.partial(make, placed[k : k + rows], rows) for k in range(0, len(placed), rows)]
     size = rows * settings.slots
@@ -253,7 +253,7 @@ def make_job(
         validation=validation,
         validation_corruption=dataclasses.replace(corruption, static=True),
         fingerprint=_fingerprint(histories, train, settings),
-        look_ahead=1,
+        prefetch=1,
     )
 
 

@@ -37,7 +37,7 @@ class FittedOutcome(NamedTuple):
     target: Target
 
 
-def tells(target: Target, strata: np.ndarray) -> bool:
+def can_judge(target: Target, strata: np.ndarray) -> bool:
     """Whether something can be learnt from labels of these strata: two outcomes, or an event that was seen."""
     return bool(strata.any()) if isinstance(target, TimeToEvent) else len(np.unique(strata)) > 1
 
@@ -160,7 +160,7 @@ class OutcomeWork:
         order, out = rng.permutation(train), []
         for share in SHARES:
             few = np.sort(order[: round(share * len(order))])
-            if len(few) < 2 * FEWEST or not tells(target, target.strata(self.y[few])):
+            if len(few) < 2 * FEWEST or not can_judge(target, target.strata(self.y[few])):
                 continue
             predicted = self.predict(self._with_fewer(fitted, few), test)
             if self.settings.baselines:

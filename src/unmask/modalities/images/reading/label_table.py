@@ -150,10 +150,10 @@ def _without_row(places: Sequence[Path], path: Path) -> list[str]:
 
 def _refusal(path: Path, bad: Sequence[str], rows: int, pictures: str | None) -> UserError:
     shown = first_of(bad, SHOWN, between="\n    ")
-    whose = "the table's folder" if pictures is None else pictures
+    base = "the table's folder" if pictures is None else pictures
     return UserError(
         f"{path}: {len(bad)} of {rows} rows cannot be used:\n    {shown}",
-        hint=f"Every row is a picture once, with its label; paths are relative to {whose} ({setting('pictures')} "
+        hint=f"Every row is a picture once, with its label; paths are relative to {base} ({setting('pictures')} "
         "names another). Several labels stand in one cell, parted by |. Mend these rows or leave them out.",
     )
 

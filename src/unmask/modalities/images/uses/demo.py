@@ -48,7 +48,7 @@ def run_demo(
     )
     settings = with_overrides(ImageSettings(), SETTINGS | {"minutes": minutes, "seed": seed})
     finished = pretrain(images, out, settings=settings, console=console)
-    found = look(finished, images)
+    found = show(finished, images)
     replace_json(out / "demo.json", found)
     lines = [
         f"linear probe on features learnt without labels: {found['probe_accuracy']:.1%} (raw pixels "
@@ -69,7 +69,7 @@ def why_behind(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def look(finished: ImageRun, images: Any) -> dict[str, Any]:
+def show(finished: ImageRun, images: Any) -> dict[str, Any]:
     """What the model learnt, on digits it was not trained on, as figures and as report.html."""
     from unmask.evaluation.report import Report, training_curves
     from unmask.modalities.images.network.build import untrained

@@ -272,13 +272,13 @@ def _train(
         console_logger(console)(line)
     found = None if checkpointer is None else checkpointer.found
     resumed = None if found is None else found.step
-    begun, first = (work.start() if work.averages else None), None
+    averager, first = (work.start() if work.averages else None), None
     if work.from_probe and work.held is not None and work.settings.keep_best and found is None:
         work.module.eval()
         first = work.evaluate()  # the probe may be kept
     with Tracker(out, total=schedule.ending, console=console, resumed_step=resumed) as tracker:
         result = finetune(work, work.optimiser(), schedule, tracker=tracker, checkpointer=checkpointer, first=first)
-    averaged = begun is not None and result.stopped != "signal" and work.average(begun)
+    averaged = averager is not None and result.stopped != "signal" and work.average(averager)
     seconds = time.monotonic() - started
     figures: dict[str, Any] = {
         "steps": result.steps,

@@ -268,7 +268,7 @@ def make_job(
         ),
         unit="pictures",
         whole_batch="" if settings.target == "pixels" else f"the loss of target={settings.target}",
-        look_ahead=0 if isinstance(images.pixels, np.ndarray) else 1,
+        prefetch=0 if isinstance(images.pixels, np.ndarray) else 1,
     )
     return job, settings
 
@@ -450,11 +450,11 @@ def seldom(measure: Measure, share: float) -> Measure:
 
     def measured(model: Any) -> dict[str, float]:
         nonlocal spent
-        begun = time.monotonic()
-        if spent > share * (begun - started):
+        before = time.monotonic()
+        if spent > share * (before - started):
             return {}
         found = measure(model)
-        spent += time.monotonic() - begun
+        spent += time.monotonic() - before
         return found
 
     return measured
@@ -471,8 +471,8 @@ def live_spread(images: ImageSet, held_out: np.ndarray, size: tuple[int, int], n
     if len(held_out) < 10:
         return None
     part = images.take(evenly(held_out, EXAMINED))
-    looked_at = part.centred(size) if native else read_images(part, size=size)
-    return seldom(lambda model: spread_of(features(model, looked_at, contextlib.nullcontext())), TIME_SHARE)
+    pictures = part.centred(size) if native else read_images(part, size=size)
+    return seldom(lambda model: spread_of(features(model, pictures, contextlib.nullcontext())), TIME_SHARE)
 
 
 def warned(found: Mapping[str, Any]) -> str:

@@ -44,9 +44,9 @@ def discriminant(
     return move / spread, (0.5 - share) * (1 - left) / spread
 
 
-def log_odds(start: Any, direction: Any, keeper: Any, trust: Any) -> Any:
+def log_odds(start: Any, direction: Any, curvature: Any, trust: Any) -> Any:
     """Of a level whose marginal log-odds are `start`, trusted so far; tensors or arrays."""
-    return start + trust * direction - trust**2 * keeper
+    return start + trust * direction - trust**2 * curvature
 
 
 def fit_trust(
@@ -80,14 +80,14 @@ def fit_trust(
             terms = discriminant(dims.scale * mean, variance, share)
             list_.append((*(t[:, level] for t in terms), own[rows][:, level], targets[rows][:, level].float()))
     for member, list_ in enumerate(parts):
-        direction, keeper, own, targets = (torch.cat(x) for x in zip(*list_, strict=True))
-        found[member, level] = _likeliest(direction, keeper, own, targets, share[level], dims.column[level])
+        direction, curvature, own, targets = (torch.cat(x) for x in zip(*list_, strict=True))
+        found[member, level] = _likeliest(direction, curvature, own, targets, share[level], dims.column[level])
     return found
 
 
 def _likeliest(
     direction: Float[Tensor, "cells levels"],
-    keeper: Float[Tensor, "cells levels"],
+    curvature: Float[Tensor, "cells levels"],
     own: Float[Tensor, "cells levels"],
     targets: Float[Tensor, "cells levels"],
     share: Float[Tensor, " levels"],
@@ -96,7 +96,7 @@ def _likeliest(
     """The trust under which the cells' categories are likeliest, with shares made as `RowModel.shares` makes them."""
     from scipy.optimize import minimize  # 0.1 s, for fits alone
 
-    first, second, is_own, counts, p = (x.double().numpy() for x in (direction, keeper, own, targets, share))
+    first, second, is_own, counts, p = (x.double().numpy() for x in (direction, curvature, own, targets, share))
     is_own = is_own * counts
     columns, group = np.unique(column.numpy(), return_inverse=True)
     together = np.eye(len(columns))[group]

@@ -243,9 +243,9 @@ class RowModel(TableNetwork):
         at = dim.clamp_min(0)
         p = marginal.clamp(1e-4, 1 - 1e-4)
         move = self.dims.scale[at] * linear[0][row[:, None], at] * sign
-        direction, keeper = discriminant(move, linear[1][row[:, None], at], p)
+        direction, curvature = discriminant(move, linear[1][row[:, None], at], p)
         assert self.base is not None
-        known = log_odds(p.logit(), direction, keeper, self.base.trust[at])
+        known = log_odds(p.logit(), direction, curvature, self.base.trust[at])
         odds = torch.where(dim >= 0, known, p.logit())
         share = torch.where(marginal > 0, odds.clamp(-SURE, SURE).sigmoid(), 0.0)
         return share / share.sum(-1, keepdim=True)

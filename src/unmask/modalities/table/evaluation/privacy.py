@@ -158,8 +158,8 @@ def _squared(
 def membership(members: np.ndarray, others: np.ndarray, name: str = "membership") -> dict[str, float]:
     """`{name}_auc`, `_low` and `_high`: area under the ROC curve of scores that should be higher for members, with its
     95 % interval; NaN where there are none of either."""
-    whose = np.arange(len(members) + len(others)) < len(members)
-    found = area(whose, np.concatenate([members, others])) or {"value": np.nan, "interval": [np.nan, np.nan]}
+    is_member = np.arange(len(members) + len(others)) < len(members)
+    found = area(is_member, np.concatenate([members, others])) or {"value": np.nan, "interval": [np.nan, np.nan]}
     return {f"{name}_auc": found["value"], f"{name}_low": found["interval"][0], f"{name}_high": found["interval"][1]}
 
 

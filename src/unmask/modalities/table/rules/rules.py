@@ -21,7 +21,7 @@ from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.distribution.prediction import Categories, CellPrediction, Quantities
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.rules.conditions import Constraint, Limit, formulas_in_order, parse_constraints
-from unmask.modalities.table.schema.infer import look
+from unmask.modalities.table.schema.infer import infer
 from unmask.modalities.table.schema.schema import Schema
 from unmask.training.settings import load_toml
 
@@ -263,10 +263,10 @@ def schema_for(
     event_level: str | Sequence[str] | None = None,
     constraints: Sequence[str] | str = (),
 ) -> Schema:
-    """The schema given, or one inferred from the table under what is given of it; see `look`."""
+    """The schema given, or one inferred from the table under what is given of it; see `infer`."""
     found = read_schema(schema)
     if not isinstance(found, Schema):
-        found = look(frame, override=found, duration=duration, event=event, entry=entry, event_level=event_level)[0]
+        found = infer(frame, override=found, duration=duration, event=event, entry=entry, event_level=event_level)[0]
     more = (constraints,) if isinstance(constraints, str) else tuple(constraints)
     found = dataclasses.replace(found, constraints=tuple(dict.fromkeys([*found.constraints, *more])))
     Rules.of(found)  # whatever is wrong with a rule is said now

@@ -17,7 +17,7 @@ from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, to
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import days, measured, text_of
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.schema.infer import look
+from unmask.modalities.table.schema.infer import infer
 from unmask.modalities.table.schema.raw_column import with_blanks
 from unmask.modalities.table.schema.schema import LEFT_OUT, Column, Schema
 from unmask.modalities.table.schema.values import cell_texts, decode, empty_row_notes, empty_rows, missing_cells
@@ -241,7 +241,7 @@ def describe(
     """
     frame = read_frame(data, decimal=decimal, encoding=encoding, sheet=sheet)
     override = dict(schema or {})
-    found, findings = look(
+    found, findings = infer(
         frame,
         override=override,
         duration=duration,

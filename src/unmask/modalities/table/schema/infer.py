@@ -35,12 +35,12 @@ def infer_schema(
     names: Sequence[str], columns: Sequence[np.ndarray], *, source: str = "table", first_row: int = 1, **known: Any
 ) -> Schema:
     """The schema of raw columns (floats, or objects as read from a file), with a person's overrides laid over it.
-    `first_row`: what errors call the first row; `known`: what is known of the table already; see `look`."""
+    `first_row`: what errors call the first row; `known`: what is known of the table already; see `infer`."""
     frame = Frame(names=list(names), columns=list(columns), source=source, first_row=first_row)
-    return look(frame, **known)[0]
+    return infer(frame, **known)[0]
 
 
-def look(
+def infer(
     frame: Frame,
     *,
     override: Mapping[str, Any] | None = None,

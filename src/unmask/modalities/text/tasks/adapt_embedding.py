@@ -183,7 +183,7 @@ class EmbeddingAdaptation(TextAdaptation):
             replace=ALL_MASK,
         )
         sets = self._held_out(say, EXAMINED)
-        self.looked = {name: batches for name, batches in sets.items() if batches}
+        self.held_out_batches = {name: batches for name, batches in sets.items() if batches}
         job = make_job(self.pooled, self.cache, loaded.tokenizer, settings)
         job = dataclasses.replace(
             job,
@@ -196,7 +196,7 @@ class EmbeddingAdaptation(TextAdaptation):
         )
         self.before: dict[str, float | None] = dict.fromkeys(f"{name}found" for name in sets)
         self.before |= self._found(self.pooled)
-        number = sum(int(on_host(batch.index).max()) + 1 for batch in self.looked.get("", []))
+        number = sum(int(on_host(batch.index).max()) + 1 for batch in self.held_out_batches.get("", []))
         of = (
             f" (share of {number:,} held-out texts that a part of theirs finds; by chance {1 / number:.3f})"
             if number
@@ -225,7 +225,7 @@ class EmbeddingAdaptation(TextAdaptation):
         pooled.to(device)
         measured = {}
         with computing(precision.name, device):
-            for name, batches in self.looked.items():
+            for name, batches in self.held_out_batches.items():
                 measured[f"{name}found"] = found(pooled, batches, AllButCrop(), device)
         return measured
 

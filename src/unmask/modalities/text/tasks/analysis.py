@@ -85,10 +85,10 @@ def _lengths(report: Report, task: Any, checked: Prepared, predictions: Sequence
     edges = np.unique(np.quantile(size, [0, 0.25, 0.5, 0.75, 1]))
     rows = []
     for low, high in itertools.pairwise(edges):
-        mine = np.flatnonzero((size >= low) & ((size < high) | (high == edges[-1]))).tolist()
-        if mine:
-            scores = task.score([predictions[i] for i in mine], [checked.items[i] for i in mine])
-            rows.append((f"{low:.0f} to {high:.0f}", len(mine), scores[task.metric]))
+        rows_here = np.flatnonzero((size >= low) & ((size < high) | (high == edges[-1]))).tolist()
+        if rows_here:
+            scores = task.score([predictions[i] for i in rows_here], [checked.items[i] for i in rows_here])
+            rows.append((f"{low:.0f} to {high:.0f}", len(rows_here), scores[task.metric]))
     report.section("By length", table(("tokens", "inputs", task.metric), rows))
 
 

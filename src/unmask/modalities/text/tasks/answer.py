@@ -238,10 +238,10 @@ class Answer(TextTask):
     def decode(self, found: list[np.ndarray], prepared: Prepared) -> list[dict[str, Any]]:
         windows, offsets = prepared.extra["windows"], prepared.extra["offsets"]
         out = []
-        for number, (q, mine) in enumerate(zip(prepared.items, prepared.groups, strict=True)):
+        for number, (q, own) in enumerate(zip(prepared.items, prepared.groups, strict=True)):
             tokens, null = len(offsets[number]), np.inf
             table = np.full((tokens, min(int(self.about.get("longest") or LONGEST), max(tokens, 1))), -np.inf)
-            for w in mine:
+            for w in own:
                 null = min(null, _add_spans(table, found[w], windows[w]))
             spans, total = _likeliest(table)
             if self.about.get("no_answer"):

@@ -476,5 +476,5 @@ def has_columns(text: str) -> bool | None:
     tabs = all("\t" in line for line in lines if line.strip())
     if fitting <= 0.5 or (len(rows) == 1 and width > 2 and not tabs):
         return False
-    parted = any(not line.strip() for line in lines)
-    return True if fitting >= 0.95 and (tabs or parted or (width == 2 and len(rows) > 1)) else None
+    blank = any(not line.strip() for line in lines)
+    return True if fitting >= 0.95 and (tabs or blank or (width == 2 and len(rows) > 1)) else None

@@ -147,11 +147,11 @@ def split(items: Sequence[Any], share: float, seed: int) -> tuple[list[Any], lis
     chosen = np.zeros(n, bool)
     for even in (True, False) if groups_of(items) is not None else (True,):
         for g in order.tolist():
-            mine = members[g]
-            here = np.bincount(stratum[mine], minlength=len(left))
-            fits = (quota >= here).all() if even else not chosen[mine].any() and chosen.sum() + len(mine) <= n / 2
+            rows = members[g]
+            here = np.bincount(stratum[rows], minlength=len(left))
+            fits = (quota >= here).all() if even else not chosen[rows].any() and chosen.sum() + len(rows) <= n / 2
             if chosen.sum() < wanted and fits and (left - here > 0)[here > 0].all():
-                chosen[mine] = True
+                chosen[rows] = True
                 quota -= here
                 left = left - here
     if not chosen.any():

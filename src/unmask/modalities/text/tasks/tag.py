@@ -161,8 +161,8 @@ class Tag(TextTask):
             scores = np.full((length, len(self.labels)), -30.0)
             for number in np.unique(chosen):
                 window = windows[number]
-                mine = np.flatnonzero(chosen == number)
-                scores[mine] = found[number][mine - window.first + window.shift]
+                tokens = np.flatnonzero(chosen == number)
+                scores[tokens] = found[number][tokens - window.first + window.shift]
             nothing = np.full(len(self.labels), -30.0)
             nothing[self.number[OUTSIDE]] = 0.0
             rows = np.array([scores[t] if t >= 0 else nothing for t, _, _ in words]).reshape(-1, len(self.labels))
@@ -224,9 +224,9 @@ def words_of(item: Sentence, e: Encoded) -> list[tuple[int, int, int]]:
         unit = int(e.units[t])
         while end < len(item.text) and unicodedata.category(item.text[end])[0] == "M":
             end += 1  # a mark that the tokenizer strips: the accent of "Zoé" in two characters
-        parted = bool(out) and item.text[start] in _APOSTROPHES and start >= out[-1][2]
+        after_space = bool(out) and item.text[start] in _APOSTROPHES and start >= out[-1][2]
         within = bool(out) and start < out[-1][2]  # a second token of the same characters
-        if within or (unit == last and out and unit >= 0 and not parted):
+        if within or (unit == last and out and unit >= 0 and not after_space):
             out[-1] = (out[-1][0], out[-1][1], max(out[-1][2], end))
         else:
             out.append((t, start, end))

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.engines.folder import PLAN, begun, remove_halves
+from unmask.engines.folder import PLAN, begin_or_resume, remove_halves
 from unmask.engines.local import Engine
 from unmask.errors import UserError, first_of, option, setting
 from unmask.files import fingerprint
@@ -75,7 +75,7 @@ class Building:
 
     def scan(self) -> list[Portion]:
         """The portions, all of them scanned; what a build of another key left in the folder is removed."""
-        there = begun(self.folder, self.reading.key, self.own, ("scan", "index", "shards"), self.say)
+        there = begin_or_resume(self.folder, self.reading.key, self.own, ("scan", "index", "shards"), self.say)
         plan = portions(self.files, self.reading.document)
         replace_json(self.folder / PLAN, {**there, "portions": len(plan)})
         self._scan(plan)

@@ -28,9 +28,9 @@ def check_unknown(share: float, say: Callable[[str], None], *, name: str = "the 
         given: the tokenizer is that of a model which is there already.
     """
     if share > MOST_UNKNOWN:
-        whose = "the model's tokenizer" if given else "the tokenizer"
+        which = "the model's tokenizer" if given else "the tokenizer"
         raise UserError(
-            f"{name}: {share:.1%} of the tokens are unknown to {whose} ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
+            f"{name}: {share:.1%} of the tokens are unknown to {which} ([UNK]); at most {MOST_UNKNOWN:.0%} is accepted",
             hint="Choose a model that was trained on the text's language, or pretrain one: unmask pretrain text."
             if given
             else f"Use a tokenizer of the corpus's languages: leave {setting('tokenizer')} out, make "

@@ -60,8 +60,8 @@ def inside_word(character: str) -> bool:
 def can_continue(character: str) -> bool:
     """Whether a WordPiece entry can go on with it: what is inside a word, and what has no spaces around it but for the
     ideographs that BERT's tokenizer parts."""
-    parted = "\u3400" <= character <= "\u9fff" or "\uf900" <= character <= "\ufaff" or character >= "\U00020000"
-    return inside_word(character) or (_kind(character) == _UNSPACED and not parted)
+    ideograph = "\u3400" <= character <= "\u9fff" or "\uf900" <= character <= "\ufaff" or character >= "\U00020000"
+    return inside_word(character) or (_kind(character) == _UNSPACED and not ideograph)
 
 
 def _joins(text: str, index: int) -> bool:
