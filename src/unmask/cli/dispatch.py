@@ -121,7 +121,7 @@ class Dispatch(TyperCommand):
         if kind is not None:
             case = self._case(having[kind], args, readers[kind])
             if case is not None:
-                self._refuse(args, case, readers[kind][case], every)
+                self._refuse(args, case, readers[kind][case], readers)
                 return readers[kind][case].make_context(info_name, args, parent=parent, **extra)
             every = readers[kind]
         elif words:  # what is named before the model, such as a task
@@ -155,9 +155,14 @@ class Dispatch(TyperCommand):
             return one.name
         return resolve(command.choose)(*read_words(args, flags(readers)))
 
-    def _refuse(self, args: Sequence[str], case: str, chosen: TyperCommand, every: Readers) -> None:
+    def _refuse(self, args: Sequence[str], case: str, chosen: TyperCommand, readers: Mapping[str, Readers]) -> None:
         """Refuse options that another case reads and this one does not: nothing a person says is passed over."""
         own = flags({case: chosen})
+        every = {
+            label if label == kind else f"{label} of {kind}": command
+            for kind, some in readers.items()
+            for label, command in some.items()
+        }
         _, given = read_words(args, {name: bool(valued) for name, valued in flags(every).items()} | own)
         for flag in given:
             others = [label for label, command in every.items() if flag in flags({label: command})]
