@@ -140,6 +140,12 @@ def test_labels_are_told_apart_or_asked_about():
     assert "problem='regression'" in whole.notes[0]
     assert parse_cells(["1", "2"], "x", "regression").targets.values.ravel().tolist() == [1, 2]
     assert parse_cells(["1.5", "n/a", "inf"], "x", "auto").bad.keys() == {1, 2}
+    shared = parse_cells(["disc;round", "ring; round", "bar"], "x", "auto").notes
+    assert shared[1:] == [
+        "warning: round stands in several classes between semicolons: several labels per picture are parted by |"
+    ]
+    assert len(parse_cells(["a;b", "c;d", "e;"], "x", "auto").notes) == 1
+    assert len(parse_cells(["disc;round", "round"], "x", "single").notes) == 1
     with pytest.raises(UserError, match="9 different labels in 9 rows"):
         parse_cells([str(n) for n in range(9)], "x", "auto")
     with pytest.raises(UserError, match="two ways"):
@@ -394,6 +400,23 @@ def test_labels_of_array_files_with_fractions_are_numbers(tmp_path):
     assert read_images(tmp_path / "b.npz", problem="regression").targets.problem == "regression"
 
 
+def test_columns_of_0_and_1_in_arrays_are_several_labels_or_refused(tmp_path):
+    """(pictures, labels) were strung into labels of other pictures; in an .npz they were left out unnamed."""
+    pixels, labels, _ = planted(8)
+    for problem in (None, "single", "regression"):
+        with pytest.raises(UserError, match=r"labels of shape \(8, 3\), where each picture has one"):
+            read_images((pixels, labels), problem=problem)
+    assert read_images((pixels, labels[:, :1]), problem="single").classes == ["0", "1"]
+    np.savez(tmp_path / "a.npz", x_train=pixels[:6], y_train=labels[:6], x_test=pixels[6:], y_test=labels[6:])
+    found = read_images(tmp_path / "a.npz", problem="auto")
+    np.testing.assert_array_equal(found.part("test").targets.values, labels[6:])
+    assert read_images(tmp_path / "a.npz").targets is None
+    with pytest.raises(UserError, match=r"labels of shape \(8, 3\)"):
+        read_images(tmp_path / "a.npz", problem="single")
+    np.savez(tmp_path / "b.npz", x=pixels, boxes=labels * 7)
+    assert read_images(tmp_path / "b.npz", problem="auto").targets is None
+
+
 def test_one_column_of_0_and_1_is_no_list_of_labels():
     with pytest.raises(UserError, match="0 and 1 alone"):
         parse_cells(["0", "1", "1"], "tumour", "multi")
@@ -491,7 +514,9 @@ def test_validation_rows_choose_the_epoch_and_test_rows_are_judged(tmp_path):
     done = finetune_classify(base(tmp_path / "base"), table, tmp_path / "m", settings=settings, console=False)
     assert (done.figures["pictures"], done.figures["validation"]["n"]) == (14, 6)
     assert "6 validation pictures in the data choose the epoch" in done.figures["data"]["notes"]
-    assert done.classifier.evaluate(table)["n"] == 4
+    judged = done.classifier.evaluate(table)
+    assert judged["n"] == 4
+    assert "judged on the test part: 4 of 24 pictures" in judged["notes"]
     settings = with_overrides(settings, {"holdout": 0.3})
     with pytest.raises(UserError, match="with validation pictures in the data: nothing reads this"):
         finetune_classify(tmp_path / "base", table, tmp_path / "n", settings=settings, console=False)

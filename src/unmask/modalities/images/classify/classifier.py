@@ -260,7 +260,10 @@ class Classifier:
         """
         found = self.read(images)
         notes = several_labels(found)
-        found = found.part("test", "validation") or found
+        if (part := found.part("test", "validation")) is not None:
+            assert part.split is not None
+            notes.append(f"judged on the {part.split[0]} part: {len(part):,} of {len(found):,} pictures")
+            found = part
         if most is not None:
             found = some_pictures(found, most, seed)
         figures = self.objective.figures(*self.judged(found), seed)

@@ -34,7 +34,7 @@ from unmask.modalities.images.reading.decode import decode_all, is_picture
 from unmask.modalities.images.reading.label_table import labels_among, read_label_table
 from unmask.modalities.images.reading.lazy import Stream, build
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
-from unmask.modalities.images.reading.targets import Parsed, parse_cells
+from unmask.modalities.images.reading.targets import Parsed, array_targets, parse_cells
 from unmask.names import individuals_unread, names_individuals
 
 
@@ -351,7 +351,16 @@ def read_numpy(path: Path, how: ReadOptions = PLAIN) -> ImageSet:
         split = split_named(part[key][0]) if part[key] else None
         return ArrayPart(f"{path}: {key}", split, arrays[key], None if labels is None else arrays[labels])
 
-    return joined([made(key) for key in pictures], how)
+    def several(key: str) -> np.ndarray | None:
+        of_part = [a for k, a in arrays.items() if a.ndim == 2 and (len(pictures) == 1 or part[k] == part[key])]
+        return next((a for a in of_part if len(a) == len(arrays[key]) and np.isin(a, (0, 1)).all()), None)
+
+    found = joined([made(key) for key in pictures], how)
+    if found.labels is None and found.targets is None:
+        flags = [flags for key in pictures if (flags := several(key)) is not None]
+        if len(flags) == len(pictures) and how.problem is not None:
+            return replace(found, targets=array_targets(np.concatenate(flags), how.problem))
+    return found
 
 
 def _check_members(path: Path) -> None:

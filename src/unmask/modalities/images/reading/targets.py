@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -18,6 +19,7 @@ Problem = Literal["auto", "single", "multi", "regression", "none"]
 """What labels are: one class per picture, several labels, a number; 'auto' looks at them, 'none' reads no labels."""
 
 
+_SHARED = "warning: {} stands in several classes between semicolons: several labels per picture are parted by |"
 _NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
 
 
@@ -106,7 +108,14 @@ def array_targets(labels: Any, problem: Problem | None) -> Targets | None:
     they are classes.
     """
     found = array_of(labels)
-    if problem in (None, "single", "none"):
+    if problem == "none":
+        return None
+    if found.ndim > 1 and found.size != len(found) and problem not in ("auto", "multi"):
+        raise UserError(
+            f"labels of shape {found.shape}, where each picture has one class or number",
+            hint="Give a name or a number each: labels.argmax(1) of 0 and 1 with a column for each class.",
+        )
+    if problem in (None, "single"):
         return None
     if found.ndim == 2 and found.shape[1] > 1 and problem in ("auto", "multi"):
         if not np.isin(found, (0, 1)).all():
@@ -170,7 +179,9 @@ def _classes(texts: list[str], column: str, *, whole: bool, requested: bool = Fa
     note = f"labels: column {column!r}, {len(known)} classes ({_some(sorted(known, key=natural))})"
     if whole:
         note += f"; whole numbers are taken as classes: {setting('problem', 'regression')} takes them as amounts"
-    return Parsed(classes=texts, bad=bad, notes=[note])
+    counts = Counter(part for text in known for part in {p.strip() for p in text.split(";")} if part)
+    shared = sorted(part for part, count in counts.items() if count > 1 and not requested)
+    return Parsed(classes=texts, bad=bad, notes=[note, *(_SHARED.format(quoted(part)) for part in shared[:1])])
 
 
 def _several(cells: Sequence[Any], column: str) -> Parsed:
