@@ -63,6 +63,27 @@ def test_pretrain_writes_a_run_folder(capsys, folder, tmp_path):
     assert "already holds a run or a model" in err
 
 
+def test_a_finished_fit_is_kept_for_the_same_data_and_settings_alone(capsys, folder, tmp_path):
+    """Other rows, another outcome, seed and rules were passed over, and the old figures printed as if new."""
+    pair = ["--duration", "time", "--event", "event"]
+    words = ["pretrain", "table", folder / "train.csv", "--out", tmp_path / "m", *FAST]
+    assert run(capsys, *words, *pair)[0] == 0
+    code, text, _ = run(capsys, *words, *pair, "--resume")
+    assert code == 0
+    assert "kept as it was" in text
+    (tmp_path / "t.csv").write_text((folder / "train.csv").read_text().replace("II,", "I,", 1))
+    for other, says in [
+        ([*pair, "--seed", 5], "seed=5, was 0"),
+        ([*pair, "--constraint", "age < sbp"], "constraints: not the same"),
+        (["--duration", "age", "--event", "event"], "duration=age, was time"),
+    ]:
+        code, _, errors = run(capsys, *words, *other, "--resume")
+        assert code == 2
+        assert says in errors
+    words[2] = tmp_path / "t.csv"
+    assert "rows: not the same" in run(capsys, *words, *pair, "--resume")[2]
+
+
 def test_impute_changes_empty_cells_only(capsys, folder, tmp_path):
     code, text, _ = run(
         capsys,

@@ -47,9 +47,13 @@ def check_same_run(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any]
         fingerprint: what must not change while a run is broken off, as JSON: mappings of settings, and digests of data
             and the like by name.
     """
-    if checkpoint is None:
-        return
-    was, now = checkpoint.extra.get("fingerprint"), json.loads(json.dumps(fingerprint, default=str))
+    if checkpoint is not None:
+        refuse_differences(checkpoint.extra.get("fingerprint"), fingerprint, folder, hint=hint)
+
+
+def refuse_differences(was: Any, now: Mapping[str, Any], folder: Path, *, hint: str) -> None:
+    """Refuse what is not as it `was`: fingerprints as in `check_same_run`."""
+    now = json.loads(json.dumps(now, default=str))
     if was != now:
         reason = "; ".join(_differences(was, now)) if isinstance(was, Mapping) else "another version wrote it"
         raise UserError(f"{folder}: the run there was started with other data or settings: {reason}", hint=hint)

@@ -1,5 +1,7 @@
 """Synthetic rows beside real ones: figures of survival where there are events and covariates, a word where not."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from tables import patients
 from unmask.errors import UserError
 from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.synthesis.synthesize import augment
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +64,33 @@ def test_where_everyone_had_the_event_an_outcome_is_learnt():
 
 def test_held_out_rows_that_are_training_rows_are_said_or_refused(model):
     """Every figure of privacy was reassuring where both files were the same."""
-    table = patients(80, seed=5)
+    table = patients(80)
     with pytest.raises(UserError, match="80 of 80 held-out rows are training rows"):
         evaluate_model(model, table, train=table)
     half = pd.concat([table.head(40), patients(40, seed=6)])
     with pytest.warns(UserWarning, match="40 of 80 held-out rows are training rows"):
         assert "40 of 80" in evaluate_model(model, half, train=table)["overlap"]
     assert "overlap" not in evaluate_model(model, patients(80, seed=7), train=table)
+
+
+def test_which_of_the_tables_the_model_was_fitted_to_is_known(model, tmp_path):
+    """Files given the other way round, others', and the training rows alone looked like no attack and good rows."""
+    own, new = patients(80), patients(80, seed=7)
+    with pytest.raises(UserError, match="the first table is the one that the model was fitted to"):
+        evaluate_model(model, own, train=new)
+    with pytest.warns(UserWarning, match="not fitted to these training rows"):
+        evaluate_model(model, new, train=patients(80, seed=8))
+    with pytest.warns(UserWarning, match="the model was fitted to these rows"):
+        evaluate_model(model, own)
+    with pytest.warns(UserWarning, match="not the table that the model was fitted to"):
+        augment(model, new, where="age > 40", rows=3)
+    own.sample(frac=1, random_state=0).to_csv(tmp_path / "own.csv", index=False, float_format="%.15g")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert "overlap" not in evaluate_model(model, new, train=tmp_path / "own.csv")
+        assert "overlap" not in evaluate_model(model, new)
+        augment(model, own, where="age > 40", rows=3)
+    assert "fitted to" not in str([c.message for c in caught])
 
 
 def test_columns_that_are_not_modelled_may_be_lacking(rng):

@@ -157,7 +157,7 @@ def pretrain(
     minutes: float = typer.Option(None, hidden=True),
     seed: options.RunSeed = None,
     resume: bool = typer.Option(
-        False, "--resume", help="Keep a finished fit in --out as it is; one that did not finish begins anew."
+        False, "--resume", help="Keep a finished fit of the same data in --out; one that did not finish begins anew."
     ),
     precision: str = typer.Option(None, hidden=True),
     device: str = typer.Option(None, hidden=True),
@@ -187,7 +187,7 @@ def pretrain(
         f"{found['rows']} rows x {found['columns']} columns, {found['steps']} steps, {found['fit_seconds']:.1f} s",
         *(note if note.startswith("warning: ") else f"note:   {note}" for note in found["notes"]),
         *text_table(found["columns_imputed"]),
-        f"model:  {out}",
+        f"model:  {out}" + ", kept as it was" * finished.kept,
         f"report: {finished.folder / 'report.html'}",
     ]
     return Result(found, lines)

@@ -54,7 +54,7 @@ def evaluate_model(
     """
     seen = _encoded(model, data)
     before = None if train is None else _encoded(model, train)
-    overlap = None if before is None else _overlap(before, seen)
+    overlap = _overlap(model, before, seen)
     real = _filled(model.table.draw(seen, seed=seed))
     rows = len(real[0]) if rows is None else rows
     if min(len(real[0]), rows) < 20:
@@ -88,16 +88,25 @@ def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:
     return encode_warned(model, frame)
 
 
-def _overlap(train: list[np.ndarray], held_out: list[np.ndarray]) -> str | None:
-    """What to say of held-out rows that are training rows; more of them than the training rows are alike among
-    themselves.
+def _overlap(model: TableModel, train: list[np.ndarray] | None, held_out: list[np.ndarray]) -> str | None:
+    """What to say of held-out rows that are training rows (more of them than the training rows are alike among
+    themselves), and of training rows that the model was not fitted to.
     """
+    if train is None:
+        own = "the model was fitted to these rows: figures look better than they are beside rows it has not seen"
+        return own if model.fitted_to(held_out) else None
     rows = [[r.tobytes() for r in np.column_stack(t)] for t in (train, held_out)]
     count = Counter(rows[0])
     again = sum(n for n in count.values() if n > 1) / max(len(rows[0]), 1)
     both = sum(r in count for r in rows[1])
+    if both < len(rows[1]) and model.fitted_to(held_out):
+        raise UserError(
+            "the first table is the one that the model was fitted to, the second is not",
+            hint="Give the held-out table first, then the training table.",
+        )
     if both <= (again + 0.05) * len(rows[1]):
-        return None
+        other = model.fitted_to(train) is False
+        return "the model was not fitted to these training rows: figures of privacy are not of it" if other else None
     text = f"{both} of {len(rows[1])} held-out rows are training rows"
     if both == len(rows[1]):
         raise UserError(text, hint="Privacy can only be judged beside rows that the model was not fitted on.")

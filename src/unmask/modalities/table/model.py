@@ -39,6 +39,7 @@ from unmask.modalities.table.schema.values import (
     empty_rows,
     encode,
     match_columns,
+    rows_digest,
     widened,
     writes_point,
 )
@@ -128,6 +129,7 @@ class TableModel(FittedTable):
             "rows": len(columns[0]),
             "columns": len(columns),
             "steps": table.fitted.steps,
+            "rows_digest": rows_digest(columns),
             "missing": round(float(np.mean([np.isnan(x).mean() for x in columns])), 6),
             "history": table.fitted.history,
             "notes": notes,

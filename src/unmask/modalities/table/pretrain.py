@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,24 +12,31 @@ from typing import Any
 import numpy as np
 
 from unmask.core.pretrain import StepReport
+from unmask.errors import option
 from unmask.evaluation.card import source_name
 from unmask.modalities.table.fitting.imputation_quality import error_removed, figure_texts
 from unmask.modalities.table.model import TableModel, load
+from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
-from unmask.modalities.table.schema.values import cell_texts, decode
+from unmask.modalities.table.rules.rules import schema_for
+from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.schema.values import cell_texts, decode, encode, rows_digest
 from unmask.modalities.table.synthesis.disclosure_control import shown_levels
 from unmask.training.launcher import check_one_process
 from unmask.training.run import check_run_folder
+from unmask.training.same_run import digest, refuse_differences
 from unmask.training.tracking import Tracker
 from unmask.writing import final_place, written_folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRun:
-    """A finished fit and its folder."""
+    """A finished fit and its folder; `kept`: it was there."""
 
     folder: Path
     model: TableModel
+    kept: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
@@ -58,18 +66,22 @@ def pretrain(
     """Fit a table model and write its run folder.
 
     A fit takes seconds and is the same for the same seed, so nothing is saved on the way: the folder is there when all
-    of it is, and `resume` keeps a finished run as it is.
+    of it is, and `resume` keeps a finished run of the same data and settings as it is.
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
     """
     check_one_process("a table's fit")
     out = Path(out)
+    settings = settings or settings_of()
+    known: dict[str, Any] = {"schema": schema, "duration": duration, "event": event, "entry": entry}
+    known |= {"event_level": event_level, "constraints": constraints}
     if resume and (out / "unmask.json").exists():
-        return TableRun(folder=out, model=load(out))
+        run = TableRun(folder=out, model=load(out), kept=True)
+        _check_same_fit(run, read_frame(data), settings, known)
+        return run
     check_run_folder(out, resume=resume)
     with written_folder(out) as new:
-        settings = settings or settings_of()
         with Tracker(new, total="", console=console, config=asdict(settings)) as tracker:
 
             def watch(report: StepReport, total: int) -> None:
@@ -83,17 +95,7 @@ def pretrain(
                         hidden_slots=report.hidden,
                     )
 
-            model = TableModel.fit(
-                data,
-                schema=schema,
-                duration=duration,
-                event=event,
-                entry=entry,
-                event_level=event_level,
-                constraints=constraints,
-                settings=settings,
-                watch=watch,
-            )
+            model = TableModel.fit(data, **known, settings=settings, watch=watch)
             for step, loss in model.facts["history"]:
                 tracker.log(step, 1.0, kind="validation", loss=loss)
             tracker.event("columns_imputed", columns=model.facts["columns_imputed"])
@@ -101,6 +103,26 @@ def pretrain(
         model.save(new)
         write_report(model, new)
     return TableRun(folder=out, model=model)
+
+
+def _check_same_fit(run: TableRun, frame: Frame, settings: TableSettings, known: Mapping[str, Any]) -> None:
+    """Refuse to keep a finished fit for another one."""
+    schema, config = schema_for(frame, **known), json.loads((run.folder / "config.json").read_text(encoding="utf-8"))
+    rows = rows_digest(encode(frame, schema))
+    was = _fingerprint(run.model.schema, config, run.model.facts.get("rows_digest", rows))
+    now = _fingerprint(schema, {"model_type": config.get("model_type"), **asdict(settings)}, rows)
+    hint = f"Give the same ones to keep it, or choose another {option('out')}."
+    refuse_differences(was, now, run.folder, hint=hint)
+
+
+def _fingerprint(schema: Schema, settings: Mapping[str, Any], rows: str) -> dict[str, Any]:
+    return {
+        "settings": settings,
+        "outcome": {"duration": schema.duration, "event": schema.event, "entry": schema.entry},
+        "constraints": list(schema.constraints),
+        "columns": digest(schema.to_dict()["columns"]),
+        "rows": rows,
+    }
 
 
 def write_report(model: TableModel, out: Path) -> Path:

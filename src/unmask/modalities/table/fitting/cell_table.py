@@ -33,6 +33,7 @@ from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.recipes import TableSettings, settings_of
 from unmask.modalities.table.rules.rules import Ruled, Rules
 from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.schema.values import rows_digest
 from unmask.modalities.table.writing.writers import new_frame, new_table
 
 CALIBRATION_LEAST = 30
@@ -299,6 +300,11 @@ class FittedTable:
         self.schema, self.table, self.facts = schema, table, facts
         self.like: Frame | None = None
         self.extra: dict[str, np.ndarray] = {}
+
+    def fitted_to(self, columns: Sequence[np.ndarray]) -> bool | None:
+        """Whether these are the rows that it was fitted to; None where a model of an earlier version does not say."""
+        known = self.facts.get("rows_digest")
+        return None if known is None else rows_digest(columns) == known
 
     def wrap(self, columns: dict[int, list[Any]]) -> Any:
         """New plain values, by column of the schema, as a table of the kind the model was fitted to; texts

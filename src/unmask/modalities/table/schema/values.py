@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.core.hashing import hash_keys
 from unmask.errors import UserError, first_of, option, suggest
 from unmask.modalities.table.reading.decimal_marks import PLAIN, Marks
 from unmask.modalities.table.reading.findings import Finding, refuse
@@ -42,6 +43,14 @@ def encode(frame: Frame, schema: Schema, *, unseen: str = "error") -> list[np.nd
     refuse(findings, frame.source)
     refuse_impossible(schema, out, source=frame.source, row_name=frame.row_name)
     return out
+
+
+def rows_digest(columns: Sequence[np.ndarray]) -> str:
+    """A fingerprint of coded rows, in any order and to 7 digits, those without a value left out."""
+    with np.errstate(over="ignore"):
+        cells = [np.where(np.isnan(x), np.nan, x + 0.0).astype(np.float32).view(np.int32) for x in columns]
+    empty = np.logical_and.reduce([np.isnan(x) for x in columns])
+    return f"{hash_keys(*cells)[~empty].sum(dtype=np.uint64):016x}"
 
 
 def match_columns(frame: Frame, schema: Schema) -> list[int]:

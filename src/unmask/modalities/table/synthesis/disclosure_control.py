@@ -199,6 +199,7 @@ def contents(model: FittedTable) -> list[str]:
             f"rows share."
         )
     out.append(f"which cells were missing together, of {len(model.extra['holes'])} rows, without their values.")
+    out.append("one number of all rows together, which tells whoever has all of them that they are these.")
     scores = sum(len(v) for v in model.table.scores.values())
     if scores:
         out.append(f"{scores} conformity scores of held-out cells, numbers between 0 and 1.")
