@@ -268,6 +268,21 @@ def test_what_an_unseen_category_becomes():
         linear(unseen="error").fit(table).transform(later)
 
 
+def test_a_column_coded_otherwise_is_said():
+    """All of a column's levels were taken as missing, and other columns imputed without it."""
+    table = pd.DataFrame({"sex": ["male", "female"] * 10, "dm": [0, 1] * 10, "x": X[:20]})
+    fitted = linear().fit(table)
+    for later, says in [
+        (table.assign(sex=table.sex.str.title()), "'sex': none of its 20 cells .*'Female', 'Male'; known: 'female'"),
+        (table.assign(dm=table.dm.astype(bool)), "'dm': none of its 20 cells .*'False', 'True'; known: '0', '1'"),
+    ]:
+        with pytest.warns(UserWarning, match=says):
+            fitted.transform(later)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted.transform(table.assign(sex=["other", *table.sex[1:]]))
+
+
 def test_a_rare_level_spoils_no_fold():
     table = patients(60, missing=0.1)[["age", "sex", "stage"]]
     table.loc[7, "stage"] = "IV"

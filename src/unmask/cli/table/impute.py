@@ -115,9 +115,6 @@ def impute_table(
     written = numbered(out, draws) if draws else [out]
     check_results([*written, intervals], [table])
     loaded = table_model(model)
-    moved = read_shifts(shift)
-    if moved and not draws:
-        raise UserError("--shift without --draws", hint="A shift moves drawn values: add --draws 20.")
     frame = reading.read_for(loaded, table)
     done = complete(
         loaded,
@@ -126,7 +123,7 @@ def impute_table(
         seed=seed,
         interval=coverage if intervals else None,
         unseen=unseen,
-        shift=moved,
+        shift=read_shifts(shift),
         absent=filling.absent,
         add_absent=filling.add_absent,
         constraints=filling.constraint,

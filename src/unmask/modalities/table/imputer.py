@@ -17,13 +17,14 @@ from sklearn.utils._param_validation import Interval, MissingValues, StrOptions
 from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of
 from unmask.given import no_value
 from unmask.modalities.table.imputation.complete import changes, holes
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.under_rules import drawn_under, points_under, unmet
 from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.reading.frame import Frame
+from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.rules import Rules
 from unmask.modalities.table.schema.infer import infer, infer_schema
@@ -237,6 +238,15 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if not len(frame):
             return {}
         coded = encode(frame, self.schema_, unseen="error" if self.unseen == "error" else "missing")
+        for i, x in zip(self.schema_.modelled, coded, strict=True):
+            cells, c = frame.columns[i][~missing[:, i]], self.schema_.columns[i]
+            if len(cells) and not c.is_quantity and np.isnan(x).all():
+                seen = first_of(sorted({repr(text_of(v)) for v in cells}))
+                warnings.warn(
+                    f"{c.name!r}: none of its {len(cells)} cells holds a category that was seen in training ({seen}; "
+                    f"known: {first_of(map(repr, c.categories))}): taken as missing. Is it coded otherwise?",
+                    stacklevel=4,
+                )
         known = [*coded, *[np.full(len(frame), np.nan)] * self._outcomes]
         table, rules = self.model_.table, Rules.of(self.model_.schema)
         if self.sample_posterior:

@@ -99,6 +99,8 @@ def test_a_shift_moves_drawn_values(table, model):
     gone = table.dbp.isna()
     plain, moved = (model.impute(table, draws=2, seed=1, shift=s)[0].dbp[gone].mean() for s in (None, {"dbp": 5.0}))
     assert 2 < moved - plain < 6
+    with pytest.raises(UserError, match="shift= without draws="):  # it was passed over
+        model.impute(table, shift={"dbp": 5.0})
 
 
 @pytest.mark.parametrize("name", ["stage", "nope"])

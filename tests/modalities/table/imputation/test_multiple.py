@@ -320,6 +320,17 @@ def test_groups_are_shifted_apart_and_categories_on_the_log_odds():
         plain.shifted({"stage": 1.0})
 
 
+def test_which_level_a_shift_raises_is_said():
+    """'smoker=2' raised 'nein', the later level of the alphabet, without a word."""
+    frame = patients(120, missing=0.3)
+    frame["smoker"] = frame.sex.map({"F": "ja", "M": "nein"})
+    done = MultipleImputation(2).fit(frame)
+    assert "a shift of 'sex' above 0 makes 'M' likelier, and 'F' less likely" in done.shifted({"sex": 1.0}).notes_
+    with pytest.warns(UserWarning, match="'smoker' above 0 makes 'nein' likelier"):
+        done.shifted({"smoker": 1.0})
+    assert tipping_point(done, "smoker", "dbp ~ smoker", [0.0], effect="smoker=nein").column == "smoker=nein"
+
+
 def test_the_tipping_point_tips_and_is_found_between_the_shifts_tried(tmp_path):
     rng = np.random.default_rng(0)
     arm = np.repeat([0.0, 1.0], 200)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, option
 from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.fitting.point_values import Imputed
 from unmask.modalities.table.imputation.shift import held_back, parse_shifts, shifted, without_cells
@@ -107,6 +107,11 @@ def complete(
     """Fill the missing cells of a table; see `TableModel.impute`. `reading` is for `read_incomplete`."""
     schema = model.schema
     shifts = parse_shifts(shift, schema)
+    if shifts and not draws:
+        raise UserError(
+            f"{option('shift')} without {option('draws')}",
+            hint=f"A shift moves drawn values: add {option('draws', 20)}.",
+        )
     moved = {s.place: s.delta for s in shifts if not s.where and schema.sizes[s.place] == 0}
     grouped = [s for s in shifts if s.place not in moved]
     if draws and model.table.network.points_only:

@@ -34,7 +34,7 @@ from unmask.modalities.table.imputation.pooling import (
     without_separated,
 )
 from unmask.modalities.table.imputation.scales import written
-from unmask.modalities.table.imputation.shift import parse_shifts, shifted, without_cells
+from unmask.modalities.table.imputation.shift import parse_shifts, raised_levels, shifted, without_cells
 from unmask.modalities.table.imputation.smcfcs import ChainedDraws
 from unmask.modalities.table.imputation.under_rules import recorded_breaches, settled, unmet
 from unmask.modalities.table.reading.findings import warn_of
@@ -63,8 +63,9 @@ class MultipleImputation:
         rounds: of the chains. Chains that have not mixed by then (see `unmixed` in `diagnostics.py`) go on, up to four
             times as long.
         shift: column -> added to imputed values (delta adjustment): a number in the column's unit, the log of an odds
-            ratio for a category, or {condition: number} for groups, e.g. {"creatinine": {"arm == 1": 30}}. It is not
-            cut at the range of the data; bounds given in the schema are kept, and a note counts what they held back.
+            ratio of the later levels of a category (a note names them), or {condition: number} for groups, e.g.
+            {"creatinine": {"arm == 1": 30}}. It is not cut at the range of the data; bounds given in the schema are
+            kept, and a note counts what they held back.
         seed: decides all draws.
         overrides: settings of `TableModel`, e.g. steps=200: each chain then starts from a table drawn by a model fitted
             to a bootstrap sample; without a formula or survival pair that table is the imputation.
@@ -257,6 +258,8 @@ class MultipleImputation:
             self._tables.append(filled_copy(self._frame, filled, schema, self._order))
         self.completed = [handed_out(table) for table in self._tables]
         self.cells_ = int(sum((gap & ~np.isnan(x)).sum() for gap, x in zip(gaps, self._values[0], strict=True)))
+        for text, denies in raised_levels(shifts, schema).items():
+            self._note(text, warn=denies)
         for text in without_cells(shifts, schema, [one.columns for one in self._drawn], gaps):
             self._note(text, warn=True)
         if self._rules:

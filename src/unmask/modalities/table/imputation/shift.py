@@ -17,6 +17,7 @@ from unmask.errors import UserError, either, option
 from unmask.modalities.table.imputation.regressions import draw_level
 from unmask.modalities.table.rules.conditions import Limit, parse_where
 from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.schema.survival_pair import YES_NO
 
 Odds = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Levels that occur, (rows, levels) log-probabilities of the missing cells, and the uniform numbers they were drawn
@@ -138,6 +139,17 @@ def without_cells(
             group = f" where {s.text}" if s.text else ""
             name = schema.column(s.place).name
             out.append(f"the shift of {name!r}{group} moves nothing: no cell of it was imputed")
+    return out
+
+
+def raised_levels(shifts: Sequence[Shift], schema: Schema) -> dict[str, bool]:
+    """What is to be said of which level of a category a shift raises, and whether it is one that says no."""
+    out = {}
+    for column in (schema.column(s.place) for s in shifts):
+        if not column.is_quantity:
+            first, last = column.categories[0], column.categories[-1]
+            text = f"a shift of {column.name!r} above 0 makes {last!r} likelier, and {first!r} less likely"
+            out[text] = (last.lower(), first.lower()) in YES_NO
     return out
 
 

@@ -20,7 +20,8 @@ class TippingPoint(list[dict[str, float]]):
     Attributes:
         delta: the shift nearest to 0 at which the interval's end reaches the null value, found by interpolation between
             the shifts tried; None where the conclusion is the same at all of them.
-        column, null: the shifted column; the value of no effect.
+        column: the shifted column; of a category with the level that a shift above 0 makes likelier.
+        null: the value of no effect.
     """
 
     def __init__(self, records: Sequence[dict[str, float]], *, column: str, null: float) -> None:
@@ -147,4 +148,6 @@ def tipping_point(
         )
     if not np.isfinite([r["estimate"] for r in records]).all():
         raise UserError("an estimate is not finite", hint="Look at the analysis under the largest shift.")
-    return TippingPoint(records, column=column, null=null)
+    moved = done.schema_.columns[done.schema_.number(column)]
+    named = column if moved.is_quantity else f"{column}={moved.categories[-1]}"
+    return TippingPoint(records, column=named, null=null)
