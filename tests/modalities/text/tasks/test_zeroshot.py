@@ -7,7 +7,9 @@ import pytest
 from commands import run
 from text_corpus import MODEL_SLOTS, made_model
 from unmask.errors import UserError
+from unmask.modalities.text.network.folder import load_folder, save_folder
 from unmask.modalities.text.tasks.finetune import finetune
+from unmask.modalities.text.tasks.network import leave_masked_head_out
 from unmask.modalities.text.tasks.zeroshot import zero_shot
 
 LABELS = ["rows", "readers"]
@@ -133,3 +135,26 @@ def test_a_word_for_a_label_is_a_word(masked):
     assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers={"fox": "quick", "dog": "lazy"})[0] == listed
     shared = {"fox": ["quick", "brown"], "dog": ["lazy", "brown"]}  # they differ in one word
     assert zero_shot(masked, "the fox", ["fox", "dog"], verbalisers=shared)[0][0]["label"] in ("fox", "dog")
+
+
+def test_a_masked_lm_head_that_the_folder_lacks_is_asked_for_nothing(masked, tmp_path, capsys):
+    """What stands in its place is drawn at random: no labels come of it, and SimCSE's share of it is not kept."""
+    leave_masked_head_out(text := load_folder(masked))
+    save_folder(
+        encoder := tmp_path / "encoder",
+        model=text.model,
+        tokenizer=text.tokenizer,
+        family=text.family,
+        without=text.random,
+    )
+    said, states = [], []
+    for name in ("a", "b"):
+        finetune("similarity", encoder, ["the fox", "the dog"], out=tmp_path / name, say=said.append, **QUICK)
+        states.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert states[0] == states[1]
+    assert f"{encoder}: no masked-LM head; that of mlm_weight is learnt from scratch and not kept" in said
+    for folder in (encoder, tmp_path / "a"):
+        with pytest.raises(UserError, match="no masked-LM head"):
+            zero_shot(folder, ["the fox"], LABELS)
+    code, _, errors = run(capsys, "zeroshot", encoder, "the fox", "--label", "rows", "--label", "readers")
+    assert (code, "unmask adapt" in errors) == (2, True)

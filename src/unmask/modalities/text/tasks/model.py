@@ -138,7 +138,6 @@ def save(
             del passengers[name]  # of another task
         stem = text.family.architecture.removesuffix("ForMaskedLM")
         hf["architectures"] = [stem + CLASSES[kind]]
-    masked_too = about.get("loss") == "simcse" and about.get("mlm_weight", 0) > 0
     settings = {k: v for k, v in text.settings.items() if k not in ("task", *NEW)}
     settings |= {"kind": "text", "task": about}
     save_folder(
@@ -149,7 +148,7 @@ def save(
         hf_config=hf,
         passengers=passengers,
         settings=settings,
-        without=() if masked_too else text.random,
+        without=text.random,
     )
     if baseline is not None:
         baseline.save(folder)

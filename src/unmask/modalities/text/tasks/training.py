@@ -117,6 +117,7 @@ class TaskTraining:
         )
 
     def _open(self) -> TextFolder:
+        torch.manual_seed(self.settings.seed)  # of a masked-LM head that the model lacks
         text = load_folder(self.model)
         if text.model.visible_only:
             self.say("the decoder of the visible-only model is left out: tasks stand on its encoder")
@@ -234,6 +235,8 @@ class TaskTraining:
                 self.say(f"{guess}: {task.about[guess]}, by the labels and columns ({setting(guess)} overrules)")
         for line in task.label_remarks(task.named(list(rows.items))):
             self.say(line)
+        if task.uses_vocabulary and text.why_not_masked():
+            self.say(f"{self.model}: no masked-LM head; that of mlm_weight is learnt from scratch and not kept")
         if task.terms(training, np.arange(1)) is None:
             check_one_process("a loss that compares all texts of a step")
             refuse_unread(settings, ["micro_slots"], "with a loss that compares all texts of a step")

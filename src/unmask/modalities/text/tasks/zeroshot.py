@@ -164,6 +164,7 @@ class Prompts:
             from unmask.modalities.text.uses.model import load
 
             model = load(model, device=device, precision=precision)
+        model.require_head()
         self.model, self.tokenizer = model, model.tokenizer
         self.words = {name: list(verbalisers.get(name) or [name]) for name in labels}
 
