@@ -126,11 +126,16 @@ def judged_part(items: Sequence[Any], first: str = "validation") -> list[Any]:
 
 
 def read_items(
-    source: str | Path, columns: Columns | None = None, *, labelled: bool = True, problems: Problems | None = None
+    source: str | Path,
+    columns: Columns | None = None,
+    *,
+    labelled: bool = True,
+    several: bool = False,
+    problems: Problems | None = None,
 ) -> tuple[list[Item], Columns]:
     """Items of a file, and the columns they were read from: none of plain text. Where they are `labelled`, a label
-    column must be there, and hold something in every row; `problems` notes rows without a text or label, which are left
-    out or refused together; None refuses."""
+    column must be there, and hold something in every row; `several`: cells may hold lists of texts (`_apart`);
+    `problems` notes rows without a text or label, which are left out or refused together; None refuses."""
     problems = problems or Problems()
     broken: list[str] | None = [] if problems.lenient else None
     rows, headed = read_file(source, columns or Columns(), broken)
@@ -143,14 +148,20 @@ def read_items(
             problems.say(f"{source}: {count:,} {unit} at the end hold nothing and are left out")
         rows = table
     columns = dataclasses.replace(columns or Columns(), header=headed)
-    items, found = _items(rows, columns, problems, labelled=labelled, where=str(source))
+    items, found = _items(rows, columns, problems, labelled=labelled, several=several, where=str(source))
     if not items:
         raise UserError(f"{source}: no rows", hint="Give at least one labelled text.")
     return items, Columns() if suffix_of(Path(source)) == ".txt" else found
 
 
 def _items(
-    rows: Sequence[tuple[str, Mapping[str, Any]]], columns: Columns, problems: Problems, *, labelled: bool, where: str
+    rows: Sequence[tuple[str, Mapping[str, Any]]],
+    columns: Columns,
+    problems: Problems,
+    *,
+    labelled: bool,
+    several: bool,
+    where: str,
 ) -> tuple[list[Item], Columns]:
     """Items of all rows, and the columns that were read; rows that are wrong are refused together, or left out."""
     # The first object of a jsonl may lack what later ones have.
@@ -161,6 +172,7 @@ def _items(
             f"{where}: no label column among {', '.join(map(quoted, names))}",
             hint=f"Name it with {flags(label='COLUMN')}.",
         )
+    rows = [(where, one) for where, row in rows for one in _apart(row, columns)] if several else rows
     items = problems.each(rows, lambda where, row: _item(where, row, columns, labelled=labelled))
     problems.settle("rows")
     if labelled:
@@ -168,6 +180,16 @@ def _items(
     if labelled and all(isinstance(item.label, str) and _VALUE.fullmatch(item.label.strip()) for item in items):
         items = [dataclasses.replace(item, label=label_spelling(str(item.label))) for item in items]
     return items, columns
+
+
+def _apart(row: Mapping[str, Any], columns: Columns) -> list[Mapping[str, Any]]:
+    """A row as often as its longest list of second texts or negatives, each time with another of them: BGE's `pos` and
+    `neg`."""
+    lists = {n: row[n] for n in (columns.text2, columns.negative) if n and isinstance(row.get(n), list) and row[n]}
+    return [
+        {**row, **{name: texts[k % len(texts)] for name, texts in lists.items()}}
+        for k in range(max(map(len, lists.values()), default=1))
+    ]
 
 
 def say_individuals(rows: Iterable[Any], columns: Columns, problems: Problems) -> None:
@@ -283,13 +305,18 @@ def _name(value: Any, where: str) -> str:
 
 
 def as_items(
-    data: Any, columns: Columns | None = None, *, labelled: bool = True, problems: Problems | None = None
+    data: Any,
+    columns: Columns | None = None,
+    *,
+    labelled: bool = True,
+    several: bool = False,
+    problems: Problems | None = None,
 ) -> tuple[list[Item], Columns | None]:
     """Items, and which columns were read (None where there are none), from a file name, or from Python: (text, label)
     or (text, text2, label) rows, dicts, texts, a pandas, polars or Arrow table, columns by name, or (texts, labels) as
     scikit-learn has X and y."""
     if isinstance(data, str | Path):
-        return read_items(data, columns, labelled=labelled, problems=problems)
+        return read_items(data, columns, labelled=labelled, several=several, problems=problems)
     columns = columns or Columns()
     rows: list[Any] = table_rows(data) or _zipped(data) or list(data)
     if rows and isinstance(rows[0], Item):
@@ -310,7 +337,7 @@ def as_items(
         columns = Columns()
     problems = problems or Problems()
     placed = [(f"row {i}", row) for i, row in enumerate(rows, 1)]
-    items, found = _items(placed, columns, problems, labelled=labelled, where="data")
+    items, found = _items(placed, columns, problems, labelled=labelled, several=several, where="data")
     return (items, found) if named else ([dataclasses.replace(item, row=None) for item in items], None)
 
 

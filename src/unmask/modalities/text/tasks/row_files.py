@@ -21,15 +21,16 @@ from unmask.modalities.text.reading.sources import suffix_of
 
 TEXT = (
     *("text", "sentence", "sentence1", "text1", "premise", "question1", "question", "content", "document"),
-    *("#1 string", "note", "report", "review", "comment", "abstract", "message"),
+    *("#1 string", "note", "report", "review", "comment", "abstract", "message", "anchor", "query"),
 )
-TEXT2 = ("text2", "sentence2", "hypothesis", "question2", "#2 string", "second", "positive")
-NEGATIVE = ("negative", "hard_negative", "text3")
+POSITIVE = ("positive", "pos")
+TEXT2 = ("text2", "sentence2", "hypothesis", "question2", "#2 string", "second", *POSITIVE)
+NEGATIVE = ("negative", "hard_negative", "text3", "neg")
 LABEL = (
     *("label", "labels", "class", "category", "score", "similarity", "target", "intent", "gold_label", "quality"),
-    *("diagnosis", "outcome", "sentiment", "rating", "topic"),
+    *("diagnosis", "outcome", "sentiment", "rating", "topic", "is_duplicate", "relatedness_score", "similarity_score"),
 )
-TASKS = ("tokens", "words", "tags", "ner_tags", "entities", "context", "answers", "query-id", "corpus-id")
+TASKS = ("tokens", "words", "tags", "ner_tags", "entities", "context", "answers")
 """Names in files of the other tasks; with those above they tell a header from a row."""
 
 GIVE = "Give a csv, tsv, jsonl or parquet file."
@@ -249,7 +250,7 @@ def _delimited(
         below.append(lines.pop())
     if not lines:
         return [], True
-    known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS}
+    known = {*TEXT, *TEXT2, *LABEL, *NEGATIVE, *TASKS} - {"pos", "neg"}  # more often labels
     headed, wanted = columns.header, [*columns.requested, *columns.learnt.values()]
     if headed is not False:
         refuse_other_separator(lines[0][1], separator, known=known, requested=wanted, path=path)

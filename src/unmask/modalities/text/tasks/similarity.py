@@ -8,6 +8,7 @@ loss beside it (Gao et al. 2021, sec. 3 and 6.3).
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,14 +19,17 @@ from torch import Tensor
 
 from unmask.core.batch import PackedBatch
 from unmask.errors import UserError, setting
+from unmask.evaluation.classes import is_number
+from unmask.given import SPLIT_COLUMNS, no_value
 from unmask.kernels.on_host import to_device
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.data import Item, Problems, as_items, number_of, say_individuals
 from unmask.modalities.text.tasks.encoding import ExampleMaker, Prepared, cut_line
 from unmask.modalities.text.tasks.network import TaskModel
-from unmask.modalities.text.tasks.row_files import Columns
+from unmask.modalities.text.tasks.row_files import POSITIVE, Columns, flags
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.names import words_of
 from unmask.odd_numbers import number_notes
 from unmask.training.settings import refuse_unread
 
@@ -35,15 +39,49 @@ def as_pairs(
 ) -> tuple[list[Item], Columns | None]:
     """Items; a label is needed for none of the losses but CoSENT."""
     columns = dataclasses.replace(columns or Columns(), pairs=True)
-    items, read_from = as_items(data, columns, labelled=False, problems=problems)
+    items, read_from = as_items(data, columns, labelled=False, several=labelled, problems=problems)
     if not labelled:
         return items, read_from
+    if read_from is not None and items[0].row is not None:
+        refuse_misread(items, read_from)
     noted = Problems() if problems is None else problems
     graded = items[0].label is not None
     items = noted.each(((item.where, item) for item in items), lambda where, item: _learnt(item, graded))
     noted.settle("rows")
     say_individuals((item.row for item in items), read_from or columns, noted)
     return [dataclasses.replace(item, row=None) for item in items], read_from
+
+
+_NAMED = re.compile(r"(.* )?((q|s|doc|text|sent|pair|user)?id|idx|index|no|nr|number|row)( ?[0-9]+)?|unnamed [0-9]+|")
+"""Of columns, in words, whose numbers only name rows or texts."""
+
+
+def refuse_misread(items: Sequence[Item], columns: Columns) -> None:
+    """Refuse pairs beside a column of numbers that may be their labels and is not read, and classes of inference
+    (entailment 0, contradiction 2) as grades."""
+    first, rows = items[0], [item.row or {} for item in items]
+    parts = {part: str(getattr(columns, part) or "").strip().lower() for part in ("text", "text2", "negative")}
+    if not parts["text2"]:
+        return
+    classes = {str(item.label).removesuffix(".0") for item in items} <= {"-1", "0", "1", "2"}
+    if classes and (parts["text"], parts["text2"]) == ("premise", "hypothesis"):
+        raise UserError(
+            f"{first.where}: {columns.label} {first.label!r} of a premise and a hypothesis: a class, not a grade",
+            hint="Give entailed pairs as columns anchor and positive, contradictions as negative; grades, higher for "
+            "more alike, beside columns text and text2.",
+        )
+    if columns.label is None and not parts["negative"] and parts["text2"] not in POSITIVE:
+        for name in dict.fromkeys(str(name) for row in rows for name in row if name not in columns.requested):
+            values: list[Any] = [v for row in rows if not no_value(v := row.get(name)) and str(v).strip()]
+            distinct = {float(value) for value in values if is_number(value)}
+            numbered = len(distinct) == len(rows) and all(value % 1 == 0 for value in distinct)
+            named = _NAMED.fullmatch(words_of(name)) or name.strip().lower() in SPLIT_COLUMNS
+            if len(distinct) > 1 and all(map(is_number, values)) and not numbered and not named:
+                raise UserError(
+                    f"{first.where}: column {name!r} holds numbers ({values[0]!r}), and no column is read as the label",
+                    hint=f"Name it with {flags(label=name)}. Where all pairs are alike whatever it holds, call the "
+                    "second text's column positive.",
+                )
 
 
 def _learnt(item: Item, graded: bool) -> Item:

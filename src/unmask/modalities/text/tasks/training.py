@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -253,6 +254,12 @@ class TaskTraining:
             found = loop.outputs(built, task, held_out)
             before = task.decode(found, held_out)
             first = task.score(before, held_out.items)
+            rho = first.get("spearman", 0.0) if task.head is None else 0.0
+            if rho * math.sqrt(len(held_out.items)) < -3:  # standard errors of no correlation
+                self.say(
+                    f"warning: before training, cosines of held-out pairs go against their labels (Spearman {rho:.2f}, "
+                    f"{len(held_out.items):,} pairs): a higher label must mean more alike; turn distances round"
+                )
             others = compare.rivals(task, built, training, held_out, found=found, seed=settings.seed)
             if settings.baseline != "none":
                 compare.rival_called(settings.baseline, others)  # refused before it is trained
