@@ -233,3 +233,25 @@ def test_texts_of_many_are_drawn_and_told(tmp_path, capsys):
     more = ["--most", 20, "--document", "line", "--nelbo-draws", 0]
     code, _, error = run(capsys, "evaluate", tmp_path / "m", tmp_path / "t.txt", *more)
     assert (code, "evaluated: 20 of 60 texts, drawn by the seed (--most N takes more)" in error) == (0, True), error
+
+
+def test_tables_of_pairs_are_read(tmp_path, capsys):
+    (tmp_path / "agreement.csv").write_text(
+        '\ufeffsentence_bad,sentence_good\n"The fox, it jump.","The fox, it jumps."\n'
+    )
+    (tmp_path / "order.tsv.gz").write_bytes(gzip.compress(b"sentence_good\tsentence_bad\na b\tb a\na\n"))
+    (tmp_path / "texts.csv").write_bytes(b"text,label\ncaf\xe9,1\n")
+    assert not is_minimal_pairs(tmp_path / "texts.csv")
+    [pair] = read_minimal_pairs(tmp_path / "agreement.csv")
+    assert (pair.good, pair.bad, pair.paradigm) == ("The fox, it jumps.", "The fox, it jump.", "agreement")
+    with pytest.raises(UserError, match=r"order\.tsv\.gz:3: sentence_bad is None"):
+        read_minimal_pairs(tmp_path / "order.tsv.gz")
+    (tmp_path / "latin.csv").write_bytes(b"sentence_good,sentence_bad\ncaf\xe9,b\n")
+    with pytest.raises(UserError, match=r"latin\.csv:2: not UTF-8"):
+        read_minimal_pairs(tmp_path / "latin.csv")
+    made_model().save(tmp_path / "m")
+    code, out, error = run(capsys, "evaluate", tmp_path / "m", tmp_path / "agreement.csv")
+    assert (code, "1 pairs" in out) == (0, True), error
+    (tmp_path / "graded.csv").write_text("sentence1,sentence2,score\na,b,1\n")
+    code, _, error = run(capsys, "evaluate", tmp_path / "m", tmp_path / "graded.csv")
+    assert (code, "rows with labels are for a fine-tuned model" in error) == (2, True), error

@@ -144,7 +144,7 @@ def evaluate(
     use: options.Loading,
     model: options.Model,
     data: list[str] = typer.Argument(
-        ..., help="Held-out text: files, folders, globs. Or minimal pairs (BLiMP): .jsonl, folders, .zip."
+        ..., help="Held-out text: files, folders, globs. Or minimal pairs (BLiMP): .jsonl, .csv, folders, .zip."
     ),
     ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
     most: int = typer.Option(

@@ -81,3 +81,14 @@ def test_a_similarity_model_embeds_as_it_was_trained(model):
     texts = [TEXTS[0], "the fox " * 20]
     expected = np.array([row["embedding"] for row in predict(model, texts)])
     np.testing.assert_allclose(load(model, precision="fp32").embed(texts), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", ["q0\td0\t1\r\nq2\td2\t0\r\n", "q0 0 d0 1\nq2 Q0 d2 0\n", "q0\t1\td0\t1\n"])
+def test_judgements_without_a_header_and_of_trec_are_read(rows, tmp_path):
+    judged = (collection(tmp_path / "a", "") / "qrels" / "test.tsv").write_text
+    judged(rows)
+    found = read_collection(tmp_path / "a")
+    assert (found.queries, found.relevant) == (TEXTS[:1], [{0: 1.0}])
+    judged("q0\td0\n")
+    with pytest.raises(UserError, match=r"test\.tsv:1: 2 columns"):
+        read_collection(tmp_path / "a")

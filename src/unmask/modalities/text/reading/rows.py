@@ -27,7 +27,8 @@ def _pick(columns: Sequence[str], column: str | None, where: str) -> str:
     for name in COLUMNS:
         if name in columns:
             return name
-    more = f" (of evaluate: {option('column', 'NAME')})" if flags_are_named() else ""
+    more = f" (of evaluate: {option('column', 'NAME')}; rows with labels are for a fine-tuned model)"
+    more = more if flags_are_named() else ""
     raise UserError(f"{where}: no text column among {there}", hint=f"Name it with {setting('column', 'NAME')}{more}.")
 
 

@@ -2,13 +2,14 @@
 
 DIR/corpus.jsonl       {"_id": "d1", "title": "", "text": "..."}
     queries.jsonl      {"_id": "q1", "text": "..."}
-    qrels/test.tsv     query-id <tab> corpus-id <tab> score, with that header; above 0 is relevant
+    qrels/test.tsv     query-id <tab> corpus-id <tab> score, with that header or none; above 0 is relevant. Or TREC's
+                       four columns: query, 0, document, relevance
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from unmask.core.inference import inference_mode, packed_batches
 from unmask.errors import UserError, option
 from unmask.evaluation.metrics import bootstrap_mean
+from unmask.files import read_text, split_lines
 from unmask.modalities.text.tasks import scorers
 from unmask.modalities.text.tasks.registry import task_of
 from unmask.modalities.text.tasks.row_files import read_rows
@@ -57,17 +59,16 @@ def read_collection(folder: str | Path) -> Collection:
         names = ", ".join(path.name for path in judged)
         raise UserError(f"{home / 'qrels'}: {names or 'no .tsv file'}", hint="Expected test.tsv, or one file.")
     path = chosen[0]
-    for where, row in read_rows(path):
-        query, document = str(row.get("query-id")), str(row.get("corpus-id"))
+    for where, query, document, grade in _judgements(path):
         for name, known, file in ((query, queries, "queries.jsonl"), (document, documents, "corpus.jsonl")):
             if name not in known:
                 raise UserError(
                     f"{where}: {name!r} is not in {file}", hint="Expected columns query-id, corpus-id, score, by tabs."
                 )
         try:
-            score = float(row["score"])
-        except (KeyError, TypeError, ValueError):
-            raise UserError(f"{where}: score {row.get('score')!r}", hint="Expected a number.") from None
+            score = float(grade)
+        except ValueError:
+            raise UserError(f"{where}: score {grade!r}", hint="Expected a number.") from None
         if score > 0:
             relevant.setdefault(query, {})[number[document]] = score
     if not relevant:
@@ -78,6 +79,23 @@ def read_collection(folder: str | Path) -> Collection:
         relevant=list(relevant.values()),
         itself=[number.get(name) for name in relevant],
     )
+
+
+def _judgements(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """(where, query, document, score) of the lines of a file of judgements."""
+    lines = split_lines(read_text(path))
+    header = [name.strip(' "').lower() for name in lines[0].split("\t")] if lines else []
+    named = {"query-id", "corpus-id", "score"} <= set(header)
+    for number, line in enumerate(lines[named:], start=1 + named):
+        if cells := [cell.strip(' "') for cell in (line.split("\t") if "\t" in line else line.split())]:
+            if len(cells) != len(header) if named else len(cells) not in (3, 4):
+                raise UserError(
+                    f"{path}:{number}: {len(cells)} columns: {line[:60]!r}",
+                    hint="Expected columns query-id, corpus-id, score, by tabs; or query, 0, document, relevance.",
+                )
+            places = [header.index(name) for name in ("query-id", "corpus-id", "score")] if named else (0, -2, -1)
+            query, document, score = (cells[place] for place in places)
+            yield f"{path}:{number}", query, document, score
 
 
 def _texts(path: Path) -> dict[str, str]:

@@ -1,12 +1,14 @@
 """Minimal pairs: does a model find the grammatical one of two sentences likelier? BLiMP (Warstadt et al. 2020), and
-files of its layout, .jsonl rows with `sentence_good` and `sentence_bad`."""
+files of its layout, rows of .jsonl, .csv or .tsv with `sentence_good` and `sentence_bad`."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import csv
 import glob
 import gzip
+import io
 import itertools
 import json
 import os
@@ -17,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from unmask.errors import UserError, check_choice, first_of
 from unmask.evaluation.metrics import bootstrap_mean
 from unmask.files import files_below
 
+_ENDING = re.compile(r"\.(jsonl|csv|tsv)(\.gz)?$", re.IGNORECASE)
 GOOD, BAD = "sentence_good", "sentence_bad"
 PARADIGM, FIELD = "UID", "linguistics_term"
 
@@ -61,7 +64,8 @@ def matching(sources: Sequence[str]) -> list[str]:
 
 
 def is_minimal_pairs(source: str | Path) -> bool:
-    """Whether a file (.jsonl, .gz or not, or a .zip or folder of such) holds minimal pairs, by its first row."""
+    """Whether a file (.jsonl, .csv, .tsv, .gz or not; a .zip or folder of such) holds minimal pairs, by its first
+    row."""
     for _, _, raw in itertools.islice(_lines(str(source)), 1):
         try:
             row = json.loads(raw.decode("utf-8-sig", "replace"))
@@ -72,15 +76,15 @@ def is_minimal_pairs(source: str | Path) -> bool:
 
 
 def read_minimal_pairs(*sources: str | Path) -> list[MinimalPair]:
-    """The pairs of .jsonl files (.gz or not), and of all such files below folders and in .zip files, by name; a file
-    that is named twice is read once.
+    """The pairs of .jsonl, .csv and .tsv files (.gz or not), and of all such files below folders and in .zip files, by
+    name; a file that is named twice is read once.
 
     Raises:
         UserError: naming file and line of every row that is no pair (the first ten), or a source that holds no row, or
             a file that is there packed and not.
     """
     found, wrong = list[tuple[str, dict[str, Any]]](), list[str]()
-    hint = f'Expected one JSON object per line, in UTF-8: {{"{GOOD}": "...", "{BAD}": "..."}}.'
+    hint = f'Expected one JSON object per line, in UTF-8: {{"{GOOD}": "...", "{BAD}": "..."}}; or these columns.'
     seen: set[str] = set()
     for source in dict.fromkeys(str(one) for one in sources):
         none = True
@@ -128,8 +132,8 @@ def _checked(row: Any) -> dict[str, Any]:
 
 
 def _names(files: Iterable[str]) -> dict[str, str]:
-    """What each file's pairs are called: its name without .jsonl, with its folders where another has that name too."""
-    whole = {file: re.sub(r"\.jsonl(\.gz)?$", "", file, flags=re.IGNORECASE) for file in sorted(files)}
+    """What each file's pairs are called: its name without an ending, with its folders where another has it too."""
+    whole = {file: _ENDING.sub("", file) for file in sorted(files)}
     once: dict[str, str] = {}
     for file, name in whole.items():
         if once.setdefault(name, file) != file:
@@ -154,14 +158,14 @@ def _lines(source: str) -> Iterator[tuple[str, int, bytes]]:
             if _holds_rows(path) and os.path.isfile(path):
                 with open(path, "rb") as file:
                     yield from _numbered(path, file)
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, csv.Error) as error:
         raise UserError(f"{source}: cannot be read ({error})", hint="Copy the file again.") from None
     except (RuntimeError, NotImplementedError) as error:  # of zipfile: encrypted, or packed in another way
         raise UserError(f"{source}: cannot be read ({error})", hint="Unpack it, and give the folder.") from None
 
 
 def _holds_rows(name: str) -> bool:
-    return name.lower().removesuffix(".gz").endswith(".jsonl")
+    return bool(_ENDING.search(name))
 
 
 def _is_taken(name: str) -> bool:
@@ -170,7 +174,14 @@ def _is_taken(name: str) -> bool:
 
 
 def _numbered(name: str, file: IO[bytes]) -> Iterator[tuple[str, int, bytes]]:
+    ending = name.lower().removesuffix(".gz")[-4:]
     with gzip.open(file) if name.lower().endswith(".gz") else contextlib.nullcontext(file) as lines:
+        if ending in (".csv", ".tsv"):
+            text = io.TextIOWrapper(cast(IO[bytes], lines), "utf-8-sig", "surrogateescape", newline="")
+            rows = csv.DictReader(text, delimiter="," if ending == ".csv" else "\t")
+            for row in rows if {GOOD, BAD} <= set(rows.fieldnames or ()) else ():
+                yield name, rows.line_num, json.dumps(row, ensure_ascii=False).encode(errors="surrogateescape")
+            return
         for number, line in enumerate(lines, start=1):
             if line.removeprefix(codecs.BOM_UTF8).strip():
                 yield name, number, line
