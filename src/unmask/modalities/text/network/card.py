@@ -138,6 +138,7 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
         data.append(f"{len(labels)} labels: {first_of(map(quoted, labels), 20)}.")
     base = task.get("base") or about.get("adapted_from")
     baseline = task.get("baseline")
+    raw = ["Raw text is parted into words as `task.words` of unmask.json says, words of the training data among it."]
     what = f"An encoder of text ({_shape(config)}) fine-tuned for the task `{kind}`"
     what += f", from {model_name(base)}." if base else "."
     if baseline:
@@ -159,6 +160,7 @@ def _of_task(files: Path, config: Mapping[str, Any], about: Mapping[str, Any], t
             "Probabilities are as good as the rows they were fitted on.",
             "The folder holds the names of all labels; its report quotes held-out rows where `--examples` was given. "
             "`unmask export --to share` copies a folder without it.",
+            *(raw if task.get("words") else ()),
         ],
         use=Use(
             commands=[

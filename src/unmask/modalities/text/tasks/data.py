@@ -134,7 +134,7 @@ def read_items(
     problems: Problems | None = None,
 ) -> tuple[list[Item], Columns]:
     """Items of a file, and the columns they were read from: none of plain text. Where they are `labelled`, a label
-    column must be there, and hold something in every row; `several`: cells may hold lists of texts (`_apart`);
+    column must be there, and hold something in every row; `several`: cells may hold lists of texts (`_rows_of_lists`);
     `problems` notes rows without a text or label, which are left out or refused together; None refuses."""
     problems = problems or Problems()
     broken: list[str] | None = [] if problems.lenient else None
@@ -172,7 +172,7 @@ def _items(
             f"{where}: no label column among {', '.join(map(quoted, names))}",
             hint=f"Name it with {flags(label='COLUMN')}.",
         )
-    rows = [(where, one) for where, row in rows for one in _apart(row, columns)] if several else rows
+    rows = [(where, one) for where, row in rows for one in _rows_of_lists(row, columns)] if several else rows
     items = problems.each(rows, lambda where, row: _item(where, row, columns, labelled=labelled))
     problems.settle("rows")
     if labelled:
@@ -182,7 +182,7 @@ def _items(
     return items, columns
 
 
-def _apart(row: Mapping[str, Any], columns: Columns) -> list[Mapping[str, Any]]:
+def _rows_of_lists(row: Mapping[str, Any], columns: Columns) -> list[Mapping[str, Any]]:
     """A row as often as its longest list of second texts or negatives, each time with another of them: BGE's `pos` and
     `neg`."""
     lists = {n: row[n] for n in (columns.text2, columns.negative) if n and isinstance(row.get(n), list) and row[n]}

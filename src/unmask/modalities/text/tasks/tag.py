@@ -1,16 +1,20 @@
 """Tagging of words: entities as character spans, whatever the tokenizer.
 
-A word's first token carries its tag. Words are those of the data (CoNLL) or the tokenizer's own units, parted at
-apostrophes ("Germany", "'s"); a word's span is cut to what is not white space and ends behind its combining marks, so
+A word's first token carries its tag. Words are those of the data (CoNLL); of raw text the tokenizer's own units, parted
+at apostrophes ("Germany", "'s"), or, where the tokenizer parts words of the training data ("Dr.", "8:30"), what is like
+them (`words_of_training`); a word's span is cut to what is not white space and ends behind its combining marks, so
 text[start:end] is exactly the entity. Texts longer than the model are read in
 overlapping windows, and a token's prediction is taken from the window in which it has most context.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import string
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,7 @@ from unmask.evaluation.classes import label_notes
 from unmask.families.heads import TOKEN
 from unmask.kernels.on_host import on_host, to_device
 from unmask.modalities.text.network.folder import TextFolder
+from unmask.modalities.text.network.held_out_search import UNSPACED
 from unmask.modalities.text.tasks import probe, scorers
 from unmask.modalities.text.tasks.conll import Sentence, as_sentences
 from unmask.modalities.text.tasks.data import Problems
@@ -49,6 +54,7 @@ class Tag(TextTask):
         self.tags = as_tags(self.labels, "the model")
         self.number = {tag: i for i, tag in enumerate(self.tags)}
         self.bilou = any(tag.startswith("U-") for tag in self.tags)
+        self.cut: list[str] = []
 
     @classmethod
     def read(
@@ -88,12 +94,29 @@ class Tag(TextTask):
             raise UserError("the training data has no entity", hint="Are the tags in the last column?")
         marks = "BI" if settings.scheme == "bio" else "BILU"
         labels = ["O", *(f"{mark}-{kind}" for kind in types for mark in marks)]
-        return cls(encoder, {"name": "tag", "labels": labels, "slots": encoder.slots, "stride": settings.stride})
+        about = {"name": "tag", "labels": labels, "slots": encoder.slots, "stride": settings.stride}
+        about["words"], cut = words_of_training(encoder, items)
+        task = cls(encoder, about)
+        task.cut = cut
+        return task
+
+    def label_remarks(self, items: Sequence[Sentence]) -> list[str]:
+        """How raw text is parted, where it is not at the tokenizer's units."""
+        if not self.about.get("words") or not self.cut:
+            return []
+        return [
+            f"{len(self.cut):,} words of the data are parted by the tokenizer ({first_of(map(quoted, self.cut), 1)}): "
+            "raw text is parted at blanks, and at signs and endings that are words by themselves in the data"
+        ]
 
     def prepare(self, items: Sequence[Sentence], *, labelled: bool) -> Prepared:
         encoded = self.encoder.texts([item.text for item in items])
         examples, windows = self.encoder.windows(encoded, stride=int(self.about.get("stride") or 0))
-        words = [words_of(item, e) for item, e in zip(items, encoded, strict=True)]
+        given: Sequence[Sentence] = items
+        if words := self.about.get("words"):
+            found = [item.words or tuple(m.span() for m in re.finditer(words, item.text)) for item in items]
+            given = [dataclasses.replace(item, words=spans) for item, spans in zip(items, found, strict=True)]
+        words = [words_of(item, e) for item, e in zip(given, encoded, strict=True)]
         if labelled:
             targets = [self._tags(item, w, len(e)) for item, w, e in zip(items, words, encoded, strict=True)]
             for i, window in enumerate(windows):
@@ -232,6 +255,38 @@ def words_of(item: Sentence, e: Encoded) -> list[tuple[int, int, int]]:
             out.append((t, start, end))
         last = unit
     return out
+
+
+def words_of_training(encoder: ExampleMaker, items: Sequence[Sentence]) -> tuple[str, list[str]]:
+    """(a regular expression of words in raw text, like those of CoNLL data; which of those the tokenizer parts).
+
+    Words end at blanks, and before signs and endings that are words by themselves (".", "'s") or signs that no word has
+    at its ends, but for words with such ends ("Dr.") that are there three times or more. No expression where the
+    tokenizer parts none, or a script writes no spaces."""
+    count, cut = Counter[str](), list[str]()
+    given = [item for item in items if item.words]
+    for item, e in zip(given, encoder.texts([item.text for item in given]), strict=True):
+        starts = {start for _, start, _ in words_of(dataclasses.replace(item, words=None), e)}
+        words = [(item.text[start:end], range(start + 1, end)) for start, end in item.words or ()]
+        count.update(word for word, _ in words)
+        cut += [word for word, inside in words if not starts.isdisjoint(inside)]
+    if not cut or any(map(re.compile(f"[{UNSPACED}]").search, count)):
+        return "", cut
+    separate = {word for word in count if re.fullmatch(rf"[^\w\s]|[{_APOSTROPHES}]\w{{1,3}}|n[{_APOSTROPHES}]t", word)}
+    separate |= set(string.punctuation + "\u201c\u201d\u201e\u00ab\u00bb\u2026").difference(
+        *((word[0], word[-1]) for word in count if len(word) > 1)
+    )
+    ended = re.compile(f"(?:{_any_of(separate)})$|^(?:{_any_of(separate)})")
+    whole = [word for word, times in count.items() if times > 2 and word not in separate and ended.search(word)]
+    rest = rf"(?=(?:{_any_of(separate)}){{0,9}}(?:\s|$))"
+    signs = _any_of(word for word in separate if len(word) == 1)
+    return rf"(?:{_any_of([*whole, *separate])}){rest}|{signs}|\S+?{rest}", cut
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """A regular expression of words, longer ones first; of none it fits nothing."""
+    escaped = (re.escape(word) for word in sorted(words, key=lambda word: (-len(word), word)))
+    return re.sub(f"[{_APOSTROPHES}]", f"[{_APOSTROPHES}]", "|".join(escaped)) or "(?!)"
 
 
 def _trimmed(text: str, e: Encoded) -> list[tuple[int, int]]:
