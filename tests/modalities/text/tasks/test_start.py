@@ -260,6 +260,13 @@ def test_minutes_end_a_run(tmp_path):
     assert result["steps"] > 1
 
 
+def test_the_task_that_trains_what_did_better_is_named():
+    """500 pairs of STS-B: r .71 where one pass reads both texts, .87 of their frozen vectors, and similarity trains these."""
+    found = compare.Comparison(table=[], kept="fine-tuned", better=("frozen vectors of the two texts", "frozen"))
+    assert "`finetune similarity` trains it" in found.lines("pearson", 72)[-1]
+    assert "similarity" not in found.lines("accuracy", 72)[-1]
+
+
 def graded(rows: int, seed: int, *, alike: bool) -> list[dict[str, object]]:
     """Pairs whose grade is the share of words in common, or whether 'fox' or 'river' is in both."""
     made = texts(2 * rows, seed)

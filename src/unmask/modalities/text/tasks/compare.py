@@ -193,6 +193,7 @@ class Comparison:
         if self.better is not None:
             name, key = self.better
             way = f"{setting('baseline', key)} saves it" if key else "more rows or another model are needed"
+            way += ", `finetune similarity` trains it" if key == "frozen" and metric == "pearson" else ""
             found.append(f"warning: {name} does better on these rows; {way}")
         return found
 
