@@ -261,7 +261,7 @@ def test_minutes_end_a_run(tmp_path):
 
 
 def test_the_task_that_trains_what_did_better_is_named():
-    """500 pairs of STS-B: r .71 where one pass reads both texts, .87 of their frozen vectors, and similarity trains these."""
+    """500 pairs of STS-B: r .71 where one pass reads both texts, .87 of their frozen vectors."""
     found = compare.Comparison(table=[], kept="fine-tuned", better=("frozen vectors of the two texts", "frozen"))
     assert "`finetune similarity` trains it" in found.lines("pearson", 72)[-1]
     assert "similarity" not in found.lines("accuracy", 72)[-1]
