@@ -35,6 +35,20 @@ def step_values(at: np.ndarray, values: np.ndarray, t: np.ndarray, start: float 
     return np.r_[start, values][np.searchsorted(at, t, side="right")]
 
 
+def censored_brier(
+    p: np.ndarray, time: np.ndarray, event: np.ndarray, at: float, weight: np.ndarray | None = None
+) -> float:
+    """Brier score of probabilities `p` that the event came by the time `at`; others stand for those censored before it,
+    by inverse probability (Graf and others 1999)."""
+    event, weight = event > 0, np.ones(len(time)) if weight is None else weight
+    steps, uncensored = kaplan_meier(time, ~event, weight=weight)
+    came = event & (time <= at)
+    # The chance of not being censored before it was known; an event stands before the end at the same time.
+    chance = step_values(steps, uncensored, np.nextafter(np.minimum(time, at), 0))
+    w = weight * (came | (time >= at)) / np.maximum(chance, 1e-3)
+    return float((w * (p - came) ** 2).sum() / max(w.sum(), 1e-300))
+
+
 def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray | None = None) -> float:
     """Harrell's C: the share of comparable pairs in which the higher risk fails first; ties in risk count half. A pair
     is an event (above 0; of competing risks, give `event == cause`) and one that is known to have lived longer: a later

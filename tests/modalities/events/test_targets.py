@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from unmask.evaluation.survival import kaplan_meier, step_values
+from unmask.modalities.events.outcome.outcome import fit_head
 from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import TimeToEvent
+from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.modalities.events.records.meds import Labels
 
 
@@ -55,6 +57,23 @@ def test_risks_under_censoring_are_kaplan_meiers(common_day: bool, days: str, se
     np.testing.assert_allclose(risks, observed, atol=2e-3)
 
 
+@pytest.mark.parametrize("common_day", [False, True])
+@pytest.mark.parametrize("features", ["none", "noise"])
+def test_risks_of_a_trained_head_are_kaplan_meiers_on_the_whole(features: str, common_day: bool):
+    """Few and rare events over twelve intervals: no hazard is too high for an early stop, or for a prior count."""
+    rng, n = np.random.default_rng(5), 400
+    came, until = rng.exponential(900, n), np.full(n, 120.0) if common_day else rng.uniform(20, 400, n)
+    time, seen = np.minimum(came, until), came <= until
+    labels = Labels(subject=np.arange(n), time=np.zeros(n, np.int64), value=seen.astype(np.int64), days=time)
+    target = TimeToEvent.fit(labels)
+    x = np.zeros((n, 3), np.float32) if features == "none" else rng.normal(size=(n, 60)).astype(np.float32)
+    head = fit_head(x, target.encode(labels), labels.subject, OutcomeSettings(members=3, epochs=8), target)
+    risks = head.predict(x, target)
+    observed = 1 - step_values(*kaplan_meier(time, seen), np.array(target.cuts))
+    np.testing.assert_allclose(risks.mean(0), observed, atol=1e-3 if features == "none" or common_day else 0.01)
+    assert ((risks > 0) & (risks < 1)).all()
+
+
 def test_groups_keep_their_own_risks_under_censoring():
     """Two groups of hazards apart by 4.5 times, each with hazards of its own: within .03 of its truth."""
     rng, n = np.random.default_rng(0), 40_000
@@ -79,4 +98,7 @@ def test_figures_of_a_time_stand_beside_kaplan_meier():
     rows = scored(target, labels, right, draws=5)["by_days"]
     assert [r["days"] for r in rows] == list(target.cuts)
     assert max(abs(r["predicted"] - r["observed"]) for r in rows) < 0.05
+    assert max(abs(r["brier"] - r["brier_of_observed"]) for r in rows) < 2e-3
+    middle = rows[6]  # a constant that is right scores its variance
+    assert abs(middle["brier"] - right[0, 6] * (1 - right[0, 6])) < 0.01
     assert max(r["predicted"] - r["observed"] for r in scored(target, labels, right**0.5, draws=5)["by_days"]) > 0.1

@@ -252,5 +252,12 @@ def result_lines(results: Mapping[str, dict[str, Any]], interval: Callable[..., 
     for name, result in results.items():
         shown = [f"{k} {figure_text(k, result[k])}{interval(result, k)}" for k in SHOWN if k in result]
         lines.append(f"{name:24} {'  '.join(shown)}")
+    first = next(iter(results.values()), {})  # the model's
+    by_days = first.get("by_days", [])
+    for row in by_days[:: max(1, len(by_days) // 4)]:
+        lines.append(
+            f"by {row['days']:g} days: {row['predicted']:.3f} predicted, {row['observed']:.3f} observed "
+            f"(Kaplan-Meier); Brier score {row['brier']:.3f}, of that one risk for all {row['brier_of_observed']:.3f}"
+        )
     words = legend(k for k in SHOWN if any(k in r for r in results.values()))
     return [*lines, words] if words else lines

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.modalities.events.outcome.features import Features, blocks
-from unmask.modalities.events.outcome.targets import NumberTarget, Sorted, Target
+from unmask.modalities.events.outcome.targets import NumberTarget, Sorted, Target, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings
 from unmask.training.finetune import EpochOrder, Evaluation, Finetunable, constant_rate, finetune
 from unmask.training.finetune_checkpoints import Checkpointer
@@ -251,6 +251,11 @@ def fit_head(
         steps=settings.epochs * work.per_epoch, validate_every=work.per_epoch, patience=settings.patience
     )
     finetune(work, optimiser, schedule, checkpointer=checkpointer, members=k)
+    if isinstance(target, TimeToEvent):
+        # Stopped after a few epochs, rare hazards are too high on the whole: intercepts are slower than the rest.
+        with torch.no_grad():
+            parts = torch.arange(len(y)).split(LOSS_ROWS)
+            head.bias.add_(target.intercepts(torch.cat([head.logits(inputs(part)) for part in parts], 1), wanted))
     if settings.trees and isinstance(target, Sorted | NumberTarget):
         labels, classes = (y[:, 0], None) if isinstance(target, NumberTarget) else (target.strata(y), target.classes)
         head.forest = Forest.grow(

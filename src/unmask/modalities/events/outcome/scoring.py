@@ -12,7 +12,7 @@ import numpy as np
 
 from unmask.evaluation.meanings import meaning
 from unmask.evaluation.resampling import CELLS, auroc_auprc, bootstrap_count_blocks, percentile_interval
-from unmask.evaluation.survival import concordance, kaplan_meier, step_values
+from unmask.evaluation.survival import censored_brier, concordance, kaplan_meier, step_values
 from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent, rounded_up
 from unmask.modalities.events.records.meds import Labels
 
@@ -87,15 +87,20 @@ def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, s
 
 def _with_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> list[dict[str, float]]:
     """By each cut of the time to an event, up to the last time that was observed: days, the mean predicted risk, and
-    the observed one (1 - Kaplan-Meier)."""
+    the observed one (1 - Kaplan-Meier), with the Brier scores of the predicted risks and of giving everybody the
+    observed one."""
     assert labels.days is not None
     assert labels.value is not None
     if not len(labels):
         return []
     observed = 1 - step_values(*kaplan_meier(labels.days, labels.value), np.array(target.cuts))
     return [
-        {"days": cut, "predicted": float(mean), "observed": float(came)}
-        for cut, mean, came in zip(target.cuts, p.mean(0), observed, strict=True)
+        {"days": cut, "predicted": float(risk.mean()), "observed": float(came)}
+        | {
+            name: censored_brier(of, labels.days, labels.value, cut)
+            for name, of in (("brier", risk), ("brier_of_observed", np.full(len(p), came)))
+        }
+        for cut, risk, came in zip(target.cuts, p.T, observed, strict=True)
         if cut <= rounded_up(float(labels.days.max()))
     ]
 

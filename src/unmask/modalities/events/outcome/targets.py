@@ -350,18 +350,32 @@ class TimeToEvent(Target):
 
     def start(self, y: np.ndarray) -> np.ndarray:
         """Log-odds of the event in each interval among those at risk."""
-        number, interval = y[:, 0:1], np.arange(self.outputs)
-        deaths = ((number == interval) & (y[:, 1:2] == 1)).sum(0) + 0.5
-        lived = (number - interval).clip(0, 1).sum(0) + 0.5
-        return np.log(deaths / lived)
+        died, lived = (part.sum(0, dtype=torch.float64).clamp_min(1e-3) for part in self._counted(torch.from_numpy(y)))
+        return (died / lived).log().numpy()
+
+    def _counted(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(points, intervals) twice: 1 where the event came, and the share of the interval that was lived through."""
+        number, seen = y[:, 0:1], y[:, 1:2]
+        interval = torch.arange(self.outputs, device=y.device)
+        return ((interval == number) & (seen == 1)).float(), (number - interval).clamp(0, 1)
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Minus the log-likelihood of the interval, or of having lived that long."""
-        number, seen = y[:, 0:1], y[:, 1:2]
-        interval = torch.arange(self.outputs, device=y.device)
-        lived = (number - interval).clamp(0, 1)  # 1: survived to the interval's end
-        died = ((interval == number) & (seen == 1)).float()
+        died, lived = self._counted(y)
         return (F.softplus(logits) * lived + F.softplus(-logits) * died).sum(-1)
+
+    def intercepts(self, logits: Tensor, y: Tensor) -> Tensor:
+        """(members, 1, outputs), to be added to logits (members, points, outputs): the hazards of those at risk then
+        add up to the events seen, as in Kaplan-Meier's (the likelihood is largest). Within 5 of the log-odds, so that
+        no hazard is 0 or 1."""
+        died, lived = self._counted(y)
+        low = torch.full_like(logits[:, :1], -5.0)
+        high = -low
+        for _ in range(30):
+            middle = (low + high) / 2
+            over = ((logits + middle).sigmoid() * (died + lived)).sum(1, keepdim=True) > died.sum(0)
+            low, high = torch.where(over, low, middle), torch.where(over, middle, high)
+        return (low + high) / 2
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Of the event by the end of each interval."""

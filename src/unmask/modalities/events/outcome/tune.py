@@ -26,7 +26,7 @@ from unmask.core.model import MaskedModel
 from unmask.kernels.on_host import to_device
 from unmask.modalities.events.network.codec import EventCodec
 from unmask.modalities.events.outcome.outcome import folds
-from unmask.modalities.events.outcome.targets import Target
+from unmask.modalities.events.outcome.targets import Target, TimeToEvent
 from unmask.modalities.events.recipes import TuneSettings
 from unmask.modalities.events.records.histories import Histories
 from unmask.modalities.events.records.meds import Labels
@@ -120,6 +120,9 @@ class Tuner:
         work = EncoderFinetuning(self, net, numbers, y, learnt, watched, generator)
         work.forecast()
         finetune(work, build_optimiser(net, work.schedule), work.schedule, checkpointer=checkpointer, first=first)
+        if isinstance(self.target, TimeToEvent):
+            logits = self._logits(net, numbers)[None]
+            net.out.bias.data += self.target.intercepts(logits, torch.from_numpy(y))[0, 0].to(self.device)
         return net
 
     def _fit_output(
@@ -157,10 +160,13 @@ class Tuner:
 
     def predict(self, net: Tuned, numbers: np.ndarray) -> np.ndarray:
         """(points, outputs) probabilities."""
-        out = np.zeros((len(numbers), self.target.outputs))
+        return self.target.probabilities(self._logits(net, numbers)[None]).double().numpy()
+
+    def _logits(self, net: Tuned, numbers: np.ndarray) -> Float[Tensor, "points outputs"]:
+        out = torch.zeros(len(numbers), self.target.outputs)
         with inference_mode(net.to(self.device)):
             for logits, rows in self.ask(net, numbers):
-                out[rows] = self.target.probabilities(logits.cpu()[None]).double().numpy()
+                out[torch.from_numpy(rows)] = logits.cpu()
         return out
 
     def loss(self, logits: Tensor, y: np.ndarray) -> Tensor:

@@ -23,7 +23,7 @@ from unmask.core.hashing import Salt, uniform
 from unmask.core.inference import inference_mode
 from unmask.core.model import MaskedModel
 from unmask.errors import UserError, setting
-from unmask.evaluation.survival import kaplan_meier, step_values
+from unmask.evaluation.survival import censored_brier, kaplan_meier, step_values
 from unmask.modalities.events.network.codec import EventCodec, EventPrediction
 from unmask.modalities.events.questions.queries import (
     BINS,
@@ -303,13 +303,7 @@ def by_kind(found: dict[str, np.ndarray], p: np.ndarray, hours: float) -> list[d
         first, end, w, q = (part[chosen] for part in (found["first"], found["end"], found["weight"], p))
         time, yes = np.minimum(first, end), first <= end
         came = 1 - float(step_values(*kaplan_meier(time, yes, weight=w), np.array([hours]))[0])
-        at, uncensored = kaplan_meier(time, ~yes, weight=w)
-        known = np.where(yes & (time <= hours), True, time >= hours)
-        # The chance of not being censored before it was known; a yes stands before the end at the same time.
-        chance = step_values(at, uncensored, np.nextafter(np.minimum(time, hours), 0))
-        w = w * known / np.maximum(chance, 1e-3)
-        y = yes & (time <= hours)
-        score, flat = (float((w * (a - y) ** 2).sum() / w.sum()) for a in (q, np.full(len(q), came)))
+        score, flat = (censored_brier(a, time, yes, hours, w) for a in (q, np.full(len(q), came)))
         mean = float((q * found["weight"][chosen]).sum() / found["weight"][chosen].sum())
         row = {"kind": kind, "n": int(chosen.sum()), "hours": hours, "answer": mean, "came": came}
         rows.append(row | {"brier": score, "brier_of_the_mean": flat})
