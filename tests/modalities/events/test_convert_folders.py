@@ -224,13 +224,14 @@ def test_omop_is_read_as_data_bases_export_it(tmp_path: Path):
         (1, datetime(2020, 1, 1, 9), "CONDITION//SNOMED//44054006", None, None, None),
         (1, datetime(2020, 1, 2, 7), "CONDITION//SNOMED//44054006", None, None, None),
         (1, datetime(2020, 1, 2, 8), "MEASUREMENT//OMOP//3004410//mg/dL", 7.5, None, 77),
-        (1, end, "MEASUREMENT//OMOP//3004410//mmol/L//LOINC//LA6576-8", 5.0, "<5.0", 77),
+        (1, end, "MEASUREMENT//OMOP//3004410//mmol/L", 5.0, "<5.0", 77),
+        (1, end, "MEASUREMENT_FLAG//OMOP//3004410//LOINC//LA6576-8", None, None, 77),
         (1, datetime(2020, 1, 3, 23, 59, 59), "VISIT_END//OMOP//9201", None, None, 77),
         (2, datetime(1980, 1, 1), "MEDS_BIRTH", None, None, None),
     ]
     assert found["rejected"] == {"no code": 1}
     assert sorted(found["unused"]) == ["CONCEPT_RELATIONSHIP.csv", "care_site.csv", "extra.xlsx"]
-    assert found["tables"]["measurement"] == {"files": 2, "rows": 2, "events": 2}
+    assert found["tables"]["measurement"] == {"files": 2, "rows": 2, "events": 3}
     assert found["tables"]["observation"] == {"files": 1, "rows": 0, "events": 0}
     named = dict(pl.read_parquet(tmp_path / "m" / "metadata" / "codes.parquet").rows())
     assert named["CONDITION//SNOMED//44054006"] == 'The "sugar" disease'
@@ -254,6 +255,27 @@ def test_a_number_in_the_words_of_an_omop_measurement_alone_is_a_number(tmp_path
     convert(tmp_path / "cdm", tmp_path / "m")
     rows = whole(tmp_path / "m").drop_nulls("time").sort("code").select("numeric_value", "text_value").rows()
     assert rows == [(7.5, None), (97.0, None), (None, "1"), (None, "trace")]
+
+
+def test_a_flag_beside_the_number_of_an_omop_measurement_is_an_event_of_its_own(tmp_path: Path):
+    """One laboratory value is one code, whatever side of its reference range it is on."""
+    (tmp_path / "cdm").mkdir()
+    pl.DataFrame({"person_id": [1], "gender_concept_id": [8507]}).write_csv(tmp_path / "cdm" / "person.csv")
+    frame = pl.DataFrame({"person_id": [1] * 4, "measurement_concept_id": [3, 3, 3, 4]}).with_columns(
+        measurement_date=pl.lit("2020-01-01"),
+        value_as_number=pl.Series([7.5, 2.5, 1.5, None]),
+        value_as_concept_id=pl.Series([44, 45, 0, 46]),  # high, normal, none given, and a coded answer alone
+    )
+    frame.write_csv(tmp_path / "cdm" / "measurement.csv")
+    convert(tmp_path / "cdm", tmp_path / "m")
+    rows = whole(tmp_path / "m").drop_nulls("time").select("code", "numeric_value").sort("code", "numeric_value").rows()
+    measured, flag = "MEASUREMENT//OMOP//3", "MEASUREMENT_FLAG//OMOP//3//OMOP//"
+    assert rows == [
+        *((measured, number) for number in (1.5, 2.5, 7.5)),
+        ("MEASUREMENT//OMOP//4//OMOP//46", None),
+        (f"{flag}44", None),
+        (f"{flag}45", None),
+    ]
 
 
 def test_a_table_given_twice_is_refused(tmp_path: Path):

@@ -16,7 +16,7 @@ NAMED = 200_000
 """Concepts up to which their names are kept: a whole OMOP vocabulary has millions."""
 PREFIXES = (
     *("GENDER", "RACE", "ETHNICITY", "VISIT", "VISIT_END", "VISIT_DETAIL", "CONDITION", "DRUG", "DRUG_DAYS_SUPPLY"),
-    *("PROCEDURE", "MEASUREMENT", "OBSERVATION", "DEVICE", "SPECIMEN"),
+    *("PROCEDURE", "MEASUREMENT", "MEASUREMENT_FLAG", "OBSERVATION", "OBSERVATION_FLAG", "DEVICE", "SPECIMEN"),
 )
 OPERATORS = {"4171756": "<", "4171754": "<=", "4172704": ">", "4171755": ">="}
 """operator_concept_id of a measured value that is a bound."""
@@ -25,7 +25,8 @@ OPERATORS = {"4171756": "<", "4171754": "<=", "4172704": ">", "4171755": ">="}
 def _table(
     prefix: str, name: str, stem: str, *times: str, value: bool | str = False, more: Sequence[Event] = ()
 ) -> SourceTable:
-    """A clinical table: its concept, when it was known, and its value: with unit and answer, or a column by name."""
+    """A clinical table: its concept, when it was known, and its value: with unit and answer, or a column by name. An
+    answer beside a number says whether that is high or low: a flag, an event of its own."""
     source = f"{stem}_source_value"
     derived: dict[str, tuple[str, ...]] = {"concept": (f"{stem}_concept_id", source)}
     event = Event(codes=(f"{prefix}//{{concept}}", f"{prefix}//SOURCE//{{{source}}}"), times=times)
@@ -44,6 +45,8 @@ def _table(
             value="value_as_number",
             words=("bound", "value_as_string", "value_source_value"),
         )
+        flags = tuple(code.replace(prefix, f"{prefix}_FLAG", 1) + "//{flag}" for code in event.codes)
+        derived, more = derived | {"flag": derived["answer"]}, [*more, Event(codes=flags, times=times, optional=True)]
     return SourceTable(
         name=name,
         subject="person_id",
@@ -74,9 +77,9 @@ def _context(files: Files, names: dict[str, str], _: CellReading) -> Derive:
         made: dict[str, pl.Series] = {}
         for name, columns in table.derived.items():
             first = columns[0]
-            if first not in frame.columns and name in ("concept", "unit", "answer", "race", "ethnicity"):
+            if first not in frame.columns and name in ("concept", "unit", "answer", "flag", "race", "ethnicity"):
                 made[name] = pl.Series([None] * len(frame), dtype=pl.String)
-            elif name in ("concept", "answer", "race", "ethnicity"):
+            elif name in ("concept", "answer", "flag", "race", "ethnicity"):
                 made[name] = concepts.codes(frame[first])
             elif name == "unit":
                 made[name] = concepts.codes(frame[first], bare=True)
@@ -99,6 +102,12 @@ def _context(files: Files, names: dict[str, str], _: CellReading) -> Derive:
                 pl.coalesce(
                     number if numeric else text("value_as_number"), plain.cast(pl.Float64) if numeric else plain
                 ).alias("value_as_number")
+            )
+        if "answer" in made:
+            number = text("value_as_number") if "value_as_number" in frame.columns else pl.lit(None, pl.String)
+            is_number = number.cast(pl.Float64, strict=False).is_not_null()
+            frame = frame.with_columns(
+                pl.when(is_number).then("flag").alias("flag"), pl.when(~is_number).then("answer").alias("answer")
             )
         if "unit" in made and "unit_source_value" in frame.columns:
             frame = frame.with_columns(pl.coalesce("unit", text("unit_source_value")).alias("unit"))
