@@ -5,6 +5,7 @@ import datetime as dt
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from tables import patients
 
@@ -292,6 +293,22 @@ def test_augment_adds_marked_rows(table, model):
     assert whole.height == len(table) + 60
     assert whole["synthetic"].sum() == 60
     assert set(new["stage"]) == {"III"}
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow"])
+def test_a_frame_that_is_added_to_keeps_its_types(table, tmp_path, kind):
+    """Fitted to a file, given a frame: dates became texts of two forms, whole numbers floats."""
+    table = table.assign(seen=pd.date_range("2020-01-01", periods=len(table)), age=table.age.fillna(50).astype(int))
+    table.to_csv(tmp_path / "t.csv", index=False)
+    model = TableModel.fit(tmp_path / "t.csv", steps=0)
+    given = {"pandas": table, "polars": pl.from_pandas(table), "arrow": pa.Table.from_pandas(table)}[kind]
+    whole, _ = augment(model, given, where="stage == 'III'", rows=4)
+    assert whole["seen"].dtype.is_temporal()
+    assert whole["age"].dtype == pl.Int64
+    assert whole["seen"][:-4].to_list() == table.seen.to_list()
+    assert whole["seen"].null_count() == 0
+    write_table(table, tmp_path / "t.parquet")
+    assert pl.read_parquet(tmp_path / "t.parquet")["seen"].dtype.is_temporal()
 
 
 def german(rows: int) -> str:

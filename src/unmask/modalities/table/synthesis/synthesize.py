@@ -25,10 +25,11 @@ from unmask.modalities.table.reading.decimal_marks import Spelling
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.rules.conditions import Limit, parse_where
 from unmask.modalities.table.rules.rules import Rules
+from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import decode, in_order, with_added
 from unmask.modalities.table.synthesis.disclosure_control import guard_of, new_ids
 from unmask.modalities.table.synthesis.sampling import RowSampler
-from unmask.modalities.table.writing.writers import as_polars, handed_out, rows_below
+from unmask.modalities.table.writing.writers import as_polars, handed_out, is_frame, new_table, rows_below
 
 SUPPORT = 20
 """Conditions met by fewer training rows than this are said to be extrapolation."""
@@ -213,11 +214,14 @@ def augmented(
         warnings.warn(f"{frame.source}: not the table that the model was fitted to", stacklevel=3)
     drawn = synthesize(model, rows, where=where, seed=seed, constraints=constraints, rare="keep", extremes="keep")
     if frame.native is not None:
-        old, new = as_polars(frame), as_polars(drawn.table)
+        old, new = as_polars(frame), drawn.table
+        if is_frame(frame.native):
+            like = read_frame(in_order(frame.native, schema.names))
+            new = new_table(schema, _plain(schema, drawn.columns), like)
+        new = as_polars(new)
         marked = [t.with_columns(pl.lit(mark).alias("synthetic")) for t, mark in ((old, False), (new, True))]
         return pl.concat(marked, how="diagonal_relaxed"), new
-    columns = zip(drawn.columns, schema.modelled, strict=True)
-    whole = rows_below(frame, schema, {i: decode(x, schema.columns[i]) for x, i in columns})
+    whole = rows_below(frame, schema, _plain(schema, drawn.columns))
     mark = np.array(["False"] * len(frame) + ["True"] * rows, object)
     spellings = [*whole.spellings, Spelling()] if whole.spellings else []
     whole = dataclasses.replace(
@@ -245,6 +249,9 @@ def perturb(
     holed = [np.where(uniform(seed, rows, c, Salt.REDRAWN_CELL) < share, np.nan, x) for c, x in enumerate(columns)]
     filled = drawn_under(Rules.of(model.schema, constraints), model.table, holed, seed=seed)
     filled = [np.where(np.isnan(x), np.nan, f) for x, f in zip(columns, filled, strict=True)]
-    return handed_out(
-        model.wrap({i: decode(x, model.schema.columns[i]) for i, x in zip(model.schema.modelled, filled, strict=True)})
-    )
+    return handed_out(model.wrap(_plain(model.schema, filled)))
+
+
+def _plain(schema: Schema, columns: Sequence[np.ndarray]) -> dict[int, list[Any]]:
+    """Column of the schema -> its plain values."""
+    return {i: decode(x, schema.columns[i]) for i, x in zip(schema.modelled, columns, strict=True)}

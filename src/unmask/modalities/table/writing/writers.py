@@ -5,6 +5,7 @@ Also tables as scikit-learn's transformers take and return them: columns chosen,
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import datetime as dt
@@ -295,13 +296,15 @@ def handed_out(table: Any) -> Any:
 
 
 def as_polars(table: Any) -> Any:
-    """Any of our kinds of table as a polars one; CSV texts become numbers where all of a column are, and lose nothing
-    by it: codes with leading zeros, and numbers of more digits than a float holds, stay texts."""
+    """Any of our kinds of table as a polars one, of its own types; CSV texts become numbers where all of a column are,
+    and lose nothing by it: codes with leading zeros, and numbers of more digits than a float holds, stay texts."""
+    import narwhals as nw
     import polars as pl
 
     frame = read_frame(table)
-    if isinstance(frame.native, pl.DataFrame):
-        return frame.native
+    if is_frame(frame.native):
+        with contextlib.suppress(ValueError, TypeError):  # columns of several types, which polars does not have
+            return nw.from_native(frame.native, eager_only=True).to_polars()
     columns = {}
     if len(frame.spellings) != len(frame.columns):
         frame.find_spellings()
