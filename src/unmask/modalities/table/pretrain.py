@@ -193,10 +193,10 @@ def add_imputed(report: Any, model: TableModel) -> None:
     report.section(
         "How well is each column imputed?",
         sentence,
-        note="The bars: how much of the error of the mean (of quantities) or the mode (of categories) is gone; longer "
-        "is better, and "
-        "the tick stands where it is clearly better. Judged on cells hidden in rows that the member who "
-        "imputes them never trained on: as cells of this table are missing, or a share of 5 to 50 % where none is.",
+        note="The bars: how much of the error of the mean (of quantities) or the mode (of categories) is gone, "
+        "where chance does not explain it; longer is better, and the tick stands where it is clearly better. Judged on "
+        "cells hidden in rows that the member who imputes them never trained on: as cells of this table are missing, "
+        "or a share of 5 to 50 % where none is.",
     )
     ordered = sorted(figures, key=error_removed, reverse=True)
     report.chart(

@@ -243,6 +243,8 @@ def test_formulas_agree_with_lifelines_and_predict_new_rows():
     assert at.error[0] == pytest.approx(line.error[0])
     with pytest.raises(UserError, match="no value to predict from"):
         found.predict(pl.DataFrame({"a": [0.0], "b": [None]}))
+    with pytest.raises(UserError, match="no rows to predict"):
+        found.predict(pl.DataFrame({"a": [], "b": []}))
 
 
 @pytest.mark.parametrize(

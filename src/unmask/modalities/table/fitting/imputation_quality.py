@@ -98,6 +98,11 @@ def column_figures(column: Column, judged: Judged, values: np.ndarray) -> dict[s
         error, base = (float(loss.mean()) if len(loss) else math.nan for loss in losses)
         more = {"mae": None, "mae_of_median": None, "coverage": None}
     verdict = judgement(losses[1] - losses[0], judged.row, error, base)
+    if rule == "mode" and error < base:  # where levels are about as frequent, another one may lead in these cells
+        other = np.not_equal(best_constant(judged.truth, rule), judged.truth).astype(float)
+        if other.mean() < base:
+            base = float(other.mean())
+            verdict = judgement(other - losses[0], judged.row, error, base).replace("worse", "no_better")
     unit = "days" if column.kind == "datetime" else column.unit
     return {
         "column": column.name,
@@ -194,9 +199,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def error_removed(figure: dict[str, Any]) -> float:
-    """The share of the mean's or mode's error that is gone: 1 nothing left, 0 no better; never below 0."""
+    """The share of the mean's or mode's error that is gone: 1 nothing left, 0 no better, or by chance as it may be."""
     base = figure.get("error_of_mean", figure.get("error_of_mode"))
-    return max(0.0, 1 - figure["error"] / base) if base and figure["error"] is not None else 0.0
+    return 1 - figure["error"] / base if figure["verdict"] in ("clearly_better", "slightly_better") else 0.0
 
 
 def _mean(x: np.ndarray) -> float | None:

@@ -410,8 +410,9 @@ def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequen
 
 def _new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
     """Coded columns of new rows; only those of the formula are asked for."""
-
     frame = read_frame(data)
+    if not len(frame):
+        raise UserError(f"{frame.source}: no rows to predict", hint="Give the new rows, with the formula's columns.")
     named = [dataclasses.replace(formula.schema.column(p), structural=None) for p in formula.covariates]
     found = encode(frame, Schema(columns=tuple(named), missing=formula.schema.missing))
     out: list[np.ndarray] = [np.zeros(len(frame))] * len(formula.schema.modelled)
