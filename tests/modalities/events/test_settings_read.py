@@ -86,13 +86,19 @@ def trained(home: Path, place: Path, **more) -> str:
     return hashlib.sha256((place / "model.safetensors").read_bytes()).hexdigest()
 
 
+@pytest.fixture(scope="module")
+def usual_beside(home, tmp_path_factory):
+    """A function: the weights that these settings give, trained once."""
+    return functools.cache(lambda **beside: trained(home, tmp_path_factory.mktemp("usual") / "run", **beside))
+
+
 def test_every_setting_has_another_value_here():
     places = {"train", "store", "store_folder"}  # where events lie changes no model
     assert set(OTHER) == {f.name for f in dataclasses.fields(EventSettings)} - places
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_a_setting_of_pretraining_changes_the_model_or_is_refused(name, home, tmp_path):
+def test_a_setting_of_pretraining_changes_the_model_or_is_refused(name, home, usual_beside, tmp_path):
     given = {name: OTHER[name]} | TOGETHER.get(name, {})
     if name not in ALONE:
         usual = hashlib.sha256((home / "model" / "model.safetensors").read_bytes()).hexdigest()
@@ -101,7 +107,7 @@ def test_a_setting_of_pretraining_changes_the_model_or_is_refused(name, home, tm
     with pytest.raises(UserError, match="nothing reads this"):
         trained(home, tmp_path / "run", **given)
     beside = ALONE[name]
-    usual = trained(home, tmp_path / "usual", **beside, **({"until": "last"} if name == "until" else {}))
+    usual = usual_beside(**beside, **({"until": "last"} if name == "until" else {}))
     assert trained(home, tmp_path / "run", **beside, **given) != usual
 
 
