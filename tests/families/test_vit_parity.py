@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import unmask
 from unmask.core.corruption import hide
 from unmask.errors import UserError
 from unmask.families.vit import canonical, from_published
@@ -123,6 +125,11 @@ def test_a_released_mae_without_decoder_says_what_stayed_random(theirs, tmp_path
     loaded = load_folder(tmp_path / "encoder.pth", heads=2)
     assert all(n.startswith(("codec.head", "codec.mask")) for n in loaded.random)
     assert loaded.random
+    model, pictures = unmask.load(tmp_path / "encoder.pth", heads=2), np.zeros((2, 16, 16, 3), np.uint8)
+    assert "loss" not in model.evaluate(pictures)
+    for ask in (model.fill, model.score, model.loss):
+        with pytest.raises(UserError, match="predicts no pixels: its file holds an encoder alone"):
+            ask(pictures)
 
 
 def test_incomplete_and_foreign_weights_are_named(theirs, tmp_path):

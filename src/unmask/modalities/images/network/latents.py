@@ -65,10 +65,10 @@ class EncoderOnly(MaskedModel[PatchCodec]):
         raise no_pixels()
 
 
-def no_pixels() -> UserError:
+def no_pixels(why: str = "it was trained on representations alone") -> UserError:
     """The error where pixels are requested of a model that predicts none."""
     return UserError(
-        "the model predicts no pixels: it was trained on representations alone",
+        f"the model predicts no pixels: {why}",
         hint="It embeds, evaluates and is fine-tuned. To fill, score and reconstruct, pretrain with "
         f"{setting('pixel_weight', 1)}, or with {option('recipe', 'mae')} or {option('recipe', 'simmim')}.",
     )

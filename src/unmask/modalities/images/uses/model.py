@@ -79,9 +79,16 @@ class ImageModel:
                 warnings.warn(line, stacklevel=2)
         return dataclasses.replace(found, fits=True)
 
+    @property
+    def predicts_pixels(self) -> bool:
+        """Whether it was trained to, and what does so is not random: published encoders come without it."""
+        return self.config.pixels and "codec.head.weight" not in self.folder.random
+
     def _need_pixels(self) -> None:
         if not self.config.pixels:
             raise no_pixels()
+        if not self.predicts_pixels:
+            raise no_pixels("its file holds an encoder alone, and what would predict them is random")
 
     def _context(self) -> contextlib.AbstractContextManager[Any]:
         return computing(self.precision, self.device)
@@ -217,7 +224,7 @@ class ImageModel:
             "skipped": len(found.skipped),
             "notes": copy_notes(found),
         }
-        if self.config.pixels:
+        if self.predicts_pixels:
             out["loss"] = self.loss(found, seed=seed)
         if found.labels is None:
             return out
@@ -267,7 +274,7 @@ class ImageModel:
         return {
             "kind": "images",
             "architecture": "in_place" if self.config.pixels and not self.model.visible_only else "visible_only",
-            "predicts_pixels": self.config.pixels,
+            "predicts_pixels": self.predicts_pixels,
             "parameters": count["all"],
             "encoder_parameters": count["encoder"],
             "layers": encoder.layers,
