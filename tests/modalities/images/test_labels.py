@@ -400,6 +400,22 @@ def test_labels_of_array_files_with_fractions_are_numbers(tmp_path):
     assert read_images(tmp_path / "b.npz", problem="regression").targets.problem == "regression"
 
 
+def test_the_array_of_labels_is_the_one_called_so(tmp_path):
+    """The first that has a value per picture was taken, such as their numbers."""
+    pixels = planted(8)[0]
+    ids, classes = np.arange(8) + 100, np.arange(8) % 2
+    np.savez(tmp_path / "a.npz", images=pixels, ids=ids, labels=classes)
+    np.savez(
+        tmp_path / "b.npz", x_train=pixels, x_test=pixels, id_train=ids, id_test=ids, y_train=classes, y_test=classes
+    )
+    for name in ("a", "b"):
+        assert read_images(tmp_path / f"{name}.npz", problem="auto").classes == ["0", "1"]
+    np.savez(tmp_path / "c.npz", images=pixels, ids=ids, grade=classes)
+    with pytest.raises(UserError, match="several arrays may be labels: ids, grade"):
+        read_images(tmp_path / "c.npz", problem="auto")
+    assert len(read_images(tmp_path / "c.npz", problem="none")) == 8
+
+
 def test_columns_of_0_and_1_in_arrays_are_several_labels_or_refused(tmp_path):
     """(pictures, labels) were strung into labels of other pictures; in an .npz they were left out unnamed."""
     pixels, labels, _ = planted(8)

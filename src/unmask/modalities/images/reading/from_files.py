@@ -31,7 +31,7 @@ from unmask.modalities.images.reading.arrays import (
     refuse_unread,
 )
 from unmask.modalities.images.reading.decode import decode_all, is_picture
-from unmask.modalities.images.reading.label_table import labels_among, read_label_table
+from unmask.modalities.images.reading.label_table import LABELS, labels_among, read_label_table
 from unmask.modalities.images.reading.lazy import Stream, build
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
 from unmask.modalities.images.reading.targets import Parsed, array_targets, parse_cells
@@ -346,8 +346,14 @@ def read_numpy(path: Path, how: ReadOptions = PLAIN) -> ImageSet:
         )
 
     def made(key: str) -> ArrayPart:
-        columns = [k for k in arrays if arrays[k].ndim < 3 and arrays[k].size == len(arrays[key])]
-        labels = next((k for k in columns if len(pictures) == 1 or part[k] == part[key]), None)
+        fitting = [k for k in arrays if arrays[k].ndim < 3 and arrays[k].size == len(arrays[key])]
+        columns = [k for k in fitting if len(pictures) == 1 or part[k] == part[key]]
+        called = [k for k in columns if {"y", *LABELS}.intersection(rest[k])]
+        if len(columns) > 1 and len(called) != 1 and how.problem not in (None, "none"):
+            raise UserError(
+                f"{path}: several arrays may be labels: {', '.join(columns)}", hint="Keep one, or call it y."
+            )
+        labels = next(iter(called or columns), None)
         split = split_named(part[key][0]) if part[key] else None
         return ArrayPart(f"{path}: {key}", split, arrays[key], None if labels is None else arrays[labels])
 
