@@ -143,3 +143,20 @@ def test_two_numbers_in_one_cell_are_warned_of(first, second, between):
     bands = [f"{5 * (k % 18)}-{5 * (k % 18) + 4}" for k in range(300)]
     found = describe(pd.DataFrame({"bp": pairs, "band": bands, "y": np.arange(300) / 7}))
     assert [f.column for f in found.findings if f.code == "two_numbers"] == ["bp"]
+
+
+def test_a_row_of_means_or_sums_below_a_sheet_is_said():
+    """It counted as a patient."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({c: rng.normal(m, 5, 80).round(d) for c, m, d in (("age", 60, 0), ("hb", 13, 1), ("k", 4, 2))})
+
+    def said(last):
+        whole = pd.concat([table, pd.DataFrame([last])], ignore_index=True)
+        return [f.text for f in describe(whole).findings if "summary" in f.code]
+
+    for name, last in (("mean", table.mean()), ("mean", table.mean().round(1)), ("sum", table.sum())):
+        assert said(last.to_dict()) == [
+            f"row 81, the last, holds the {name} of the others in all 3 columns of numbers."
+        ]
+    assert said(table.mean().round(1).to_dict() | {"hb": 12.0}) == []
+    assert said(table.iloc[3].to_dict()) == []

@@ -27,6 +27,7 @@ from unmask.modalities.table.schema.suspicious_values import (
     repeated_rows,
     same_names,
     spelt_missing,
+    summary_row,
 )
 from unmask.modalities.table.schema.values import missing_cells
 
@@ -94,8 +95,10 @@ def infer(
         spelt_missing(spelt)
         + same_names(found)
         + no_header(found)
+        + summary_row(found, findings, frame)
         + copied_rows(numbers, "note" if strict else "warning")
     )
+    findings = [f for f in findings if f.code != "summary_cell"]
     if not any(f.code == "repeated_ids" for f in findings):
         free = [i for i, c in enumerate(found) if "kind" not in given.get(c.name, {})]
         findings += repeated_rows([found[i] for i in free], [columns[i] for i in free], [numbers[i] for i in free])

@@ -17,6 +17,7 @@ from unmask.modalities.table.schema.suspicious_values import (
     NO_VALUE_WORDS,
     extremes,
     sentinels,
+    summary_cell,
 )
 from unmask.odd_numbers import SENTINELS, far_off, sentinel_values
 
@@ -33,6 +34,7 @@ def number_fields(c: RawColumn, *, whole: bool) -> dict[str, Any]:
     fields = _marks(c)
     if not len(values):
         return fields
+    summary_cell(c)
     distinct, at = np.unique(values, return_inverse=True)  # texts may spell one number in two ways
     _outlying(c, distinct, np.bincount(at, counts).astype(np.int64))
     # A few cells with more digits than the rest (computed, not measured) do not make a column more precise.

@@ -15,6 +15,7 @@ import numpy as np
 
 from unmask.given import natural
 from unmask.modalities.table.reading.findings import Finding, setting
+from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import text_of
 from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, runs_of
@@ -282,6 +283,29 @@ def copied_rows(numbers: Sequence[np.ndarray], few: Literal["warning", "note"]) 
     if whole:
         text += f": most stand there {often.argmax()} times, as if a file was appended to itself"
     return [Finding("warning" if whole else few, None, "duplicate_rows", text)]
+
+
+def summary_cell(c: RawColumn) -> None:
+    """Find whether the last cell is the mean or the sum of the others, to its digits (`summary_row`)."""
+    if c.empty[-1] or c.rows < 4 or len(c.values) < 3:
+        return
+    last = float(c.number[c.values == c.raw[-1]][0])
+    others = float(c.number @ c.counts) - last
+    digit = 10.0 ** -max(1, len(text_of(last).partition(".")[2]))  # a whole number may be one by chance
+    for name, value in (("sum", others), ("mean", others / (c.rows - 1))):
+        if abs(last - value) <= max(0.51 * digit, 1e-9 * abs(value)):
+            c.note("summary_cell", name)
+            return
+
+
+def summary_row(columns: Sequence[Column], findings: Sequence[Finding], frame: Frame) -> list[Finding]:
+    """A row of means or sums below the others: all its numbers are that, of three columns or more."""
+    found = [f.text for f in findings if f.code == "summary_cell"]
+    numbers = [c for c in columns if c.kind in ("numeric", "integer") and c.low != c.high]
+    if len(found) < max(3, len(numbers)) or len({*found}) > 1:
+        return []
+    text = f"row {frame.row_name(len(frame) - 1)}, the last, holds the {found[0]} of the others in all {len(found)} "
+    return [Finding("warning", None, "summary_row", f"{text}columns of numbers.", "If it is no patient, take it out.")]
 
 
 SOME = 1000
