@@ -39,6 +39,7 @@ from unmask.files import check_weights, damaged, read_object
 from unmask.training.job import Job, RunResult
 from unmask.training.precision import resolve_device
 from unmask.training.pretraining import Pretrainable, pretrained
+from unmask.training.same_run import digest
 from unmask.training.settings import TrainSettings, apply_run_overrides, lasting
 from unmask.version import __version__
 from unmask.writing import brought_to_an_end, demo_folder, replace_json, written_folder
@@ -167,7 +168,10 @@ class StandardModel(ABC):
             corruption=corruption,
             validation=[make(placed[i : i + rows], min(rows, len(placed))) for i in range(0, len(placed), rows)],
             validation_corruption=measuring,
-            fingerprint={"settings": lasting(asdict(settings)), "slots of the data": int(lengths.sum())},
+            fingerprint={
+                "settings": lasting(asdict(settings)),
+                "the data": digest([], *(x for example in examples for x in example.values.values())),
+            },
         )
 
     def save(self, folder: str | Path) -> None:

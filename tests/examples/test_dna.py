@@ -63,6 +63,9 @@ def test_pretrain_writes_a_run_folder(place, model, capsys):
     )
     assert code == 0
     assert json.loads(out)["steps"] == 9
+    (place / "other.fasta").write_text((place / "d.fasta").read_text().replace("A", "G"))  # as many bases
+    words = ("pretrain", "dna", place / "other.fasta", "--out", model, "--steps", 9, *SMALL, "--resume")
+    assert "the data: not the same" in run(capsys, *words)[2]
 
 
 def test_fill_writes_unsure_bases_and_leaves_the_others(place, model, capsys):
