@@ -86,11 +86,14 @@ def arguments() -> set[str]:
     return found | settings()
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
-        if not name.startswith("cli/") and name != "errors.py":
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def sources() -> list[tuple[str, ast.Module]]:
+    found = ((path.relative_to(SOURCE).as_posix(), path) for path in sorted(SOURCE.rglob("*.py")))
+    return [
+        (name, ast.parse(path.read_text(encoding="utf-8")))
+        for name, path in found
+        if not name.startswith("cli/") and name != "errors.py"
+    ]
 
 
 def calls(tree: ast.Module, *names: str) -> Iterator[ast.Call]:
@@ -137,14 +140,14 @@ def faults_of_calls(name: str, tree: ast.Module) -> Iterator[str]:
                 yield f"{name}:{call.lineno}: no unmask{dotted}"
 
 
-def test_what_messages_name_is_there_in_both_forms():
-    assert [fault for name, tree in sources() for fault in faults_of_calls(name, tree)] == []
-    assert sum(1 for _, tree in sources() for _ in calls(tree, "option", "setting", "either")) > 100
+def test_what_messages_name_is_there_in_both_forms(sources):
+    assert [fault for name, tree in sources for fault in faults_of_calls(name, tree)] == []
+    assert sum(1 for _, tree in sources for _ in calls(tree, "option", "setting", "either")) > 100
 
 
-def test_no_message_names_a_flag_to_python():
+def test_no_message_names_a_flag_to_python(sources):
     faults = []
-    for name, tree in sources():
+    for name, tree in sources:
         said = {node for call in calls(tree, "either") for node in ast.walk(call.args[0])}
         if name not in ELSEWHERE:
             faults += [
@@ -155,10 +158,10 @@ def test_no_message_names_a_flag_to_python():
     assert faults == []
 
 
-def test_no_hint_names_an_argument_to_the_command_line():
+def test_no_hint_names_an_argument_to_the_command_line(sources):
     options = {flag.removeprefix("--").replace("-", "_") for flag in flags()} | settings()
     faults = []
-    for name, tree in sources():
+    for name, tree in sources:
         said = {node for call in calls(tree, "either") for node in ast.walk(call.args[1])}
         for hint in (node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "hint"):
             for text in texts(hint, said):
