@@ -250,7 +250,7 @@ class TableModel(FittedTable):
             worst = int(np.nanargmin(values)) if seen.any() else None
             out.append(
                 {
-                    "row": frame.label(row),
+                    "row": frame.row_name(row),
                     "score": float(np.nansum(values)),
                     "slots": int(seen.sum()),
                     "least_likely": None

@@ -7,9 +7,11 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from unmask.cli import main
+from unmask.errors import UserError
 from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.imputer import MaskedImputer
 from unmask.modalities.table.model import TableModel
@@ -65,16 +67,31 @@ def test_codes_of_no_value_are_said_with_what_to_do(model, code, column):
     frame.loc[4, column] = code
     text = said(model.impute, frame)[0]
     assert f"{column!r}: 1 of 60 cells" in text
-    assert f"({code}, row 5)" in text
+    assert f"({code}, row 4)" in text
     assert f"If {code} means no value: empty it" in text
+
+
+def test_a_row_has_one_name_in_warnings_errors_and_results(model):
+    """Warnings and errors counted rows of a frame from 1 where results gave their labels: 41 was 40, or 1040."""
+    plain = holed().assign(age=lambda d: d.age.where(d.index != 4, 999))
+    for index, name in ((plain.index, 4), (plain.index + 1000, 1004), ([f"P{k}" for k in range(60)], "P4")):
+        frame = plain.set_axis(index)
+        assert f"(999, row {name})" in said(model.impute, frame)[0]
+        with pytest.warns(UserWarning, match="999"):
+            scored = model.score(frame)
+        assert scored[4]["row"] == name
+        with pytest.raises(UserError, match=f"column 'sex', row {name}: category 'X'"):
+            model.impute(frame.assign(sex=frame.sex.where(frame.index != name, "X")))
+    with pytest.raises(UserError, match="row 4: category 'X'"):
+        model.impute(pl.from_pandas(plain.assign(sex=plain.sex.where(plain.index != 4, "X"))))
 
 
 def test_one_value_far_beyond_is_said(model):
     frame = holed().assign(weight=lambda d: d.weight.where(d.index != 3, 1e30))
     training, bounds = said(model.impute, frame)
-    assert "(1e+30, row 4)" in training
+    assert "(1e+30, row 3)" in training
     assert "NOT" not in training
-    assert "beyond the bounds that the schema gives, low 30 and high 250 (1e+30, row 4)" in bounds
+    assert "beyond the bounds that the schema gives, low 30 and high 250 (1e+30, row 3)" in bounds
     assert "bounds" in said(model.impute, frame.assign(weight=29.5))[-1]
 
 

@@ -154,12 +154,12 @@ def test_what_is_broken_as_recorded_is_said_and_left(model, table):
     with pytest.warns(UserWarning, match="recorded") as said:
         filled = model.impute(t)
     texts = [str(w.message) for w in said]
-    assert any("'dbp < sbp' is broken as recorded in row 4" in s for s in texts)
-    assert any("cannot be met, given what is recorded, in row 5" in s for s in texts)
+    assert any("'dbp < sbp' is broken as recorded in row 3" in s for s in texts)
+    assert any("cannot be met, given what is recorded, in row 4" in s for s in texts)
     assert filled.sbp[3] == t.sbp[3]
     assert filled.notna().all(axis=None)
     worse = TableModel.fit(t.drop(columns=["surgery"]), constraints=["dbp < sbp"], **FAST)
-    assert any("broken as recorded in row 4" in note for note in worse.facts["notes"])
+    assert any("broken as recorded in row 3" in note for note in worse.facts["notes"])
 
 
 def test_recorded_cells_beyond_the_training_range_go_before_it(model):

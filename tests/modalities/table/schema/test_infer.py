@@ -308,7 +308,7 @@ def test_all_bad_cells_of_all_columns_at_once():
         assert cell in text
     schema = infer_schema(["a", "s"], [raw("1.5", "2"), raw("u", "v")])
     with pytest.raises(
-        UserError, match=r"row 1: 'x' is not(.|\n)*row 2: category 'w' was not seen(.|\n)*in all 2 cells"
+        UserError, match=r"row 0: 'x' is not(.|\n)*row 1: category 'w' was not seen(.|\n)*in all 2 cells"
     ):
         encode(read_frame(pd.DataFrame({"a": ["x", "2"], "s": ["u", "w"]})), schema)
 

@@ -213,8 +213,8 @@ def test_new_rows_whose_follow_up_cannot_be_are_refused_all_at_once(late_model, 
     new.loc[[2, 5], "time"] = -4
     new.loc[7, "entry"] = -1
     new.loc[[9, 11], "entry"] = new.loc[[9, 11], "time"] + [0, 3]
-    said = r"row 3: -4 as a duration; row 6: -4 .*row 8: -1 as a duration.*"
-    said += r"row 10: entry (\d+) at follow-up time \1; row 12: "
+    said = r"row 2: -4 as a duration; row 5: -4 .*row 7: -1 as a duration.*"
+    said += r"row 9: entry (\d+) at follow-up time \1; row 11: "
     with pytest.raises(UserError, match=said):
         getattr(late_model, use)(new)
 
@@ -276,7 +276,7 @@ def test_a_recipe_without_rules_says_which_entries_come_too_late():
     frame = late_cohort(60)
     model = TableModel.fit(frame, duration="time", event="status", entry="entry", recipe="mcm", steps=1)
     new = frame.assign(entry=np.nan, time=0.0)
-    with pytest.warns(UserWarning, match="'entry < time' is not kept .* in rows 1, 2, 3, 4, 5, 6, 7, 8 and 52 more"):
+    with pytest.warns(UserWarning, match="'entry < time' is not kept .* in rows 0, 1, 2, 3, 4, 5, 6, 7 and 52 more"):
         model.impute(new)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ SHOWN = 8
 
 
 def beyond_range(
-    schema: Schema, codings: Sequence[Coding], columns: Sequence[np.ndarray], row_name: Callable[[int], int]
+    schema: Schema, codings: Sequence[Coding], columns: Sequence[np.ndarray], row_name: Callable[[int], Any]
 ) -> list[str]:
     """A sentence per column whose new cells lie beyond its training range, or beyond the bounds that a person gave.
 
@@ -65,7 +66,7 @@ def _beyond_training(
     known: np.ndarray,
     ends: tuple[float, float],
     training_rows: float,
-    row_name: Callable[[int], int],
+    row_name: Callable[[int], Any],
 ) -> list[str]:
     low, high = ends
     out = known & ((x < low) | (x > high))
@@ -110,7 +111,7 @@ def _codes(values: np.ndarray, low: float, high: float) -> list[float]:
     return [float(v) for v, a in zip(values, far, strict=True) if v in SENTINELS and (a or v < 0 <= low)]
 
 
-def _beyond_bounds(column: Column, x: np.ndarray, known: np.ndarray, row_name: Callable[[int], int]) -> list[str]:
+def _beyond_bounds(column: Column, x: np.ndarray, known: np.ndarray, row_name: Callable[[int], Any]) -> list[str]:
     low, high = column.bounds
     out = known & ((x < low) | (x > high))
     if not out.any():
@@ -136,7 +137,7 @@ def _shown(x: np.ndarray, column: Column) -> str:
     return f"{low}, {high}" if len(np.unique(x)) == 2 else f"{low} ... {high}"
 
 
-def _rows(out: np.ndarray, row_name: Callable[[int], int]) -> str:
+def _rows(out: np.ndarray, row_name: Callable[[int], Any]) -> str:
     rows = np.flatnonzero(out)
     if len(rows) > SHOWN:
         return ""

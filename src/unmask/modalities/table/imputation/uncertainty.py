@@ -76,7 +76,7 @@ class IntervalRecords:
         for row, value, rest in zip(rows.tolist(), values, more, strict=True):
             yield {
                 "position": row,
-                "row": self.frame.label(row),
+                "row": self.frame.row_name(row),
                 "column": column.name,
                 "value": value,
                 **nothing,
@@ -87,8 +87,8 @@ class IntervalRecords:
 def interval_frame(records: list[dict[str, Any]], given: Frame) -> Any:
     """The records as a frame of the kind of the table they are of; polars for a file or an array.
 
-    `row` is what `Frame.label` says. In pandas `value` holds numbers, texts and dates alike; in polars and Arrow, whose
-    columns have one type each, it holds the numbers, `category` the level as text, and `date`, `date_low` and
+    `row` is what `Frame.row_name` says. In pandas `value` holds numbers, texts and dates alike; in polars and Arrow,
+    whose columns have one type each, it holds the numbers, `category` the level as text, and `date`, `date_low` and
     `date_high` stand for dates where there are any.
     """
     if is_pandas(given.native):

@@ -7,6 +7,7 @@ cell, a note names the row, and its missing cells are filled as if that rule wer
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -157,20 +158,20 @@ def _newly_broken(rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[
     return np.any([*broken, np.zeros(len(filled[0]), bool)], axis=0)
 
 
-def recorded_breaches(rules: Rules, columns: Sequence[np.ndarray], row_name: Callable[[int], int]) -> list[str]:
+def recorded_breaches(rules: Rules, columns: Sequence[np.ndarray], row_name: Callable[[int], Any]) -> list[str]:
     """A sentence per rule that observed cells break, with the rows."""
     return _sentences(rules.broken(columns), row_name, "is broken as recorded in {}; left as they are")
 
 
 def not_kept(
-    rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray], row_name: Callable[[int], int], why: str
+    rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[np.ndarray], row_name: Callable[[int], Any], why: str
 ) -> list[str]:
     """A sentence per rule that filled cells break, of a model that does not fill under rules."""
     return _sentences(_broken_anew(rules, columns, [filled]), row_name, f"is not kept {why} in {{}}")
 
 
 def unmet(
-    rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[Sequence[np.ndarray]], row_name: Callable[[int], int]
+    rules: Rules, columns: Sequence[np.ndarray], filled: Sequence[Sequence[np.ndarray]], row_name: Callable[[int], Any]
 ) -> list[str]:
     """A sentence per rule that filled cells break, since what is observed in the row leaves them nothing."""
     what = "cannot be met, given what is recorded, in {}; filled without it"
@@ -188,11 +189,11 @@ def _broken_anew(
     }
 
 
-def _sentences(broken: Mapping[str, np.ndarray], row_name: Callable[[int], int], what: str) -> list[str]:
+def _sentences(broken: Mapping[str, np.ndarray], row_name: Callable[[int], Any], what: str) -> list[str]:
     """A sentence per rule that is broken, `{}` standing for the rows."""
     found = {text: np.flatnonzero(rows) for text, rows in broken.items()}
     return [f"{text!r} {what.format(_rows(rows, row_name))}" for text, rows in found.items() if len(rows)]
 
 
-def _rows(rows: np.ndarray, row_name: Callable[[int], int]) -> str:
+def _rows(rows: np.ndarray, row_name: Callable[[int], Any]) -> str:
     return f"{'row' if len(rows) == 1 else 'rows'} {first_of((row_name(int(r)) for r in rows), SHOWN)}"

@@ -21,7 +21,7 @@ class Frame:
         columns: float64 where the source is numeric (NaN: no value), else object (None or a spelling: no value).
         native: the container it came from; None for a CSV file.
         source: named in errors.
-        first_row: number of the first row in errors (2 in a CSV file or a sheet).
+        first_row: number of the first row (2 in a CSV file or a sheet, 0 in a table in memory).
         levels: per column, what its type declares of categories: None nothing, () that it has categories, else their
             order, from low to high (pandas' ordered categories, polars' Enum, ordered dictionaries of Arrow).
         encoding: of the text file it came from.
@@ -57,16 +57,12 @@ class Frame:
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
 
-    def row_name(self, row: int) -> int:
-        """The number a person knows this row by: the line in a CSV file."""
-        return int(self.lines[row]) if self.lines is not None else row + self.first_row
-
-    def label(self, row: int) -> Any:
-        """What results call this row by: the label of a pandas index, the line of a CSV file or sheet, else its number
-        from 0."""
+    def row_name(self, row: int) -> Any:
+        """What errors, warnings and results call this row: the label of a pandas index, the line of a CSV file or
+        sheet, else its number from 0."""
         if hasattr(self.native, "iloc"):
-            return self.native.index[row]
-        return self.row_name(row) if self.first_row == 2 else row
+            return self.native.index[[row]].tolist()[0]
+        return int(self.lines[row]) if self.lines is not None else row + self.first_row
 
 
 def frame_of(data: Any) -> Frame:
@@ -75,7 +71,7 @@ def frame_of(data: Any) -> Frame:
         if data.ndim != 2:
             raise UserError(f"an array of {data.ndim} dimensions", hint="Expected rows x columns.")
         columns = [_plain_column(data[:, i]) for i in range(data.shape[1])]
-        return Frame(names=[f"x{i}" for i in range(data.shape[1])], columns=columns, native=data)
+        return Frame(names=[f"x{i}" for i in range(data.shape[1])], columns=columns, native=data, first_row=0)
     import narwhals as nw
 
     if type(data).__module__.startswith("pandas") and hasattr(data, "columns"):
@@ -93,7 +89,7 @@ def frame_of(data: Any) -> Frame:
 
 def _frame(names: list[str], parts: list[Any], native: Any) -> Frame:
     columns, levels = [_from_series(p) for p in parts], [_levels(p) for p in parts]
-    return Frame(names=names, columns=columns, levels=levels, native=native)
+    return Frame(names=names, columns=columns, levels=levels, native=native, first_row=0)
 
 
 def _levels(series: Any) -> tuple[str, ...] | None:

@@ -209,7 +209,7 @@ def read_statistics(path: Path, encoding: str | None = None) -> Frame:
                 f"{name!r}: Stata's dates in {unit} since 1960, read as the numbers they are; dof{unit[0]}() makes days"
             )
         columns[name] = values
-    frame = _frame(path, columns, first_row=1)
+    frame = _frame(path, columns, first_row=0)
     frame.notes = tuple(notes)
     return frame
 

@@ -56,7 +56,7 @@ class RawColumn:
         missing: tuple[str, ...],
         spelling: Spelling,
         levels: tuple[str, ...] | None,
-        row_name: Callable[[int], int],
+        row_name: Callable[[int], Any],
     ) -> None:
         self.name, self.given, self.levels, self.row_name = name, given, levels, row_name
         self.findings: list[Finding] = []

@@ -92,7 +92,7 @@ def with_survival_pair(
     *,
     marks: Sequence[Marks],
     source: str,
-    row_name: Callable[[int], int],
+    row_name: Callable[[int], Any],
 ) -> tuple[Schema, list[Finding]]:
     """The schema with its survival pair, `named` or found by usual names, and findings about it.
 
@@ -276,7 +276,7 @@ class RawTable:
     columns: Sequence[np.ndarray]
     marks: Sequence[Marks]
     source: str
-    row_name: Callable[[int], int]
+    row_name: Callable[[int], Any]
 
     def empty(self, number: int) -> np.ndarray:
         """Which cells of a column hold no value."""
@@ -325,7 +325,7 @@ class RawTable:
             raise UserError(f"{self.source}, {sentence}", hint=hint)
 
 
-def _bad_rows(bad: np.ndarray, name: str, what: Callable[[int], str], row_name: Callable[[int], int]) -> str:
+def _bad_rows(bad: np.ndarray, name: str, what: Callable[[int], str], row_name: Callable[[int], Any]) -> str:
     """A column's bad rows and what each holds; "" where there is none."""
     rows = np.flatnonzero(bad)
     named = first_of((f"row {row_name(int(i))}: {what(int(i))}" for i in rows), SHOWN, between="; ")
@@ -333,7 +333,7 @@ def _bad_rows(bad: np.ndarray, name: str, what: Callable[[int], str], row_name: 
 
 
 def refuse_impossible(
-    schema: Schema, columns: Sequence[np.ndarray], *, source: str, row_name: Callable[[int], int]
+    schema: Schema, columns: Sequence[np.ndarray], *, source: str, row_name: Callable[[int], Any]
 ) -> None:
     """Refuse follow-up that cannot be, in a table read under a schema that has a survival pair. `columns`: the modelled
     ones, coded, NaN where missing: an unknown time or entry is not refused."""
