@@ -262,6 +262,20 @@ def test_other_values_than_in_training_are_warned_of(outcome, of_files, value, k
         assert listed == {k: ["GLUCOSE"] if k == key else [] for k in listed}
 
 
+def test_one_patient_in_another_unit_is_said(outcome, of_files):
+    """From the first value on; of patients as those in training nothing is said, one at a time too."""
+    _, table, _, _, _ = outcome
+    vocabulary = of_files[1].folder.vocabulary
+    said = {1.0: 0, 18.0: 0, 1 / 18: 0}
+    patients = [one for _, one in table.group_by("subject_id") if one.filter(pl.col("code") == "GLUCOSE").height]
+    for factor in said:
+        for one in patients:
+            scaled = one.with_columns(pl.when(pl.col("code") == "GLUCOSE").then(VALUE * factor).otherwise(VALUE))
+            scaled = scaled.with_columns(pl.col("numeric_value").cast(pl.Float32))
+            said[factor] += len(odd_values(Histories(as_events(scaled), vocabulary))["beyond_codes"])
+    assert said == {1.0: 0, 18.0: len(patients), 1 / 18: len(patients)}
+
+
 @pytest.mark.parametrize("marked", [0, 200, 2000])
 def test_many_equal_values_in_the_tail_of_a_large_record_are_no_mark(marked):
     """Heart rates in whole numbers: of 100 000 a hundred lie beyond the last knot, dozens of them equal."""

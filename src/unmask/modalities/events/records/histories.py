@@ -272,6 +272,8 @@ def first_fitting(time: np.ndarray, room: int) -> int:
     return after if after < len(time) else start
 
 
+FAR = 0.5
+"""Of the training range's width: values further beyond its ends are said, be it one patient's."""
 FEWEST = 20
 """Events, points or patients of a code that a check needs."""
 SHOWN = 5
@@ -298,15 +300,16 @@ def odd_values(histories: Histories) -> dict[str, dict[str, float]]:
 
     Returns:
         beyond_codes: of whose values (20 at least) more than half lie outside the .1 to 99.9 % of those in training, as
-            in another unit, or 20 and 1 % of all are one number there, as a mark for none; with the share
-            outside.
+            in another unit, or 20 and 1 % of all are one number there, as a mark for none, or all (be it one) lie
+            `FAR` outside; with the share outside.
         valueless_codes: that had at least twice the share of values in training, 20 values here; with the share here.
     """
     events, vocabulary = histories.events, histories.vocabulary
     number = vocabulary.numbers(events.codes)
     low, high = (vocabulary.knots[number, end] for end in (0, -1))  # NaN where there is no scale: nothing is beyond it
     low[number < 0] = high[number < 0] = np.nan
-    count, valued, beyond, repeated = np.zeros((4, len(number)))
+    least, most = _far_ends(low, high)
+    count, valued, beyond, near, repeated = np.zeros((5, len(number)))
     ends: Counter[tuple[int, float]] = Counter()
     for _, here in events.blocks():
         code, value = events.code[here], events.value[here]
@@ -314,17 +317,28 @@ def odd_values(histories: Histories) -> dict[str, dict[str, float]]:
         count += np.bincount(code, minlength=len(number))
         valued += np.bincount(code[np.isfinite(value)], minlength=len(number))
         beyond += np.bincount(code[outside], minlength=len(number))
+        near += np.bincount(code[(value >= least[code]) & (value <= most[code])], minlength=len(number))
         pairs, times = np.unique(np.stack([code[outside], value[outside]]), axis=1, return_counts=True)
         ends.update({(int(c), v): int(n) for (c, v), n in zip(pairs.T.tolist(), times.tolist(), strict=True) if n > 1})
     for (c, _), often in ends.items():
         repeated[c] = max(repeated[c], often)
     share = np.where(number < 0, 0.0, vocabulary.share[number])
-    out = np.flatnonzero((valued >= FEWEST) & ((2 * beyond > valued) | (repeated >= np.maximum(FEWEST, 0.01 * valued))))
+    many = (valued >= FEWEST) & ((2 * beyond > valued) | (repeated >= np.maximum(FEWEST, 0.01 * valued)))
+    out = np.flatnonzero(many | ((beyond > 0) & (near == 0)))
     without = np.flatnonzero((share * count >= FEWEST) & (2 * valued < share * count))
     return {
         "beyond_codes": {events.codes[i]: float(beyond[i] / valued[i]) for i in out},
         "valueless_codes": {events.codes[i]: float(valued[i] / count[i]) for i in without},
     }
+
+
+def _far_ends(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What lies beyond the ends of a range by more than `FAR` of its width; by factors where all of it is above 0,
+    for most laboratory values are skewed. Nothing does where all values of a code were the same."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        width, factor = FAR * (high - low), (high / low) ** FAR
+        least, most = np.where(low > 0, low / factor, low - width), np.where(low > 0, high * factor, high + width)
+    return np.where(high > low, least, -np.inf), np.where(high > low, most, np.inf)
 
 
 def odd_value_lines(found: dict[str, Any]) -> list[str]:
