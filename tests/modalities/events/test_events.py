@@ -72,6 +72,17 @@ def test_bad_labels_are_named(tmp_path: Path, rows: list, says: str):
         read_labels(labels(tmp_path / "task", rows), events)
 
 
+@pytest.mark.parametrize("blank", ["", "  ", None])
+def test_a_blank_class_is_no_class(tmp_path: Path, blank: str | None):
+    events = read_meds(shard(tmp_path, table([(1, DAY, "a", None)])))
+    given = pl.DataFrame({"subject_id": [1, 1], "prediction_time": [DAY, DAY + timedelta(1)]})
+    given = given.with_columns(categorical_value=pl.Series([" home ", blank]))
+    with pytest.raises(UserError, match="row 1: categorical_value is null or blank"):
+        read_labels(given, events)
+    assert read_labels(given, events, need_value=False).null["names"].tolist() == [False, True]
+    assert read_labels(given.head(1), events).names == ["home"]
+
+
 def test_nothing_after_the_prediction_time_arrives(tmp_path: Path):
     past = [(1, None, "SEX//F", None), (1, DAY, "a", 1.0), (1, DAY, "b", 2.0)]
     planted = [(1, DAY + timedelta(microseconds=1), "a", 99.0), (1, DAY + timedelta(3), "b", 99.0)]

@@ -19,7 +19,7 @@ from unmask.modalities.events.outcome.scoring import scored
 from unmask.modalities.events.outcome.targets import Classes, NumberTarget, TimeToEvent
 from unmask.modalities.events.recipes import OutcomeSettings, TuneSettings
 from unmask.modalities.events.records.meds import Labels, read_labels, read_meds
-from unmask.modalities.events.uses.finetune import finetune_outcome
+from unmask.modalities.events.uses.finetune import finetune_outcome, label_remarks
 
 QUICK = OutcomeSettings(epochs=8, members=2, hidden=16, trees=20, curve=False, baselines=False)
 TUNED = replace(QUICK, encoder="tuned", tune=TuneSettings(epochs=2, least_steps=1))
@@ -65,6 +65,21 @@ def test_held_out_labels_change_nothing_that_is_fitted(
     assert frames[0].equals(frames[1])
 
 
+def test_labels_that_may_be_none_or_one_are_said():
+    def of(**given) -> Labels:
+        return Labels(subject=np.zeros(40, np.int64), time=np.arange(40), **given)
+
+    names = ["home", "Home", "ward", "NA"] * 10
+    counted, missing, spelt = label_remarks(Classes(names=("NA", "Home", "home", "ward")), of(names=names))
+    assert counted == "classes: Home (10), NA (10), home (10), ward (10)"
+    assert "10 of 40 labels are 'NA', as missing values are written" in missing
+    assert spelt.endswith("count as classes apart: 'Home' and 'home'")
+    days = np.r_[np.linspace(2, 11, 36), [-1.0] * 4]
+    (odd,) = label_remarks(NumberTarget.fit(of(number=days)), of(number=days))
+    assert "labels -1 (4 times) stand apart" in odd
+    assert label_remarks(NumberTarget.fit(of(number=days.clip(2))), of(number=days.clip(2))) == []
+
+
 def test_a_class_that_training_lacks_is_reported(
     home: Path, tmp_path: Path, held: np.ndarray, capsys: pytest.CaptureFixture[str]
 ):
@@ -89,6 +104,11 @@ def test_a_class_that_training_lacks_is_reported(
     figures = {"n", "patients", "classes", "intervals", "accuracy", "macro_auroc", "log_loss"}
     assert set(found["results"]["ours"]) == figures
     assert "rare (3)" in (tmp_path / "m" / "report.html").read_text()
+    counts = {name: names.tolist().count(name) for name in ("even", "odd", "rare")}
+    assert found["notes"] == ["classes: " + ", ".join(f"{name} ({n})" for name, n in counts.items())]
+    main_ok(["evaluate", *map(str, (tmp_path / "m", home / "meds", "--labels", labels))])
+    assert "3 labels are of classes that no training label has" in capsys.readouterr().out
+    assert unmask.load(tmp_path / "m").evaluate(home / "meds", labels)["unseen_classes"] == {"rare": 3}
     frame, _ = unmask.load(tmp_path / "m").predict(home / "meds", labels)
     assert [c for c in frame.columns if c.startswith("predicted_p")] == [
         "predicted_probability_even",

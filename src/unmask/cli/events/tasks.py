@@ -128,8 +128,7 @@ def _outcome_lines(found: dict[str, Any]) -> list[str]:
 
     lines = [f"{found['training']} labels to train on, {found['held_out']} held out by {found['held_out_by']}"]
     lines += [*data_lines(found, found["outside"]), *odd_points(found)]
-    for name, count in found.get("unseen_classes", {}).items():
-        lines.append(f"{count} held-out labels of {name}, a class that no label to train on has")
+    lines += found["notes"]
     if "number" in found:
         lines.append(found["number"]["taken_as"])
     lines += result_lines(found["results"])

@@ -10,7 +10,7 @@ import typer
 
 from unmask.cli import options
 from unmask.cli.common import Result, write_array
-from unmask.errors import UserError
+from unmask.errors import UserError, first_of, quoted
 from unmask.evaluation.meanings import legend
 from unmask.files import check_results
 
@@ -227,12 +227,19 @@ def data_lines(unknown: dict[str, Any], outside: int = 0) -> list[str]:
 
 
 def odd_points(found: Mapping[str, Any]) -> list[str]:
-    """What to say of points before the first event of their patient, and after the death; a line each, or none."""
+    """What to say of points before the first event of their patient, after the death, and of classes that training did
+    not have; a line each, or none."""
     lines = []
     for name, where in (("without_events", "before the first event"), ("after_death", "after the death")):
         count = sum(found[name].values()) if isinstance(found[name], dict) else found[name]
         if count:
             lines.append(f"warning: {count:,} points lie {where} of their patient")
+    unseen: Mapping[str, int] = found.get("unseen_classes", {})
+    if unseen:
+        lines.append(
+            f"warning: {sum(unseen.values()):,} labels are of classes that no training label has (the accuracy counts "
+            f"them as errors, the log loss not at all): {first_of(f'{quoted(c)} ({n:,})' for c, n in unseen.items())}"
+        )
     return lines
 
 

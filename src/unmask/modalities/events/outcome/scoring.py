@@ -5,6 +5,7 @@ Points of one patient share the patient, so every interval resamples patients, e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,15 @@ import numpy as np
 from unmask.evaluation.meanings import meaning
 from unmask.evaluation.resampling import CELLS, auroc_auprc, bootstrap_count_blocks, percentile_interval
 from unmask.evaluation.survival import censored_brier, concordance, kaplan_meier, step_values
-from unmask.modalities.events.outcome.targets import Binary, Classes, NumberTarget, Target, TimeToEvent, rounded_up
+from unmask.modalities.events.outcome.targets import (
+    Binary,
+    Classes,
+    NumberTarget,
+    Target,
+    TimeToEvent,
+    class_names,
+    rounded_up,
+)
 from unmask.modalities.events.records.meds import Labels
 
 FIGURES: dict[str, str] = {
@@ -103,6 +112,13 @@ def _with_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> li
         for cut, risk, came in zip(target.cuts, p.T, observed, strict=True)
         if cut <= rounded_up(float(labels.days.max()))
     ]
+
+
+def unseen_classes(target: Target, labels: Labels) -> dict[str, int]:
+    """Classes of labels that training did not have, with their counts."""
+    if not isinstance(target, Classes):
+        return {}
+    return dict(Counter(name for name in class_names(labels) or () if name not in target.names))
 
 
 def constant(target: Target, labels: Labels) -> np.ndarray:

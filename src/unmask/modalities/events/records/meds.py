@@ -362,12 +362,15 @@ def read_labels(labels: Any, events: Events, *, need_value: bool = True) -> Labe
         parts = [(root, typed(table, root, wanted, LABELS, table.columns))]
     frames: list[pl.DataFrame] = []
     for path, frame in parts:
+        if "categorical_value" in frame.columns:  # blanks are no part of a class, and alone they are none
+            frame = frame.with_columns(pl.col("categorical_value").str.strip_chars().replace("", None))
         frame = frame.drop(
             [n for n in LABELS if n in frame.columns and frame[n].null_count() == len(frame) and len(frame)]
         )
         for name in frame.columns:
             if frame[name].null_count() and (need_value or name not in LABELS):
-                raise UserError(f"{path}: row {frame[name].is_null().arg_max()}: {name} is null", hint="Drop the row.")
+                row, blank = frame[name].is_null().arg_max(), " or blank" * (name == "categorical_value")
+                raise UserError(f"{path}: row {row}: {name} is null{blank}", hint="Drop the row.")
         if frames and frame.columns != frames[0].columns and need_value:
             raise UserError(
                 f"{path}: columns {frame.columns}, in {parts[0][0]} {frames[0].columns}", hint="One task has one kind."

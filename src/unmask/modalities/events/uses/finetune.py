@@ -19,10 +19,12 @@ import numpy as np
 
 from unmask.core.hashing import Salt, uniform
 from unmask.errors import UserError, setting
+from unmask.evaluation.classes import class_counts, label_notes
+from unmask.given import natural
 from unmask.modalities.events.outcome.candidates import FEWEST as FEWEST
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.clinical import descriptions
-from unmask.modalities.events.outcome.scoring import scored
+from unmask.modalities.events.outcome.scoring import scored, unseen_classes
 from unmask.modalities.events.outcome.targets import Classes, NumberTarget, Target, class_names, target_of
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
 from unmask.modalities.events.records.cuts import after_death, without_events
@@ -34,6 +36,7 @@ from unmask.modalities.events.uses.card import counts, scored_figures
 from unmask.modalities.events.uses.folder import save_folder
 from unmask.modalities.events.uses.model import EventModel, load
 from unmask.modalities.events.uses.work import FittedOutcome, OutcomeWork, can_judge, worth
+from unmask.odd_numbers import number_notes
 from unmask.training.finetune_checkpoints import Stages, StoppedBySignal
 from unmask.training.processes import join_others
 from unmask.training.same_run import digest
@@ -105,7 +108,8 @@ def finetune_outcome(
     if isinstance(target, NumberTarget):
         found["number"] = target.to_dict() | {"taken_as": taken_as(points.take(train))}
     if isinstance(target, Classes):
-        found["unseen_classes"] = dict(Counter(name for name in class_names(seen) or () if name not in target.names))
+        found["unseen_classes"] = unseen_classes(target, seen)
+    found["notes"] = label_remarks(target, points)
     found["results"] = results
     if curve is not None:
         found["curve"] = curve
@@ -189,6 +193,18 @@ def taken_as(training: Labels) -> str:
     text = f"labels are taken as amounts ({len(distinct):,} distinct values from {distinct[0]:g} to {distinct[-1]:g})"
     whole = bool((distinct == np.round(distinct)).all())
     return f"{text}; {setting('problem', 'single')} takes whole numbers as classes" if whole else text
+
+
+def label_remarks(target: Target, points: Labels) -> list[str]:
+    """The classes with their counts, and warnings of labels that may be none, or spellings of one."""
+    if isinstance(target, NumberTarget):
+        assert points.number is not None
+        return number_notes(points.number)
+    if not isinstance(target, Classes):
+        return []
+    names = class_names(points) or []
+    counts = Counter(names)
+    return [*class_counts({name: counts[name] for name in sorted(counts, key=natural)}), *label_notes(names)]
 
 
 def target_for(training: Labels, labels: str, settings: OutcomeSettings) -> Target:

@@ -19,7 +19,7 @@ from unmask.errors import UserError, option
 from unmask.given import values_of
 from unmask.modalities.events.outcome.candidates import AgeAndCount
 from unmask.modalities.events.outcome.features import Features, gather
-from unmask.modalities.events.outcome.scoring import constant, scored
+from unmask.modalities.events.outcome.scoring import constant, scored, unseen_classes
 from unmask.modalities.events.outcome.targets import (
     MultiLabel,
     NumberTarget,
@@ -222,10 +222,10 @@ class EventModel:
 
         Returns:
             kind, rows and points (how many), patients, without_events (points before the first event of their patient),
-            outside (labels of subjects without events), trained (points left out because their patients trained the
-            head; None where the ids are other people's, with a warning), split, warnings, and under `results` the
-            figures of "model", of "constant" (the shares of these labels themselves; of numbers their mean), and of
-            numbers those of the last value of the code that goes best with them.
+            outside (labels of subjects without events), unseen_classes (of labels, by name), trained (points left out
+            because their patients trained the head; None where the ids are other people's, with a warning), split,
+            warnings, and under `results` the figures of "model", of "constant" (the shares of these labels themselves;
+            of numbers their mean), and of numbers those of the last value of the code that goes best with them.
 
         Raises:
             UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
@@ -281,6 +281,7 @@ class EventModel:
             "without_events": int(without_events(events, points).sum()),
             "after_death": int(after_death(events, points).sum()),
             "outside": points.outside,
+            "unseen_classes": unseen_classes(target, points),
             "trained": trained,
             "split": split,
             "results": results,
