@@ -61,7 +61,8 @@ class Frame:
         """What errors, warnings and results call this row: the label of a pandas index, the line of a CSV file or
         sheet, else its number from 0."""
         if hasattr(self.native, "iloc"):
-            return self.native.index[[row]].tolist()[0]
+            label = self.native.index[row]
+            return label.item() if isinstance(label, np.generic) else label
         return int(self.lines[row]) if self.lines is not None else row + self.first_row
 
 
