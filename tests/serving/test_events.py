@@ -97,6 +97,16 @@ def test_outcomes_look_at_nothing_after_their_time(server, event_home):
     assert set(whole) == {"predicted_boolean_probability"}
 
 
+def test_an_outcome_before_the_first_event_is_warned_of(server, event_home):
+    given = patients(event_home, 2)
+    first = min(e["time"] for e in given[1]["events"] if e["time"] is not None and e["code"] != "MEDS_BIRTH")
+    given[1]["prediction_time"] = str(int(first[:4]) - 1) + first[4:]
+    found = server.post("/models/tuned/outcome", {"patients": given})[1]
+    assert found["warnings"] == ["patients[1]: asked before the first event of the patient"]
+    assert len(found["results"]) == 2
+    assert server.post("/models/tuned/outcome", {"patients": given[:1]})[1]["warnings"] == []
+
+
 def test_questions_are_answered_as_by_the_model(server, event_home):
     import unmask
 

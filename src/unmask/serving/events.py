@@ -13,6 +13,7 @@ import polars as pl
 
 from unmask.errors import UserError
 from unmask.modalities.events.questions.query_text import example_question
+from unmask.modalities.events.records.cuts import after_death, without_events
 from unmask.modalities.events.records.histories import unknown_of
 from unmask.modalities.events.records.meds import STATIC, Events, Labels
 from unmask.modalities.events.records.parquet import LARGEST
@@ -209,12 +210,24 @@ def _outcome(model: EventModel, limits: Limits) -> Verb:
         points, target, p = model.probabilities(found, _points(found, times))
         return pl.DataFrame(target.columns(p, points)).to_dicts()
 
-    def finish(rows: list[dict[str, Any]]) -> dict[str, Any]:
-        known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-        return {"results": [{name: row[name] for name in known} for row in rows]}
-
     def work(events: Events, body: Any) -> Work:
-        return _work(model, events, run, how="outcome", finish=finish, extras=_times(body, events), times=2)
+        times = _times(body, events)
+        points = _points(events, times)
+        odd = {
+            "before the first event": without_events(events, points),
+            "after the death": after_death(events, points),
+        }
+        warned = [
+            f"patients[{number}]: asked {where} of the patient"
+            for where, lie in odd.items()
+            for number in np.flatnonzero(lie).tolist()
+        ]
+
+        def finish(rows: list[dict[str, Any]]) -> dict[str, Any]:
+            known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+            return {"results": [{name: row[name] for name in known} for row in rows], "warnings": warned}
+
+        return _work(model, events, run, how="outcome", finish=finish, extras=times, times=2)
 
     about = "The outcome that the head was fine-tuned for, at a prediction time of each patient."
     return _verb(model, limits, about, work, time="When the outcome is asked for")

@@ -183,6 +183,14 @@ def test_points_behind_a_death_are_found(tmp_path: Path):
     assert checks["after death"] == "note"
 
 
+def test_the_end_of_an_observation_period_after_a_death_is_no_care(tmp_path: Path):
+    rows, asked = clean(0)
+    last = {s: t for s, t, *_ in sorted((r for r in rows if r[1] is not None), key=lambda r: r[1])}
+    rows += [(s, last[s] + timedelta(days=2), "MEDS_DEATH", None, None) for s in range(3)]
+    rows += [(s, last[s] + timedelta(days=40), "OBSERVATION_END", None, None) for s in range(3)]
+    assert "after death" not in found(tmp_path, rows, asked)
+
+
 def test_diagnoses_stamped_at_admission_and_early_ends_are_found(tmp_path: Path):
     rows, asked = clean(0)
     begin = {s: t for s, t, code, *_ in rows if code == "ADMISSION"}

@@ -243,18 +243,19 @@ def test_a_number_in_the_words_of_an_omop_measurement_alone_is_a_number(tmp_path
     pl.DataFrame({"person_id": [1], "gender_concept_id": [8507]}).write_csv(tmp_path / "cdm" / "person.csv")
     frame = pl.DataFrame(
         {
-            "person_id": [1] * 4,
-            "measurement_concept_id": [3, 4, 5, 6],
-            "measurement_date": ["2020-01-01"] * 4,
-            "value_as_number": [7.5, None, None, None],
-            "value_as_concept_id": [0, 0, 9191, 0],
-            "value_source_value": ["7", "97", "1", "trace"],
+            "person_id": [1] * 6,
+            "measurement_concept_id": [3, 4, 5, 6, 7, 8],
+            "measurement_date": ["2020-01-01"] * 6,
+            "value_as_number": [7.5, None, None, None, None, None],
+            "value_as_concept_id": [0, 0, 9191, 0, 0, 0],
+            "value_as_string": [None, None, None, None, "25", "<5"],
+            "value_source_value": ["7", "97", "1", "trace", None, None],
         }
     )
     getattr(frame, f"write_{kind}")(tmp_path / "cdm" / f"measurement.{kind}")
     convert(tmp_path / "cdm", tmp_path / "m")
     rows = whole(tmp_path / "m").drop_nulls("time").sort("code").select("numeric_value", "text_value").rows()
-    assert rows == [(7.5, None), (97.0, None), (None, "1"), (None, "trace")]
+    assert rows == [(7.5, None), (97.0, None), (None, "1"), (None, "trace"), (25.0, None), (None, "<5")]
 
 
 def test_a_flag_beside_the_number_of_an_omop_measurement_is_an_event_of_its_own(tmp_path: Path):

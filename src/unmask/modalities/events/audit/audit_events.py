@@ -30,7 +30,7 @@ from unmask.modalities.events.audit.findings import (
 )
 from unmask.modalities.events.records.encounters import encounters, extents, own_events
 from unmask.modalities.events.records.histories import FEWEST
-from unmask.modalities.events.records.meds import BIRTH, DEATH, STATIC, Events
+from unmask.modalities.events.records.meds import BIRTH, DEATH, OBSERVATION_END, STATIC, Events
 from unmask.modalities.events.records.vocabulary import QuantileSketch
 from unmask.modalities.events.sources.times import NONE_DAYS, NONE_YEARS
 
@@ -85,8 +85,9 @@ def midnights(events: Events) -> Iterator[AuditFinding]:
 
 
 def after_death(events: Events) -> Iterator[AuditFinding]:
-    """Events after a death, and deaths at midnight before events of the same day."""
-    death = events.begins(DEATH)
+    """Events after a death, and deaths at midnight before events of the same day. The end of an observation period is
+    no care: records are kept beyond a death."""
+    death, ended = events.begins(DEATH), events.begins(OBSERVATION_END)
     if not death.any():
         return
     same_day, rest, late, dead = (Tally(len(events.codes)) for _ in range(4))
@@ -95,7 +96,7 @@ def after_death(events: Events) -> Iterator[AuditFinding]:
         if not die.any():
             continue
         died = _first(block, die)
-        behind = (block.time > died) & ~die
+        behind = (block.time > died) & ~die & ~ended[block.code]
         midnight = behind & (died % DAY == 0) & (block.time - died < DAY)
         same_day.add(block, midnight)
         rest.add(block, behind & ~midnight)

@@ -93,10 +93,12 @@ def _context(files: Files, names: dict[str, str], _: CellReading) -> Derive:
             source = text("drug_source_value") if "drug_source_value" in frame.columns else pl.lit(None, pl.String)
             drug = pl.coalesce("concept", pl.format("SOURCE//{}", source))
             frame = frame.with_columns(pl.when(text("days_supply").is_not_null()).then(drug).alias("supplied"))
-        if "answer" in table.derived and {"value_as_number", "value_source_value"} <= set(frame.columns):
-            # A number that stands in the source's words alone, where no coded answer says what it means.
-            source, number = text("value_source_value"), pl.col("value_as_number")
-            plain = pl.when(source.str.contains(r"^[+-]?\d+(\.\d+)?$") & pl.col("answer").is_null()).then(source)
+        words = [text(n) for n in ("value_as_string", "value_source_value") if n in frame.columns]
+        if "answer" in table.derived and "value_as_number" in frame.columns and words:
+            # A number that stands in words alone, where no coded answer says what it means.
+            number, is_plain = pl.col("value_as_number"), r"^[+-]?\d+(\.\d+)?$"
+            source = pl.coalesce(pl.when(word.str.contains(is_plain)).then(word) for word in words)
+            plain = pl.when(pl.col("answer").is_null()).then(source)
             numeric = frame["value_as_number"].dtype.is_numeric()
             frame = frame.with_columns(
                 pl.coalesce(
