@@ -312,6 +312,18 @@ def test_shapes_of_r5_are_read(tmp_path: Path):
     assert found["rejected"] == {"resource Medication makes no event": 1}
 
 
+def test_elements_that_are_not_read_are_named(tmp_path: Path):
+    dose = {"text": "2 tablets", "dose": {"value": 2}}
+    given = {"resourceType": "MedicationAdministration", "medicationCodeableConcept": CODE, "dosage": dose, **A}
+    seen = {"resourceType": "Observation", "code": LOINC, "valueInteger": 1, "interpretation": [CODE], **A}
+    plain = {"resourceType": "Procedure", "code": CODE, "status": "completed", "id": "p", "_status": {}, **A}
+    _, found = events(tmp_path, PATIENT, *({**r, "meta": {"lastUpdated": "2020-01-01"}} for r in (given, seen, plain)))
+    assert found["unused"] == {
+        "MedicationAdministration": "elements not read: dosage",
+        "Observation": "elements not read: interpretation",
+    }
+
+
 def test_a_bad_line_is_rejected_and_the_run_goes_on(tmp_path: Path):
     folder = tmp_path / "bulk"
     folder.mkdir()

@@ -57,9 +57,14 @@ class ResourceReader:
         self.answers, self.servers = Answers(ledger), versions.servers
         self.facts: dict[tuple[int, str], tuple[str, datetime | None]] = {}
         self.met: dict[int, str] = {}
+        self.unread: dict[str, set[str]] = {}
 
-    def note_undescribed(self) -> None:
-        """Note patients of whom no Patient resource was read: with one, a sex is known, if only as unknown."""
+    def note_unread(self) -> None:
+        """Note elements that were not read, and patients of whom no Patient resource was: with one, a sex is known, if
+        only as unknown."""
+        for kind, names in self.unread.items():
+            if names:
+                self.ledger.unused[kind] = f"elements not read: {', '.join(sorted(names))}"
         others = {subject: where for subject, where in self.met.items() if (subject, "sex") not in self.facts}
         self.ledger.note_undescribed(others, "a Patient resource")
 
@@ -98,6 +103,7 @@ class ResourceReader:
             return []
         assert subject is not None
         self.met.setdefault(subject, where)
+        self.unread.setdefault(kind, set()).update(declared.unread(r))
         encounter = self._encounter(kind, r, scope)
         visit = None if encounter is None else hashed_id(self.servers.key(encounter))
         out: list[Row] = [(subject, moment, code, value, words, visit) for code, value, words in made]
@@ -361,6 +367,6 @@ def read(path: Path, ledger: Ledger, *, onset: bool = False) -> Iterator[pl.Data
         if len(rows) >= CHUNK:
             yield pl.DataFrame(rows, schema=SCHEMA | EXTRA, orient="row")
             rows = []
-    reader.note_undescribed()
+    reader.note_unread()
     if rows:
         yield pl.DataFrame(rows, schema=SCHEMA | EXTRA, orient="row")

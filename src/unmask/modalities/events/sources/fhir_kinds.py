@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from unmask.modalities.events.sources.rows import Ledger
@@ -39,7 +40,24 @@ class Kind:
     statuses: tuple[str, ...] = ()
     happened: Mapping[str, tuple[object, ...]] | None = None
 
+    @cached_property
+    def read(self) -> frozenset[str]:
+        """Elements that are read, and those that say nothing of the patient."""
+        paths = (*self.times, *self.taken, *self.onset, *self.codes, *(self.happened or ()))
+        return ANYWHERE.union(path.split(".")[0] for path in paths)
 
+    def unread(self, r: Mapping[str, Any]) -> set[str]:
+        """Elements of a resource that are not read; of values `Answers` says which."""
+        return {name for name in r.keys() - self.read if not name.startswith(("_", "value"))}
+
+
+ANYWHERE = frozenset(
+    (
+        *("resourceType", "id", "meta", "text", "language", "implicitRules", "contained", "modifierExtension"),
+        *("status", "verificationStatus", "subject", "patient", "encounter", "context"),
+        *("class", "period", "actualPeriod", "component", "dataAbsentReason"),
+    )
+)
 META = "meta.lastUpdated"
 _OCCURRED = ("performedDateTime", "performedPeriod", "occurrenceDateTime", "occurrencePeriod")
 _MEDICATION = ("medicationCodeableConcept", "medication.concept", "medicationReference", "medication.reference")
