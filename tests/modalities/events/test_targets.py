@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
+from unmask.cli.events.uses import result_lines
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.modalities.events.outcome.outcome import fit_head
 from unmask.modalities.events.outcome.scoring import scored
@@ -102,3 +105,13 @@ def test_figures_of_a_time_stand_beside_kaplan_meier():
     middle = rows[6]  # a constant that is right scores its variance
     assert abs(middle["brier"] - right[0, 6] * (1 - right[0, 6])) < 0.01
     assert max(r["predicted"] - r["observed"] for r in scored(target, labels, right**0.5, draws=5)["by_days"]) > 0.1
+
+
+def test_times_in_years_are_asked_about():
+    rng, n = np.random.default_rng(4), 200
+    days, seen = rng.exponential(400, n) + 40, (rng.random(n) < 0.6).astype(np.int64)
+    labels = Labels(subject=np.arange(n), time=np.zeros(n, np.int64), value=seen, days=days)
+    target = TimeToEvent.fit(labels)
+    for given, asked in ((days, False), (days / 365.25, True)):
+        figures = scored(target, dataclasses.replace(labels, days=given), np.full((n, target.outputs), 0.5), draws=2)
+        assert any("is float_value in days?" in line for line in result_lines({"model": figures})) == asked

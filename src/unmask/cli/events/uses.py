@@ -266,5 +266,7 @@ def result_lines(results: Mapping[str, dict[str, Any]], interval: Callable[..., 
             f"by {row['days']:g} days: {row['predicted']:.3f} predicted, {row['observed']:.3f} observed "
             f"(Kaplan-Meier); Brier score {row['brier']:.3f}, of that one risk for all {row['brier_of_observed']:.3f}"
         )
+    if first.get("n") and first.get("by_days") == []:
+        lines.append("warning: all times end before the first that risks are given for: is float_value in days?")
     words = legend(k for k in SHOWN if any(k in r for r in results.values()))
     return [*lines, words] if words else lines
