@@ -78,9 +78,15 @@ class TaskHead(nn.Module):
                 codec = self._codec[0]
                 x = codec.norm(codec.activation(codec.transform(x)))
                 continue
-            if i == len(self.head.steps) - 1 or (early and i == 0):
+            last = i == len(self.head.steps) - 1
+            if last or (early and i == 0):
                 x = drop(x, self.dropout, self.training)
-            x = self.layers[name.replace(".", "/")](x)
+            layer = self.layers[name.replace(".", "/")]
+            if last and torch.is_autocast_enabled(x.device.type):  # bf16 has steps of 8 about a year of birth
+                with torch.autocast(x.device.type, enabled=False):
+                    x = layer(x.float())
+            else:
+                x = layer(x)
             if act is not None:
                 x = activation(act)(x)
         return x.float()
