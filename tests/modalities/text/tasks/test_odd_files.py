@@ -163,3 +163,22 @@ def test_numbers_of_classes_in_a_parquet_of_the_hub_get_their_names(tmp_path):
     tags = {"feature": {"names": ["O", "B-PER", "I-PER"], "_type": "ClassLabel"}, "_type": "Sequence"}
     path = kept({"tokens": [["Peter", "Blackburn", "came"]], "ner_tags": [[1, 2, 0]]}, {"ner_tags": tags})
     assert as_sentences(path, labelled=True)[0].spans == ((0, 15, "PER"),)
+
+
+def test_what_an_annotator_rejected_is_not_learnt(tmp_path):
+    """Prodigy's exports hold all rows, and `answer` says which were accepted; so of lists in Python."""
+    given = [("the fox", "reject"), ("the dog", "accept"), ("the owl", "ignore"), ("the cat", "accept")]
+    rows = [{"text": t, "label": "a", "spans": [{"start": 4, "end": 7, "label": "X"}], "answer": a} for t, a in given]
+    (path := tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines: list[str] = []
+    for data in (path, rows):
+        noted = Problems(say=lines.append)
+        assert [item.text for item in as_items(data, problems=noted)[0]] == ["the dog", "the cat"]
+        assert [item.text for item in as_sentences(data, labelled=True, problems=noted)] == ["the dog", "the cat"]
+        assert len(as_items(data, labelled=False)[0]) == len(as_sentences(data, labelled=False)) == 4
+    left_out = "2 rows that are not accepted are left out (column 'answer', accept: 2; ignore: 1; reject: 1)"
+    assert lines == [left_out] * 4
+    assert len(as_items(path, Columns(label="answer"))[0]) == len(as_items([*rows, rows[0] | {"answer": "no"}])[0]) - 1
+    for read in (as_items, lambda data: as_sentences(data, labelled=True)):
+        with pytest.raises(UserError, match="reject: 1: no row is accepted"):
+            read(rows[:1])

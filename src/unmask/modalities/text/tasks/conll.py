@@ -23,7 +23,15 @@ from unmask.errors import UserError
 from unmask.files import read_text, split_lines
 from unmask.given import no_value
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
-from unmask.modalities.text.tasks.data import LabelledRow, Problems, as_mapping, refuse_group, say_individuals, split_of
+from unmask.modalities.text.tasks.data import (
+    LabelledRow,
+    Problems,
+    accepted,
+    as_mapping,
+    refuse_group,
+    say_individuals,
+    split_of,
+)
 from unmask.modalities.text.tasks.encoding import trimmed
 from unmask.modalities.text.tasks.row_files import Columns, flags, read_rows
 from unmask.modalities.text.tasks.scorers import Span, spans_of
@@ -68,7 +76,9 @@ def as_sentences(
                     f"{data}: {given}: columns of a CoNLL file, by number",
                     hint="Rows of tagged texts have their own: text and entities, or tokens and tags.",
                 )
-            found = noted.each(table := read_rows(data), grouped)
+            table = read_rows(data)
+            table = accepted(table, columns, noted) if labelled else table
+            found = noted.each(table, grouped)
             if labelled:
                 say_individuals((row for _, row in table), columns, noted)
         elif kind == ".txt" and not labelled and not (columns.text or _columns_in(path)):
@@ -87,16 +97,18 @@ def as_sentences(
     if rows and isinstance(rows[0], Sentence):
         return rows
     rows = [_with_names(row) for row in rows]
+    placed = [(f"row {i}", row) for i, row in enumerate(rows, 1)]
+    placed = accepted(placed, columns, noted) if labelled else placed
     expected = "a text, (text, entities), or a dict with text and entities, or tokens and tags"
     made = [
-        Sentence(text=row if isinstance(row, str) else "", where=f"row {i}")
+        Sentence(text=row if isinstance(row, str) else "", where=where)
         if isinstance(row, str) or (not labelled and no_value(row))
-        else grouped(f"row {i}", dict(as_mapping(f"row {i}", row, expected)))
-        for i, row in enumerate(rows, 1)
+        else grouped(where, dict(as_mapping(where, row, expected)))
+        for where, row in placed
     ]
     noted.settle("rows")
     if labelled:
-        say_individuals(rows, columns, noted)
+        say_individuals((row for _, row in placed), columns, noted)
     return made
 
 

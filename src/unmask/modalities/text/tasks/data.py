@@ -172,6 +172,7 @@ def _items(
             f"{where}: no label column among {', '.join(map(quoted, names))}",
             hint=f"Name it with {flags(label='COLUMN')}.",
         )
+    rows = accepted(rows, columns, problems) if labelled else rows
     rows = [(where, one) for where, row in rows for one in _rows_of_lists(row, columns)] if several else rows
     items = problems.each(rows, lambda where, row: _item(where, row, columns, labelled=labelled))
     problems.settle("rows")
@@ -190,6 +191,19 @@ def _rows_of_lists(row: Mapping[str, Any], columns: Columns) -> list[Mapping[str
         {**row, **{name: texts[k % len(texts)] for name, texts in lists.items()}}
         for k in range(max(map(len, lists.values()), default=1))
     ]
+
+
+def accepted(rows: Sequence[tuple[str, Any]], columns: Columns, problems: Problems) -> list[tuple[str, Any]]:
+    """Rows without those that an annotator rejected or ignored, by the column `answer` that Prodigy writes."""
+    given = [str(row.get("answer", "accept")) if isinstance(row, Mapping) else "accept" for _, row in rows]
+    out = [row for row, answer in zip(rows, given, strict=True) if answer == "accept"]
+    if len(out) == len(rows) or "answer" in columns.named.values() or not {*given} <= {"accept", "reject", "ignore"}:
+        return list(rows)
+    counts = "; ".join(f"{answer}: {given.count(answer):,}" for answer in sorted({*given}))
+    if not out:
+        raise UserError(f"column 'answer': {counts}: no row is accepted", hint="Export the accepted rows.")
+    problems.say(f"{len(rows) - len(out):,} rows that are not accepted are left out (column 'answer', {counts})")
+    return out
 
 
 def say_individuals(rows: Iterable[Any], columns: Columns, problems: Problems) -> None:
