@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from unmask.evaluation.labels import label_figures
+from unmask.evaluation.labels import label_figures, label_lines
 from unmask.modalities.text.tasks import scorers
 
 NAMES = ["never held or given", "held never", "held always", "rare", "often"]
@@ -36,3 +36,14 @@ def test_the_rule_gives_labels_that_hold():
     assert [row["rule"] and row["rule"]["f1"] for row in found["by_label"]] == [pytest.approx(0.8), None, None]
     nothing = label_figures(np.zeros((3, 2), bool), np.zeros((3, 2)), ["a", "b"])
     assert (nothing["macro_f1"], nothing["rule"]["macro_f1"]) == (None, None)
+
+
+def test_labels_worse_than_giving_all_of_them_are_warned_of():
+    truth = np.eye(4, dtype=bool)[[0, 1, 2, 3] * 3]
+    for given, warned in (0.4, True), (0.6, False):
+        lines = label_lines(label_figures(truth, np.where(truth, given, 0.1), list("abcd")))
+        assert (
+            any(line.startswith("warning: macro F1 is below that of always giving every") for line in lines) == warned
+        )
+    lines = label_lines(label_figures(np.zeros((3, 2), bool), np.zeros((3, 2)), ["a", "b"]))
+    assert not any(line.startswith("warning") for line in lines)

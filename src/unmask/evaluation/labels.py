@@ -151,5 +151,9 @@ def label_lines(found: dict[str, Any]) -> list[str]:
             key = f"{how}_{name}"
             by_rule = with_interval({"value": found["rule"][key]})
             lines.append(f"{how + ' ' + title:22}{_mean(found, key):24}by the labels' shares {by_rule}")
+    if (found["macro_f1"] or 0.0) < (found["rule"]["macro_f1"] or 0.0):
+        lines.append(
+            "warning: macro F1 is below that of always giving every label (a lower threshold gives more of them)"
+        )
     titles = dict(zip(COLUMNS, ("AUROC", "AUPRC", "precision", "recall", "F1"), strict=True))
     return [*lines, *row_lines(found["by_label"], "label", "labels", titles, shares=True), legend(COLUMNS)]

@@ -192,6 +192,15 @@ def test_a_parquet_of_paths_takes_lists(tmp_path):
     assert read_images(tmp_path / "bytes.parquet", problem="auto").targets.values.ravel().tolist() == [0.5, 1.5, 2.0]
 
 
+def test_of_states_that_rank_alike_the_one_of_lower_loss_is_kept():
+    """The area under the curve is 1 long before a label's probability passes the threshold, and no label was given."""
+    objective, truth = SeveralLabels(["a", "b"]), np.array([[1, 0], [0, 1], [1, 1], [0, 0]], float)
+    early, late, other = (np.where(truth, *pair).astype(np.float32) for pair in ((0.4, 0.1), (0.9, 0.1), (0.1, 0.2)))
+    (name, value, low), (_, same, high), (*_, least) = (objective.watched(truth, a) for a in (early, late, other))
+    assert (name, value, same) == ("macro_auprc", 1, 1)
+    assert least < low < high
+
+
 def test_held_out_parts_hold_rare_labels_and_all_sizes_of_numbers():
     values = np.zeros((6, 2))
     values[:, 0], values[3, 1] = 1, 1

@@ -113,8 +113,8 @@ class OneClass(Objective):
 @dataclass
 class SeveralLabels(Objective):
     """Several labels per picture, each for itself: sigmoid and binary cross-entropy; kept by the mean over the labels
-    of the area under the precision-recall curve (by the loss where no label both holds and does not hold among the
-    held-out pictures). From the probability `threshold` on a label is given."""
+    of the area under the precision-recall curve, of equals the one of lower loss (by the loss alone where no label both
+    holds and does not hold among the held-out pictures). From the probability `threshold` on a label is given."""
 
     threshold: float = 0.5
 
@@ -174,10 +174,11 @@ class SeveralLabels(Objective):
         from unmask.evaluation.resampling import auroc_auprc
 
         found = np.array([auroc_auprc(truth[:, k] > 0, answers[:, k])[1, 0] for k in range(truth.shape[1])])
-        if not np.isnan(found).all():
-            return "macro_auprc", float(np.nanmean(found)), float(np.nanmean(found))
-        p = np.clip(answers, 1e-7, 1 - 1e-7)
+        p = np.clip(answers.astype(np.float64), 1e-7, 1 - 1e-7)
         loss = float(-np.where(truth > 0, np.log(p), np.log1p(-p)).mean())
+        if not np.isnan(found).all():
+            value = float(np.nanmean(found))
+            return "macro_auprc", value, value - 1e-9 * loss
         return "loss", loss, -loss
 
     def figures(self, truth: np.ndarray, answers: np.ndarray, groups: np.ndarray | None, seed: int) -> dict[str, Any]:
