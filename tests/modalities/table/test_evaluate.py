@@ -100,3 +100,17 @@ def test_columns_that_are_not_modelled_may_be_lacking(rng):
     assert evaluate_model(model, patients(40))["marginal_distance"] >= 0
     with pytest.raises(UserError, match="no column"):
         evaluate_model(model, patients(40).drop(columns=["time"]))
+
+
+def test_synthetic_rows_where_real_ones_belong_are_refused(model, tmp_path):
+    """The release given first, for the held-out rows, made a flawless report."""
+    from unmask.modalities.table.writing.writers import write_table
+
+    drawn = write_table(model.synthesize(60), tmp_path / "s.csv")
+    for more in ({}, {"train": patients(80)}, {"rows": 40}):
+        with pytest.raises(UserError, match="the very rows that the model draws"):
+            evaluate_model(model, drawn, **more)
+    few = patients(80)[["sex", "event"]].assign(event="no")
+    few.loc[0, "event"] = "yes"
+    alike = TableModel.fit(few, steps=0)  # nearly all rows are alike: such a table says nothing
+    assert evaluate_model(alike, alike.synthesize(40))["identical_rows"] == 1

@@ -72,3 +72,5 @@ def test_attacks_and_copies_in_words():
     assert said["model_membership_auc"].startswith("An attack works")
     assert said["two_sample_auc"] == "Far beyond chance."
     assert said["identical_rows"] == "2.0% of the rows; among held-out rows chance makes 1.0%"
+    swapped = {"two_sample_auc": 0.08, "privacy": {"dcr_share": 0.0, "membership_auc": 0.0, "membership_low": 0.0}}
+    assert {r.verdict[:16] for r in readings(swapped)} == {"Far below chance"}

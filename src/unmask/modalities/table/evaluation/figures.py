@@ -193,6 +193,8 @@ def _verdict(
         if share >= 1:
             return f"As good as {CEILING}."
         return "No better than the floor." if share <= 0 else f"{share:.0%} of the way from the floor to the ceiling."
+    if meaning.better == "near 0.5" and value < 0.2 and key != "model_membership_auc":
+        return "Far below chance, as beside synthetic rows given for real ones: are tables mixed up?"
     if key.endswith("_auc") and (low := card.get(f"{key[:-4]}_low")) is not None:
         high, copies = card.get(f"{key[:-4]}_high", math.nan), card.get(f"{key}_copies")
         scale = f"; on copies of the training rows it reaches {copies:.2f}" if copies is not None else ""
@@ -205,7 +207,7 @@ def _verdict(
     if key == "identical_rows":
         chance = card.get("identical_rows_held_out")
         among = f"; among held-out rows chance makes {chance:.1%}" if chance is not None else ""
-        return ("None." if value == 0 else f"{value:.1%} of the rows") + among
+        return ("None" if value == 0 else f"{value:.1%} of the rows") + among
     return f"The best is {meaning.best:g}." if value != meaning.best else "The best there is."
 
 
