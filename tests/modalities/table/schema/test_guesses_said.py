@@ -156,7 +156,33 @@ def test_a_row_of_means_or_sums_below_a_sheet_is_said():
 
     for name, last in (("mean", table.mean()), ("mean", table.mean().round(1)), ("sum", table.sum())):
         assert said(last.to_dict()) == [
-            f"row 81, the last, holds the {name} of the others in all 3 columns of numbers."
+            f"row 80, the last, holds the {name} of the others in all 3 columns of numbers."
         ]
     assert said(table.mean().round(1).to_dict() | {"hb": 12.0}) == []
     assert said(table.iloc[3].to_dict()) == []
+
+
+def test_footnotes_and_statistics_below_a_table_are_said():
+    """A footnote in the column of ids, and rows of medians, counts and the like, counted as patients."""
+    rng = np.random.default_rng(0)
+    whole = {
+        "id": [f"UKE-{i:04d}" for i in range(80)],
+        "sex": rng.choice(["f", "m"], 80),
+        "arm": rng.choice([*"ab"], 80),
+    }
+    table = pd.DataFrame(whole | {c: rng.normal(60, 9, 80).round(1) for c in ("age", "bmi")})
+
+    def said(*last):
+        found = describe(pd.concat([table, pd.DataFrame([*last])], ignore_index=True)).findings
+        return [f.text.partition(": the")[0] for f in found if f.code == "below_table"]
+
+    for text in ("* CRP at admission", "n=300", "Source: registry"):
+        assert said({"id": text}) == [f"row 80 ('id': {text!r})"]
+    for text in ("Mean", "SD", "Median", "Max", "N", "missing %"):
+        assert said({"id": text, "age": 61.5, "bmi": 60}) == [f"row 80 ('id': {text!r})"]
+    assert said({"id": "Mean", "age": 61, "bmi": 60}, {"id": "SD", "age": 9, "bmi": 9}, {}, {"id": "n=80"}) == [
+        "row 80 ('id': 'Mean'), row 81 ('id': 'SD'), row 83 ('id': 'n=80')"
+    ]
+    for patient in ({"id": "UKE-0301"}, {"id": "B1"}, {"id": "UKE-0301", "age": 60.0}, {"age": 60.0, "bmi": 59.0}):
+        assert said(patient) == []
+    assert said({"id": "Mean", "sex": "a", "age": 60.0}) == []

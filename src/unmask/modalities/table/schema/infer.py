@@ -21,6 +21,7 @@ from unmask.modalities.table.schema.raw_column import blank_notes, spellings, wi
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.survival_pair import SurvivalColumns, with_survival_pair
 from unmask.modalities.table.schema.suspicious_values import (
+    below_table,
     copied_rows,
     no_header,
     numbered,
@@ -95,7 +96,7 @@ def infer(
         spelt_missing(spelt)
         + same_names(found)
         + no_header(found)
-        + summary_row(found, findings, frame)
+        + (below_table(found, columns, missing, frame) or summary_row(found, findings, frame))
         + copied_rows(numbers, "note" if strict else "warning")
     )
     findings = [f for f in findings if f.code != "summary_cell"]

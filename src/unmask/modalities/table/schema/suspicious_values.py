@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from unmask.given import natural
+from unmask.given import natural, no_value
 from unmask.modalities.table.reading.findings import Finding, setting
 from unmask.modalities.table.reading.frame import Frame
-from unmask.modalities.table.reading.parse import text_of
+from unmask.modalities.table.reading.parse import is_missing, text_of
 from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, runs_of
 from unmask.modalities.table.schema.schema import Column
@@ -306,6 +306,44 @@ def summary_row(columns: Sequence[Column], findings: Sequence[Finding], frame: F
         return []
     text = f"row {frame.row_name(len(frame) - 1)}, the last, holds the {found[0]} of the others in all {len(found)} "
     return [Finding("warning", None, "summary_row", f"{text}columns of numbers.", "If it is no patient, take it out.")]
+
+
+TAIL = 8
+"""Rows at a table's end among which notes and summaries are looked for."""
+_NOTE = re.compile(r"[\s*†‡§=:%]")
+_STATISTIC = re.compile(
+    r"(?:mean|average|avg|mittel(?:wert)?|moyenne|media|m[eé]diane?|mediana|s\.?d\.?|std|min(?:imum)?|max(?:imum)?|n|count|"
+    r"anzahl|total|sum(?:me)?|gesamt|missing|fehlend|iqr)[\s:.%()=\d]*",
+    re.IGNORECASE,
+)
+
+
+def below_table(
+    columns: Sequence[Column], cells: Sequence[np.ndarray], missing: Sequence[str], frame: Frame
+) -> list[Finding]:
+    """The last rows that hold one text alone, beside numbers at most, which is unlike the others of its column (blanks
+    or signs that none has, or no digit where all have one): footnotes, and statistics of the rows above."""
+    filled = np.array([~is_missing(x[-TAIL:], (*missing, *c.missing)) for c, x in zip(columns, cells, strict=True)])
+    quantity = np.array([c.is_quantity for c in columns])
+    levels, rows = sum(c.kind in ("nominal", "ordinal") for c in columns), []
+    for row in reversed(range(len(filled.T) * (len(frame) > 2 * TAIL))):
+        (held,) = np.nonzero(filled[:, row] & ~quantity)
+        if not filled[:, row].any():
+            continue
+        if len(held) != 1:
+            break
+        place, alone = held[0], filled[:, row].sum() == 1
+        at = len(frame) - TAIL + row
+        text = text_of(cells[place][at])
+        above = [text_of(v) for v in cells[place][:-TAIL] if not no_value(v)]
+        note = _NOTE.search(text) and not any(map(_NOTE.search, above))
+        word = not re.search(r"\d", text) and all(re.search(r"\d", v) for v in above)
+        several = levels - (columns[place].kind in ("nominal", "ordinal")) >= 2
+        if not above or not (note or word) or not (alone or several or _STATISTIC.fullmatch(text)):
+            break
+        rows.append(f"row {frame.row_name(at)} ({columns[place].name!r}: {text[:40]!r})")
+    text = f"{', '.join(reversed(rows))}: the table's last, unlike the cells above; read as patients. If it is none:"
+    return [Finding("warning", None, "below_table", text, "Take it out.")] if rows else []
 
 
 SOME = 1000
