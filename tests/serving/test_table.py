@@ -15,6 +15,8 @@ import unmask
 from running_server import running
 from unmask.modalities.table.survival.hazards import BaselineHazard, Outcome
 from unmask.modalities.table.synthesis.survival_outcome import survival
+from unmask.serving.limits import Limits
+from unmask.serving.models import load_served
 from unmask.serving.table import frame_of
 
 
@@ -53,6 +55,20 @@ def test_missing_cells_are_filled_with_the_intervals_of_the_model(server, model)
             assert sum(cell["probabilities"].values()) == pytest.approx(1)
         assert found["rows"][cell["row"]][cell["column"]] == cell["value"]
     assert found["rows"][0]["age"] == 70
+
+
+def test_dates_are_filled_in_the_format_of_their_column(tmp_path):
+    """One column held 2022-05-01 as it came and 2019-07-09T00:00:00 as it was filled."""
+    days = (pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(60) * 9 % 400, "D")).strftime("%d.%m.%Y")
+    model = unmask.TableModel.fit(pd.DataFrame({"seen": days, "x": np.arange(60) / 7}), steps=0, members=2)
+    folders = {"m": str(model.save(tmp_path / "m"))}
+    with running(load_served(folders, Limits(), device="auto", precision="auto")) as asked:
+        rows = [{"seen": "03.02.2020", "x": 1.0}, {"seen": None, "x": 2.0}]
+        found = asked.post("/models/m/impute", {"rows": rows})[1]
+    (cell,) = found["intervals"]
+    assert [found["rows"][0]["seen"], found["rows"][1]["seen"]] == ["03.02.2020", cell["value"]]
+    for text in (cell["low"], cell["value"], cell["high"]):
+        pd.to_datetime(text, format="%d.%m.%Y")
 
 
 def test_draws_differ_and_are_whole(server):

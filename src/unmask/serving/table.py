@@ -15,6 +15,7 @@ from unmask.modalities.table.imputation.complete import CompletedTable, complete
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.parse import text_of
+from unmask.modalities.table.schema.values import cell_texts
 from unmask.modalities.table.synthesis.survival_outcome import stored_outcome, survival
 from unmask.modalities.table.synthesis.synthesize import synthesize
 from unmask.modalities.table.writing.writers import as_polars
@@ -110,6 +111,8 @@ def _together(
 
 
 def _impute(model: TableModel, limits: Limits) -> Verb:
+    dates = {c.name: c for c in model.schema.columns if c.kind == "datetime" and c.format}
+
     def prepare(body: Any) -> Work:
         rows, draws, frame = body["rows"], body["draws"], frame_of(body["rows"])
         how = {name: body[name] for name in ("unseen", "absent", "constraints")} | {"add_absent": True}
@@ -130,7 +133,10 @@ def _impute(model: TableModel, limits: Limits) -> Verb:
         def finish(found: Imputed) -> dict[str, Any]:
             done = with_points(model, read, found)
             cells = [{k: v for k, v in r.items() if k != "position"} | {"row": r["position"]} for r in done.records]
-            return {"rows": filled(rows, done.records), "intervals": cells, **summary(done)}
+            for cell in cells:
+                if column := dates.get(cell["column"]):
+                    cell |= {k: cell_texts([cell[k]], column)[0] for k in ("value", "low", "high")}
+            return {"rows": filled(rows, cells), "intervals": cells, **summary(done)}
 
         return _together(
             read.columns,
@@ -347,11 +353,11 @@ def filled(rows: Rows, records: Iterable[Mapping[str, Any]]) -> list[dict[str, A
     """The rows with filled cells written in.
 
     Args:
-        records: of `IntervalRecords`.
+        records: of `IntervalRecords`, `row` being a place.
     """
     out = [dict(row) for row in rows]
     for record in records:
-        out[record["position"]][record["column"]] = record["value"]
+        out[record["row"]][record["column"]] = record["value"]
     return out
 
 

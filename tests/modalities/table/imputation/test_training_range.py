@@ -120,6 +120,7 @@ def test_dates_are_said_as_dates(model):
     (text,) = said(model.impute, holed().assign(seen=pd.Timestamp("2035-03-04")))
     assert "(2035-03-04)" in text
     assert "training range 2020-01-0" in text
+    assert text.endswith("the model takes them for its ends")  # new patients are new: no unit is asked about
 
 
 def test_a_constant_column_and_an_empty_one():

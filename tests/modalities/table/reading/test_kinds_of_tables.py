@@ -31,6 +31,9 @@ def test_csv_is_read_and_written_letter_for_letter(tmp_path):
     assert frame.names == ["a", "b, c", "größe"]
     write_table(frame, tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text(encoding="utf-8") == text
+    (tmp_path / "in.csv").write_text(text, encoding="utf-8-sig")  # as Excel marks it
+    write_table(read_frame(tmp_path / "in.csv"), tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "in.csv").read_bytes()
 
 
 @pytest.mark.parametrize(

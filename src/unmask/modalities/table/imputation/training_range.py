@@ -88,7 +88,7 @@ def _beyond_training(
         mean, pronoun = ("means", "it") if len(codes) == 1 else ("mean", "them")
         flags = either(" ".join(f"--missing {v:g}" for v in codes) + ", or ", "")
         return [f"{text}. If {listed} {mean} no value: {flags}empty {pronoun} in the table"]
-    if share >= LOUD:
+    if share >= LOUD and column.kind != "datetime":  # new patients come after those of training
         text += ", and what is imputed beside them is NOT to be trusted. Is it written in another unit or coding?"
     return [text]
 

@@ -196,7 +196,9 @@ def letters_of(path: Path, encoding: str | None = None) -> tuple[str, str]:
                 f"{path}: zero bytes in the text",
                 hint=f"UTF-16 without its mark, it seems: {option('encoding', 'utf-16-le')}.",
             )
-    return ("utf-8-sig" if name == "utf-8" else name), name
+    if name == "utf-8":
+        return "utf-8-sig", "utf-8-sig" if start.startswith(codecs.BOM_UTF8) else name
+    return name, name
 
 
 def refuse_letters(path: Path, encoding: str | None, opened: str) -> None:

@@ -253,7 +253,7 @@ def describe(
     columns = [_described(frame, i, c, found, findings, override) for i, c in enumerate(found.columns)]
     findings += _of_the_table(frame, found, columns, findings)
     findings += [Finding("note", None, "file", text) for text in frame.notes]
-    if frame.encoding != "utf-8":
+    if not frame.encoding.startswith("utf-8"):
         text = f"the file is read as {frame.encoding}, and tables filled from it are written so"
         findings.append(Finding("note", None, "encoding", text))
     findings.sort(key=lambda f: ("error", "warning", "note").index(f.severity))
