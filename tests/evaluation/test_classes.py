@@ -125,3 +125,21 @@ def test_the_interval_of_an_area_is_delongs_and_copies_of_rows_in_groups_leave_i
     assert (high - low) / 2 == pytest.approx(1.959964 * error)
     thrice = area(np.tile(positive, 3), np.tile(score, 3), np.tile(np.arange(60), 3))
     assert thrice["interval"] == pytest.approx([low, high])
+
+
+@pytest.mark.parametrize("cases", [1, 2, 3, 5, 10])
+def test_the_interval_of_an_area_of_few_cases_holds_a_half_where_scores_say_nothing(cases: int):
+    """DeLong's left it out in 30 % of draws of two cases: so few do not vary as cases do."""
+    rng, truth = np.random.default_rng(cases), np.arange(60) < cases
+    missed = 0
+    for _ in range(300):
+        low, high = area(truth, rng.normal(size=60))["interval"]
+        missed += not low <= 0.5 <= high
+    assert missed / 300 <= 0.09
+
+
+def test_average_precision_of_few_cases_has_no_interval():
+    rng, truth = np.random.default_rng(0), np.arange(60)[:, None] < [3, 30]
+    found = label_figures(truth, rng.random((60, 2)), ["few", "many"])
+    assert [row["auprc"]["interval"] == [None, None] for row in found["by_label"]] == [True, False]
+    assert found["intervals"]["macro_auprc"] == [None, None] != found["intervals"]["micro_auprc"]

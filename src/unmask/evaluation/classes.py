@@ -15,7 +15,7 @@ from unmask.errors import either, first_of, quoted
 from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
-from unmask.evaluation.resampling import group_numbers, percentile_interval, with_interval
+from unmask.evaluation.resampling import FEWEST, group_numbers, percentile_interval, with_interval
 from unmask.names import listed_alike
 
 SHOWN = 20
@@ -101,7 +101,8 @@ def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = No
     there are no positive or no negative examples.
 
     Its interval is DeLong's (1988), of groups (what is independent, such as patients) Obuchowski's (1997), cut to 0 and
-    1; of an area of 0 or 1, which has no variance, Wilson's of as many pairs as the rarer kind has groups.
+    1; where the rarer kind has fewer groups than `FEWEST` Newcombe's (2006, from Hanley and McNeil's variance), and of
+    an area of 0 or 1, or of one group, Wilson's of as many pairs as the rarer kind has groups.
 
     >>> area(np.array([True, False, False]), np.array([0.5, 0.5, 0.1]))["value"]
     0.75
@@ -117,9 +118,15 @@ def area(positive: np.ndarray, score: np.ndarray, groups: np.ndarray | None = No
         placed.append(below / (2 * len(ranked)))
     placed[1] = 1 - placed[1]
     value = float(placed[0].mean())
-    fewest = min(len(np.unique(each[kind])) for kind in kinds)
+    sizes = [len(np.unique(each[kind])) for kind in kinds]
+    fewest = min(sizes)
     if value in (0, 1) or fewest < 2:
         return {"value": value, "interval": wilson(value * fewest, fewest)}
+    if fewest < FEWEST:
+        a = np.linspace(0, 1, 2001)
+        spread = a * (1 - a) + (sizes[0] - 1) * (a / (2 - a) - a**2) + (sizes[1] - 1) * (2 * a**2 / (1 + a) - a**2)
+        near = a[np.abs(a - value) <= Z_95 * np.sqrt(spread / (sizes[0] * sizes[1]))]
+        return {"value": value, "interval": [float(near[0]), float(near[-1])]}
     beyond = np.zeros(len(score))
     for kind, found in zip(kinds, placed, strict=True):
         independent = len(np.unique(each[kind]))

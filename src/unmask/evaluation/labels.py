@@ -12,7 +12,15 @@ from markupsafe import Markup
 from unmask.evaluation.charts import table
 from unmask.evaluation.classes import area, row_lines, share
 from unmask.evaluation.meanings import legend
-from unmask.evaluation.resampling import Ranking, bootstrap_counts, group_numbers, percentile_interval, with_interval
+from unmask.evaluation.resampling import (
+    FEWEST,
+    Ranking,
+    bootstrap_counts,
+    fewest_groups,
+    group_numbers,
+    percentile_interval,
+    with_interval,
+)
 
 SCORES, HOWS = ("auroc", "auprc", "f1"), ("macro", "micro")
 DRAWS = 500
@@ -49,11 +57,14 @@ def label_figures(
     again = bootstrap_counts(int(each.max(initial=-1)) + 1, DRAWS, seed)
     drawn = np.array([_scores(some[each].astype(float), truth, given, rankings) for some in again])
     found = _scores(np.ones(n), truth, given, rankings)
+    fewest = [fewest_groups(truth[:, c], each) for c in range(k)]
+    fewest += [min((f for f in fewest if f), default=0), fewest_groups(truth.ravel(), np.repeat(each, k))]
 
     def figure(name: str, c: int) -> dict[str, Any]:
         """Of a label, or (behind these) the mean over labels and the score over decisions."""
         value = found[SCORES.index(name), c]
-        interval = percentile_interval(drawn[:, SCORES.index(name), c]) if len(drawn) else None
+        few = FEWEST if name == "f1" else fewest[c]
+        interval = percentile_interval(drawn[:, SCORES.index(name), c], few) if len(drawn) else None
         return {"value": None if np.isnan(value) else float(value), "interval": interval or [None, None]}
 
     held = truth.mean(0)

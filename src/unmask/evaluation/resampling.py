@@ -9,11 +9,19 @@ import numpy as np
 
 CELLS = 2_000_000
 """Numbers (draws x examples) held at once."""
+FEWEST = 10
+"""Groups of either kind, cases and others, below which no resample can say how far a figure of both is off."""
 
 
 def group_numbers(groups: np.ndarray | None, count: int) -> np.ndarray:
     """(examples,) the number of each one's group, from 0; each its own where there are none."""
     return np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+
+
+def fewest_groups(truth: np.ndarray, groups: np.ndarray | None = None) -> int:
+    """How many groups the rarer kind of examples has."""
+    each = group_numbers(groups, len(truth))
+    return min(len(np.unique(each[truth == kind])) for kind in (0, 1))
 
 
 def bootstrap_counts(number: int, draws: int, seed: int) -> Iterator[np.ndarray]:
@@ -40,11 +48,12 @@ def bootstrap_weights(patients: np.ndarray, draws: int, seed: int) -> np.ndarray
     return np.concatenate(list(again))[:, number]
 
 
-def percentile_interval(drawn: Any) -> list[float] | None:
-    """The middle 95 % of what resamples gave, without what is not finite or None; None of nothing."""
+def percentile_interval(drawn: Any, fewest: int = FEWEST) -> list[float] | None:
+    """The middle 95 % of what resamples gave, without what is not finite or None; None of nothing, and of figures of
+    two kinds of examples where the rarer has fewer than `FEWEST` groups (`fewest_groups`)."""
     values = np.asarray(drawn, np.float64)
     values = values[np.isfinite(values)]
-    return np.quantile(values, [0.025, 0.975]).tolist() if len(values) else None
+    return np.quantile(values, [0.025, 0.975]).tolist() if len(values) and fewest >= FEWEST else None
 
 
 def with_interval(figure: dict[str, Any] | None, digits: str = ".3f") -> str:

@@ -13,7 +13,10 @@ from unmask.modalities.events.outcome.scoring import (
     calibration_error,
     calibration_line,
     figures,
+    scored,
 )
+from unmask.modalities.events.outcome.targets import TimeToEvent
+from unmask.modalities.events.records.meds import Labels
 
 PATIENTS, POINTS = 200, 50
 
@@ -153,3 +156,25 @@ def test_the_calibration_error_is_the_true_one_where_predictions_are_wrong(count
         held += low <= truth <= high
     assert np.mean(found) == pytest.approx(truth, abs=0.025)
     assert held >= 57
+
+
+def test_few_cases_have_no_bootstrap_interval(rng: np.random.Generator):
+    """One case stands in every resample or in none: its rank never varies. 9 of 18 intervals left out .5."""
+    p, inside = rng.random(53), 0
+    for seed in range(40):
+        y = np.zeros(53, np.int64)
+        y[np.random.default_rng(seed).choice(53, 1 + seed % 3, replace=False)] = 1
+        found = figures(y, p, draws=20)
+        assert set(found["intervals"]) == {"auroc", "ece"}
+        inside += found["intervals"]["auroc"][0] <= 0.5 <= found["intervals"]["auroc"][1]
+    assert inside >= 36
+    y[:10] = 1
+    assert {"auprc", "slope", "intercept"} <= set(figures(y, p, draws=20)["intervals"])
+
+
+@pytest.mark.parametrize(("cases", "given"), [(9, False), (10, True)])
+def test_an_interval_of_the_c_index_needs_cases(rng: np.random.Generator, cases: int, given: bool):
+    days, event = rng.random(60) * 90 + 1, np.arange(60) < cases
+    labels = Labels(subject=np.arange(60), time=np.zeros(60, np.int64), value=event, days=days)
+    found = scored(TimeToEvent(cuts=(30.0, 60.0), lived=(0.5, 0.5)), labels, rng.random((60, 2)), draws=20)
+    assert (found["events"], "c_index" in found["intervals"]) == (cases, given)

@@ -92,7 +92,9 @@ def test_figures_of_labels_are_scikit_learns(seed):
         assert row["auprc"]["value"] == pytest.approx(average_precision_score(truth[:, c], p[:, c]))
         assert row["f1"]["value"] == pytest.approx(f1_score(truth[:, c], p[:, c] >= 0.5))
         for name in ("auroc", "auprc", "precision", "recall", "f1"):
-            assert row[name]["interval"][0] <= row[name]["value"] <= row[name]["interval"][1]
+            low, high = row[name]["interval"]
+            few = name == "auprc" and truth[:, c].sum() < 10  # a bootstrap of few says nothing
+            assert low is None if few else low <= row[name]["value"] <= high
         always = f1_score(truth[:, c], np.ones(300))
         assert row["rule"] == {"auroc": 0.5, "auprc": pytest.approx(truth[:, c].mean()), "f1": pytest.approx(always)}
     for how in ("macro", "micro"):

@@ -260,6 +260,11 @@ def result_lines(results: Mapping[str, dict[str, Any]], interval: Callable[..., 
         shown = [f"{k} {figure_text(k, result[k])}{interval(result, k)}" for k in SHOWN if k in result]
         lines.append(f"{name:24} {'  '.join(shown)}")
     first = next(iter(results.values()), {})  # the model's
+    cases = first.get("positives", first.get("events"))
+    if cases is not None:
+        enough = {"auprc", "c_index"} & first.get("intervals", {}).keys()
+        few = "" if enough else ": too few of these, or of the others, for most intervals"
+        lines.insert(0, f"{cases:,} of {first['n']:,} points have the outcome{few}")
     by_days = first.get("by_days", [])
     for row in by_days[:: max(1, len(by_days) // 4)]:
         lines.append(

@@ -174,7 +174,7 @@ def thresholds(
 ) -> list[dict[str, Any]]:
     """Sensitivity, specificity, positive and negative predictive value where everyone at or above a threshold is
     flagged, each with its 95 % interval over resampled patients; None where it is not defined. The thresholds are
-    fixed: none was chosen on these labels."""
+    fixed: none was chosen on these labels. Shares of few patients have no interval (`percentile_interval`)."""
     again, number = bootstrap_count_blocks(patients, draws, seed)
     times = [some.astype(np.float64) for some in again]  # (some draws, patients)
     out = []
@@ -193,7 +193,7 @@ def thresholds(
             value = float(_ratio(tops.sum(), bottoms.sum()))
             drawn = np.concatenate([_ratio(some @ tops, some @ bottoms) for some in times])
             row[name] = None if not np.isfinite(value) else value
-            row[f"{name}_interval"] = percentile_interval(drawn)
+            row[f"{name}_interval"] = percentile_interval(drawn, int(np.count_nonzero(bottoms)))
         out.append(row)
     return out
 

@@ -11,8 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from unmask.evaluation.classes import area
 from unmask.evaluation.meanings import meaning
-from unmask.evaluation.resampling import CELLS, auroc_auprc, bootstrap_count_blocks, percentile_interval
+from unmask.evaluation.resampling import (
+    CELLS,
+    FEWEST,
+    auroc_auprc,
+    bootstrap_count_blocks,
+    fewest_groups,
+    percentile_interval,
+)
 from unmask.evaluation.survival import censored_brier, concordance, kaplan_meier, step_values
 from unmask.modalities.events.outcome.targets import (
     Binary,
@@ -79,7 +87,8 @@ def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, s
         rules |= {"macro_auroc": _macro_auroc, "log_loss": _log_loss}
         known = y[y[:, 0] >= 0, 0]
         out["classes"] = np.bincount(known, minlength=p.shape[1]).tolist()
-        return out | _estimated(rules, y[:, 0], p, who, draws, seed)
+        few = min((fewest_groups(y[:, 0] == k, who) for k in np.unique(known)), default=0)
+        return out | _estimated(rules, y[:, 0], p, who, draws, seed, {"macro_auroc": few})
     if isinstance(target, NumberTarget):
         assert labels.number is not None
         expected = target.judged(p)
@@ -91,7 +100,8 @@ def scored(target: Target, labels: Labels, p: np.ndarray, *, draws: int = 500, s
     out["by_days"] = _with_kaplan_meier(target, labels, p)
     both = np.stack([labels.days, y[:, 1]], 1)
     rules = {"c_index": lambda both, risk: concordance(risk, both[:, 0], both[:, 1])}
-    return out | _estimated(rules, both, p.mean(1), who, min(draws, 100), seed)
+    came = {"c_index": len(np.unique(who[y[:, 1] == 1]))}
+    return out | _estimated(rules, both, p.mean(1), who, min(draws, 100), seed, came)
 
 
 def _with_kaplan_meier(target: TimeToEvent, labels: Labels, p: np.ndarray) -> list[dict[str, float]]:
@@ -137,7 +147,8 @@ def figures(
     y: np.ndarray, p: np.ndarray, patients: np.ndarray | None = None, *, draws: int = 500, seed: int = 0
 ) -> dict[str, Any]:
     """AUROC, AUPRC, Brier score and calibration of a yes or no, with bootstrap intervals over the patients of the
-    points (default: every point another patient's).
+    points (default: every point another patient's); where few have the outcome, or not, AUROC alone has one
+    (`percentile_interval`, `area`).
 
     Calibration: expected error over 10 equal-count bins, see `calibration_error`; `ece_floor` is what chance alone
     makes of it where predictions are right; intercept (0 is right: predictions neither too low nor too high on the
@@ -156,8 +167,11 @@ def figures(
     intervals: dict[str, Any] = {}
     if drawn:
         found["ece_floor"], intervals["ece"] = floor, near
+        fewest = fewest_groups(y, who)
+        if fewest < FEWEST and np.ptp(p) > 0 and (judged := area(y == 1, p, who)):
+            intervals["auroc"] = judged["interval"]
         for name, some in zip(YES_OR_NO, np.concatenate(drawn, 1), strict=True):
-            if name in found and (interval := percentile_interval(some)):
+            if name in found and (interval := percentile_interval(some, fewest)):
                 intervals[name] = interval
     return out | found | {"intervals": intervals}
 
@@ -173,9 +187,16 @@ def _yes_or_no(y: np.ndarray, p: np.ndarray, times: np.ndarray) -> np.ndarray:
 
 
 def _estimated(
-    rules: Mapping[str, Rule], y: np.ndarray, p: np.ndarray, patients: np.ndarray, draws: int, seed: int
+    rules: Mapping[str, Rule],
+    y: np.ndarray,
+    p: np.ndarray,
+    patients: np.ndarray,
+    draws: int,
+    seed: int,
+    fewest: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Each rule's value, and under `intervals` its percentiles over resampled patients; one patient alone has none."""
+    """Each rule's value, and under `intervals` its percentiles over resampled patients; one patient alone has none,
+    and a rule of which `fewest` patients of a kind are too few (`percentile_interval`)."""
     drawn: dict[str, list[float]] = {name: [] for name in rules}
     again, number = bootstrap_count_blocks(patients, draws if len(np.unique(patients)) > 1 else 0, seed)
     for times in (row for some in again for row in some):
@@ -188,7 +209,7 @@ def _estimated(
         value = float(rule(y, p))
         if np.isfinite(value):
             out[name] = value
-            if interval := percentile_interval(drawn[name]):
+            if interval := percentile_interval(drawn[name], (fewest or {}).get(name, FEWEST)):
                 out["intervals"][name] = interval
     return out
 

@@ -17,8 +17,9 @@ import numpy as np
 
 from unmask.errors import UserError, setting
 from unmask.evaluation.charts import number, table
+from unmask.evaluation.classes import area
 from unmask.evaluation.report import Report
-from unmask.evaluation.resampling import auroc_auprc, bootstrap_weights, percentile_interval
+from unmask.evaluation.resampling import auroc_auprc, bootstrap_weights, fewest_groups, percentile_interval
 from unmask.modalities.events.outcome.clinical import descriptions, named
 from unmask.modalities.events.outcome.targets import MultiLabel
 from unmask.modalities.events.recipes import OutcomeSettings, check_outcome_read
@@ -220,7 +221,7 @@ def figures(came: np.ndarray, before: np.ndarray, p: np.ndarray, *, draws: int =
                 positives = times @ each
                 drawn[f"recall_at_{k}"] = (times @ top)[positives > 0] / positives[positives > 0]
             for name, values in drawn.items():
-                if interval := percentile_interval(values):
+                if interval := percentile_interval(values, fewest_groups(y, who)):
                     found["intervals"][name] = interval
         out[part] = found
     return out
@@ -230,7 +231,6 @@ def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarra
     """The `CODES` codes that most held-out patients have in their visit: how many, how many of them as an onset, the
     mean prediction for patients with and without it, and AUROC over patients with its 95 % interval."""
     out = []
-    times = bootstrap_weights(np.arange(len(came)), 200, 0)
     for i in np.argsort(-came.sum(0), kind="stable")[:CODES]:
         y, q = came[:, i], p[:, i]
         row: dict[str, Any] = {
@@ -240,8 +240,8 @@ def by_code(names: list[str], came: np.ndarray, before: np.ndarray, p: np.ndarra
         }
         if 0 < y.sum() < len(y):
             row |= {"with": float(q[y == 1].mean()), "without": float(q[y == 0].mean())}
-            row |= {"auroc": float(auroc_auprc(y, q)[0, 0])}
-            row["intervals"] = {"auroc": percentile_interval(auroc_auprc(y, q, times)[0])}
+            judged = area(y == 1, q) or {}
+            row |= {"auroc": judged["value"], "intervals": {"auroc": judged["interval"]}}
             out.append(row)
     return out
 

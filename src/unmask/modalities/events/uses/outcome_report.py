@@ -15,6 +15,7 @@ from unmask.errors import quoted
 from unmask.evaluation.charts import line_chart, scatter_chart, table
 from unmask.evaluation.charts import number as amount
 from unmask.evaluation.report import Report
+from unmask.evaluation.resampling import FEWEST as FEWEST_CASES
 from unmask.evaluation.resampling import bootstrap_count_blocks
 from unmask.modalities.events.outcome import clinical
 from unmask.modalities.events.outcome.scoring import FIGURES, scored
@@ -88,10 +89,11 @@ def write(
     page.section(
         "On held-out patients",
         figures_table(found["results"], "model"),
-        note="95 % bootstrap intervals, resampling patients with all of their points; no model saw these patients' "
-        "labels. Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss and "
-        "calibration error (10 bins of equal count, less what chance adds; beside it what right predictions would show "
-        "by chance alone); a calibration slope of 1 and an intercept of 0 are right. The "
+        note="95 % bootstrap intervals, resampling patients with all of their points; of fewer than "
+        f"{FEWEST_CASES} patients with or without the outcome AUROC alone has one (Newcombe's); no model saw these "
+        "patients' labels. Higher is better for AUROC, AUPRC, accuracy and C-index, lower for Brier score, log loss "
+        "and calibration error (10 bins of equal count, less what chance adds; beside it what right predictions would "
+        "show by chance alone); a calibration slope of 1 and an intercept of 0 are right. The "
         "row 'prevalence' is what a rule that knows nothing of the patient scores, "
         f"'{counts}' one that knows no more than that."
         if not isinstance(target, NumberTarget)

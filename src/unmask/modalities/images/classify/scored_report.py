@@ -84,8 +84,9 @@ def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
         page.section(
             "By class",
             class_table(scores),
-            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, DeLong's of the area under the "
-            "ROC curve, one class against the rest. Pictures of one group count as one where groups are given.",
+            note="95 % intervals: Wilson's of precision and recall, bootstrap of F1, DeLong's (of few Newcombe's) of "
+            "the area under the ROC curve, one class against the rest. Pictures of one group count as one where groups "
+            "are given.",
         )
     elif found["problem"] == "multi":
         page.section(
@@ -99,8 +100,8 @@ def _scores(page: Report, found: Mapping[str, Any], chosen: str) -> None:
             "By label",
             label_table(scores),
             note=f"A label is given from a probability of {found['threshold']:g} on. Without a look at a picture "
-            "AUROC is 0.5 and AUPRC the label's share. Intervals: DeLong's of AUROC, Wilson's of precision and recall, "
-            "bootstrap of AUPRC and F1, over groups where they are given.",
+            "AUROC is 0.5 and AUPRC the label's share. Intervals: DeLong's (of few Newcombe's) of AUROC, Wilson's of "
+            "precision and recall, bootstrap of AUPRC and F1, over groups where they are given.",
         )
     else:
         page.section("Errors", value_table(scores), note=f"{n}; 95 % intervals by bootstrap of whole groups.{chosen}")
