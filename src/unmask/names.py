@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from unmask.errors import first_of, setting
+from unmask.errors import UserError, first_of, quoted, setting
 from unmask.given import no_value
 
 _PERSON = (
@@ -135,6 +136,23 @@ def alike(names: Iterable[str]) -> list[list[str]]:
 def listed_alike(names: Iterable[str]) -> str:
     """The sets of `alike` for a message; '' where there are none."""
     return first_of((" and ".join(map(distinguishing(group), group)) for group in alike(sorted(names))), between="; ")
+
+
+def refuse_decimals_alike(places: Mapping[str, str]) -> None:
+    """Refuse labels (label -> where it stands) such as 1.1 and 1.10: two classes, as of sections, or one amount."""
+    for first, second, *_ in alike(sorted(label for label in places if re.fullmatch(r"[+-]?[0-9]+\.[0-9]+", label))):
+        raise UserError(
+            f"{places[first]}: label {first!r}, and {places[second]}: {second!r}: two classes, or one number?",
+            hint=f"Say {setting('problem', 'single')} or {setting('problem', 'regression')}.",
+        )
+
+
+def several_in_one(names: Iterable[str], unit: str) -> list[str]:
+    """A warning of names that hold the same part between semicolons or bars, and may be several names each."""
+    counts = Counter(part for name in names for part in {p.strip() for p in re.split("[;|]", name)} if part)
+    shared = sorted(part for part, count in counts.items() if count > 1)
+    several = f"several labels per {unit} are parted by |, with {setting('problem', 'multi')}"
+    return [f"warning: {quoted(part)} stands in several classes, between ; or |: {several}" for part in shared[:1]]
 
 
 def distinguishing(names: Sequence[str]) -> Callable[[str], str]:

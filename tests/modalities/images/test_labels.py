@@ -144,10 +144,16 @@ def test_labels_are_told_apart_or_asked_about():
     assert parse_cells(["1.5", "n/a", "inf"], "x", "auto").bad.keys() == {1, 2}
     shared = parse_cells(["disc;round", "ring; round", "bar"], "x", "auto").notes
     assert shared[1:] == [
-        "warning: round stands in several classes between semicolons: several labels per picture are parted by |"
+        "warning: round stands in several classes, between ; or |: several labels per picture are parted by |, with "
+        "problem='multi'"
     ]
     assert len(parse_cells(["a;b", "c;d", "e;"], "x", "auto").notes) == 1
     assert len(parse_cells(["disc;round", "round"], "x", "single").notes) == 1
+    with pytest.raises(
+        UserError, match=r"row 1: label '1\.1', and column 'x', row 3: '1\.10': two classes, or one number"
+    ):
+        parse_cells(["1.1", "2.3", "1.10"] * 2, "x", "auto")
+    assert parse_cells(["1.1", "1.10", "2.3"], "x", "auto").targets is not None  # too many for classes
     with pytest.raises(UserError, match="9 different labels in 9 rows"):
         parse_cells([str(n) for n in range(9)], "x", "auto")
     with pytest.raises(UserError, match="two ways"):

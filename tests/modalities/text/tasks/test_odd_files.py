@@ -95,6 +95,18 @@ def test_labels_that_differ_in_case_or_spelling_are_said(tmp_path):
     )
 
 
+def test_decimals_that_are_one_number_are_sections_or_amounts(tmp_path):
+    """1.1 and 1.10 were said to be classes apart, and learnt as one amount."""
+    model, said = folder(tmp_path / "model"), list[str]()
+    rows = [("the fox", "1.1"), ("the dog", "1.10"), ("the ox", "2.3"), ("a fox", "1.1")] * 2
+    with pytest.raises(UserError, match=r"row 1: label '1.1', and row 2: '1.10': two classes, or one number\?"):
+        finetune("classify", model, rows, **QUICK)
+    assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
+    assert finetune("classify", model, rows, problem="regression", say=said.append, **QUICK)["metric"] == "pearson"
+    assert not any("differ" in line for line in said)
+    assert finetune("classify", model, rows[:3], **QUICK)["metric"] == "pearson"  # too many for classes
+
+
 def test_a_pair_with_one_text_is_not_learnt(tmp_path):
     rows = [{"text": "a fox", "text2": second, "score": 1} for second in ("the fox", " ")]
     with pytest.raises(UserError, match="row 2: column 'text2' is empty"):

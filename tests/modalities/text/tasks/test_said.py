@@ -260,6 +260,22 @@ def test_labels_that_join_others_are_refused(tmp_path, joined):
     finetune("classify", model, [("the fox", "a"), ("the dog", "b"), ("a fox", "c;d")], **QUICK)  # a name of its own
 
 
+@pytest.mark.parametrize("between", ["; ", "|"])
+def test_labels_that_hold_the_same_part_may_be_several(tmp_path, between):
+    model, said = folder(tmp_path / "model"), []
+    labels = [f"balance{between}money", f"transfer{between}money", "alarm"]
+    rows = [(f"the fox {n}", labels[n % 3]) for n in range(12)]
+    finetune("classify", model, rows, say=said.append, **QUICK)
+    assert [line for line in said if "stands in" in line] == [
+        "warning: money stands in several classes, between ; or |: several labels per text are parted by |, with "
+        "problem='multi'"
+    ]
+    said.clear()
+    finetune("classify", model, rows, problem="single", say=said.append, **QUICK)
+    finetune("classify", model, [("the fox", "a; b"), ("the dog", "c; d")] * 4, say=said.append, **QUICK)
+    assert not any("stands in" in line for line in said)
+
+
 def test_labels_with_bars_between_are_several(tmp_path):
     """Cells neg|asp, pos|asp|sep were a class per combination, with problem=multi too."""
     model, both = folder(tmp_path / "model"), ["neg|asp", "pos|asp", "pos|sep", "neg|sep", "|", "neg"]

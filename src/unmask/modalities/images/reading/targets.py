@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,12 +13,12 @@ import numpy as np
 
 from unmask.errors import UserError, first_of, quoted, setting
 from unmask.given import array_of, natural
+from unmask.names import refuse_decimals_alike, several_in_one
 
 Problem = Literal["auto", "single", "multi", "regression", "none"]
 """What labels are: one class per picture, several labels, a number; 'auto' looks at them, 'none' reads no labels."""
 
 
-_SHARED = "warning: {} stands in several classes between semicolons: several labels per picture are parted by |"
 _NUMBER = re.compile(r"[+-]?[0-9]+(,[0-9]+)?")
 
 
@@ -78,6 +77,9 @@ def parse_cells(cells: Sequence[Any], column: str, problem: Problem) -> Parsed:
         if any(isinstance(c, list | tuple | np.ndarray) for c in cells) or any("|" in t for t in texts):
             problem = "multi"
         elif any(n != round(n) for n in numbers):
+            if len(set(texts)) <= len(texts) / 2:
+                rows = reversed([*enumerate(texts, 1)])
+                refuse_decimals_alike({text: f"column {column!r}, row {n}" for n, text in rows})
             problem = "regression"
         else:
             return _classes(texts, column, whole=bool(numbers) and len(numbers) == sum(map(bool, texts)))
@@ -179,9 +181,8 @@ def _classes(texts: list[str], column: str, *, whole: bool, requested: bool = Fa
     note = f"labels: column {column!r}, {len(known)} classes ({_some(sorted(known, key=natural))})"
     if whole:
         note += f"; whole numbers are taken as classes: {setting('problem', 'regression')} takes them as amounts"
-    counts = Counter(part for text in known for part in {p.strip() for p in text.split(";")} if part)
-    shared = sorted(part for part, count in counts.items() if count > 1 and not requested)
-    return Parsed(classes=texts, bad=bad, notes=[note, *(_SHARED.format(quoted(part)) for part in shared[:1])])
+    notes = [note, *(() if requested else several_in_one(known, "picture"))]
+    return Parsed(classes=texts, bad=bad, notes=notes)
 
 
 def _several(cells: Sequence[Any], column: str) -> Parsed:

@@ -37,6 +37,7 @@ from unmask.modalities.text.tasks.network import TaskModel
 from unmask.modalities.text.tasks.row_files import Columns, flags
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
+from unmask.names import refuse_decimals_alike, several_in_one
 from unmask.odd_numbers import number_notes
 from unmask.training.settings import refuse_unread
 
@@ -57,6 +58,7 @@ class Classify(TextTask):
     ) -> None:
         super().__init__(encoder, about)
         self.weights = weights
+        self.joined: list[str] = []
         self.problem, self.labels = about["problem"], list(about.get("labels") or [])
         self.pairs = bool(about.get("pair", True))
         self.number = {label: i for i, label in enumerate(self.labels)}
@@ -87,6 +89,9 @@ class Classify(TextTask):
             refuse_commas(items)
             refuse_joined(items)
         problem = settings.problem if settings.problem != "auto" else guess_problem(items)
+        names = {label.strip(): item.where for item in reversed(items) if isinstance(label := item.label, str)}
+        if problem == "regression" != settings.problem and len(names) <= len(items) / 2:
+            refuse_decimals_alike(names)
         if problem == "multi":
             refuse_joined(items, "[;,]")
             items = [_several(item) for item in items]
@@ -131,7 +136,9 @@ class Classify(TextTask):
             share = np.maximum(count, 1) / len(items)
             balanced = (1 - share) / share if problem == "multi" else 1 / (len(labels) * share)
             weights = torch.tensor(balanced, dtype=torch.float32)
-        return cls(encoder, about, weights=weights, metric=metric)
+        task = cls(encoder, about, weights=weights, metric=metric)
+        task.joined = several_in_one(names, "text") if problem == "single" != settings.problem else []
+        return task
 
     @classmethod
     def outputs_of(cls, about: Mapping[str, Any]) -> int:
@@ -172,7 +179,7 @@ class Classify(TextTask):
         if self.problem == "regression":
             return number_notes([_number(item) for item in items])
         counts = Counter(name for item in items for name in names_of(item))
-        return class_counts({label: counts[label] for label in self.labels})
+        return [*class_counts({label: counts[label] for label in self.labels}), *self.joined]
 
     def prepare(self, items: Sequence[Item], *, labelled: bool) -> Prepared:
         if any((i.text2 is None) != (items[0].text2 is None) for i in items):

@@ -29,7 +29,9 @@ def spelling_notes(items: Sequence[Item], *, labelled: bool) -> list[str]:
             f"warning: {len(texts):,} of {len(items):,} texts are {', '.join(map(repr, sorted(set(texts))))}, as "
             "missing values are written: they are read as words"
         )
-    return out + label_notes(item.label for item in items) if labelled else out
+    labels = [item.label for item in items] if labelled else []
+    amounts = all(is_number(label) and not is_spelled(label) for label in labels)
+    return out if amounts and any(float(label) % 1 for label in labels) else out + label_notes(labels)  # type: ignore[arg-type]
 
 
 def refuse_joined(items: Sequence[Item], separators: str = "[|;,]") -> None:
