@@ -255,6 +255,8 @@ def test_next_visit_splits_onsets_from_repeats(tmp_path: Path):
     assert perfect["all"]["auroc"] == perfect["onsets"]["auroc"] == 1
     with pytest.raises(UserError, match="no code begins with DRUG"):
         next_visits(histories, ("DRUG",))
+    with pytest.raises(UserError, match="every visit asked about has CONDITION//b"):  # chosen for it: no figure
+        next_visits(histories, ("CONDITION//b",))
 
 
 def test_a_visit_is_an_encounter_where_the_data_names_them(tmp_path: Path):

@@ -149,7 +149,7 @@ def _visit_lines(found: dict[str, Any]) -> list[str]:
             for part in PARTS
             if "auroc" in result[part]
         ]
-        lines.append(f"{name:16} AUROC: {'  '.join(shown)}")
+        lines.append(f"{name:16} AUROC: {'  '.join(shown) or 'none, all or no pairs came true'}")
     return [*lines, "higher is better: AUROC; 0.5 is chance"]
 
 
