@@ -149,8 +149,15 @@ def _visit_lines(found: dict[str, Any]) -> list[str]:
             for part in PARTS
             if "auroc" in result[part]
         ]
-        lines.append(f"{name:16} AUROC: {'  '.join(shown) or 'none, all or no pairs came true'}")
+        lines.append(f"{name:16} AUROC: {'  '.join(shown)}" if shown else _unjudged(name, result["all"]))
     return [*lines, "higher is better: AUROC; 0.5 is chance"]
+
+
+def _unjudged(name: str, result: dict[str, Any]) -> str:
+    """Why there is no AUROC: of one code alone every visit that is asked about has it."""
+    came, pairs = result["positives"], result["pairs"]
+    why = ", for visits that have one of the codes are asked about: give more codes" if came == pairs else ""
+    return f"{name:16} no AUROC: {came:,} of {pairs:,} pairs of a held-out patient and a code came true{why}"
 
 
 def predict(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, first_of, setting
+from unmask.errors import UserError, setting
 from unmask.evaluation.charts import number, table
 from unmask.evaluation.classes import area
 from unmask.evaluation.report import Report
@@ -108,12 +108,6 @@ def next_visits(histories: Histories, prefixes: tuple[str, ...], gap: float = 24
             "no patient has a visit before one with such a code", hint="Give patients with two visits or more."
         )
     subject, moment, encounter, came, before = (np.array(column) for column in zip(*visits, strict=True))
-    if came.all():
-        raise UserError(
-            f"every visit asked about has {first_of(vocabulary.codes[i] for i in chosen_codes)}, for visits with such "
-            "a code are chosen: nothing to tell apart",
-            hint="Give prefixes of more codes, or ask whether and when one comes with `unmask finetune outcome`.",
-        )
     return NextVisits(
         points=Labels(subject=subject.astype(np.int64), time=moment.astype(np.int64)),
         names=[vocabulary.codes[i] for i in chosen_codes],
