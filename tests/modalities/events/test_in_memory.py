@@ -17,7 +17,7 @@ from unmask.modalities.events.audit.audit_points import audit
 from unmask.modalities.events.recipes import EventSettings, OutcomeSettings, with_overrides
 from unmask.modalities.events.records.histories import Histories, odd_values
 from unmask.modalities.events.records.meds import as_events, read_labels, read_meds
-from unmask.modalities.events.records.vocabulary import Vocabulary
+from unmask.modalities.events.records.vocabulary import FIRST, Vocabulary
 from unmask.modalities.events.uses.demo import simulate
 from unmask.modalities.events.uses.finetune import finetune_outcome
 from unmask.modalities.events.uses.pretrain import pretrain
@@ -274,6 +274,23 @@ def test_one_patient_in_another_unit_is_said(outcome, of_files):
             scaled = scaled.with_columns(pl.col("numeric_value").cast(pl.Float32))
             said[factor] += len(odd_values(Histories(as_events(scaled), vocabulary))["beyond_codes"])
     assert said == {1.0: 0, 18.0: len(patients), 1 / 18: len(patients)}
+
+
+def test_a_code_that_is_gone_is_said_of_many_patients_and_not_of_few(outcome, of_files):
+    _, table, _, _, _ = outcome
+    vocabulary = of_files[1].folder.vocabulary
+    gone = vocabulary.codes[int(vocabulary.carried.argmax()) - FIRST]
+    rows = table.filter((pl.col("code") != gone) | pl.col("time").is_null())
+
+    def said(some: pl.DataFrame) -> list[str]:
+        return list(odd_values(Histories(as_events(some), vocabulary))["absent_codes"])
+
+    assert (said(table), said(rows)) == ([], [gone])
+    few = rows["subject_id"].unique().sort()
+    assert said(rows.filter(pl.col("subject_id").is_in(few[:19].implode()))) == []
+    assert [said(one) for _, one in table.group_by("subject_id") if said(one)] == []
+    old = dataclasses.replace(vocabulary, carried=np.zeros(0))
+    assert odd_values(Histories(as_events(rows), old))["absent_codes"] == {}
 
 
 @pytest.mark.parametrize("marked", [0, 200, 2000])

@@ -281,8 +281,8 @@ SHOWN = 5
 
 
 def unknown_of(histories: Histories) -> dict[str, Any]:
-    """unknown_share of the events, unknown_events, unknown_codes: the most frequent, with counts; and beyond_codes and
-    valueless_codes, see `odd_values`.
+    """unknown_share of the events, unknown_events, unknown_codes: the most frequent, with counts; and beyond_codes,
+    valueless_codes and absent_codes, see `odd_values`.
 
     Codes too rare to be learnt count too: they share one number with those never seen.
     """
@@ -296,13 +296,15 @@ def unknown_of(histories: Histories) -> dict[str, Any]:
 
 
 def odd_values(histories: Histories) -> dict[str, dict[str, float]]:
-    """Known codes whose values are not those that the model was trained on.
+    """Known codes whose values are not those that the model was trained on, or of which there is no event.
 
     Returns:
         beyond_codes: of whose values (20 at least) more than half lie outside the .1 to 99.9 % of those in training, as
             in another unit, or 20 and 1 % of all are one number there, as a mark for none, or all (be it one) lie
             `FAR` outside; with the share outside.
         valueless_codes: that had at least twice the share of values in training, 20 values here; with the share here.
+        absent_codes: of which nobody here has an event, where most training patients had one, and 20 of as many
+            patients as are here would; with the share of the training patients.
     """
     events, vocabulary = histories.events, histories.vocabulary
     number = vocabulary.numbers(events.codes)
@@ -326,7 +328,13 @@ def odd_values(histories: Histories) -> dict[str, dict[str, float]]:
     many = (valued >= FEWEST) & ((2 * beyond > valued) | (repeated >= np.maximum(FEWEST, 0.01 * valued)))
     out = np.flatnonzero(many | ((beyond > 0) & (near == 0)))
     without = np.flatnonzero((share * count >= FEWEST) & (2 * valued < share * count))
+    present = np.bincount(number[(count > 0) & (number >= 0)], minlength=len(vocabulary))
+    carried = vocabulary.carried
+    usual = (carried > 0.5) & (carried * len(events) >= FEWEST) & (present[: len(carried)] == 0)
     return {
+        "absent_codes": {
+            vocabulary.codes[i - FIRST]: float(carried[i]) for i in np.flatnonzero(usual).tolist() if i >= FIRST
+        },
         "beyond_codes": {events.codes[i]: float(beyond[i] / valued[i]) for i in out},
         "valueless_codes": {events.codes[i]: float(valued[i] / count[i]) for i in without},
     }
@@ -342,19 +350,21 @@ def _far_ends(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def odd_value_lines(found: dict[str, Any]) -> list[str]:
-    """What to say of the codes of `odd_values`: no line, one or two."""
+    """What to say of the codes of `odd_values`: no line, or up to three."""
 
     def listed(codes: dict[str, float]) -> str:
         return ", ".join(f"{code} ({share:.0%})" for code, share in list(codes.items())[:SHOWN])
 
-    beyond, without = found["beyond_codes"], found["valueless_codes"]
+    beyond, without, absent = found["beyond_codes"], found["valueless_codes"], found["absent_codes"]
     many = (
         f"values of {len(beyond)} codes lie beyond those that the model was trained on (another unit, a mark for none?)"
     )
     few = (
         f"{len(without)} codes have values in fewer events than the model was trained on (in another column, or lost?)"
     )
-    return [f"{line}: {listed(codes)}" for line, codes in ((many, beyond), (few, without)) if codes]
+    none = f"{len(absent)} codes that most training patients have are in no event here (not exported?)"
+    lines = ((many, beyond), (few, without), (none, absent))
+    return [f"{line}: {listed(codes)}" for line, codes in lines if codes]
 
 
 def unknown_line(found: dict[str, Any]) -> str:

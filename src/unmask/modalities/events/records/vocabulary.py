@@ -167,6 +167,8 @@ class Vocabulary:
         parents: with 'parents': code -> a more general one; a code that is not known stands for its nearest known one.
         visits: (2, sizes) share of the time stamps behind each patient's first that are the last one (0) or not (1) and
             have 1, 2, ... events.
+        carried: (codes + FIRST,) share of the training patients who have a dated event of a code; empty where a model's
+            folder is older.
     """
 
     codes: list[str]
@@ -175,6 +177,7 @@ class Vocabulary:
     rollup: str = ""
     parents: dict[str, str] = field(default_factory=dict)
     visits: np.ndarray = field(default_factory=lambda: np.array([[0.0], [1.0]]))
+    carried: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     @classmethod
     def fit(
@@ -221,8 +224,8 @@ class Vocabulary:
             counted += np.bincount(code[code >= 0], minlength=len(made))
             with_value += np.bincount(code[(code >= 0) & np.isfinite(value)], minlength=len(made))
         made.knots[FIRST:] = sketch.quantiles(LEVELS)[FIRST:]
-        visits = _visits(events, number, subjects)
-        return dataclasses.replace(made, share=with_value / np.maximum(counted, 1), visits=visits)
+        visits, carried = _visits(events, number, subjects, len(made))
+        return dataclasses.replace(made, share=with_value / np.maximum(counted, 1), visits=visits, carried=carried)
 
     def __len__(self) -> int:
         return len(self.codes) + FIRST
@@ -313,15 +316,14 @@ class Vocabulary:
         """As plain data, what a model's folder keeps."""
         knots = [None if not ok else row.tolist() for ok, row in zip(self.valued, self.knots, strict=True)]
         about = {"codes": self.codes, "knots": knots, "rollup": self.rollup, "parents": self.parents}
-        return about | {"share": self.share.tolist(), "visits": self.visits.tolist()}
+        return about | {k: getattr(self, k).tolist() for k in ("share", "visits", "carried")}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Vocabulary:
         """From what `to_dict` gave."""
         knots = np.array([[np.nan] * len(LEVELS) if row is None else row for row in data["knots"]])
         rest = {"rollup": data["rollup"], "parents": data["parents"]}
-        if "visits" in data:
-            rest["visits"] = np.array(data["visits"])
+        rest |= {k: np.array(data[k]) for k in ("visits", "carried") if k in data}
         return cls(codes=list(data["codes"]), knots=knots, share=np.array(data["share"]), **rest)
 
 
@@ -348,21 +350,25 @@ def _parts(events: Events, rows: np.ndarray | None, subjects: np.ndarray | None)
         yield here if chosen.all() else here.start + np.flatnonzero(chosen)
 
 
-def _visits(events: Events, number: np.ndarray, subjects: np.ndarray | None) -> np.ndarray:
-    """(2, sizes) see `Vocabulary.visits`; `number` is that of each code."""
+def _visits(
+    events: Events, number: np.ndarray, subjects: np.ndarray | None, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(2, sizes) and (size,): see `Vocabulary.visits` and `carried`; `number` is that of each code."""
     chosen = np.full(len(events), subjects is None)
     chosen[slice(0) if subjects is None else subjects] = True
-    out = np.zeros((2, SIZES))
+    out, carried = np.zeros((2, SIZES)), np.zeros(size)
     for owners, here in events.blocks(BLOCK):
         owner, time = events.owner(owners), events.time[here]
         kept = chosen[owner] & (time != STATIC) & (number[events.code[here]] >= 0)
         owner, time = owner[kept], time[kept]
+        pairs = np.unique(owner.astype(np.int64) * size + number[events.code[here]][kept])
+        carried += np.bincount(pairs % size, minlength=size)
         begin = np.flatnonzero((np.diff(owner, prepend=-1) != 0) | (np.diff(time, prepend=STATIC) != 0))
-        size, owner = np.minimum(np.diff(begin, append=len(time)), SIZES), owner[begin]
+        length, owner = np.minimum(np.diff(begin, append=len(time)), SIZES), owner[begin]
         follows = np.diff(owner, prepend=-1) == 0
         followed = (np.diff(owner, append=-1) == 0).astype(np.int64)
-        np.add.at(out, (followed[follows], size[follows] - 1), 1)
-    return out / out.sum() if out.any() else np.eye(2, SIZES, -1)
+        np.add.at(out, (followed[follows], length[follows] - 1), 1)
+    return out / out.sum() if out.any() else np.eye(2, SIZES, -1), carried / max(1, chosen.sum())
 
 
 def shortened(codes: list[str], rule: str) -> list[str]:
