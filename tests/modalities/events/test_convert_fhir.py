@@ -506,10 +506,10 @@ def test_a_deletion_with_an_address_is_of_what_has_none(tmp_path: Path):
 
 
 def test_an_address_may_begin_with_a_slash(tmp_path: Path):
-    gone = {"request": {"method": "DELETE", "url": "/Observation/o2"}}
+    deletion = {"request": {"method": "DELETE", "url": "/Observation/o2"}}
     rooted = {**lab(1, None, 5), "subject": {"reference": f"/Patient/{PATIENT['id']}"}}
     folder = export(
-        tmp_path / "e", Patient=[PATIENT], Observation=[rooted, lab(2, None, 6)], deleted=[transaction(gone)]
+        tmp_path / "e", Patient=[PATIENT], Observation=[rooted, lab(2, None, 6)], deleted=[transaction(deletion)]
     )
     assert convert(folder, tmp_path / "m")["rejected"] == {"Observation: deleted": 1}
     assert pl.read_parquet(tmp_path / "m" / "data" / "*.parquet")["subject_id"].n_unique() == 1

@@ -276,16 +276,16 @@ def test_one_patient_in_another_unit_is_said(outcome, of_files):
     assert said == {1.0: 0, 18.0: len(patients), 1 / 18: len(patients)}
 
 
-def test_a_code_that_is_gone_is_said_of_many_patients_and_not_of_few(outcome, of_files):
+def test_a_code_absent_from_an_extract_is_reported_of_many_patients_and_not_of_few(outcome, of_files):
     _, table, _, _, _ = outcome
     vocabulary = of_files[1].folder.vocabulary
-    gone = vocabulary.codes[int(vocabulary.carried.argmax()) - FIRST]
-    rows = table.filter((pl.col("code") != gone) | pl.col("time").is_null())
+    absent = vocabulary.codes[int(vocabulary.carried.argmax()) - FIRST]
+    rows = table.filter((pl.col("code") != absent) | pl.col("time").is_null())
 
     def said(some: pl.DataFrame) -> list[str]:
         return list(odd_values(Histories(as_events(some), vocabulary))["absent_codes"])
 
-    assert (said(table), said(rows)) == ([], [gone])
+    assert (said(table), said(rows)) == ([], [absent])
     few = rows["subject_id"].unique().sort()
     assert said(rows.filter(pl.col("subject_id").is_in(few[:19].implode()))) == []
     assert [said(one) for _, one in table.group_by("subject_id") if said(one)] == []

@@ -335,9 +335,12 @@ def below_table(
         place, alone = held[0], filled[:, row].sum() == 1
         at = len(frame) - TAIL + row
         text = text_of(cells[place][at])
+        sign, digits = _NOTE.search(text), re.search(r"\d", text)
+        if digits and not sign:  # as identifiers are: the cells above need no look
+            break
         above = [text_of(v) for v in cells[place][:-TAIL] if not no_value(v)]
-        note = _NOTE.search(text) and not any(map(_NOTE.search, above))
-        word = not re.search(r"\d", text) and all(re.search(r"\d", v) for v in above)
+        note = sign and not any(map(_NOTE.search, above))
+        word = not digits and all(re.search(r"\d", v) for v in above)
         several = levels - (columns[place].kind in ("nominal", "ordinal")) >= 2
         if not above or not (note or word) or not (alone or several or _STATISTIC.fullmatch(text)):
             break
