@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.evaluation.meanings import Meaning
-from unmask.modalities.table.fitting.imputation_quality import aligned
+from unmask.evaluation.shown import aligned
 
 CEILING = "another sample of real rows"
 FLOOR = "columns shuffled one by one"

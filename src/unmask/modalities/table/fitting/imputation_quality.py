@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.evaluation.shown import aligned
 from unmask.modalities.table.schema.schema import Column, Schema
 
 LEAST = 20
@@ -190,12 +191,6 @@ def text_table(figures: Sequence[dict[str, Any]]) -> list[str]:
     rows = [("column", "held-out error", "mean or mode", "90% interval holds", "cells", "")]
     rows += [(f["column"], *figure_texts(f), str(f["cells"]), f["sentence"]) for f in figures]
     return aligned(rows)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of six cells as lines, the first five cells below each other."""
-    widths = [max(len(r[i]) for r in rows) for i in range(5)]
-    return ["  ".join([*(cell.ljust(w) for cell, w in zip(r, widths, strict=False)), r[5]]).rstrip() for r in rows]
 
 
 def error_removed(figure: dict[str, Any]) -> float:
