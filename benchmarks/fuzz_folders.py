@@ -56,7 +56,7 @@ def text(home: Path) -> Uses:
     task_head("bert", "SequenceClassification", home / "published-task")
     rows = tiny_folders.sentiment(12)
     for task, data in {"classify": rows, "similarity": [("quick fox", "lazy dog", i / 4) for i in range(4)]}.items():
-        unmask.finetune(task, home / "bert", _rows(data), out=home / task, steps=1, precision="fp32", device="cpu")
+        unmask.finetune(home / "bert", _rows(data), task=task, out=home / task, steps=1, precision="fp32", device="cpu")
         (home / task / "report.html").unlink()
     (home / "t.txt").write_text("\n".join(f"The quick brown fox {i} jumps over the lazy dog." for i in range(30)))
     (home / "t.csv").write_text("text,label\n" + "".join(f"{t},{label}\n" for t, label in rows))

@@ -136,7 +136,7 @@ def ours(arguments, train, test, began):
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "m"
         task = SETS[arguments.set]
-        found = finetune(task, arguments.model, train, out=out, seed=arguments.seed, say=print)
+        found = finetune(arguments.model, train, task=task, out=out, seed=arguments.seed, say=print)
         spent = time.process_time() - began
         folder = load(out)
         predictions = predict_items(folder, test)

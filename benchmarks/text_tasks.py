@@ -112,7 +112,7 @@ def ours(name, train, dev, model, common, precision) -> dict:
 
     problem = {"problem": GLUE[name].problem} if name in GLUE else {}
     result = finetune(
-        kind(name), model, train, validation=dev, precision=precision, evaluate_every=10**9, **common, **problem
+        model, train, task=kind(name), validation=dev, precision=precision, evaluate_every=10**9, **common, **problem
     )
     # The one look at the validation data, at the end, is not part of the reference's time either.
     spent = result["train_seconds"] - result["validation_seconds"]
@@ -393,10 +393,10 @@ def adapt(arguments: argparse.Namespace) -> dict:
             rest = (whole[i].text for i in order if whole[i].text not in taken and len(whole[i].text.split()) > 3)
             texts.write_text("\n\n".join(dict.fromkeys(rest)))
         found = compare_domain_adaptation(
-            "classify",
             arguments.mlm,
             train,
             str(texts),
+            task="classify",
             count=arguments.seeds,
             general=str(SHARED / "corpora" / "wikitext2" / "wiki.valid.raw.gz")
             if arguments.general is None

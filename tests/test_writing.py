@@ -162,9 +162,9 @@ model = folder(home / "model")
 QUICK = {"steps": 1, "batch": 8, "precision": "fp32", "out": home / "out"}
 def run():
     if sys.argv[5] == "seeds":
-        seeds("classify", model, sentiment(16), validation=sentiment(8), count=2, **QUICK)
+        seeds(model, sentiment(16), task="classify", validation=sentiment(8), count=2, **QUICK)
     else:
-        finetune("classify", model, sentiment(16), checkpoints=True, checkpoint_seconds=1e-6, **QUICK)
+        finetune(model, sentiment(16), checkpoints=True, checkpoint_seconds=1e-6, **QUICK)
 
 if not (child := os.fork()):
     sys.addaudithook(hook)

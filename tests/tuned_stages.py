@@ -54,7 +54,7 @@ def tuned(kind: str, model: Path, out: Path, *, stop_at: int | None = None, **mo
             given = {"settings": PICTURES, "console": False, "checkpoints": True}
             return finetune_classify(model, bars(30), out, **given, **more).figures
         start = kind.removeprefix("text-")
-        return finetune("classify", model, ROWS, out=out, checkpoints=True, start=start, **TEXT, **more)
+        return finetune(model, ROWS, task="classify", out=out, checkpoints=True, start=start, **TEXT, **more)
     finally:
         work.backward = really
 

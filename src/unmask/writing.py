@@ -15,6 +15,7 @@ import socket
 import stat
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -337,6 +338,31 @@ def writes_model(function: Callable[P, R]) -> Callable[P, R]:
         out = signature.bind(*args, **kwargs).arguments.get("out")
         with contextlib.nullcontext() if out is None else new_model(out):
             return function(*args, **kwargs)
+
+    return within
+
+
+def makes_folder(function: Callable[P, R]) -> Callable[P, R]:
+    """Of a verb that makes a model of its argument `data` in the folder `out`.
+
+    Where `out` is left out it is a temporary folder, which lives as long as what the verb returns. What stands in its
+    place and is no path are the labels of the data, as scikit-learn has X and y.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def within(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs)
+        out = given.arguments.get("out")
+        if isinstance(out, str | os.PathLike):
+            return function(*args, **kwargs)
+        if out is not None:
+            given.arguments["data"] = (given.arguments["data"], out)
+        folder = temporary_folder()
+        given.arguments["out"] = Path(folder.name) / "model"
+        made = function(*given.args, **given.kwargs)
+        weakref.finalize(made, folder.cleanup)
+        return made
 
     return within
 

@@ -62,7 +62,7 @@ def place(tmp_path_factory):
     path = tmp_path_factory.mktemp("flags")
     model = tiny_folders.folder(path / "model")
     rows = tiny_folders.sentiment(8)
-    unmask.finetune("classify", model, rows, out=path / "classify", steps=1, precision="fp32", device="cpu")
+    unmask.finetune(model, rows, task="classify", out=path / "classify", steps=1, precision="fp32", device="cpu")
     (path / "data.csv").write_text("text,label\n" + "".join(f"{t},{label}\n" for t, label in rows))
     return path
 

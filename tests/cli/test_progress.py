@@ -47,7 +47,7 @@ def test_predictions_are_made_and_written_in_parts(tmp_path, capsys, monkeypatch
     """All of them were held, and written at the end."""
     model, texts = tiny_folders.folder(tmp_path / "m"), [f"{text} {i}" for i, text in enumerate(SENTENCES * 3)]
     labelled = [(text, "ab"[i % 2]) for i, text in enumerate(texts)]
-    finetune("classify", model, labelled, out=tmp_path / "c", steps=2, precision="fp32")
+    finetune(model, labelled, task="classify", out=tmp_path / "c", steps=2, precision="fp32")
     (tmp_path / "t.txt").write_text("\n".join([*texts, " ", *texts]))
     sizes, really = [], tuning.predict_items
 

@@ -187,7 +187,7 @@ ROWS = {
 @pytest.mark.parametrize("task", ROWS)
 def test_what_was_fine_tuned_predicts_from_its_export(task, tmp_path):
     tiny_folders.folder(tmp_path / "m")
-    unmask.finetune(task, tmp_path / "m", ROWS[task], out=tmp_path / "t", steps=2, precision="fp32", device="cpu")
+    unmask.finetune(tmp_path / "m", ROWS[task], task=task, out=tmp_path / "t", steps=2, precision="fp32", device="cpu")
     found = to_onnx(unmask.load(tmp_path / "t", precision="fp32", device="cpu"), tmp_path / "o")
     assert found["head"] == {"classify": "sequence", "tag": "token", "answer": "span", "similarity": "sentence"}[task]
     before, after = (unmask.predict(tmp_path / f, ROWS[task], precision="fp32", device="cpu") for f in ("t", "o"))
@@ -214,7 +214,7 @@ def test_classifiers_say_the_same_here_in_transformers_and_in_onnx(kind, tmp_pat
     rows = [{"text": f"quick {w} {i}"} | second | {"label": LABELS[kind](i)} for i, w in enumerate(["fox", "bank"] * 9)]
     how = {"precision": "fp32", "device": "cpu"}
     unmask.finetune(
-        "classify", tmp_path / "m", rows, validation=rows, out=tmp_path / "t", **how, start="plain", steps=9
+        tmp_path / "m", rows, task="classify", validation=rows, out=tmp_path / "t", **how, start="plain", steps=9
     )
     about = json.loads((tmp_path / "t" / "unmask.json").read_text())
     assert "temperature" not in about["task"]

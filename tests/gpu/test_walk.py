@@ -178,7 +178,7 @@ def test_tasks_are_learnt_the_same(both: Both, task: str, tmp_path: Path, monkey
 
     def work(device: str) -> float:
         options = {"device": device, "precision": "fp32", "epochs": 1.0, "batch": 8, "dropout": 0.0}
-        found = finetune(task, where, TASKS[task], validation=TASKS[task], out=tmp_path / device, **options)
+        found = finetune(where, TASKS[task], task=task, validation=TASKS[task], out=tmp_path / device, **options)
         unmask.load(tmp_path / device, device=device)
         return float(found["history"][-1].get("loss", found["value"]))
 
@@ -244,7 +244,7 @@ def test_a_step_of_fine_tuning_waits_for_the_step_before_it_alone(task: str, tmp
     def walk(steps: int) -> None:
         options = {"precision": "bf16", "steps": steps, "epochs": None, "batch": 4, "evaluate_every": 1000}
         more = {"device": "cuda", "start": "plain", "validation": TASKS[task][:1]}
-        finetune(task, where, TASKS[task], out=tmp_path / str(steps), **options, **more)
+        finetune(where, TASKS[task], task=task, out=tmp_path / str(steps), **options, **more)
 
     assert_one_wait_per_step(walk, 2, 6)
 

@@ -35,7 +35,7 @@ def text_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     nli = [(a, b, "entailment" if label == "good" else "contradiction") for a, b, label in nli]
     data = {"classify": sentiment(), "nli": nli, "tag": TAGGED, "answer": ASKED}
     for name, rows in data.items():
-        finetune("classify" if name == "nli" else name, masked, rows, out=root / name, **FAST)
+        finetune(masked, rows, task="classify" if name == "nli" else name, out=root / name, **FAST)
     return {"masked": masked, **{name: root / name for name in data}}
 
 

@@ -68,7 +68,7 @@ def test_the_first_process_alone_writes(runs):
 def contrasted(model: Path) -> str:
     """What is said of a loss that compares the texts of a step with each other."""
     with pytest.raises(UserError) as refused:
-        finetune("similarity", model, ["a fox", "a dog"] * 8, loss="simcse", device="cpu", start="plain")
+        finetune(model, ["a fox", "a dog"] * 8, task="similarity", loss="simcse", device="cpu", start="plain")
     return refused.value.what
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 from unmask.core.batch import PackedBatch
 from unmask.core.corruption import Corruption
 from unmask.core.sampler import PackedSampler
+from unmask.registry import load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,19 @@ class Job:
     unit: str = "rows"
     whole_batch: str = ""
     prefetch: int = 0
+
+
+class ModelOfRun:
+    """Of what a verb returns that has made a model in a `folder`: the model itself."""
+
+    folder: Path
+
+    @cached_property
+    def model(self) -> Any:
+        """The model, loaded when it is first asked for."""
+        found = load(self.folder)
+        vars(found)["run"] = self  # whose temporary folder lives as long as this
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -334,6 +334,37 @@ def apply_run_overrides(
     return apply_overrides(target, here | ({"train": there} if there else {}))
 
 
+def settings_from(
+    default: Settings,
+    given: Settings | TrainSettings | Mapping[str, Any] | None,
+    overrides: Mapping[str, Any],
+    change: Callable[[Settings, Mapping[str, Any]], Settings] = apply_overrides,
+) -> Settings:
+    """The settings of a verb in Python, which takes `settings=` and, as keywords, the keys of `--set`.
+
+    Args:
+        default: those of a run that is given none.
+        given: an object of that class, a `TrainSettings` for its `train`, or keys and values.
+        overrides: keys and values that are put in place of those.
+        change: replaces values by key: `with_overrides` of a kind, where it has one.
+
+    >>> settings_from(TrainSettings(), {"seed": 1}, {"steps": 60}).steps
+    60
+    """
+    target: Any = default
+    chosen: Any = given
+    if given is None or isinstance(given, Mapping):
+        chosen, overrides = default, {**(given or {}), **overrides}
+    elif isinstance(given, TrainSettings) and hasattr(target, "train"):
+        chosen = dataclasses.replace(target, train=given)
+    elif not isinstance(given, type(target)):
+        raise UserError(
+            f"settings={given!r:.60}: a {type(given).__name__}",
+            hint=f"Give them as keywords (steps=60), as a dict, or as a {type(target).__name__}.",
+        )
+    return change(chosen, overrides) if overrides else chosen
+
+
 def parse_set(pairs: Iterable[str]) -> dict[str, str]:
     """Split `key=value` texts, as given to `--set`; a later one replaces an earlier one.
 

@@ -95,7 +95,7 @@ def test_an_adapted_folder_says_what_it_came_from(model: Path, tmp_path: Path):
 def test_a_fine_tuned_folder_stands_beside_simpler_models(model: Path, tmp_path: Path):
     rows = sentiment(36)
     chosen = QUICK | {"start": "probe"}  # which is compared with simpler models
-    found = finetune("classify", model, rows, validation=rows[:18], out=tmp_path / "tuned", **chosen)
+    found = finetune(model, rows, task="classify", validation=rows[:18], out=tmp_path / "tuned", **chosen)
     made = read(tmp_path / "tuned")
     assert made.data.pipeline_tag == "text-classification"
     assert "fine-tuned for the task `classify`, from model" in made.text
@@ -112,7 +112,7 @@ def test_a_fine_tuned_folder_stands_beside_simpler_models(model: Path, tmp_path:
 
 def test_the_best_of_several_seeds_is_called_by_its_folder(tmp_path: Path):
     rows = sentiment(24)
-    seeds("classify", folder(tmp_path / "m"), rows, count=2, validation=rows[:12], out=tmp_path / "best", **QUICK)
+    seeds(folder(tmp_path / "m"), rows, task="classify", count=2, validation=rows[:12], out=tmp_path / "best", **QUICK)
     assert "# best\n" in (tmp_path / "best" / "README.md").read_text()
     assert f"unmask predict {tmp_path / 'best'} " in (tmp_path / "best" / "report.html").read_text()
 

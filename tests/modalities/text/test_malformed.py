@@ -33,7 +33,7 @@ def folders(tmp_path_factory):
         save_file({k: w for k, w in weights.items() if parts[k] == part}, path / "shards" / part)
     (path / "shards" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": parts}))
     rows = tiny_folders.sentiment(8)
-    unmask.finetune("classify", plain, rows, out=path / "classify", steps=1, precision="fp32", device="cpu")
+    unmask.finetune(plain, rows, task="classify", out=path / "classify", steps=1, precision="fp32", device="cpu")
     (path / "classify" / "report.html").unlink()
     (path / "texts.txt").write_text("The quick brown fox.\nReaders check.\n")
     fill, embed = ["fill", "MODEL", "The [MASK] fox."], ["embed", "MODEL", "The fox.", "--out", "OUT"]

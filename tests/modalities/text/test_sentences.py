@@ -425,7 +425,7 @@ def test_training_that_would_lose_part_of_the_vectors_is_refused(kind, plain, tm
     folder = sentence_folder(plain, tmp_path / "st", kind)
     rows = [{"text": text, "text2": text} for text in TEXTS]
     with pytest.raises(UserError, match="would be lost"):
-        unmask.finetune("similarity", folder, rows, steps=1)
+        unmask.finetune(folder, rows, task="similarity", steps=1)
     (tmp_path / "t.txt").write_text("\n\n".join(TEXTS))
     with pytest.raises(UserError, match="would be lost"):
         adapt_embedding(folder, str(tmp_path / "t.txt"), tmp_path / "out")
@@ -434,7 +434,7 @@ def test_training_that_would_lose_part_of_the_vectors_is_refused(kind, plain, tm
 def test_training_vectors_keeps_the_folders_pooling(plain, tmp_path):
     folder = sentence_folder(plain, tmp_path / "st", "max")
     rows = [{"text": text, "text2": text} for text in TEXTS]
-    unmask.finetune("similarity", folder, rows, out=tmp_path / "f", steps=1, precision="fp32")
+    unmask.finetune(folder, rows, task="similarity", out=tmp_path / "f", steps=1, precision="fp32")
     assert json.loads((tmp_path / "f" / "unmask.json").read_text())["task"]["pooling"] == "max"
 
 

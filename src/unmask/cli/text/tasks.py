@@ -202,11 +202,11 @@ def finetune(
     if adapt:
         from unmask.modalities.text.tasks.finetune import compare_domain_adaptation
 
-        found = compare_domain_adaptation(task, model, train, adapt, count=seeds, out=out, **chosen)
+        found = compare_domain_adaptation(model, train, adapt, task=task, count=seeds, out=out, **chosen)
     elif seeds > 1:
-        found = tuning.seeds(task, model, train, count=seeds, out=out, **chosen)
+        found = tuning.seeds(model, train, task=task, count=seeds, out=out, **chosen)
     else:
-        found = tuning.finetune(task, model, train, out=out, checkpoints=True, resume=flags.resume, **chosen)
+        found = tuning.finetune(model, train, task=task, out=out, checkpoints=True, resume=flags.resume, **chosen)
     about: dict[str, Any] = {"seed": int(settings.get("seed") or 0), "folder": out}
     found = about | found
     if found["stopped"] == "signal":

@@ -30,14 +30,14 @@ def model(tmp_path_factory):
 
 def test_a_label_only_in_validation(model):
     with pytest.raises(UserError, match="label 'odd' is not among those of the training data"):
-        finetune("classify", model, sentiment(), validation=[("x", "odd")], **QUICK)
+        finetune(model, sentiment(), task="classify", validation=[("x", "odd")], **QUICK)
 
 
 def test_nothing_to_choose_by_is_said_before_training(model, tmp_path):
     with pytest.raises(UserError, match="several seeds without validation data"):
-        seeds("classify", model, sentiment(), count=2, out=tmp_path / "m", **QUICK)
+        seeds(model, sentiment(), task="classify", count=2, out=tmp_path / "m", **QUICK)
     with pytest.raises(UserError, match="adapting without validation data"):
-        compare_domain_adaptation("classify", model, sentiment(), ["some text"], out=tmp_path / "m", **QUICK)
+        compare_domain_adaptation(model, sentiment(), ["some text"], task="classify", out=tmp_path / "m", **QUICK)
     assert not list(tmp_path.iterdir())
 
 
@@ -47,22 +47,26 @@ def test_a_score_that_is_no_number(model, tmp_path, odd):
     rows = [{"text": "a fox", "text2": "the fox", "score": s} for s in (0.1, 0.9, 0.4)]
     wrong = [*rows, {**rows[0], "score": odd}]
     with pytest.raises(UserError, match=r"row 4: score .* is not a number"):
-        finetune("similarity", model, wrong, **QUICK)
+        finetune(model, wrong, task="similarity", **QUICK)
     with pytest.raises(UserError, match=r"row 4: (label .* is not a number|column 'score' is empty)"):
         finetune(
-            "classify", model, [{"text": r["text"], "score": r["score"]} for r in wrong], problem="regression", **QUICK
+            model,
+            [{"text": r["text"], "score": r["score"]} for r in wrong],
+            task="classify",
+            problem="regression",
+            **QUICK,
         )
     out = tmp_path / "m"
-    finetune("similarity", model, rows, out=out, **QUICK)
+    finetune(model, rows, task="similarity", out=out, **QUICK)
     with pytest.raises(UserError, match=r"row 4: score .* is not a number"):
         evaluate(out, wrong, draws=0)
 
 
 def test_one_class_and_more_labels_than_rows(model):
     with pytest.raises(UserError, match="one label only"):
-        finetune("classify", model, [("a", "x"), ("b", "x")], **QUICK)
+        finetune(model, [("a", "x"), ("b", "x")], task="classify", **QUICK)
     with pytest.raises(UserError, match="20 labels in 20"):
-        finetune("classify", model, [(f"text {i}", f"l{i}") for i in range(20)], **QUICK)
+        finetune(model, [(f"text {i}", f"l{i}") for i in range(20)], task="classify", **QUICK)
 
 
 def test_empty_text_names_line_and_column(tmp_path):
@@ -128,19 +132,19 @@ def test_a_file_of_separators_has_no_rows(tmp_path):
 
 def test_what_cannot_be_compared_is_refused_before_training(model):
     with pytest.raises(UserError, match=r"metric=acuracy\n.*'accuracy'"):
-        finetune("classify", model, sentiment(), metric="acuracy", **QUICK)
+        finetune(model, sentiment(), task="classify", metric="acuracy", **QUICK)
     with pytest.raises(UserError, match="metric=f1"):
-        finetune("similarity", model, ["a", "b"], metric="f1", **QUICK)
+        finetune(model, ["a", "b"], task="similarity", metric="f1", **QUICK)
     with pytest.raises(UserError, match="several seeds without validation data"):
-        seeds("classify", model, sentiment(), count=2, **QUICK)
+        seeds(model, sentiment(), task="classify", count=2, **QUICK)
     with pytest.raises(UserError, match="adapting without validation data"):
-        compare_domain_adaptation("classify", model, sentiment(), "nowhere.txt", **QUICK)
+        compare_domain_adaptation(model, sentiment(), "nowhere.txt", task="classify", **QUICK)
     with pytest.raises(UserError, match="seed=-1"):
-        finetune("classify", model, sentiment(), seed=-1, **QUICK)
+        finetune(model, sentiment(), task="classify", seed=-1, **QUICK)
 
 
 def test_single_texts_to_a_model_of_pairs(model, tmp_path):
-    finetune("classify", model, [("a", "b", i % 2) for i in range(6)], out=tmp_path / "m", **QUICK)
+    finetune(model, [("a", "b", i % 2) for i in range(6)], task="classify", out=tmp_path / "m", **QUICK)
     with pytest.raises(UserError, match="fine-tuned on pairs and is given single texts"):
         predict(tmp_path / "m", ["a"])
 
@@ -158,7 +162,7 @@ def test_a_context_longer_than_any_window_is_read_in_windows(model, tmp_path):
     data = [
         {"question": "where?", "context": "fox " * 400 + "river.", "answers": [{"text": "river", "answer_start": 1600}]}
     ]
-    finetune("answer", model, data, out=tmp_path / "qa", **QUICK)
+    finetune(model, data, task="answer", out=tmp_path / "qa", **QUICK)
     row = predict(tmp_path / "qa", [{"question": "where? " * 10, "context": data[0]["context"]}])[0]
     assert row["nbest"]
 
@@ -166,7 +170,7 @@ def test_a_context_longer_than_any_window_is_read_in_windows(model, tmp_path):
 def test_unbalanced_and_empty_texts_predict(model, tmp_path):
     data = [("the fox", "a")] * 19 + [("readers", "b")]
     result = finetune(
-        "classify", model, data, validation=data[:5], out=tmp_path / "m", class_weights="balanced", **QUICK
+        model, data, task="classify", validation=data[:5], out=tmp_path / "m", class_weights="balanced", **QUICK
     )
     assert 0 <= result["value"] <= 1  # a fold of one class
     path = tmp_path / "in.txt"
@@ -219,7 +223,7 @@ def test_a_column_that_is_there_twice(tmp_path):
 
 
 def test_evaluate_names_a_label_the_model_does_not_know(model, tmp_path):
-    finetune("classify", model, sentiment(12), out=tmp_path / "m", **QUICK)
+    finetune(model, sentiment(12), task="classify", out=tmp_path / "m", **QUICK)
     with pytest.raises(UserError, match="row 3: label 'neither'"):
         evaluate(tmp_path / "m", [*sentiment(2), ("the fox", "neither")])
 
@@ -251,7 +255,7 @@ def test_the_leaderboard_gets_names_where_files_hold_numbers(tmp_path):
 def test_entity_outside_its_text(model):
     rows = [{"text": "abc", "entities": [{"start": 1, "end": 9, "label": "X"}]}]
     with pytest.raises(UserError, match=r"row 1: entity 1\.\.9 in a text of 3"):
-        finetune("tag", model, rows, **QUICK)
+        finetune(model, rows, task="tag", **QUICK)
 
 
 def test_command_line(model, tmp_path, capsys):

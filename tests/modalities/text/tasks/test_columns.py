@@ -32,7 +32,9 @@ def trained(tmp_path_factory):
     home = tmp_path_factory.mktemp("columns")
     data = write(home / "train.csv", ROWS)
     columns = Columns(text="note_text", label="dose")
-    finetune("classify", folder(home / "model"), data, out=home / "m", columns=columns, problem="regression", **QUICK)
+    finetune(
+        folder(home / "model"), data, task="classify", out=home / "m", columns=columns, problem="regression", **QUICK
+    )
     return home / "m", data, home
 
 

@@ -58,7 +58,7 @@ def test_blanks_at_the_ends_are_cut_off_and_counted():
 def test_what_tags_of_words_cannot_tell_is_counted(tmp_path):
     model, said = folder(tmp_path / "model"), []
     rows = [row((4, 9, "X"), (11, 13, "X"), (4, 13, "Y")), row((22, 27, "X"))]
-    finetune("tag", model, rows * 3, out=tmp_path / "m", say=said.append, **QUICK)
+    finetune(model, rows * 3, task="tag", out=tmp_path / "m", say=said.append, **QUICK)
     first = "warning: 3 of 12 entities begin or end inside a word"
     second = "warning: 3 of 12 entities lie over another one"
     for wanted in (first, second):

@@ -84,7 +84,7 @@ def test_every_verb_takes_a_frame_for_its_texts(tmp_path):
     frame = pd.DataFrame({"text": TEXTS[:3]})
     np.testing.assert_array_equal(model.embed(frame), model.embed(TEXTS[:3]))
     assert model.score(frame) == model.score(TEXTS[:3])
-    done = unmask.finetune("classify", tmp_path / "m", (TEXTS, LABELS), out=tmp_path / "c", **FAST)
+    done = unmask.finetune(tmp_path / "m", (TEXTS, LABELS), task="classify", out=tmp_path / "c", **FAST)
     assert done["rows"] + done.get("held_out", 0) >= len(TEXTS)
     said = unmask.predict(tmp_path / "c", frame)
     assert [row.pop("input") for row in said] == [{"text": t} for t in TEXTS[:3]], "as of a file's rows"
@@ -98,7 +98,7 @@ def test_vectors_of_0_and_1_are_labels_by_place(tmp_path):
     items, _ = as_items([(t, v) for t, v in zip(TEXTS, VECTORS, strict=False)])
     assert [names_of(i) for i in items[:5]] == [["LABEL_0", "LABEL_2"], ["LABEL_2"], ["LABEL_0"], ["LABEL_0"], []]
     model, data = folder(tmp_path / "m"), (TEXTS[:20], [list(map(int, v)) for v in VECTORS])
-    unmask.finetune("classify", model, data, out=tmp_path / "c", **FAST)
+    unmask.finetune(model, data, task="classify", out=tmp_path / "c", **FAST)
     config = json.loads((tmp_path / "c" / "config.json").read_text())
     assert config["id2label"] == {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}, "one that no row has is there too"
     assert config["problem_type"] == "multi_label_classification"
@@ -107,7 +107,7 @@ def test_vectors_of_0_and_1_are_labels_by_place(tmp_path):
 
 def test_vectors_are_compared_by_place_with_a_model_that_has_names(tmp_path):
     named = [(t, n) for t, n in zip(TEXTS, [["a", "c"], ["c"], ["a"], ["b"], ["b", "c"]] * 4, strict=False)]
-    unmask.finetune("classify", folder(tmp_path / "m"), named, out=tmp_path / "c", **FAST)
+    unmask.finetune(folder(tmp_path / "m"), named, task="classify", out=tmp_path / "c", **FAST)
     places = [(t, [int(n in names) for n in "abc"]) for t, names in named]
     assert evaluate(tmp_path / "c", places) == evaluate(tmp_path / "c", named)
     with pytest.raises(UserError, match="2 times 0 or 1, and the model has 3 labels"):
@@ -118,14 +118,14 @@ def test_vectors_are_compared_by_place_with_a_model_that_has_names(tmp_path):
 def test_vectors_beside_anything_else_are_refused(tmp_path, other):
     data = [(t, [1, 0, 1]) for t in TEXTS[:5]] + [("x", other)]
     with pytest.raises(UserError, match=r"row 6: labels .*, and row 1: 3 times 0 or 1"):
-        unmask.finetune("classify", folder(tmp_path / "m"), data, out=tmp_path / "c", **FAST)
+        unmask.finetune(folder(tmp_path / "m"), data, task="classify", out=tmp_path / "c", **FAST)
 
 
 @pytest.mark.parametrize("marks", [("0", "1"), ("no", "yes"), ("False", "True"), (-1, 1)])
 def test_vectors_of_two_words_are_no_names_of_labels(tmp_path, marks):
     data = [(t, [marks[int(n)] for n in v]) for t, v in zip(TEXTS, VECTORS, strict=False)]
     with pytest.raises(UserError, match=r"row 1: labels .* two names in all"):
-        unmask.finetune("classify", folder(tmp_path / "m"), data, out=tmp_path / "c", **FAST)
+        unmask.finetune(folder(tmp_path / "m"), data, task="classify", out=tmp_path / "c", **FAST)
 
 
 def test_numbers_of_classes_are_names_as_before():
@@ -154,19 +154,21 @@ def test_balanced_weights_of_several_labels_balance_each(labels, share):
 )
 def test_a_setting_that_another_task_reads_is_refused(tmp_path, task, name, value):
     with pytest.raises(UserError, match=f"{name}=.*\n.* alone reads it, not {task}"):
-        unmask.finetune(task, folder(tmp_path / "m"), ROWS, out=tmp_path / "c", **FAST, **{name: value})
+        unmask.finetune(folder(tmp_path / "m"), ROWS, task=task, out=tmp_path / "c", **FAST, **{name: value})
 
 
 def test_balanced_weights_of_numbers_are_refused(tmp_path):
     data = [(t, i + 0.5) for i, t in enumerate(TEXTS)]
     with pytest.raises(UserError, match=r"class_weights=.*of numbers, which have no classes"):
-        unmask.finetune("classify", folder(tmp_path / "m"), data, out=tmp_path / "c", **FAST, class_weights="balanced")
+        unmask.finetune(
+            folder(tmp_path / "m"), data, task="classify", out=tmp_path / "c", **FAST, class_weights="balanced"
+        )
 
 
 def test_names_in_lists_of_labels_are_told_apart(tmp_path, capsys):
     odd, model = ["a, b", "two\nlines", "it's"], folder(tmp_path / "m")
     rows = [{"text": text, "label": [odd[n % 3], odd[n % 2]]} for n, text in enumerate(TEXTS * 3)]
-    unmask.finetune("classify", model, rows, out=tmp_path / "c", **FAST)
+    unmask.finetune(model, rows, task="classify", out=tmp_path / "c", **FAST)
     listed = "'a, b', \"it's\""
     with pytest.raises(UserError, match=re.escape(f"Known: {listed}, 'two\\nlines'.")):
         evaluate(tmp_path / "c", [{"text": TEXTS[0], "label": ["other"]}])

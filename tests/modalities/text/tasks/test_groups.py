@@ -101,7 +101,7 @@ def test_folds_of_probes_and_of_simpler_models_are_of_whole_groups(task, tmp_pat
     monkeypatch.setattr(
         probe, "_groups_of_windows", lambda t, real=probe._groups_of_windows: windows.append(real(t)) or windows[-1]
     )
-    finetune(task, folder(tmp_path / "model"), data, group="author", refit=False, **QUICK)
+    finetune(folder(tmp_path / "model"), data, task=task, group="author", refit=False, **QUICK)
     assert len(seen) == {"classify": 2, "tag": 1, "answer": 0, "similarity": 1}[task]
     for groups, fold in seen:
         assert 8 <= len(np.unique(groups)) == len({*zip(groups, fold, strict=True)}) < 12
@@ -125,7 +125,7 @@ def test_a_classifier_keeps_its_column_of_groups(tmp_path):
     rows, said = rows_of(30, 4), []
     columns = {name: [r[name] for r in rows] for name in rows[0]}
     out = tmp_path / "out"
-    finetune("classify", folder(tmp_path / "model"), columns, group="author", out=out, say=said.append, **QUICK)
+    finetune(folder(tmp_path / "model"), columns, task="classify", group="author", out=out, say=said.append, **QUICK)
     assert any("of 30 groups whole" in line for line in said)
     about = json.loads((out / "unmask.json").read_text())
     assert "author" in json.dumps(about)
@@ -141,7 +141,7 @@ def test_a_classifier_keeps_its_column_of_groups(tmp_path):
 def test_validation_rows_of_groups_with_training_rows_are_told(tmp_path):
     rows, said = rows_of(12, 5), []
     finetune(
-        "classify", folder(tmp_path / "model"), rows, validation=rows_of(13, 1, seed=3), group="author",
+        folder(tmp_path / "model"), rows, task="classify", validation=rows_of(13, 1, seed=3), group="author",
         say=said.append, **QUICK,
     )  # fmt: skip
     assert any("12 of 13 validation rows are of groups that have training rows" in line for line in said)
@@ -220,6 +220,6 @@ def test_a_second_name_of_the_classes_and_one_value_are_no_individuals(more):
 def test_groups_that_differ_in_spelling_alone_are_told(tmp_path):
     rows, said = rows_of(12, 5), []
     rows[0]["author"] = "AUTHOR\u00a00"
-    finetune("classify", folder(tmp_path / "model"), rows, group="author", say=said.append, **QUICK)
+    finetune(folder(tmp_path / "model"), rows, task="classify", group="author", say=said.append, **QUICK)
     (line,) = [line for line in said if "groups that differ" in line]
     assert "'AUTHOR\\xa00' and 'author 0': they are kept apart" in line

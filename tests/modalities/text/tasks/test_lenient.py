@@ -63,7 +63,7 @@ def test_evaluate_reads_what_finetune_reads(tmp_path, capsys):
     model, tagged, asked = folder(tmp_path / "model"), tmp_path / "a.conll", squad(tmp_path / "a.json", 0)
     tagged.write_text("fox O\nriver B-PLACE\n\n" * 8)
     for task, path in (("tag", tagged), ("answer", asked)):
-        finetune(task, model, path, out=tmp_path / task, **PLAIN)
+        finetune(model, path, task=task, out=tmp_path / task, **PLAIN)
         code, out, _ = run(capsys, "evaluate", tmp_path / task, path, "--precision", "fp32", "--json")
         assert code == 0
         found = json.loads(out)
@@ -86,7 +86,7 @@ def test_lenient_on_the_command_line(tmp_path, capsys):
 
 
 def test_predictions_carry_their_rows(tmp_path):
-    finetune("classify", folder(tmp_path / "model"), sentiment(12), out=tmp_path / "out", **PLAIN)
+    finetune(folder(tmp_path / "model"), sentiment(12), task="classify", out=tmp_path / "out", **PLAIN)
     path = tmp_path / "in.csv"
     path.write_text("ID,ward,text,label\n7,A,the fox,good\n8,B,the bank,bad\n")
     rows = predict(tmp_path / "out", path)
@@ -98,7 +98,7 @@ def test_predictions_carry_their_rows(tmp_path):
 
 def test_classes_have_areas_sensitivity_and_specificity(tmp_path):
     data = sentiment(24)
-    finetune("classify", folder(tmp_path / "model"), data, out=tmp_path / "out", **PLAIN)
+    finetune(folder(tmp_path / "model"), data, task="classify", out=tmp_path / "out", **PLAIN)
     found = evaluate(tmp_path / "out", data, draws=5)
     said = np.array([p["label"] for p in predict(tmp_path / "out", [t for t, _ in data])])
     truth = np.array([label for _, label in data])
@@ -113,7 +113,7 @@ def test_classes_have_areas_sensitivity_and_specificity(tmp_path):
 
 def test_rows_with_labels_that_the_model_lacks_are_all_named_or_left_out(tmp_path):
     rows = [(f"{t} {i}", "ab"[i % 2]) for i, t in enumerate(["the quick fox", "the lazy dog"] * 8)]
-    finetune("classify", folder(tmp_path / "model"), rows, out=tmp_path / "m", start="plain", epochs=1)
+    finetune(folder(tmp_path / "model"), rows, task="classify", out=tmp_path / "m", start="plain", epochs=1)
     odd = [*rows[:6], ("a brown fox", "c"), ("a brown dog", "d")]
     with pytest.raises(UserError, match=r"2 rows are wrong: row 7: label 'c' is not among .*row 8: label 'd'"):
         evaluate(tmp_path / "m", odd, draws=2)

@@ -35,7 +35,7 @@ def test_a_step_in_parts_gives_the_weights_of_the_whole_step(task, data, options
     model = folder(tmp_path / "model")
     found = []
     for name, slots in (("whole", 10_000), ("parts", 12)):
-        finetune(task, model, data, out=tmp_path / name, micro_slots=slots, **PLAIN, **options)
+        finetune(model, data, task=task, out=tmp_path / name, micro_slots=slots, **PLAIN, **options)
         found.append(load_file(tmp_path / name / "model.safetensors"))
     for name, whole in found[0].items():
         assert np.abs(whole - found[1][name]).max() < 1e-5, name
@@ -55,9 +55,9 @@ def test_no_forward_pass_is_larger_than_asked_for(tmp_path, monkeypatch):
         loop, "batch_of", lambda examples, numbers, *rest: seen.append(len(numbers)) or whole(examples, numbers, *rest)
     )
     result = finetune(
-        "answer",
         model,
         data,
+        task="answer",
         out=tmp_path / "out",
         slots=32,
         stride=8,
@@ -77,7 +77,7 @@ def test_less_goes_through_the_encoder_where_memory_is_short_and_the_weights_are
     monkeypatch.setattr(loop, "measure_loss", lambda *_, **__: need)
     for name, free in (("whole", 20e9), ("parts", 600e6)):
         monkeypatch.setattr(budget, "free_memory", lambda *_, free=free, **__: Free(free, "a test"))
-        result = finetune("classify", model, sentiment(24), out=tmp_path / name, say=said.append, **PLAIN)
+        result = finetune(model, sentiment(24), task="classify", out=tmp_path / name, say=said.append, **PLAIN)
         found.append(load_file(tmp_path / name / "model.safetensors"))
         assert result["expected_memory_mb"] > 150
     assert [line.startswith("memory: about") for line in said if "memory" in line] == [True, True]
@@ -88,5 +88,5 @@ def test_less_goes_through_the_encoder_where_memory_is_short_and_the_weights_are
 
 def test_a_model_that_cannot_be_trained_in_the_memory_is_refused_before_it_starts(tmp_path):
     with pytest.raises(UserError, match="too little memory: training with one text at a time"):
-        finetune("classify", folder(tmp_path / "model"), sentiment(24), out=tmp_path / "out", memory=0.01, **PLAIN)
+        finetune(folder(tmp_path / "model"), sentiment(24), task="classify", out=tmp_path / "out", memory=0.01, **PLAIN)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]

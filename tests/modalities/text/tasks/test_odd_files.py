@@ -81,14 +81,14 @@ def test_numbers_with_commas_are_no_classes(tmp_path, numbers):
     rows = list(zip(["the fox", "the dog", "the ox"], numbers, strict=True)) * 3
     model = folder(tmp_path / "model")
     with pytest.raises(UserError, match=f"row 1: label '{numbers[0]}': a number with a comma"):
-        finetune("classify", model, rows, **QUICK)
-    assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
+        finetune(model, rows, task="classify", **QUICK)
+    assert finetune(model, rows, task="classify", problem="single", **QUICK)["metric"] == "accuracy"
 
 
 def test_labels_that_differ_in_case_or_spelling_are_said(tmp_path):
     said: list[str] = []
     rows = [("the fox", "Good"), ("the dog", "bad"), ("the ox", "good"), ("a fox", "1.0"), ("an ox", "1")] * 3
-    finetune("classify", folder(tmp_path / "model"), rows, say=said.append, **QUICK)
+    finetune(folder(tmp_path / "model"), rows, task="classify", say=said.append, **QUICK)
     (line,) = [line for line in said if "differ" in line]
     assert line == (
         "warning: labels that differ in case or spelling alone count as classes apart: '1' and '1.0'; 'Good' and 'good'"
@@ -100,11 +100,11 @@ def test_decimals_that_are_one_number_are_sections_or_amounts(tmp_path):
     model, said = folder(tmp_path / "model"), list[str]()
     rows = [("the fox", "1.1"), ("the dog", "1.10"), ("the ox", "2.3"), ("a fox", "1.1")] * 2
     with pytest.raises(UserError, match=r"row 1: label '1.1', and row 2: '1.10': two classes, or one number\?"):
-        finetune("classify", model, rows, **QUICK)
-    assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
-    assert finetune("classify", model, rows, problem="regression", say=said.append, **QUICK)["metric"] == "pearson"
+        finetune(model, rows, task="classify", **QUICK)
+    assert finetune(model, rows, task="classify", problem="single", **QUICK)["metric"] == "accuracy"
+    assert finetune(model, rows, task="classify", problem="regression", say=said.append, **QUICK)["metric"] == "pearson"
     assert not any("differ" in line for line in said)
-    assert finetune("classify", model, rows[:3], **QUICK)["metric"] == "pearson"  # too many for classes
+    assert finetune(model, rows[:3], task="classify", **QUICK)["metric"] == "pearson"  # too many for classes
 
 
 def test_a_pair_with_one_text_is_not_learnt(tmp_path):
@@ -143,7 +143,7 @@ def test_nothing_to_tag(tmp_path):
 
 def test_predict_offers_no_option_that_it_has_not(tmp_path, capsys):
     model = folder(tmp_path / "model")
-    finetune("classify", model, [("the fox", "a"), ("the dog", "b")] * 3, out=tmp_path / "m", **QUICK)
+    finetune(model, [("the fox", "a"), ("the dog", "b")] * 3, task="classify", out=tmp_path / "m", **QUICK)
     path = tmp_path / "d.jsonl"
     for rows in ([{"text": 7}], [{"text": 7}, {"text": None}]):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))

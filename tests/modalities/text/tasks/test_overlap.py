@@ -72,7 +72,7 @@ def test_scores_of_a_window_are_those_of_its_sentences(tmp_path):
 def test_the_rule_is_saved_where_it_is_asked_for_and_used_by_predict(tmp_path):
     model, rows = folder(tmp_path / "model"), asked(48)
     given = QUICK | {"validation": rows[32:], "out": tmp_path / "out", "baseline": "lookup"}
-    result = finetune("answer", model, rows[:32], **given)
+    result = finetune(model, rows[:32], task="answer", **given)
     table = {r["model"]: r["value"] for r in result["comparison"]}
     kept = next(r for r in result["comparison"] if r["kept"])
     assert kept["model"] == "words in common by sentence"
@@ -86,7 +86,7 @@ def test_the_rule_is_saved_where_it_is_asked_for_and_used_by_predict(tmp_path):
 def test_where_some_have_no_answer_the_rule_is_shown_but_not_kept(tmp_path):
     rows = asked(40)
     rows[::4] = [{**r, "answers": []} for r in rows[::4]]
-    result = finetune("answer", folder(tmp_path / "model"), rows, validation=rows[:20], **QUICK)
+    result = finetune(folder(tmp_path / "model"), rows, task="answer", validation=rows[:20], **QUICK)
     assert "sentence with the most words in common" in {r["model"] for r in result["comparison"]}
     assert not result["kept"].startswith("words in common")
 

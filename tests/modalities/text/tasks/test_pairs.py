@@ -86,9 +86,9 @@ def test_labels_that_run_the_other_way_are_said(tmp_path):
     other = [(f"The quick brown fox jumps {i}", f"Readers rarely check the sources {i}", 0.9) for i in range(30)]
     model, said, given = folder(tmp_path / "model"), [], {"steps": 1, "precision": "fp32"}
     data = same + other
-    finetune("similarity", model, data, validation=data, out=tmp_path / "m", say=said.append, **given)
+    finetune(model, data, task="similarity", validation=data, out=tmp_path / "m", say=said.append, **given)
     assert any("go against their labels (Spearman -0." in line for line in said)
     said.clear()
     data = [(a, b, 1 - distance) for a, b, distance in data]
-    finetune("similarity", model, data, validation=data, out=tmp_path / "t", say=said.append, **given)
+    finetune(model, data, task="similarity", validation=data, out=tmp_path / "t", say=said.append, **given)
     assert not any("go against" in line for line in said)

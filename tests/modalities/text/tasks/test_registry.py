@@ -74,7 +74,7 @@ def test_an_installed_package_adds_a_task(tmp_path, monkeypatch):
     texts = ["the fox " * (1 + i % 5) for i in range(60)]
     options = {"epochs": 2, "learning_rate": 3e-3, "precision": "fp32"}
     found = finetune(
-        "length", folder(tmp_path / "model"), texts, validation=texts[:20], out=tmp_path / "out", **options
+        folder(tmp_path / "model"), texts, task="length", validation=texts[:20], out=tmp_path / "out", **options
     )
     assert TASKS.names()[-1] == found["task"] == "length"
     assert found["value"] == min(row["rmse"] for row in found["history"])

@@ -53,12 +53,12 @@ def terminate_at(step, monkeypatch, task):
 def test_resumed_is_uninterrupted(name, task, data, validation, more, tmp_path, monkeypatch):
     model, whole, out = folder(tmp_path / "model"), tmp_path / "whole", tmp_path / "out"
     given = {"validation": validation, "checkpoints": True, **RUN, **more}
-    expected = finetune(name, model, data, out=whole, **given)
+    expected = finetune(model, data, task=name, out=whole, **given)
     terminate_at(5, monkeypatch, task)
-    stopped = finetune(name, model, data, out=out, **given)
+    stopped = finetune(model, data, task=name, out=out, **given)
     assert (stopped["stopped"], stopped["steps"], stopped["value"]) == ("signal", 5, None)
     assert not out.exists()
-    found = finetune(name, model, data, out=out, resume=True, **given)
+    found = finetune(model, data, task=name, out=out, resume=True, **given)
     assert (found["history"], found["value"]) == (expected["history"], expected["value"])
     assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     steps = [row["step"] for row in map(json.loads, (out / "metrics.jsonl").open()) if row.get("kind") == "validation"]
@@ -69,17 +69,17 @@ def test_resumed_is_uninterrupted(name, task, data, validation, more, tmp_path, 
 def test_an_interrupted_run_is_neither_overwritten_nor_mixed_up(tmp_path, monkeypatch):
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     terminate_at(2, monkeypatch, Classify)
-    finetune("classify", model, DATA, out=out, checkpoints=True, **RUN)
+    finetune(model, DATA, task="classify", out=out, checkpoints=True, **RUN)
     with pytest.raises(UserError, match=r"checkpoint of an interrupted run\n.*resume=True"):
-        finetune("classify", model, DATA, out=out, checkpoints=True, **RUN)
+        finetune(model, DATA, task="classify", out=out, checkpoints=True, **RUN)
     other = {"learning_rate": 1e-3}
     for data, settings, told in (
         (DATA[:20], RUN, "the training data: not the same\n"),
         (DATA, RUN | other, r"_rate=0.001, was "),
     ):
         with pytest.raises(UserError, match="started with other data or settings: .*" + told):
-            finetune("classify", model, data, out=out, resume=True, **settings)
-    assert finetune("classify", model, DATA, out=out, resume=True, **RUN)["stopped"] == "finished"
+            finetune(model, data, task="classify", out=out, resume=True, **settings)
+    assert finetune(model, DATA, task="classify", out=out, resume=True, **RUN)["stopped"] == "finished"
 
 
 def test_with_the_default_start_it_goes_on_from_every_phase(tmp_path, monkeypatch):
@@ -117,21 +117,21 @@ def test_with_the_default_start_it_goes_on_from_every_phase(tmp_path, monkeypatc
     monkeypatch.setattr(loop, "merit", lambda *given: next(looks))  # each look is better than the one before
     monkeypatch.setattr(compare, "gain", lambda *given, **more: (1.0, 0.0))
     calls = killed_at(0)
-    expected = finetune("classify", model, data, out=whole, **given)
+    expected = finetune(model, data, task="classify", out=whole, **given)
     chosen, again = expected["steps"], len(calls) - expected["steps"]
     assert (expected["rows_trained_on"], again >= 2) == (48, True)
     with monkeypatch.context() as patched:
         patched.setattr(TaskTraining, "start_head", no_start)
         with pytest.raises(Killed):
-            finetune("classify", model, data, out=out, **given)
+            finetune(model, data, task="classify", out=out, **given)
     assert not list(tmp_path.glob(".out*"))  # there was nothing to go on from
     for step in (5, chosen - 4 + 2):  # while choosing, and on all rows
         killed_at(step)
         with pytest.raises(Killed):
-            finetune("classify", model, data, out=out, resume=True, **given)
+            finetune(model, data, task="classify", out=out, resume=True, **given)
         assert not out.exists()
     calls_now = killed_at(0)
-    found = finetune("classify", model, data, out=out, resume=True, **given)
+    found = finetune(model, data, task="classify", out=out, resume=True, **given)
     assert len(calls_now) == again  # what was chosen is kept, and is not worked out again
     assert (found["history"], found["value"], found["kept"]) == tuple(expected[k] for k in ("history", "value", "kept"))
     assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

@@ -22,9 +22,9 @@ def model(tmp_path_factory):
     home = tmp_path_factory.mktemp("similar")
     texts = [t for t, _ in sentiment(8)]
     finetune(
-        "similarity",
         folder(home / "model"),
         texts,
+        task="similarity",
         out=home / "out",
         steps=1,
         precision="fp32",

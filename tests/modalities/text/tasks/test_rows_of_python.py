@@ -41,9 +41,11 @@ def models(tmp_path_factory):
     home = tmp_path_factory.mktemp("pairs")
     base = folder(home / "base")
     graded = [(*p, score) for p, score in zip(PAIRS, (0.0, 1.0, 0.5), strict=True)]
-    finetune("similarity", base, graded, out=home / "similarity", **QUICK)
-    finetune("classify", base, [(*p, y) for p, y in zip(PAIRS * 2, "abaaba", strict=True)], out=home / "pair", **QUICK)
-    finetune("classify", base, sentiment(12), out=home / "single", **QUICK)
+    finetune(base, graded, task="similarity", out=home / "similarity", **QUICK)
+    finetune(
+        base, [(*p, y) for p, y in zip(PAIRS * 2, "abaaba", strict=True)], task="classify", out=home / "pair", **QUICK
+    )
+    finetune(base, sentiment(12), task="classify", out=home / "single", **QUICK)
     return home
 
 
@@ -64,7 +66,7 @@ def test_a_model_of_single_texts_reads_labelled_rows_as_before(models):
 
 
 def test_positive_pairs_are_learnt_from_tuples(tmp_path):
-    result = finetune("similarity", folder(tmp_path / "m"), PAIRS, out=tmp_path / "s", **QUICK)
+    result = finetune(folder(tmp_path / "m"), PAIRS, task="similarity", out=tmp_path / "s", **QUICK)
     assert result["rows"] == 3
     assert "score" in predict(tmp_path / "s", PAIRS)[0]
 
@@ -112,7 +114,7 @@ def test_empty_texts_are_refused_together(shape):
 def test_wrong_rows_of_python_are_left_out_with_lenient(tmp_path):
     said: list[str] = []
     rows = [*sentiment(12), ("", "good"), ("the fox", None)]
-    result = finetune("classify", folder(tmp_path / "m"), rows, lenient=True, say=said.append, **QUICK)
+    result = finetune(folder(tmp_path / "m"), rows, task="classify", lenient=True, say=said.append, **QUICK)
     assert result["rows"] == 12
     assert "2 rows left out: row 13: column 'text' is empty; row 14: column 'label' is empty" in said
 
@@ -184,12 +186,12 @@ def test_labels_are_spelled_alike_by_all_routes(tmp_path, values):
 def test_a_model_trained_before_labels_were_spelled_alike_is_evaluated(tmp_path, learnt, given):
     rows = [(t, learnt[i % 2]) for i, (t, _) in enumerate(sentiment(12))]
     rows[0] = (rows[0][0], "other")  # keeps the spelling of the file
-    finetune("classify", folder(tmp_path / "m"), rows, out=tmp_path / "c", **QUICK)
+    finetune(folder(tmp_path / "m"), rows, task="classify", out=tmp_path / "c", **QUICK)
     expected = evaluate(tmp_path / "c", rows[1:])
     found = evaluate(tmp_path / "c", [(t, given[learnt.index(y)]) for t, y in rows[1:]])
     assert found == expected
     validation = [(t, given[learnt.index(y)]) for t, y in rows[1:]]
-    finetune("classify", tmp_path / "m", rows, validation=validation, **QUICK)
+    finetune(tmp_path / "m", rows, task="classify", validation=validation, **QUICK)
 
 
 @pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
@@ -225,7 +227,7 @@ def test_entities_that_are_null_or_there_twice(tmp_path):
     for data in (path, rows, pd.DataFrame(rows)):
         assert [s.spans for s in as_sentences(data, labelled=True)] == [((4, 7, "ANIMAL"),), ()]
     said: list[str] = []
-    finetune("tag", folder(tmp_path / "m"), path, out=tmp_path / "t", say=said.append, **QUICK)
+    finetune(folder(tmp_path / "m"), path, task="tag", out=tmp_path / "t", say=said.append, **QUICK)
     assert not [line for line in said if "over another one" in line]
     with pytest.raises(UserError, match="row 1: entity 2 has no 'label'"):
         as_sentences([{"text": "the fox", "entities": [entity, {"start": 0, "end": 3}]}], labelled=True)
@@ -257,7 +259,7 @@ def test_rows_that_are_none_are_refused(read, row):
 def test_questions_without_a_text_have_null_answers(tmp_path, nothing):
     answer = {"text": "fox", "answer_start": 4}
     rows = [{"question": "who?", "context": "the fox jumps", "answers": [answer]}] * 4
-    finetune("answer", folder(tmp_path / "m"), rows, out=tmp_path / "a", **QUICK)
+    finetune(folder(tmp_path / "m"), rows, task="answer", out=tmp_path / "a", **QUICK)
     texts = [("who?", "the fox"), ("who?", nothing), (nothing, "the fox")]
     asked = [{"question": q, "context": c} for q, c in texts]
     for data in (asked, pd.DataFrame(asked)):
@@ -265,7 +267,7 @@ def test_questions_without_a_text_have_null_answers(tmp_path, nothing):
         assert [row["answer"] is None for row in found] == [False, True, True]
         assert found[1]["nbest"] is None
     with pytest.raises(UserError, match="row 2: context"):
-        finetune("answer", tmp_path / "m", [rows[0], rows[0] | {"context": nothing}], **QUICK)
+        finetune(tmp_path / "m", [rows[0], rows[0] | {"context": nothing}], task="answer", **QUICK)
 
 
 def test_arrow_arrays_are_texts_and_labels(models):

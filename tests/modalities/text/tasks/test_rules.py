@@ -38,7 +38,7 @@ NAMES = {
 @pytest.fixture(scope="module", params=ROWS)
 def tuned(request, tmp_path_factory):
     place, task = tmp_path_factory.mktemp("rules"), request.param
-    finetune(task, folder(place / "model"), ROWS[task], out=place / "out", say=list, **QUICK)
+    finetune(folder(place / "model"), ROWS[task], task=task, out=place / "out", say=list, **QUICK)
     return task, place / "out"
 
 
@@ -75,13 +75,13 @@ def test_a_word_is_tagged_by_other_rows_alone(tmp_path):
     rows = [
         {"text": name, "entities": [{"start": 0, "end": len(name), "label": "PER"}]} for name in ("fox", "dog", "Ada")
     ]
-    finetune("tag", folder(tmp_path / "model"), rows, out=tmp_path / "out", say=list, **QUICK)
+    finetune(folder(tmp_path / "model"), rows, task="tag", out=tmp_path / "out", say=list, **QUICK)
     assert evaluate(tmp_path / "out", rows, draws=2, say=list)["figures"]["rule"]["f1"] == 0
 
 
 def test_no_answer_is_the_rule_where_it_is_right_more_often(tmp_path):
     rows = [row | {"answers": row["answers"] if n < 2 else []} for n, row in enumerate(ROWS["answer"])]
-    finetune("answer", folder(tmp_path / "model"), rows, out=tmp_path / "out", say=list, **QUICK)
+    finetune(folder(tmp_path / "model"), rows, task="answer", out=tmp_path / "out", say=list, **QUICK)
     beside = evaluate(tmp_path / "out", rows, draws=2, say=list)["figures"]["rule"]
     assert (beside["name"], beside["exact"]) == ("no answer", pytest.approx(100 * 10 / 12))
 
@@ -89,10 +89,10 @@ def test_no_answer_is_the_rule_where_it_is_right_more_often(tmp_path):
 def test_fine_tuning_compares_with_no_answer_too(tmp_path):
     rows = [row | {"answers": row["answers"] if n < 6 else []} for n, row in enumerate(ROWS["answer"])]
     out, how = tmp_path / "out", QUICK | {"start": "probe", "learning_rate": 1e-9}
-    found = finetune("answer", folder(tmp_path / "model"), rows, validation=rows[4:], out=out, say=list, **how)
+    found = finetune(folder(tmp_path / "model"), rows, task="answer", validation=rows[4:], out=out, say=list, **how)
     values = {row["model"]: row["value"] for row in found["comparison"]}
     assert values["no answer"] == 75
     (line,) = [line for line in found["lines"] if "always answering" in line]
     assert "than always answering no answer" in line
-    given = finetune("answer", folder(tmp_path / "n"), rows[:6], validation=rows[:6], say=list, **how)
+    given = finetune(folder(tmp_path / "n"), rows[:6], task="answer", validation=rows[:6], say=list, **how)
     assert "no answer" not in {row["model"] for row in given["comparison"]}

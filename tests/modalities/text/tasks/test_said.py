@@ -24,7 +24,7 @@ QUICK = {"start": "plain", "steps": 1, "precision": "fp32"}
 def test_texts_that_are_cut_are_counted(tmp_path):
     model, said = folder(tmp_path / "model"), []
     rows = [("the fox", "a"), ("the fox " * 40, "b"), ("the quick fox", "b")]
-    finetune("classify", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    finetune(model, rows, task="classify", out=tmp_path / "m", say=said.append, **QUICK)
     line = "warning: 1 of 3 texts are longer than 64 tokens: their ends are not read"
     assert line in said
     said.clear()
@@ -35,9 +35,9 @@ def test_texts_that_are_cut_are_counted(tmp_path):
     pairs = [("the fox " * 20, "the dog " * 20), ("the fox", "the dog " * 20)]
     said.clear()
     finetune(
-        "similarity",
         model,
         [(*p, s) for p, s in zip(pairs, (0, 1), strict=True)],
+        task="similarity",
         out=tmp_path / "s",
         say=said.append,
         **QUICK,
@@ -89,13 +89,13 @@ def test_rows_without_a_text_have_null_predictions_in_their_place(tmp_path):
     model, said = folder(tmp_path / "model"), []
     path = tmp_path / "d.csv"
     path.write_text('text\nfox\n""\ndog\n" "\n""\n')
-    finetune("classify", model, [("fox", "a"), ("dog", "b")] * 3, out=tmp_path / "c", **QUICK)
+    finetune(model, [("fox", "a"), ("dog", "b")] * 3, task="classify", out=tmp_path / "c", **QUICK)
     rows = predict(tmp_path / "c", path, say=said.append)
     assert [row["input"]["text"] for row in rows] == ["fox", "", "dog", " ", ""]
     assert [row["label"] is None for row in rows] == [False, True, False, True, True]
     assert rows[1] == {"input": {"text": ""}, "label": None, "probability": None, "probabilities": None}
     assert "3 of 5 rows have no text: their predictions are null" in said
-    finetune("similarity", model, [("fox", "dog", 1.0), ("dog", "ox", 0.0)], out=tmp_path / "s", **QUICK)
+    finetune(model, [("fox", "dog", 1.0), ("dog", "ox", 0.0)], task="similarity", out=tmp_path / "s", **QUICK)
     pairs = [{"text": "fox", "text2": second} for second in ("", "ox")]
     assert [row["score"] is None for row in predict(tmp_path / "s", pairs)] == [True, False]
 
@@ -104,7 +104,7 @@ def test_rows_without_a_text_have_null_predictions_in_their_place(tmp_path):
 def test_missing_labels_spelled_out_are_said(tmp_path, spelled):
     model, said = folder(tmp_path / "model"), []
     rows = [("the fox", "a"), ("the dog", "b"), ("the ox", spelled)] * 3
-    finetune("classify", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    finetune(model, rows, task="classify", out=tmp_path / "m", say=said.append, **QUICK)
     (line,) = [line for line in said if "missing" in line]
     assert line == (
         f"warning: 3 of 9 labels are {spelled!r}, as missing values are written: they count as a class; "
@@ -122,16 +122,16 @@ def test_missing_labels_among_numbers_are_refused(tmp_path, numbers, spelled):
     model, (a, b) = folder(tmp_path / "model"), numbers
     rows = [("the fox", a), ("the dog", b), ("the ox", spelled)] * 3
     with pytest.raises(UserError, match=f"row 3: label '{spelled}' among numbers, and in 2 more rows"):
-        finetune("classify", model, rows, **QUICK)
-    assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
+        finetune(model, rows, task="classify", **QUICK)
+    assert finetune(model, rows, task="classify", problem="single", **QUICK)["metric"] == "accuracy"
     with pytest.raises(UserError, match="all 6 labels are how missing values are written"):
-        finetune("classify", model, [("the fox", spelled), ("the dog", "None")] * 3, **QUICK)
+        finetune(model, [("the fox", spelled), ("the dog", "None")] * 3, task="classify", **QUICK)
     rows = [("the fox", a), ("the dog", b), ("the ox", "high")] * 3  # classes with odd names
-    assert finetune("classify", model, rows, **QUICK)["metric"] == "accuracy"
+    assert finetune(model, rows, task="classify", **QUICK)["metric"] == "accuracy"
 
 
 def test_nan_in_a_carried_row_is_null(tmp_path):
-    finetune("classify", folder(tmp_path / "model"), [("fox", "a"), ("dog", "b")] * 3, out=tmp_path / "m", **QUICK)
+    finetune(folder(tmp_path / "model"), [("fox", "a"), ("dog", "b")] * 3, task="classify", out=tmp_path / "m", **QUICK)
     (row,) = predict(tmp_path / "m", [{"text": "fox", "age": float("nan"), "dose": float("inf")}])
     assert row["input"] == {"text": "fox", "age": None, "dose": None}
     json.dumps(row, allow_nan=False)
@@ -161,7 +161,7 @@ def test_texts_that_the_model_cannot_read_are_said(tmp_path, capsys, task):
         ],
     }[task]
     model, said = folder(tmp_path / "model"), []
-    finetune(task, model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    finetune(model, rows, task=task, out=tmp_path / "m", say=said.append, **QUICK)
     assert f"warning: {UNREAD}" in said
     with pytest.warns(UserWarning, match=r"1 of 3 texts are blank"):
         found = predict(tmp_path / "m", rows)
@@ -183,13 +183,13 @@ def test_questions_that_leave_no_room_are_refused(tmp_path, capsys):
         for question in ("what jumps", "fox " * 45, "fox " * 46)  # 64 slots, 3 of them special: 46 of 61 for a question
     ]
     model = folder(tmp_path / "model")
-    finetune("answer", model, rows, out=tmp_path / "m", say=list, **QUICK)
+    finetune(model, rows, task="answer", out=tmp_path / "m", say=list, **QUICK)
     rows.append({**rows[0], "question": "fox " * 47})
     said = "questions longer than 46 tokens.*: row 4: 47 tokens"
     with pytest.raises(UserError, match=said):
-        finetune("answer", model, rows, out=tmp_path / "n", **QUICK)
+        finetune(model, rows, task="answer", out=tmp_path / "n", **QUICK)
     with pytest.raises(UserError, match=said):
-        finetune("answer", model, rows[:3], validation=rows, out=tmp_path / "n", **QUICK)
+        finetune(model, rows[:3], task="answer", validation=rows, out=tmp_path / "n", **QUICK)
     for verb in (predict, evaluate):
         with pytest.raises(UserError, match=said):
             verb(tmp_path / "m", rows, say=list)
@@ -203,7 +203,7 @@ def test_a_text_that_is_read_gives_no_warning(tmp_path):
     model = folder(tmp_path / "model")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        finetune("classify", model, [("the fox", "a"), ("the dog", "b")], out=tmp_path / "m", **QUICK)
+        finetune(model, [("the fox", "a"), ("the dog", "b")], task="classify", out=tmp_path / "m", **QUICK)
         predict(tmp_path / "m", ["the quick fox"])
 
 
@@ -212,7 +212,7 @@ def test_tag_types_in_two_spellings_are_said(tmp_path):
     rows = [
         {"text": "Ada lived", "entities": [{"start": 0, "end": 3, "label": kind}]} for kind in ("PER", "Per", "LOC")
     ]
-    finetune("tag", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    finetune(model, rows, task="tag", out=tmp_path / "m", say=said.append, **QUICK)
     assert "warning: labels that differ in case or spelling alone count as classes apart: 'PER' and 'Per'" in said
 
 
@@ -233,7 +233,7 @@ def _of(task, pairs):
 def test_the_same_text_under_several_labels_is_said_once(tmp_path, task, what):
     pairs = [("the fox", "fox"), ("the dog", "the"), ("the  fox", "the"), ("the dog", "the"), ("the ox", "the")]
     model, said = folder(tmp_path / "model"), []
-    finetune(task, model, _of(task, pairs), out=tmp_path / "m", say=said.append, **QUICK)
+    finetune(model, _of(task, pairs), task=task, out=tmp_path / "m", say=said.append, **QUICK)
     labels = {"classify": (" ('fox')", " ('the')"), "similarity": (" (1.0)", " (0.0)")}.get(task, ("", ""))
     line = f"warning: 1 text is there with different {what}: row 1{labels[0]} and row 3{labels[1]}"
     assert [entry for entry in said if "different" in entry] == [line]
@@ -245,7 +245,7 @@ def test_the_same_text_under_several_labels_is_said_once(tmp_path, task, what):
 def test_texts_with_several_labels_at_once_differ_in_no_order(tmp_path):
     model, said = folder(tmp_path / "model"), []
     rows = [("the fox", ["a", "b"]), ("The fox", ["b", "a", "b"]), ("the dog", ["a"]), ("the dog", ["b"])]
-    finetune("classify", model, rows, out=tmp_path / "m", say=said.append, **QUICK)
+    finetune(model, rows, task="classify", out=tmp_path / "m", say=said.append, **QUICK)
     (line,) = [entry for entry in said if "different" in entry]
     assert line == "warning: 1 text is there with different labels: row 3 ('a') and row 4 ('b')"
 
@@ -255,9 +255,11 @@ def test_labels_that_join_others_are_refused(tmp_path, joined):
     model = folder(tmp_path / "model")
     rows = [("the fox", "a"), ("the dog", "b"), ("the quick fox", joined)] * 2
     with pytest.raises(UserError, match=r"row 3: label .* holds several of the other labels"):
-        finetune("classify", model, rows, **QUICK)
-    assert finetune("classify", model, rows, problem="single", **QUICK)["metric"] == "accuracy"
-    finetune("classify", model, [("the fox", "a"), ("the dog", "b"), ("a fox", "c;d")], **QUICK)  # a name of its own
+        finetune(model, rows, task="classify", **QUICK)
+    assert finetune(model, rows, task="classify", problem="single", **QUICK)["metric"] == "accuracy"
+    finetune(
+        model, [("the fox", "a"), ("the dog", "b"), ("a fox", "c;d")], task="classify", **QUICK
+    )  # a name of its own
 
 
 @pytest.mark.parametrize("between", ["; ", "|"])
@@ -265,14 +267,14 @@ def test_labels_that_hold_the_same_part_may_be_several(tmp_path, between):
     model, said = folder(tmp_path / "model"), []
     labels = [f"balance{between}money", f"transfer{between}money", "alarm"]
     rows = [(f"the fox {n}", labels[n % 3]) for n in range(12)]
-    finetune("classify", model, rows, say=said.append, **QUICK)
+    finetune(model, rows, task="classify", say=said.append, **QUICK)
     assert [line for line in said if "stands in" in line] == [
         "warning: money stands in several classes, between ; or |: several labels per text are parted by |, with "
         "problem='multi'"
     ]
     said.clear()
-    finetune("classify", model, rows, problem="single", say=said.append, **QUICK)
-    finetune("classify", model, [("the fox", "a; b"), ("the dog", "c; d")] * 4, say=said.append, **QUICK)
+    finetune(model, rows, task="classify", problem="single", say=said.append, **QUICK)
+    finetune(model, [("the fox", "a; b"), ("the dog", "c; d")] * 4, task="classify", say=said.append, **QUICK)
     assert not any("stands in" in line for line in said)
 
 
@@ -281,19 +283,19 @@ def test_labels_with_bars_between_are_several(tmp_path):
     model, both = folder(tmp_path / "model"), ["neg|asp", "pos|asp", "pos|sep", "neg|sep", "|", "neg"]
     rows = [(f"the fox {w}", both[i % 6]) for i, w in enumerate(["lazy", "dog", "quick", "bank"] * 6)]
     with pytest.raises(UserError, match=r"holds several of the other labels[\s\S]*problem='multi'"):
-        finetune("classify", model, rows, **QUICK)
+        finetune(model, rows, task="classify", **QUICK)
     lists = [(text, [] if label == "|" else label.split("|")) for text, label in rows]
     given = {"problem": "multi", "validation": rows[:12], **QUICK}
-    finetune("classify", model, rows, out=tmp_path / "m", **given)
-    finetune("classify", model, lists, out=tmp_path / "l", **given | {"validation": lists[:12]})
+    finetune(model, rows, task="classify", out=tmp_path / "m", **given)
+    finetune(model, lists, task="classify", out=tmp_path / "l", **given | {"validation": lists[:12]})
     assert predict(tmp_path / "m", ["the fox"]) == predict(tmp_path / "l", ["the fox"])
     assert set(predict(tmp_path / "m", ["the fox"])[0]["probabilities"]) == {"neg", "pos", "asp", "sep"}
     assert evaluate(tmp_path / "m", rows, draws=2)["metrics"] == evaluate(tmp_path / "l", lists, draws=2)["metrics"]
     with pytest.raises(UserError, match=r"row 1: an empty label in 'neg\|'"):
-        finetune("classify", model, [("a", "neg|"), *rows], **given)
+        finetune(model, [("a", "neg|"), *rows], task="classify", **given)
     semicolons = [(text, label.replace("|", "; ")) for text, label in rows if label != "|"]
     with pytest.raises(UserError, match="holds several of the other labels"):
-        finetune("classify", model, semicolons, **given)
+        finetune(model, semicolons, task="classify", **given)
 
 
 def test_the_rule_of_several_labels_gives_one(tmp_path):
@@ -301,9 +303,9 @@ def test_the_rule_of_several_labels_gives_one(tmp_path):
     rows = [(f"the fox {i}", ["ab", "a", "c", "d", "a", "b", "c", "d"][i % 8]) for i in range(40)]
     lists = [(text, list(names)) for text, names in rows]
     found = finetune(
-        "classify",
         folder(tmp_path / "model"),
         lists,
+        task="classify",
         validation=lists,
         out=tmp_path / "m",
         **QUICK | {"start": "probe"},
@@ -333,7 +335,7 @@ def test_a_column_split_says_what_rows_are_for(tmp_path, task):
     path, said = tmp_path / "rows.jsonl", []
     path.write_text("\n".join(json.dumps(row) for row in rows))
     given = {"epochs": 1, "precision": "fp32"}
-    result = finetune(task, folder(tmp_path / "model"), path, out=tmp_path / "m", say=said.append, **given)
+    result = finetune(folder(tmp_path / "model"), path, task=task, out=tmp_path / "m", say=said.append, **given)
     assert "a column says what the rows are for: 24 train, 12 validation, 12 test; test rows are left out" in said
     assert (result["rows_trained_on"], result["rows_held_out"]) == (24, 0)
     if task != "answer":
@@ -352,21 +354,21 @@ def test_numbers_that_the_training_mean_is_nearer_to_are_said(tmp_path):
     given = {"epochs": 1, "precision": "fp32", "problem": "regression"}
     model = folder(tmp_path / "model")
     far = [(text, -100 * value) for text, value in rows[:24]]
-    lines = finetune("classify", model, rows, validation=far, out=tmp_path / "far", **given)["lines"]
+    lines = finetune(model, rows, task="classify", validation=far, out=tmp_path / "far", **given)["lines"]
     (line,) = [line for line in lines if "rmse" in line]
     assert re.fullmatch(r"warning: its rmse is [\d.]+, that of the mean of the training rows [\d.]+: .*", line)
-    lines = finetune("classify", model, rows, validation=rows[:24], out=tmp_path / "near", **given)["lines"]
+    lines = finetune(model, rows, task="classify", validation=rows[:24], out=tmp_path / "near", **given)["lines"]
     (line,) = [line for line in lines if "rmse" in line]
     assert re.fullmatch(r"its rmse is [\d.]+, that of the mean of the training rows [\d.]+", line)
 
 
 def test_classes_are_listed_and_no_label_among_them_is_told(tmp_path):
     model, said = folder(tmp_path / "model"), []
-    finetune("classify", model, [(f"fox {i}", (i % 4) - 1) for i in range(12)], say=said.append, **QUICK)
+    finetune(model, [(f"fox {i}", (i % 4) - 1) for i in range(12)], task="classify", say=said.append, **QUICK)
     assert "classes: -1 (3), 0 (3), 1 (3), 2 (3)" in said
     assert [line for line in said if line.startswith("warning: class -1 (3 times) counts as one")]
     said.clear()
-    finetune("classify", model, [(f"fox {i}", f"c{i % 12}") for i in range(36)], say=said.append, **QUICK)
+    finetune(model, [(f"fox {i}", f"c{i % 12}") for i in range(36)], task="classify", say=said.append, **QUICK)
     (line,) = [line for line in said if line.startswith("classes: ")]
     assert line.endswith(" and 2 more")
 
@@ -382,11 +384,11 @@ def test_codes_among_numbers_to_be_learnt_are_told(task, tmp_path):
     more = {"text2": "a dog"} if task == "similarity" else {}
     rows = [{"text": f"fox {i}", "label": 20.5 + i} | more for i in range(12)] + [{"text": "fox", "label": 999} | more]
     out, line = tmp_path / "m", "warning: labels 999 (1 time) stand apart from the others (20.5 to 31.5)"
-    finetune(task, model, rows, out=out, say=said.append, **QUICK)
+    finetune(model, rows, task=task, out=out, say=said.append, **QUICK)
     evaluate(out, rows, say=said.append, draws=2)
     assert sum(entry.startswith(line) for entry in said) == 2
     said.clear()
-    finetune(task, model, rows[:-1], say=said.append, **QUICK)
+    finetune(model, rows[:-1], task=task, say=said.append, **QUICK)
     assert not [entry for entry in said if "apart" in entry]
 
 

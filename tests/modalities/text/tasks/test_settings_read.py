@@ -134,7 +134,7 @@ def model(tmp_path_factory):
 def outcome(model, kind, place, **more):
     """What a run leaves: the weights, and what the folder predicts and scores."""
     learns = {"learning_rate": 0.01, "epochs": 20} if kind == "tag" else {}
-    finetune(TASK[kind], model, ROWS[kind], out=place, **(SMALL | learns | more))
+    finetune(model, ROWS[kind], task=TASK[kind], out=place, **(SMALL | learns | more))
     found = evaluate(place, ROWS[JUDGED.get(kind, kind)], draws=20, say=list)
     return (
         hashlib.sha256((place / "model.safetensors").read_bytes()).hexdigest(),
@@ -184,7 +184,7 @@ def chosen(model, place, **more):
     """What a run that holds rows out leaves besides the weights: how it looked at them, and its report's parts."""
     rows = [{"text": text, "label": label, "site": i // 6} for i, (text, label) in enumerate(sentiment(60))]
     given = SMALL | {"start": "probe", "epochs": 4} | more
-    found = finetune("classify", model, rows, out=place, **given)
+    found = finetune(model, rows, task="classify", out=place, **given)
     parts = re.findall("<h2[^>]*>(.*?)</h2>", (place / "report.html").read_text())
     names = ("rows_held_out", "rows_trained_on", "history", "stopped", "comparison")
     return json.dumps([found[name] for name in names] + [parts])
@@ -221,12 +221,14 @@ def test_what_only_another_schedule_reads_goes_with_it():
 def test_validation_data_make_settings_of_rows_held_out_idle(model):
     for given in ({"held": 0.3}, {"refit": True}):
         with pytest.raises(UserError, match=f"{next(iter(given))}=.*validation data.*nothing reads"):
-            finetune("classify", model, sentiment(8), validation=sentiment(8), **SMALL | {"start": "probe"} | given)
+            finetune(
+                model, sentiment(8), task="classify", validation=sentiment(8), **SMALL | {"start": "probe"} | given
+            )
 
 
 def test_a_loss_that_compares_all_texts_has_no_parts(model):
     with pytest.raises(UserError, match=r"micro_slots=.*nothing reads"):
-        finetune("similarity", model, ROWS["graded"], micro_slots=64, **SMALL)
+        finetune(model, ROWS["graded"], task="similarity", micro_slots=64, **SMALL)
 
 
 def test_what_the_calibration_does_not_read_is_refused(model):
@@ -240,7 +242,7 @@ def test_what_the_calibration_does_not_read_is_refused(model):
 
 def test_an_nli_model_reads_no_priors(model, tmp_path):
     pairs = [(text, WORDS[i % 4], ("entailment", "contradiction")[i % 2]) for i, text in enumerate(SHORT)]
-    finetune("classify", model, pairs, out=tmp_path / "nli", **SMALL)
+    finetune(model, pairs, task="classify", out=tmp_path / "nli", **SMALL)
     with pytest.raises(UserError, match=r"priors.*nothing reads"):
         zero_shot(tmp_path / "nli", WORDS, ["fox", "dog"], priors=["the"])
 

@@ -89,11 +89,11 @@ def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_pa
         [(f"rows table bank check rows {t}", x) for t, x in texts(n, s)] for n, s in ((90, seed), (40, seed + 10))
     )
     model, given = folder(tmp_path / "model"), {"validation": held, "seed": seed, "slots": 8, **QUICK}
-    plain = finetune("classify", model, data, out=tmp_path / "plain", **given)
+    plain = finetune(model, data, task="classify", out=tmp_path / "plain", **given)
     assert "TF-IDF" not in plain["kept"]
     assert any("TF-IDF + logistic regression does better" in line and "tfidf" in line for line in plain["lines"])
     assert not list((tmp_path / "plain").glob("baseline*"))
-    result = finetune("classify", model, data, out=tmp_path / "out", baseline="tfidf", **given)
+    result = finetune(model, data, task="classify", out=tmp_path / "out", baseline="tfidf", **given)
     table = {row["model"]: row["value"] for row in result["comparison"]}
     assert {"most frequent class", "TF-IDF + logistic regression", "linear probe of the frozen encoder"} <= set(table)
     assert result["value"] >= max(value for name, value in table.items() if name != "fine-tuned")
@@ -114,13 +114,13 @@ def test_what_is_kept_is_the_best_of_the_table_and_is_what_predicts(seed, tmp_pa
 def test_rows_are_held_out_and_then_trained_on(tmp_path):
     data, said = texts(100), []
     result = finetune(
-        "classify", folder(tmp_path / "model"), data, out=tmp_path / "out", say=said.append, refit=True, **QUICK
+        folder(tmp_path / "model"), data, task="classify", out=tmp_path / "out", say=said.append, refit=True, **QUICK
     )
     assert result["rows_held_out"] == 15
     assert result["rows_trained_on"] == 100
     assert any("15 of 100 rows are held out" in line for line in said)
     assert any("trained on all 100 rows" in line for line in result["lines"])
-    once = finetune("classify", folder(tmp_path / "m2"), data, out=tmp_path / "o2", refit=False, **QUICK)
+    once = finetune(folder(tmp_path / "m2"), data, task="classify", out=tmp_path / "o2", refit=False, **QUICK)
     assert once["rows_trained_on"] == 85
     assert len(predict(tmp_path / "out", [t for t, _ in data[:3]])) == 3
 
@@ -129,7 +129,7 @@ def test_rows_are_held_out_and_then_trained_on(tmp_path):
 def test_a_model_that_always_says_one_class_is_warned_of(tmp_path, helpful):
     """A tie with the most frequent class was kept as "fine-tuned" without a word."""
     data = [("the fox jumps" if kind == "a" or not helpful else "rows of a table", kind) for kind in "aaab" * 12]
-    found = finetune("classify", folder(tmp_path / "model"), data, validation=data, out=tmp_path / "out", **QUICK)
+    found = finetune(folder(tmp_path / "model"), data, task="classify", validation=data, out=tmp_path / "out", **QUICK)
     warned = [line for line in found["lines"] if "no better than always answering 'a'" in line]
     assert len(warned) == (not helpful), found["lines"]
     assert (found["value"] == 0.75) == (not helpful)
@@ -176,7 +176,9 @@ def test_splits_keep_what_is_the_same_together_and_a_row_of_every_class():
 
 def test_rows_in_training_and_validation_are_counted(tmp_path):
     data, said = texts(48), []
-    finetune("classify", folder(tmp_path / "model"), data, validation=data[:7] + texts(5, 9), say=said.append, **QUICK)
+    finetune(
+        folder(tmp_path / "model"), data, task="classify", validation=data[:7] + texts(5, 9), say=said.append, **QUICK
+    )
     assert any("7 of 12 validation rows are training rows too" in line for line in said)
 
 
@@ -185,18 +187,18 @@ def test_pairs_tags_answers_and_scores_have_their_tables(tmp_path):
     rows = texts(48)
     others = [rows[(i + 1 + i // 2 % 2) % 48] for i in range(48)]
     pairs = [(a, b, "same" if x == y else "other") for (a, x), (b, y) in zip(rows, others, strict=True)]
-    result = finetune("classify", model, pairs, validation=pairs[:20], out=tmp_path / "pairs", **QUICK)
+    result = finetune(model, pairs, task="classify", validation=pairs[:20], out=tmp_path / "pairs", **QUICK)
     assert "frozen vectors of the two texts" in {r["model"] for r in result["comparison"]}
     assert evaluate(tmp_path / "pairs", pairs[:20], draws=2, precision="fp32")["accuracy"] == result["value"]
     graded = [{"text": a, "text2": b, "score": float(c == "same")} for a, b, c in pairs]
-    table = finetune("similarity", model, graded, validation=graded[:20], **QUICK)["comparison"]
+    table = finetune(model, graded, task="similarity", validation=graded[:20], **QUICK)["comparison"]
     assert {"cosine of TF-IDF vectors", "the model before fine-tuning"} <= {r["model"] for r in table}
     tagged = [
         {"text": t, "entities": [{"start": t.index(w), "end": t.index(w) + len(w), "label": label}]}
         for t, label in rows
         for w in ["fox" if label == "animal" else "river"]
     ]
-    result = finetune("tag", model, tagged, validation=tagged[:20], **(QUICK | {"learning_rate": 1e-7}))
+    result = finetune(model, tagged, task="tag", validation=tagged[:20], **(QUICK | {"learning_rate": 1e-7}))
     table = {r["model"]: r["value"] for r in result["comparison"]}
     assert table["most frequent tag of each word"] == 1.0
     assert table["linear probe of the frozen encoder"] > 0.3
@@ -209,7 +211,7 @@ def test_pairs_tags_answers_and_scores_have_their_tables(tmp_path):
         for (t, label), e in zip(rows, tagged, strict=True)
         for w in ["fox" if label == "animal" else "river"]
     ]
-    table = finetune("answer", model, asked, validation=asked[:20], **QUICK)["comparison"]
+    table = finetune(model, asked, task="answer", validation=asked[:20], **QUICK)["comparison"]
     assert {"sentence with the most words in common", "linear probe of the frozen encoder"} <= {
         r["model"] for r in table
     }
@@ -254,7 +256,7 @@ def test_a_gain_within_its_error_is_told_apart_from_one_that_is_not():
 
 def test_minutes_end_a_run(tmp_path):
     result = finetune(
-        "classify", folder(tmp_path / "model"), texts(48), start="plain", minutes=0.01, batch=16, precision="fp32"
+        folder(tmp_path / "model"), texts(48), task="classify", start="plain", minutes=0.01, batch=16, precision="fp32"
     )
     assert result["stopped"] == "time"
     assert result["steps"] > 1
@@ -293,13 +295,15 @@ def test_a_baseline_of_similarity_is_saved_where_it_is_asked_for(alike, key, kin
     for the ridge."""
     train, held = (graded(n, s, alike=alike) for n, s in ((120, 1), (40, 2)))
     given = QUICK | {"learning_rate": 1e-7} | ({"slots": 8} if alike else {})
-    plain = finetune("similarity", folder(tmp_path / "model"), train, validation=held, out=tmp_path / "plain", **given)
+    plain = finetune(
+        folder(tmp_path / "model"), train, task="similarity", validation=held, out=tmp_path / "plain", **given
+    )
     table = {row["model"]: row["value"] for row in plain["comparison"]}
     assert name == max(table, key=table.__getitem__) != plain["kept"]
     assert any(f"{name} does better on these rows; " in line and key in line for line in plain["lines"])
     assert load(tmp_path / "plain").baseline is None
     given["baseline"] = key
-    result = finetune("similarity", tmp_path / "model", train, validation=held, out=tmp_path / "out", **given)
+    result = finetune(tmp_path / "model", train, task="similarity", validation=held, out=tmp_path / "out", **given)
     assert (result["kept"], result["value"]) == (name, table[name])
     kept = load(tmp_path / "out", precision="fp32")
     assert (kept.baseline.kind, kept.about["temperature"]) == (kind, TaskSettings().temperature)
@@ -307,7 +311,9 @@ def test_a_baseline_of_similarity_is_saved_where_it_is_asked_for(alike, key, kin
     both = predict(kept, [{"text": r["text"], "text2": r["text2"]} for r in held[:3]])
     assert all(set(row) >= {"score"} for row in both)
     assert len(predict(kept, [held[0]["text"]])[0]["embedding"]) == 32  # a single text has the encoder's vector
-    again = finetune("similarity", tmp_path / "model", train, out=tmp_path / "all", **given)  # holds rows out, then all
+    again = finetune(
+        tmp_path / "model", train, task="similarity", out=tmp_path / "all", **given
+    )  # holds rows out, then all
     assert (again["rows_trained_on"], load(tmp_path / "all").baseline.kind) == (120, kind)
 
 
@@ -328,7 +334,9 @@ def test_the_look_up_of_tags_is_saved_and_predicts(seed, tmp_path):
 
     held = tagged(20)
     given = QUICK | {"learning_rate": 1e-7, "slots": 12, "stride": 2, "seed": seed, "baseline": "lookup"}
-    result = finetune("tag", folder(tmp_path / "model"), tagged(48), validation=held, out=tmp_path / "out", **given)
+    result = finetune(
+        folder(tmp_path / "model"), tagged(48), task="tag", validation=held, out=tmp_path / "out", **given
+    )
     assert (result["kept"], result["value"]) == ("most frequent tag of each word", 1.0)
     assert set(load(tmp_path / "out").baseline.terms) == set(names)
     assert evaluate(tmp_path / "out", held, draws=2, precision="fp32")["f1"] == 1.0
@@ -365,7 +373,7 @@ def test_a_tuned_model_is_trained_again_on_all_rows_where_many_were_held_out(sha
     monkeypatch.setattr(compare, "gain", lambda *given, **more: (1.0, 0.0))
     rows = [(f"fox river bank table {i}", str(i % 2)) for i in range(60)]
     out, model = tmp_path / "out", folder(tmp_path / "model")
-    result = finetune("classify", model, rows, out=out, say=said.append, held=share, **QUICK)
+    result = finetune(model, rows, task="classify", out=out, say=said.append, held=share, **QUICK)
     assert (result["kept_step"] > 0, result["rows_trained_on"] == 60) == (True, again)
     assert any("not trained again on all" in line for line in said) != again
 
@@ -385,5 +393,5 @@ def test_a_baseline_that_a_task_lacks_is_refused_before_training(tmp_path, monke
     monkeypatch.setattr(loop.TextFinetuning, "train", None)  # is not come to
     given = {"validation": texts(20, 1), "out": tmp_path / "out", "baseline": "frozen", **QUICK}
     with pytest.raises(UserError, match=r"no such baseline(.|\n)*It has: tfidf\."):
-        finetune("classify", folder(tmp_path / "model"), texts(48), **given)
+        finetune(folder(tmp_path / "model"), texts(48), task="classify", **given)
     assert not (tmp_path / "out").exists()

@@ -29,7 +29,7 @@ def model(request, tmp_path):
 
 def test_classify_learns_and_transformers_agrees(model, tmp_path):
     data, out = sentiment(), tmp_path / "out"
-    result = finetune("classify", model, data, validation=data[:16], out=out, **FAST)
+    result = finetune(model, data, task="classify", validation=data[:16], out=out, **FAST)
     assert result["value"] == 1.0
     assert "hidden slot" not in (out / "report.html").read_text()
     for name in ("config.json", "model.safetensors", "metrics.jsonl", "report.html", "unmask.json"):
@@ -51,7 +51,7 @@ def test_heads_are_as_config_json_says(name, tmp_path):
 
     published(name, tmp_path / "model")
     data, out = sentiment(8), tmp_path / "out"
-    finetune("classify", tmp_path / "model", data, out=out, steps=1, precision="fp32")
+    finetune(tmp_path / "model", data, task="classify", out=out, steps=1, precision="fp32")
     agrees_with_transformers(out, [t for t, _ in data])
 
 
@@ -62,7 +62,7 @@ def test_what_was_never_trained_is_not_saved(tmp_path):
     weights = load_file(model / "model.safetensors")
     save_file({k: v for k, v in weights.items() if not k.startswith("cls.")}, model / "model.safetensors")
     note_weights(model)
-    finetune("classify", model, sentiment(), out=out, **(FAST | {"epochs": 1}))
+    finetune(model, sentiment(), task="classify", out=out, **(FAST | {"epochs": 1}))
     assert not [k for k in load_file(out / "model.safetensors") if k.startswith("cls.")]
     assert len(predict(out, ["good"])) == 1
 
@@ -70,7 +70,7 @@ def test_what_was_never_trained_is_not_saved(tmp_path):
 def test_pairs_agree_with_transformers(tmp_path):
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     data = [("one two", f"the fox {i}", i % 2) for i in range(12)]
-    finetune("classify", model, data, out=out, **(FAST | {"epochs": 1}))
+    finetune(model, data, task="classify", out=out, **(FAST | {"epochs": 1}))
     agrees_with_transformers(out, [a for a, *_ in data], [b for _, b, _ in data])
 
 
@@ -111,8 +111,8 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
         "weight_decay": 0.1,
     }
     start = tmp_path / "start"
-    finetune("classify", model, data, out=start, **(plain | {"epochs": None, "steps": 1, "learning_rate": 1e-12}))
-    finetune("classify", start, data, out=out, **plain)
+    finetune(model, data, task="classify", out=start, **(plain | {"epochs": None, "steps": 1, "learning_rate": 1e-12}))
+    finetune(start, data, task="classify", out=out, **plain)
     hf = transformers.AutoModelForSequenceClassification.from_pretrained(start).eval()
     tokens = transformers.AutoTokenizer.from_pretrained(start)
     decays = [p for p in hf.parameters() if p.ndim > 1]
@@ -138,12 +138,14 @@ def test_training_matches_a_plain_padded_loop(tmp_path):
 def test_regression_and_multilabel(tmp_path):
     model = folder(tmp_path / "model")
     numbers, said = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(32)], []
-    result = finetune("classify", model, numbers, validation=numbers, say=said.append, **(FAST | {"epochs": 12}))
+    result = finetune(model, numbers, task="classify", validation=numbers, say=said.append, **(FAST | {"epochs": 12}))
     assert [line.split(",")[0] for line in said if line.startswith("problem")] == ["problem: regression"]
     assert result["metric"] == "pearson"
     assert result["value"] > 0.9
     several = [{"text": t, "label": [label, "all"]} for t, label in sentiment(32)]
-    result = finetune("classify", model, several, validation=several, out=tmp_path / "multi", **(FAST | {"epochs": 14}))
+    result = finetune(
+        model, several, task="classify", validation=several, out=tmp_path / "multi", **(FAST | {"epochs": 14})
+    )
     assert result["metrics"]["f1_micro"] > 0.9
     assert set(predict(tmp_path / "multi", [several[0]["text"]])[0]["labels"]) == {"good", "all"}
 
@@ -155,7 +157,7 @@ def test_tag(tmp_path, scheme):
     path.write_text(
         "".join(f"Readers O\nof O\n{w} B-PLACE\nbank I-PLACE\n. O\n\n" for w in ("river", "table", "rows") * 8)
     )
-    result = finetune("tag", model, path, validation=path, out=out, **(FAST | {"scheme": scheme, "epochs": 8}))
+    result = finetune(model, path, task="tag", validation=path, out=out, **(FAST | {"scheme": scheme, "epochs": 8}))
     assert result["value"] == 1.0
     text = "Readers of river bank ."
     entity = predict(out, [text])[0]["entities"][0]
@@ -183,7 +185,7 @@ def test_answer(tmp_path):
     model, out = folder(tmp_path / "model"), tmp_path / "out"
     data = questions()
     result = finetune(
-        "answer", model, data, validation=data, out=out, **(FAST | {"epochs": 40, "slots": 40, "stride": 8})
+        model, data, task="answer", validation=data, out=out, **(FAST | {"epochs": 40, "slots": 40, "stride": 8})
     )
     assert result["metrics"]["exact"] > 60
     for row, q in zip(predict(out, data), data, strict=True):
@@ -208,7 +210,7 @@ def test_copies_of_what_is_right_are_no_negatives():
 def test_simcse_has_two_views(tmp_path):
     model, texts = folder(tmp_path / "model"), [t for t, _ in sentiment(24)]
     with pytest.raises(UserError, match="dropout=0"):
-        finetune("similarity", model, texts, out=tmp_path / "none", loss="simcse", **(FAST | {"dropout": 0.0}))
+        finetune(model, texts, task="similarity", out=tmp_path / "none", loss="simcse", **(FAST | {"dropout": 0.0}))
     seen = []
     import unmask.modalities.text.tasks.similarity as module
 
@@ -220,7 +222,12 @@ def test_simcse_has_two_views(tmp_path):
             lambda a, b, *more: seen.append(float((a - b).detach().abs().max())) or really(a, b, *more),
         )
         finetune(
-            "similarity", model, texts, out=tmp_path / "out", loss="simcse", **(FAST | {"epochs": 1, "dropout": None})
+            model,
+            texts,
+            task="similarity",
+            out=tmp_path / "out",
+            loss="simcse",
+            **(FAST | {"epochs": 1, "dropout": None}),
         )
     assert min(seen) > 1e-3
 
@@ -242,7 +249,7 @@ def test_similarity(tmp_path, loss):
     ]
     train = {"cosent": pairs, "multiple_negatives": [p for p in pairs if p["score"]], "simcse": texts}[loss]
     result = finetune(
-        "similarity", model, train, validation=pairs, out=out, loss=loss, **(FAST | {"epochs": 2, "dropout": 0.1})
+        model, train, task="similarity", validation=pairs, out=out, loss=loss, **(FAST | {"epochs": 2, "dropout": 0.1})
     )
     assert np.isfinite(result["value"])
     if loss == "cosent":
@@ -254,18 +261,18 @@ def test_similarity(tmp_path, loss):
 
 def test_seeds_freeze_checkpointing_and_early_stop(tmp_path):
     model, data = folder(tmp_path / "model"), sentiment(24)
-    found = seeds("classify", model, data, validation=data, count=2, **(FAST | {"epochs": 2}))
+    found = seeds(model, data, task="classify", validation=data, count=2, **(FAST | {"epochs": 2}))
     assert len(found["over_seeds"]["values"]) == 2
     assert found["over_seeds"]["low"] <= found["over_seeds"]["mean"] <= found["over_seeds"]["high"]
-    finetune("classify", model, data, validation=data, freeze=1, out=tmp_path / "frozen", **FAST)
+    finetune(model, data, task="classify", validation=data, freeze=1, out=tmp_path / "frozen", **FAST)
     before = opened_state(model, "bert.encoder.layer.0.intermediate.dense.weight")
     assert torch.equal(before, opened_state(tmp_path / "frozen", "bert.encoder.layer.0.intermediate.dense.weight"))
     last = "bert.encoder.layer.1.intermediate.dense.weight"
     assert not torch.equal(opened_state(model, last), opened_state(tmp_path / "frozen", last))
-    one = finetune("classify", model, data, validation=data, **FAST)
-    other = finetune("classify", model, data, validation=data, checkpointing=True, **FAST)
+    one = finetune(model, data, task="classify", validation=data, **FAST)
+    other = finetune(model, data, task="classify", validation=data, checkpointing=True, **FAST)
     assert other["metrics"] == pytest.approx(one["metrics"], abs=1e-4)
-    stopped = finetune("classify", model, data, validation=data, patience=1, **(FAST | {"epochs": 30}))
+    stopped = finetune(model, data, task="classify", validation=data, patience=1, **(FAST | {"epochs": 30}))
     assert stopped["stopped"] == "early"
 
 
@@ -344,7 +351,7 @@ def test_zero_shot_and_features(tmp_path):
         zero_shot(model, texts, ["rows", "readers"], calibrate="yes")
     nli = tmp_path / "nli"
     data = [("the fox", f"it is {i}", ("entailment", "contradiction")[i % 2]) for i in range(12)]
-    finetune("classify", model, data, out=nli, **(FAST | {"epochs": 1}))
+    finetune(model, data, task="classify", out=nli, **(FAST | {"epochs": 1}))
     assert zero_shot(nli, ["the fox"], ["x", "y"])[1]["method"] == "entailment"
     with pytest.raises(UserError, match="label ' ': empty"):
         zero_shot(nli, ["the fox"], ["x", " "], template="{label}")
@@ -363,13 +370,18 @@ def test_the_least_error_is_the_best(tmp_path, monkeypatch):
 
     numbers = [(text, 0.5 if label == "good" else 3.25) for text, label in sentiment(16)]
     result = finetune(
-        "classify", folder(tmp_path / "model"), numbers, validation=numbers, metric="rmse", **(FAST | {"epochs": 3})
+        folder(tmp_path / "model"),
+        numbers,
+        task="classify",
+        validation=numbers,
+        metric="rmse",
+        **(FAST | {"epochs": 3}),
     )
     errors = [row["rmse"] for row in result["history"]]
     assert result["value"] == pytest.approx(min(errors)) != pytest.approx(max(errors))
     values = {0: 0.5, 1: 0.9, 2: 0.2}
     monkeypatch.setattr(room, "finetune", lambda *_, seed, **__: {"metric": "rmse", "value": values[seed]})
-    assert room.over_seeds("classify", "model", numbers, validation=numbers, count=3)[1] == 2
+    assert room.over_seeds("model", numbers, task="classify", validation=numbers, count=3)[1] == 2
 
 
 def test_a_published_classifier_with_default_labels_predicts(tmp_path):
@@ -388,7 +400,7 @@ def test_attributions_add_up(tmp_path):
     from unmask.modalities.text.tasks.analysis import attributions
 
     data = sentiment(16)
-    finetune("classify", folder(tmp_path / "model"), data, out=tmp_path / "out", **FAST)
+    finetune(folder(tmp_path / "model"), data, task="classify", out=tmp_path / "out", **FAST)
     opened_folder = load(tmp_path / "out", device="cpu", precision="fp32")
     found = attributions(opened_folder, opened_folder.task, [Item(text=data[0][0])], steps=64)[0]
     assert found["gap"] < 0.05
@@ -485,7 +497,7 @@ def test_several_seeds_write_the_best_run_itself(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(room, "finetune", watched)
-    found = seeds("classify", model, data, validation=data, count=3, seed=4, out=out, **(FAST | {"epochs": 1}))
+    found = seeds(model, data, task="classify", validation=data, count=3, seed=4, out=out, **(FAST | {"epochs": 1}))
     assert len(trained) == 3
     assert found["seed"] == 5
     assert found["out"] == str(out)
@@ -493,7 +505,7 @@ def test_several_seeds_write_the_best_run_itself(tmp_path, monkeypatch):
     assert not torch.equal(trained[1], trained[2])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["model", "out"]
     with pytest.raises(UserError, match="already holds a model"):
-        seeds("classify", model, data, validation=data, count=2, out=out, **FAST)
+        seeds(model, data, task="classify", validation=data, count=2, out=out, **FAST)
     assert len(trained) == 3
 
 
@@ -504,10 +516,10 @@ def test_adapt_then_finetune(tmp_path):
     texts = tmp_path / "domain.txt"
     texts.write_text("\n\n".join(f"{t} in the river bank number {i}." for i, (t, _) in enumerate(data * 3)))
     found = compare_domain_adaptation(
-        "classify",
         model,
         data,
         str(texts),
+        task="classify",
         validation=data,
         count=2,
         out=tmp_path / "out",
@@ -525,7 +537,9 @@ def test_numbers_far_from_zero_keep_their_digits_in_bf16(tmp_path):
     """bf16 has steps of 8 about 2 000: years of 40 texts were 2000, 2008 or 2016."""
     words = ["fox", "dog", "quick", "lazy", "bank", "table"]
     rows = [(f"the {words[i % 6]} {words[i // 6 % 6]}", 2000.5 + i % 6) for i in range(48)]
-    finetune("classify", folder(tmp_path / "model"), rows, out=tmp_path / "m", problem="regression", epochs=1, batch=16)
+    finetune(
+        folder(tmp_path / "model"), rows, task="classify", out=tmp_path / "m", problem="regression", epochs=1, batch=16
+    )
     found = predict(tmp_path / "m", [text for text, _ in rows], precision="bf16")
     assert len({row["value"] for row in found}) > 30  # of 36 texts; two without
     assert all(1995 < row["value"] < 2012 for row in found)
@@ -542,7 +556,9 @@ def test_what_is_judged_computes_as_the_folder_will(tmp_path, monkeypatch, task)
     if task == "classes":
         rows = [(text, f"class {int(value) // 2}") for text, value in rows]
     given = {"epochs": 1, "problem": "regression" if task == "regression" else "auto", "batch": 16}
-    result = finetune("classify", folder(tmp_path / "model"), rows, validation=rows[::2], out=tmp_path / "m", **given)
+    result = finetune(
+        folder(tmp_path / "model"), rows, task="classify", validation=rows[::2], out=tmp_path / "m", **given
+    )
     assert result["precision"] == "bf16"
     found = evaluate(tmp_path / "m", rows[::2], draws=2)
     assert found["precision"] == "fp32"

@@ -40,7 +40,9 @@ def test_an_entity_before_an_apostrophe_is_learnt(tmp_path):
         )
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    finetune("tag", folder(tmp_path / "m"), str(path), out=tmp_path / "t", epochs=6, precision="fp32", device="cpu")
+    finetune(
+        folder(tmp_path / "m"), str(path), task="tag", out=tmp_path / "t", epochs=6, precision="fp32", device="cpu"
+    )
     assert evaluate(tmp_path / "t", str(path))["f1"] > 0.9
     assert predict(tmp_path / "t", ["the fox's house"])[0]["entities"][0]["text"] == "fox"
 
@@ -73,7 +75,7 @@ def test_raw_text_is_parted_as_the_words_of_training_are(tmp_path):
     ]
     path, out, said = conll(tmp_path / "train.conll", rows), tmp_path / "t", []
     given = {"epochs": 6, "precision": "fp32", "device": "cpu", "say": said.append}
-    finetune("tag", folder(tmp_path / "m"), str(path), out=out, **given)
+    finetune(folder(tmp_path / "m"), str(path), task="tag", out=out, **given)
     assert any(line.startswith("80 words of the data are parted by the tokenizer (Dr. and") for line in said)
     for text in ("Dr. fox saw it at 8:30 .", "Dr. fox saw it at 8:30."):
         assert [e["text"] for e in predict(out, [text])[0]["entities"]] == ["Dr. fox", "8:30"]

@@ -27,7 +27,7 @@ def masked(tmp_path_factory):
 def nli(masked, tmp_path_factory):
     folder = tmp_path_factory.mktemp("nli") / "m"
     data = [("the fox", f"it is {i}", ("entailment", "contradiction")[i % 2]) for i in range(12)]
-    finetune("classify", masked, data, out=folder, **QUICK)
+    finetune(masked, data, task="classify", out=folder, **QUICK)
     return folder
 
 
@@ -149,7 +149,7 @@ def test_a_masked_lm_head_that_the_folder_lacks_is_asked_for_nothing(masked, tmp
     )
     said, states = [], []
     for name in ("a", "b"):
-        finetune("similarity", encoder, ["the fox", "the dog"], out=tmp_path / name, say=said.append, **QUICK)
+        finetune(encoder, ["the fox", "the dog"], task="similarity", out=tmp_path / name, say=said.append, **QUICK)
         states.append((tmp_path / name / "model.safetensors").read_bytes())
     assert states[0] == states[1]
     assert f"{encoder}: no masked-LM head; that of mlm_weight is learnt from scratch and not kept" in said

@@ -35,11 +35,11 @@ from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer, c
 from unmask.modalities.text.tokens.prepare import open_prepared, prepared_settings
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.checkpoint import checkpoints
-from unmask.training.job import Job, RunResult
+from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.same_run import started_with
-from unmask.training.settings import TrainSettings, lasting
-from unmask.writing import write_json_lines, written
+from unmask.training.settings import TrainSettings, lasting, settings_from
+from unmask.writing import makes_folder, write_json_lines, written
 
 COUNTED = 16_000_000
 """Tokens from which the counts are taken that a new model begins with."""
@@ -51,7 +51,7 @@ CO_OCCURRENCES = "co_occurrences.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRun:
+class TextRun(ModelOfRun):
     """A finished text run: where it is, how it ended, what the corpus was."""
 
     folder: Path
@@ -159,14 +159,16 @@ class TextPretraining(Pretrainable[TextRun]):
         write_report(finished)
 
 
+@makes_folder
 def pretrain(
     data: Any,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
-    settings: TextSettings | None = None,
+    settings: TextSettings | TrainSettings | Mapping[str, Any] | None = None,
     resume: bool = False,
     console: bool = True,
     trackers: Sequence[str] = (),
+    **overrides: Any,
 ) -> TextRun:
     """Pretrain a masked language model on raw text.
 
@@ -174,17 +176,21 @@ def pretrain(
         data: files, folders, globs, URLs of these or `hf:NAME`, see `unmask.modalities.text.reading.sources`; or the
             folder of a corpus that `prepare` has made; or texts: a column, a table with one column or a column
             `text`, a list.
-        settings: default those that the corpus was prepared with, or `TextSettings()`.
-        out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html.
+        out: run folder: config.json, model.safetensors, tokenizer.json, unmask.json, metrics.jsonl, report.html; left
+            out, a temporary one, which lives as long as the result.
+        settings, overrides: fields of `TextSettings` and of its `train`, as keywords (`steps=60, width=128`), a dict or
+            an object; default those that the corpus was prepared with, or `TextSettings()`.
         resume: continue the run in `out`; on a CPU with one process and as many threads, bit for bit as if never
             interrupted (runs bounded by minutes excepted: their schedule follows the clock).
 
     Raises:
         UserError: for anything wrong with the input, the settings or the folder.
     """
-    kind = TextPretraining(data, settings or TextSettings())
-    if settings is None and kind.texts is None:
-        kind.settings = with_overrides(TextSettings(), prepared_settings(kind.data))
+    assert out is not None  # of `makes_folder`
+    kind = TextPretraining(data, TextSettings())
+    if kind.texts is None:
+        kind.settings = with_overrides(kind.settings, prepared_settings(kind.data))
+    kind.settings = settings_from(kind.settings, settings, overrides, with_overrides)
     return pretrained(kind, out, resume=resume, console=console, trackers=trackers)
 
 

@@ -412,16 +412,16 @@ def listed(texts: Any, name: str = "texts") -> list[str]:
     """
     if isinstance(texts, str):
         return [texts]
-    rows = None if isinstance(texts, Mapping) else table_rows(texts)
+    rows = table_rows(texts)
     if rows is not None:
-        names = list(rows[0]) if rows else [*texts.columns]
+        names = list(rows[0]) if rows else list(texts if isinstance(texts, Mapping) else texts.columns)
         column = names[0] if len(names) == 1 else "text"
         if column not in names:
             raise UserError(
                 f"{name}: a table with columns {first_of(list(map(str, names)))}", hint="Give one column of it."
             )
         texts = [row[column] for row in rows]
-    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
         raise UserError(f"{name}={texts!r:.60}: no text", hint="Give a text, or a list of texts.")
     found = values_of(texts)
     if wrong := [f"{name}[{place}] is {one!r:.60}" for place, one in enumerate(found) if not isinstance(one, str)]:

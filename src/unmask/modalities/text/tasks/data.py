@@ -332,7 +332,7 @@ def as_items(
     if isinstance(data, str | Path):
         return read_items(data, columns, labelled=labelled, several=several, problems=problems)
     columns = columns or Columns()
-    rows: list[Any] = table_rows(data) or _zipped(data) or list(data)
+    rows: list[Any] = table_rows(data) or zipped(data) or list(data)
     if rows and isinstance(rows[0], Item):
         return rows, None
     if not rows:
@@ -347,7 +347,7 @@ def as_items(
                 first_of(wrong),
                 hint=f"Expected {second}, (text, text2, label), a dict or a text per row; a table; or (texts, labels).",
             )
-        rows = [_as_dict(row, pairs=pairs) for row in rows]
+        rows = [as_dict(row, pairs=pairs) for row in rows]
         columns = Columns()
     problems = problems or Problems()
     placed = [(f"row {i}", row) for i, row in enumerate(rows, 1)]
@@ -355,7 +355,7 @@ def as_items(
     return (items, found) if named else ([dataclasses.replace(item, row=None) for item in items], None)
 
 
-def _as_dict(row: Any, *, pairs: bool) -> dict[str, Any]:
+def as_dict(row: Any, *, pairs: bool) -> dict[str, Any]:
     """A row of Python, as column -> value."""
     if isinstance(row, str) or no_value(row):
         return {"text": row}
@@ -424,7 +424,7 @@ def _is_row(row: Any, *, pairs: bool = False) -> bool:
     )
 
 
-def _zipped(data: Any) -> list[tuple[str, Any]] | None:
+def zipped(data: Any) -> list[tuple[str, Any]] | None:
     """(texts, labels) as rows; None of anything else. Two rows in a tuple are rows."""
     if not isinstance(data, tuple) or len(data) != 2 or any(isinstance(part, str | Item | Mapping) for part in data):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -17,11 +18,13 @@ from numpy.typing import ArrayLike
 from unmask.errors import UserError, option
 from unmask.given import no_value
 from unmask.modalities.text.network.adapt import adapt, adapt_settings
+from unmask.modalities.text.network.folder import LoadedText
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import figures
 from unmask.modalities.text.tasks.compare import metric_interval
 from unmask.modalities.text.tasks.data import Problems, judged_part, warned
+from unmask.modalities.text.tasks.guessed import task_for
 from unmask.modalities.text.tasks.held_out import group_notes, several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
@@ -33,22 +36,31 @@ from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.training import TaskTraining
 from unmask.training.launcher import check_one_process
 from unmask.training.processes import join_others
-from unmask.training.settings import apply_overrides
-from unmask.writing import in_place_of, remove, temporary_folder, temporary_name, writes_model, written_folder
+from unmask.training.settings import settings_from
+from unmask.writing import (
+    in_place_of,
+    makes_folder,
+    remove,
+    temporary_folder,
+    temporary_name,
+    writes_model,
+    written_folder,
+)
 
 DRAWS = 200
 """Resamples of an interval."""
 
 
+@makes_folder
 @writes_model
 def finetune(
-    task: str,
-    model: str | Path,
-    train: Any,
-    *,
-    validation: Any = None,
+    model: str | Path | LoadedText | TaskFolder,
+    data: Any,
     out: str | Path | None = None,
-    settings: TaskSettings | None = None,
+    *,
+    task: str | None = None,
+    validation: Any = None,
+    settings: TaskSettings | Mapping[str, Any] | None = None,
     columns: Columns | None = None,
     metric: str | None = None,
     checkpoints: bool = False,
@@ -57,16 +69,18 @@ def finetune(
     console: bool = False,
     say: Callable[[str], None] = warned,
     **overrides: Any,
-) -> dict[str, Any]:
+) -> TaskRun:
     """Fine-tune a text model for a task and write a folder.
 
     Args:
-        task: classify, tag, answer or similarity, or one that an installed package adds (`registry`).
-        model: folder or hub name of a text model; a fine-tuned one is trained on.
-        train: a file, or rows (see `data.as_items`).
-        validation: the same; early stopping, the best state, temperature and thresholds go by it. Without it the last
-            state is kept and nothing is calibrated.
-        out: where the folder goes; None trains and scores without writing (for several seeds).
+        model: folder or hub name of a text model, or one that is loaded, which stays as it is; a fine-tuned one is
+            trained on.
+        data: a file, or rows: pairs, (X, y), a frame, dicts (see `data.as_items`).
+        out: where the folder goes; left out, a temporary folder, which lives as long as the result.
+        task: classify, tag, answer or similarity, or one that an installed package adds (`registry`); left out, that
+            which the columns are of (`registry.task_for`).
+        validation: rows as in `data`; early stopping, the best state, temperature and thresholds go by them. Without
+            them some are held out, or the last state is kept and nothing is calibrated.
         columns: which columns to read where names do not tell.
         metric: classify: what early stopping goes by.
         checkpoints: keep them beside `out` while training, one of them at SIGTERM or Ctrl-C, which then ends the run.
@@ -75,21 +89,38 @@ def finetune(
             are counted, said and left out; else all of them are named and nothing is trained.
         say: called with remarks for people (which columns were read, what was guessed); default Python warnings of
             those that are warnings.
-        overrides: any field of `TaskSettings`.
+        settings, overrides: fields of `TaskSettings`, as keywords (`epochs=2`), a dict or an object.
 
     Returns:
         task, metric, value, metrics (on the validation data), steps, seconds, tokens_per_second, peak_memory_mb,
-        stopped, seed, device, precision, and out. Where `stopped` is 'signal' there is no folder yet, and no metrics.
+        stopped, seed, device, precision, and out, by these names; `.model` is the fine-tuned model. Where `stopped` is
+        'signal' there is no folder yet, and no metrics.
 
     Raises:
         UserError: naming what is wrong in the model, the data or the settings.
     """
-    chosen = apply_overrides(settings or TaskSettings(), overrides)
+    assert out is not None  # of `makes_folder`
+    chosen = settings_from(TaskSettings(), settings, overrides)
     resume = join_others(out, chosen.device, resume=resume, minutes=chosen.minutes)
-    target = None if out is None else Path(out)
-    training = TaskTraining(task, model, chosen, out=target, metric=metric, say=say)
-    rows = training.read(train, validation, columns, lenient=lenient)
-    return training.train(rows, checkpoints=checkpoints, resume=resume, console=console)
+    training = TaskTraining(task or task_for(data), model, chosen, out=Path(out), metric=metric, say=say)
+    rows = training.read(data, validation, columns, lenient=lenient)
+    return TaskRun(training.train(rows, checkpoints=checkpoints, resume=resume, console=console), out=str(out))
+
+
+class TaskRun(dict[str, Any]):
+    """What came of a fine-tuning: its figures by name (`finetune` lists them)."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the fine-tuned model is."""
+        return Path(self["out"])
+
+    @functools.cached_property
+    def model(self) -> TaskFolder:
+        """The fine-tuned model, loaded when it is first asked for."""
+        found = models.load(self.folder)
+        vars(found)["run"] = self  # whose temporary folder lives as long as this
+        return found
 
 
 def _read_for(
@@ -271,10 +302,10 @@ def evaluate(
 
 
 def seeds(
-    task: str, model: str | Path, train: Any, *, count: int, out: str | Path | None = None, **options: Any
+    model: str | Path, train: Any, *, task: str, count: int, out: str | Path | None = None, **options: Any
 ) -> dict[str, Any]:
     """Fine-tune with seeds seed..seed+count-1; mean and 95 % t interval of the metric. `out` gets the best one."""
-    runs, best = over_seeds(task, model, train, count=count, out=out, **options)
+    runs, best = over_seeds(model, train, task=task, count=count, out=out, **options)
     values = [run["value"] for run in runs]
     mean, low, high = mean_interval(values)
     return runs[best] | {"over_seeds": {"mean": mean, "low": low, "high": high, "values": values, "seeds": count}}
@@ -282,10 +313,10 @@ def seeds(
 
 @writes_model
 def over_seeds(
-    task: str,
     model: str | Path,
     train: Any,
     *,
+    task: str,
     count: int,
     out: str | Path | None = None,
     seed: int = 0,
@@ -301,7 +332,7 @@ def over_seeds(
             trial = None if kept is None else temporary_name(kept)
             try:
                 with contextlib.nullcontext() if trial is None or out is None else in_place_of(trial, out):
-                    runs.append(finetune(task, model, train, seed=seed + number, out=trial, **options))
+                    runs.append(finetune(model, train, task=task, seed=seed + number, out=trial, **options))
                 best = max(range(len(runs)), key=lambda i: merit(runs[i]["metric"], runs[i]["value"]))
                 if trial is not None and kept is not None and best == number:
                     remove(kept)
@@ -336,11 +367,11 @@ def require_validation(options: Mapping[str, Any], what: str) -> None:
 
 @writes_model
 def compare_domain_adaptation(
-    task: str,
     model: str | Path,
     train: Any,
     texts: str | list[str],
     *,
+    task: str,
     count: int = 1,
     out: str | Path | None = None,
     general: str | None = None,
@@ -376,7 +407,7 @@ def compare_domain_adaptation(
         for name, source in (("plain", model), ("adapted", Path(scratch) / "adapted")):
             place = None if out is None else Path(scratch) / f"best-{name}"
             with contextlib.nullcontext() if place is None or out is None else in_place_of(place, out):
-                runs, best = over_seeds(task, source, train, count=count, out=place, **options)
+                runs, best = over_seeds(source, train, task=task, count=count, out=place, **options)
             sides[name], found[name] = [run["value"] for run in runs], runs[best]
         metric = found["plain"]["metric"]
         merits = {name: [merit(metric, value) for value in values] for name, values in sides.items()}

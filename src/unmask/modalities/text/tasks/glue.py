@@ -150,9 +150,9 @@ def evaluate_glue(
         with temporary_folder() as scratch:
             place = Path(scratch) / "model"
             run = finetune(
-                "classify",
                 model,
                 read_glue(train, glue, labelled=True, say=say),
+                task="classify",
                 out=place,
                 **({"problem": glue.problem} | settings),
             )

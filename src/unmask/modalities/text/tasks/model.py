@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from unmask.core.embed import Pooling
 from unmask.errors import UserError, either
 from unmask.families.heads import CLASSES, new_head, tempered
 from unmask.modalities.text.network.card import NEW
-from unmask.modalities.text.network.folder import TextFolder, find_folder, load_folder, save_folder
+from unmask.modalities.text.network.folder import LoadedText, TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.tasks.baselines import Baseline, load_baseline
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.network import TaskModel
@@ -68,6 +69,20 @@ class TaskFolder:
     def precision(self) -> str:
         """What it computes in."""
         return self.model.precision
+
+
+def text_folder(model: str | Path | LoadedText | TaskFolder) -> TextFolder:
+    """What a folder holds, or a copy of what is loaded, to be trained."""
+    if isinstance(model, str | Path):
+        return load_folder(model)
+    return copy.deepcopy(model.text if isinstance(model, TaskFolder) else model.folder)
+
+
+def place_of(model: str | Path | LoadedText | TaskFolder) -> str | Path:
+    """The folder of a model, as it was given, or as a loaded one remembers it."""
+    if isinstance(model, str | Path):
+        return model
+    return (model.text if isinstance(model, TaskFolder) else model.folder).path or "a model in memory"
 
 
 def build(

@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import model_name, source_name
 from unmask.kernels.threads import one_core
-from unmask.modalities.text.network.folder import TextFolder, load_folder
+from unmask.modalities.text.network.folder import TextFolder
 from unmask.modalities.text.tasks import compare, loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import write_report
@@ -59,10 +59,10 @@ class TaskTraining:
     def __init__(
         self,
         task: str,
-        model: str | Path,
+        model: Any,
         settings: TaskSettings,
         *,
-        out: Path | None,
+        out: Path,
         metric: str | None,
         say: Callable[[str], None],
     ) -> None:
@@ -119,7 +119,7 @@ class TaskTraining:
 
     def _open(self) -> TextFolder:
         torch.manual_seed(self.settings.seed)  # of a masked-LM head that the model lacks
-        text = load_folder(self.model)
+        text = models.text_folder(self.model)
         if text.model.visible_only:
             self.say("the decoder of the visible-only model is left out: tasks stand on its encoder")
         if self.task == "similarity":
@@ -131,7 +131,6 @@ class TaskTraining:
 
     def checkpointer(self, rows: TaskRows, *, resume: bool) -> Checkpointer:
         """The checkpoints of this run, in the training folder of `out`."""
-        assert self.out is not None
         chosen = {k: v for k, v in asdict(self.settings).items() if k not in ("memory", "examples")}
         return Checkpointer(
             training_folder(self.out),
@@ -147,15 +146,15 @@ class TaskTraining:
     def train(self, rows: TaskRows, *, checkpoints: bool, resume: bool, console: bool) -> dict[str, Any]:
         """Train and write the folder; returns what `finetune` does."""
         settings, out = self.settings, self.out
-        checkpointer = self.checkpointer(rows, resume=resume) if out is not None and (checkpoints or resume) else None
+        checkpointer = self.checkpointer(rows, resume=resume) if checkpoints or resume else None
         if checkpointer is None:
             refuse_unread(settings, ["checkpoint_seconds"], "without checkpoints")
         resumed = checkpointer.found if checkpointer else None
         self.device = resolve_device(settings.device)
         self.precision = resolve_precision(resumed.extra["precision"] if resumed else settings.precision, self.device)
         self._say_notes(rows)
-        refit = rows.chosen and settings.refit is not False and settings.minutes is None and out is not None
-        scratch = None if out is None else temporary_name(training_folder(final_place(out)))
+        refit = rows.chosen and settings.refit is not False and settings.minutes is None
+        scratch = temporary_name(training_folder(final_place(out)))
         if checkpointer is not None:
             scratch, checkpointer.more = checkpointer.folder, refit
             checkpointer.about["precision"] = self.precision.name
@@ -167,17 +166,16 @@ class TaskTraining:
                 if not resumed:
                     about = {"precision": self.precision.name, "reason": self.precision.reason}
                     tracker.event("start", **about, device=str(self.device), task=self.task)
-                watched = tracker if out is not None or console else None
-                fitted = self.fit(rows, tracker=watched, checkpointer=checkpointer)
+                fitted = self.fit(rows, tracker=tracker, checkpointer=checkpointer)
                 refit = fitted.outcome.stopped != "signal" and refit and self._should_refit(fitted, rows)
                 if Processes.of_launcher().from_first(refit):
                     fitted = self.refit(rows, fitted)
             result = self._result(rows, fitted)
-            if out is not None and scratch is not None and fitted.outcome.stopped != "signal" and first_of_all():
+            if fitted.outcome.stopped != "signal" and first_of_all():
                 self._write(out, scratch, rows, fitted, result)
             done = fitted.outcome.stopped != "signal"
         finally:
-            if scratch is not None and (checkpointer is None or done or not checkpointer.kept()) and first_of_all():
+            if (checkpointer is None or done or not checkpointer.kept()) and first_of_all():
                 shutil.rmtree(scratch, ignore_errors=True)
         return result
 
@@ -345,7 +343,7 @@ class TaskTraining:
 
         Temperature and thresholds stay as fitted on the rows that were held out.
         """
-        new, _ = self._new_model(load_folder(self.model), rows, rows.items)
+        new, _ = self._new_model(models.text_folder(self.model), rows, rows.items)
         task, built, old = new.task, new.folder.model, fitted.outcome
         if fitted.probed is not None:
             self.start_head(new, fitted.probed)
@@ -408,12 +406,12 @@ class TaskTraining:
         }
 
     def _write(self, out: Path, scratch: Path, rows: TaskRows, fitted: FittedTask, result: dict[str, Any]) -> None:
-        """Write the folder and its report; adds `lines`, for a terminal, and `out` to `result`."""
+        """Write the folder and its report; adds `lines`, for a terminal, to `result`."""
         result["lines"], task = fitted.lines(len(rows.items)), fitted.task
         if rows.columns:
             task.about["columns"] = rows.columns
         recorded = ("metrics", "comparison", "kept", "rows_trained_on", "rows_held_out")
-        task.about |= {"settings": asdict(self.settings), "base": model_name(self.model)}
+        task.about |= {"settings": asdict(self.settings), "base": model_name(models.place_of(self.model))}
         task.about |= {"source": rows.source} if rows.source else {}
         task.about |= {name: result[name] for name in recorded}
         baseline = None if fitted.comparison is None else fitted.comparison.baseline
@@ -432,7 +430,6 @@ class TaskTraining:
             write_report(
                 new, fitted.folder, task, fitted.held_out, fitted.predictions, result, examples=self.settings.examples
             )
-        result["out"] = str(out)
 
 
 def _head_fits(text: TextFolder, task: TextTask, random: list[str]) -> bool:
