@@ -104,7 +104,7 @@ def test_evaluate_embed_fill_inspect(capsys, folders, tmp_path):
     said = ("fill", folders / "model", folders / "data", "--ratio", "0.5", "--out", tmp_path / "g.png")
     with pytest.raises(SystemExit, match="0"):
         main([str(word) for word in said])
-    assert "g.png: the first 64 of 90 pictures" in capsys.readouterr().out
+    assert "g.png: 36 of 90 pictures" in capsys.readouterr().out
     assert good(capsys, "inspect", folders / "model")["kind"] == "images"
     assert "Expected mean, first, max" in bad(
         capsys, "embed", folders / "model", one, "--out", tmp_path / "x.npy", "--pooling", "middle"

@@ -63,23 +63,17 @@ def describe(
     ),
 ) -> Result:
     """Look at pictures before a run: classes, parts, sizes and what is cut of them, groups, copies, values."""
+    from unmask.modalities.images.network.build import usual_size
     from unmask.modalities.images.network.features import PASSING
     from unmask.modalities.images.reading.account import account_lines, contents, describe
-    from unmask.modalities.images.reading.arrays import MixedSizes
     from unmask.modalities.images.reading.sources import read_images
 
-    how = {"store": PASSING, **reading(set_, size=True)}
-    source = data[0] if len(data) == 1 else data
-    first = []
-    try:
-        images = read_images(source, **how)
-    except MixedSizes as mixed:
-        first = [f"{mixed.what}; what follows is of image_size={mixed.side}"]
-        images = read_images(source, **how, size=mixed.side)
+    how = {"store": PASSING, "size": usual_size, **reading(set_, size=True)}
+    images = read_images(data[0] if len(data) == 1 else data, **how)
     found = describe(images)
     found["notes"] += contents(images)
-    found["classes"], found["sizes"] = images.classes, first
-    return Result(found, [*first, *account_lines(found)])
+    found["classes"] = images.classes
+    return Result(found, account_lines(found))
 
 
 def pretrain(
@@ -176,10 +170,6 @@ def predict(
     return Result(found, [*lines, f"{out}: {count} pictures"], loaded)
 
 
-DRAWN = 64
-"""Pictures side by side in a .png of `fill`."""
-
-
 def _numbers(text: str, count: int, name: str) -> tuple[int, ...]:
     try:
         found = tuple(int(part) for part in text.split(","))
@@ -211,7 +201,7 @@ def fill(
     from unmask.modalities.images.reading.sources import read_images
     from unmask.modalities.images.uses.model import fill_scenes
     from unmask.modalities.images.uses.reconstruct import figures_of
-    from unmask.modalities.images.uses.report import sheet, triptych, write_png
+    from unmask.modalities.images.uses.report import filled_sheet, write_png
 
     if out is None:
         raise UserError(
@@ -242,23 +232,20 @@ def fill(
         "seed": seed,
     }
     done = fill_scenes(loaded, images, **chosen) if tiled else [loaded.reconstruct(images, **chosen)]
+    drawn = None
     if target.suffix == ".npy":
         if len({r.filled.shape[1:] for r in done}) > 1:
             raise UserError(f"{out}: pictures of several sizes", hint="Give one picture, or a .png to look at them.")
         write_array((r.filled for r in done), sum(len(r.filled) for r in done), target)
     else:
-        drawn = [
-            triptych(r.original[i], r.hidden[i], r.filled[i], None if r.unknown is None else r.unknown[i])
-            for r in done
-            for i in range(len(r.original))
-        ]
-        write_png(target, sheet(drawn[:DRAWN]))
+        picture, drawn = filled_sheet(done)
+        write_png(target, picture)
     figures = figures_of(done, loaded.config.patch)
     described, lines = account(images)
     lines += notes
     pictures = figures["rows"]
     found = {"out": out, "pictures": pictures, **figures, **described}
-    some = f"the first {DRAWN} of " if target.suffix != ".npy" and pictures > DRAWN else ""
+    some = "" if drawn is None or drawn == pictures else f"{drawn} of "
     rmse, mean = figures["rmse"], figures["rmse_of_mean"]
     lines.append(
         f"{out}: {some}{pictures} pictures, {figures['hidden_share']:.0%} hidden"
@@ -338,6 +325,7 @@ def evaluate(
 ) -> Result:
     """k-NN and linear-probe accuracy of frozen features; of a fine-tuned model, its figures."""
     from unmask.modalities.images.classify.scored_report import evaluation_report, scored_lines
+    from unmask.modalities.images.network.baseline import MEAN
     from unmask.modalities.images.network.features import PASSING
 
     check_most(most)
@@ -364,9 +352,11 @@ def evaluate(
     found["data"] = described["data"]
     shown = ("knn_accuracy", "probe_accuracy", "raw_knn_accuracy", "raw_probe_accuracy")
     rules = {name: "raw pixels " + f"{found['raw_' + name]:.4f}" for name in shown[:2] if "raw_" + name in found}
+    if "loss_of_mean" in found:
+        rules["loss"] = f"{MEAN} {found['loss_of_mean']:.4f}"
     if not tuned and "most_frequent_accuracy" in found:
         often = f"the most frequent class {found['most_frequent_accuracy']:.4f}"
-        rules = {name: "; ".join(filter(None, (rules.get(name), often))) for name in shown[:2]}
+        rules |= {name: "; ".join(filter(None, (rules.get(name), often))) for name in shown[:2]}
     lines = notes + figure_lines(found, [*shown[:2], "loss"], rules=rules)
     if tuned:
         lines += scored_lines(found)

@@ -10,11 +10,13 @@ import signal
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 import unmask
 from tiny_images import NO_DECODER, TINY, bars
 from unmask.core.corruption import hide
+from unmask.core.pretrain import validate
 from unmask.errors import UserError
 from unmask.modalities.images.classify.classifier import ClassifierNet, DropPath
 from unmask.modalities.images.classify.classifier_settings import ClassifierSettings
@@ -558,6 +560,26 @@ def test_probes_know_separable_classes(rng):
         assert (predict(x[:200], shuffled, x[200:]) == labels[200:]).mean() < 0.6
 
 
+@pytest.mark.parametrize(
+    ("sizes", "found"),
+    [([(12, 12)], (12, 12)), ([(48, 48)], (48, 48)), ([(150, 300)], (128, 256)), ([(30, 40), (200, 140)], (128, 128))],
+)
+def test_pictures_of_any_size_are_pretrained_on_without_a_word(tmp_path, sizes, found):
+    """As they are where they are small and of one size, else shrunk, which is said; patches divide what comes out."""
+    rng, said = np.random.default_rng(0), []
+    pictures = [rng.integers(0, 255, (*sizes[n % len(sizes)], 3), np.uint8) for n in range(8)]
+    for number, picture in enumerate(pictures):
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / "photos" / f"{number}.png")
+    for data in (pictures, tmp_path / "photos"):
+        kind = ImagePretraining(data, ImageSettings())
+        kind.prepare(tmp_path, resume=False, first=True, say=said.append)
+        kind.job(tmp_path, said.append)
+        assert (kind.size, kind.images.size) == (found, found)
+        assert kind.model.codec.config.patches <= 400
+        assert any("shrunk to" in line for line in said) == (found != sizes[0])
+
+
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_loss_of_pretraining_stands_beside_that_of_the_mean(tmp_path, seed, norm):
@@ -581,4 +603,26 @@ def test_the_loss_of_pretraining_stands_beside_that_of_the_mean(tmp_path, seed, 
                     errors.append((((patch - patch.mean()) ** 2) / (variance + 1e-6)).mean())
                 else:
                     errors.append(((patch - patches[visible].mean((0, 1))) ** 2).mean())
-    assert kind.account["rules"] == {"mean of the visible pixels": pytest.approx(np.mean(errors), rel=1e-4)}
+    assert kind.account["rules"] == {"the mean of the visible pixels": pytest.approx(np.mean(errors), rel=1e-4)}
+
+
+@pytest.mark.parametrize("target", ["contrast", "views", "latents"])
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_the_loss_of_representations_stands_beside_that_of_one_for_all(tmp_path, target, weight):
+    """What a model scores whose projector and patterns are zero: its views are alike, its patches flat."""
+    chosen = {"target": target, "pixel_weight": weight, "statistics": 0.0, "jitter": 0.4}
+    chosen |= {} if weight or target == "latents" else NO_DECODER
+    kind = ImagePretraining(bars(60), settings(patch=2, **chosen))
+    kind.prepare(tmp_path, resume=False, first=True, say=lambda line: None)
+    job = kind.job(tmp_path, lambda line: None)
+    for module in (kind.model.projector, getattr(kind.model.codec, "head", None)):
+        for parameter in [] if module is None else module.parameters():
+            torch.nn.init.zeros_(parameter)
+    kind.model._latents = lambda *_: torch.zeros(())  # what is the same for all pictures is predicted right
+    found = validate(kind.model, job.validation, job.validation_corruption)["loss"]
+    ((name, loss),) = kind.account["rules"].items()
+    assert loss == pytest.approx(found, rel=1e-4)
+    assert name.startswith("representations that are all alike")
+    assert ("mean" in name) == bool(weight)
+    if target == "contrast" and not weight:
+        assert loss == pytest.approx(np.log(2 * len(kind.held_out) - 1), rel=1e-6)

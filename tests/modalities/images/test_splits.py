@@ -272,7 +272,7 @@ def test_pictures_are_described_before_there_is_a_model(tmp_path, capsys, monkey
         )
     code, said, _ = run(capsys, "describe", "photos")
     assert code == 0
-    for line in ("pictures of 4 sizes", "classes: cat (4), dog (4)", "held apart from training: test (4)"):
+    for line in ("were 40 x 12 to 40 x 24 pixels", "classes: cat (4), dog (4)", "held apart from training: test (4)"):
         assert line in said
     assert "4 of 4 pictures to judge on are exact copies of training ones" in said
     assert "one side" not in said

@@ -47,7 +47,8 @@ class ImageSettings:
         decoder_width, decoder_layers, decoder_heads: of the visible-only decoder; `decoder` names the three (mae,
             small, light).
         image_size: side, or height,width, that pictures are brought to (the shorter side is scaled, the longer cut to
-            the middle); none takes them as they are, if all have one size.
+            the middle); none takes them as they are, if all have one size of at most 128 pixels, and else shrinks them
+            to 128, of several sizes as squares. What is cut or shrunk is said.
         patch: side of a patch in pixels; none picks the largest of 16, 8, 4, 2 that leaves at least 49 patches, with
             target=views and contrast the largest of 16, 8, 7, 4, 2 that leaves at least 16.
         channels: none takes what the files have; 1 or 3 turn grey into colours and back. For arrays with more than four
@@ -266,6 +267,11 @@ class ImageSettings:
         return self.views or {"views": 4, "contrast": 2}.get(self.target, 1)
 
     @property
+    def compares(self) -> bool:
+        """Whether views of pictures are compared as wholes."""
+        return self.target in ("views", "contrast")
+
+    @property
     def predicts_pixels(self) -> bool:
         """Whether hidden patches are predicted in pixels."""
         return self.target == "pixels" or self.pixel_weight > 0
@@ -283,7 +289,7 @@ class ImageSettings:
         """Share of the area that random resized crops cover."""
         if self.crop is not None:
             return self.crop
-        if self.target in ("views", "contrast") and self.view != "crop":
+        if self.compares and self.view != "crop":
             return (0.3, 1.0)
         return (0.6, 1.0) if self.view == "shrink" else (1.0, 1.0)
 

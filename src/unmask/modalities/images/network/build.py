@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,6 +50,34 @@ def default_patch(image: tuple[int, int], whole: bool = False) -> int:
     return fits[-1] if fits else 1
 
 
+USUAL_SIDE, MOST_PATCHES = 128, 400
+"""Without an `image_size` the shorter side is at most so long, and a picture has no more than about so many patches:
+a step of the default run then takes a second or two on two cores."""
+
+
+def usual_size(sizes: Sequence[tuple[int, int]], patch: int | None = None, whole: bool = True) -> tuple[int, int]:
+    """(height, width) that pictures are brought to where nobody says it: as they are where all are small and have one
+    size that patches divide; else with a shorter side of `USUAL_SIDE` at most, and sides that they divide. Pictures of
+    several sizes become squares. `sizes`: those that there are, in order; `whole`: see `default_patch`.
+
+    >>> usual_size([(48, 48)]), usual_size([(28, 28)]), usual_size([(101, 101)]), usual_size([(480, 640)])
+    ((48, 48), (28, 28), (96, 96), (128, 176))
+    >>> usual_size([(30, 40), (300, 400), (480, 640)])
+    (128, 128)
+    """
+    height, width = sizes[len(sizes) // 2]
+    if len(sizes) > 1:
+        height = width = min(height, width)
+    scale = min(1, USUAL_SIDE / min(height, width))
+    step = patch or default_patch((height, width), whole)
+    if scale == 1 and len(sizes) == 1 and (patch or height * width <= MOST_PATCHES * step**2):
+        return height, width
+    short = scale * min(height, width)
+    step = patch or (16 if short >= 64 else 8 if short >= 32 else 4)
+    high, wide = (max(1, round(scale * side / step)) * step for side in (height, width))
+    return high, wide
+
+
 def vit_config(
     width: int,
     layers: int,
@@ -83,7 +112,7 @@ def codec_config(
     return PatchCodecConfig(
         image=image,
         channels=channels,
-        patch=settings.patch or default_patch(image, settings.target in ("views", "contrast")),
+        patch=settings.patch or default_patch(image, settings.compares),
         width=settings.width,
         head_width=settings.decoder_width if visible_only else settings.width,
         mean=mean,

@@ -19,7 +19,9 @@ def remembered(settings: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """What unmask.json is to hold, with the held-out figures of the run that has just ended in `run`, if one has."""
     out = dict(settings)
     if "results" not in out and "classifier" not in out and (figures := held_out(run)):
-        out["results"] = [f.to_dict() for f in figures_of(figures, ["loss"])]
+        rules = (out.get("data") or {}).get("rules") or {}
+        found = figures_of(figures, ["loss"]) + [Figure(name="loss", value=v, of=n) for n, v in rules.items()]
+        out["results"] = [f.to_dict() for f in found]
     return out
 
 

@@ -128,6 +128,14 @@ class LatentLearner(MaskedModel[PatchCodec]):
             loss = loss + self.targets.pixels * prediction.loss(self.codec.targets(batch.values, hidden.flat))
         return loss
 
+    def loss_if_alike(self, batch: PackedBatch) -> float:
+        """What comparing the views of a batch would cost if all of them had one representation."""
+        targets = self.targets
+        pictures = int((on_host(batch.segment)[:, 0] != 0).sum())
+        if pictures < 2:
+            return 0.0
+        return float(self._loss_between(batch, torch.zeros(pictures, targets.views, targets.width)))
+
     def _visible(self, batch: PackedBatch, hidden: Hidden) -> Tensor:
         """Flat slots of what the encoder sees, on the host."""
         there = (on_host(batch.segment) != 0) & on_host(batch.observed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -28,6 +28,9 @@ from unmask.modalities.images.recipes import sides
 
 KEPT_PART = 256e6
 """Bytes up to which a part taken from pictures on disk is read into memory."""
+Size = int | tuple[int, int] | Callable[[list[tuple[int, int]]], tuple[int, int]] | None
+"""What pictures are brought to: a side, (height, width), or a function of the (height, width) that there are; None
+where they have one."""
 FEW_CHANNELS = 4
 """An axis of at most this many entries is the channels, the last axis first."""
 
@@ -184,7 +187,7 @@ def _stacked(missing: Sequence[np.ndarray | None], size: tuple[int, int]) -> np.
 class ReadOptions:
     """How pictures are read; see `sources.read_images`."""
 
-    size: int | tuple[int, int] | None = None
+    size: Size = None
     channels: int | None = None
     depth: str | None = None
     workers: int | None = None
@@ -225,7 +228,7 @@ def refuse_unread(how: ReadOptions, what: str, *names: str) -> None:
 
 def tiled(images: ImageSet, how: ReadOptions) -> ImageSet:
     """Pictures in memory cut into tiles of `how.size`."""
-    if how.size is None:
+    if how.size is None or callable(how.size):
         raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
     height, width = sides(how.size)
     form = Form(
@@ -299,10 +302,8 @@ def from_list(pictures: Sequence[Any], how: ReadOptions = PLAIN) -> ImageSet:
             f"picture 0 holds {planes[0].dtype}, picture {other} {planes[other].dtype}",
             hint="Give pictures of one depth.",
         )
-    if how.size is None and len({p.shape[:2] for p in planes}) > 1:
-        raise mixed_sizes([(f"picture {i}", p.shape[0], p.shape[1]) for i, p in enumerate(planes)])
+    size = common_size([(f"picture {i}", p.shape[0], p.shape[1]) for i, p in enumerate(planes)], how.size)
     most = max(p.shape[-1] for p in planes)
-    size = planes[0].shape[:2] if how.size is None else sides(how.size)
     same = [to_channels(p, most) for p in planes]
     each = [_image_set(p[None], None, f"picture {i}", how).resized(size) for i, p in enumerate(same)]
     missing = _stacked([None if e.missing is None else e.missing[0] for e in each], size)
@@ -321,9 +322,9 @@ class ArrayPart(NamedTuple):
 
 def joined(parts: Sequence[ArrayPart], how: ReadOptions = PLAIN) -> ImageSet:
     """Arrays of one data set as one: classes are numbered over all of them, their parts (train, test) stay known."""
-    sets = [from_array(p.pixels, p.labels, p.name, how).resized(how.size) for p in parts]
-    if len({s.size for s in sets}) > 1:
-        raise mixed_sizes([(p.name, *s.size) for p, s in zip(parts, sets, strict=True)])
+    sets = [from_array(p.pixels, p.labels, p.name, how) for p in parts]
+    size = common_size([(p.name, *s.size) for p, s in zip(parts, sets, strict=True)], how.size)
+    sets = [s.resized(size) for s in sets]
     if len({(s.channels, s.depth) for s in sets}) > 1:
         depths = ", ".join(f"{p.name} has {s.channels} of {s.depth}" for p, s in zip(parts, sets, strict=True))
         raise UserError(f"channels differ: {depths}", hint="Give files of one kind.")
@@ -456,24 +457,25 @@ def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
         raise UserError(f"pictures with {error}", hint="Give pictures with as many channels.") from None
 
 
-class MixedSizes(UserError):
-    """Pictures of several sizes, and no size to bring them to; `side` is one that would do."""
+def common_size(found: Sequence[tuple[str, int, int]], size: Size) -> tuple[int, int]:
+    """(height, width) that pictures, (name, height, width), are brought to.
 
-    side: int
-
-
-def mixed_sizes(found: Sequence[tuple[str, int, int]]) -> MixedSizes:
-    """The error for pictures, (name, height, width), whose sizes differ."""
-    first, other = found[0], next(f for f in found if f[1:] != found[0][1:])
+    Raises:
+        UserError: their sizes differ, and no size is said.
+    """
     known = sorted({f[1:] for f in found})
-    middle = known[len(known) // 2]
-    error = MixedSizes(
+    if callable(size):
+        return size(known)
+    if size is not None:
+        return sides(size)
+    if len(known) == 1:
+        return known[0]
+    first, other = found[0], next(f for f in found if f[1:] != found[0][1:])
+    raise UserError(
         f"pictures of {len(known)} sizes: {first[0]} has {first[2]} x {first[1]} pixels, {other[0]} has {other[2]} x "
         f"{other[1]}",
-        hint=f"Say which size to bring them to, for example {setting('image_size', min(middle))}.",
+        hint=f"Say which size to bring them to, for example {setting('image_size', min(known[len(known) // 2]))}.",
     )
-    error.side = min(middle)
-    return error
 
 
 def some_pictures(images: ImageSet, most: int, seed: int) -> ImageSet:

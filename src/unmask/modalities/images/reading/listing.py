@@ -14,7 +14,7 @@ import numpy as np
 
 from unmask.errors import UserError, option, setting
 from unmask.modalities.images.formats.picture import Ambiguous, Broken, Header, Source
-from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, mixed_sizes, number_classes
+from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, common_size, number_classes
 from unmask.modalities.images.reading.decode import (
     Form,
     PictureFiles,
@@ -26,7 +26,6 @@ from unmask.modalities.images.reading.decode import (
     recoloured,
     survey_all,
 )
-from unmask.modalities.images.recipes import sides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +104,9 @@ def _in_order(good: list[tuple[File, list[Header]]]) -> list[tuple[File, list[He
 
 
 def _form(found: Sequence[tuple[str, Header]], how: ReadOptions) -> Form:
-    sizes = {(h.height, h.width) for _, h in found}
-    if how.size is None and how.view == "tile":
+    if (how.size is None or callable(how.size)) and how.view == "tile":
         raise UserError("tiles of no size", hint=f"Say how large they are, for example {setting('image_size', 224)}.")
-    if how.size is None and len(sizes) > 1:
-        raise mixed_sizes([(name, h.height, h.width) for name, h in found])
-    height, width = sides(how.size) if how.size is not None else next(iter(sizes))
+    height, width = common_size([(name, h.height, h.width) for name, h in found], how.size)
     if how.view == "tile" and how.overlap >= min(height, width):
         raise UserError(f"overlap={how.overlap} of tiles of {width} x {height}", hint="Expected less than their side.")
     return Form(

@@ -22,6 +22,7 @@ from unmask.modalities.images.reading.arrays import (
     OF_FILES,
     ImageSet,
     ReadOptions,
+    Size,
     as_array,
     from_array,
     from_list,
@@ -54,7 +55,7 @@ from unmask.modalities.images.reading.targets import Problem, array_targets
 def read_images(
     data: Any,
     *,
-    size: int | tuple[int, int] | None = None,
+    size: Size = None,
     channels: int | None = None,
     depth: str | None = None,
     workers: int | None = None,
@@ -80,7 +81,8 @@ def read_images(
             pictures (arrays, Pillow's, encoded ones; a generator of them), an `ImageSet`, a folder (class folders or
             flat), a picture, .npy, .npz, .idx(.gz), .parquet, `hf:NAME[:SPLIT]`, a list of files, or a frame with what
             a table in a file would hold.
-        size: pictures are brought to it; None demands that all have the same size.
+        size: pictures are brought to it; None demands that all have the same size; a function of the (height, width)
+            that there are says it.
         channels: 1 or 3 of grey and coloured files; None takes 3 where any is coloured. Of an array, and of .npy files,
             it tells which axis they are.
         depth: of an array of whole numbers that are not 8 or 16 bits wide; None takes 8 bits where they fit.
@@ -121,7 +123,7 @@ def read_images(
         raise UserError(f"{_named(data)}: no picture could be read{example}", hint="Give pictures that can be opened.")
     if view == "tile" and found.tiles is None:
         found = tiled(found, how)
-    return found.resized(size).with_channels(channels)
+    return found.resized(size([found.size]) if callable(size) else size).with_channels(channels)
 
 
 def _plain(data: Any, choice: Choice) -> Any:

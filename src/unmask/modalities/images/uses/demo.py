@@ -75,7 +75,7 @@ def show(finished: ImageRun, images: Any) -> dict[str, Any]:
     from unmask.modalities.images.network.build import untrained
     from unmask.modalities.images.network.folder import ImageFolder
     from unmask.modalities.images.uses.model import ImageModel, load
-    from unmask.modalities.images.uses.report import attention_pictures, triptychs
+    from unmask.modalities.images.uses.report import attention_pictures, gallery, triptychs
 
     out, r = finished.folder, finished.result
     model = load(out)
@@ -100,12 +100,14 @@ def show(finished: ImageRun, images: Any) -> dict[str, Any]:
     if why := why_behind(found):
         page.section("Where raw pixels win", why[0][:1].upper() + why[0][1:] + ".")
     page.section("Training", training_curves(out / "metrics.jsonl", loss=loss_unit(finished.settings)))
+    drawn = triptychs(model, unseen, 12, HIDDEN)
     page.section(
         "Original, masked, reconstructed",
-        triptychs(model, unseen, 12, HIDDEN),
-        note=f"Digits of the test part, {HIDDEN:.0%} hidden.",
+        gallery(drawn, "original, masked, reconstructed"),
+        note=f"{len(drawn)} digits of the test part, {HIDDEN:.0%} hidden.",
     )
-    page.section("Where the last layer looks", attention_pictures(model, unseen, 12))
+    drawn = attention_pictures(model, unseen, 12)
+    page.section("Where the last layer looks", gallery(drawn, "picture and attention"), note=f"{len(drawn)} of them.")
     path = page.write(out / "report.html")
     keys = (
         "knn_accuracy",

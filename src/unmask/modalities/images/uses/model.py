@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from unmask.core.batch import PackedBatch
+from unmask.core.corruption import Corruption
 from unmask.core.fill import Order
 from unmask.core.pretrain import validate
 from unmask.errors import UserError, option
 from unmask.files import damaged
+from unmask.modalities.images.network.baseline import rule_loss
 from unmask.modalities.images.network.batches import evenly, image_batches
 from unmask.modalities.images.network.build import at_size
 from unmask.modalities.images.network.codec import PatchCodecConfig
@@ -31,6 +33,9 @@ from unmask.modalities.images.reading.split import copy_notes
 from unmask.modalities.images.uses.reconstruct import Reconstruction, Statistics, chosen_pixels, reconstructed
 from unmask.modalities.images.uses.score import Scored, attention_maps, probe_accuracies, score_pictures, scored_of
 from unmask.training.precision import computing, precision_of, resolve_device
+
+JUDGED = 2000
+"""Pictures that the loss is measured on."""
 
 
 class ImageModel:
@@ -202,7 +207,7 @@ class ImageModel:
         pooling: ImagePooling = "mean",
     ) -> dict[str, Any]:
         """k-nearest-neighbour and linear-probe accuracy of frozen features, and the loss on hidden patches
-        (where the model predicts them in pixels).
+        (where the model predicts them in pixels) with `loss_of_mean`, what their picture's visible mean would score.
 
         Pictures of a part named test are the test set; without one, a fifth of each class is, drawn by the seed. Tiles
         are judged each by itself; the intervals resample whole groups (patients, and the pictures that tiles and slices
@@ -226,6 +231,9 @@ class ImageModel:
         }
         if self.predicts_pixels:
             out["loss"] = self.loss(found, seed=seed)
+            batches, corruption = self._validation(found, None, JUDGED)
+            for loss in rule_loss(self.model, batches, corruption, seed=seed).values():
+                out["loss_of_mean"] = loss
         if found.labels is None:
             return out
 
@@ -239,16 +247,18 @@ class ImageModel:
         """Share of a picture's patches that was hidden in training; 0.75 where the folder does not say."""
         return float((self.folder.settings.get("images") or {}).get("ratio", 0.75))
 
-    def loss(self, images: Any, *, ratio: float | None = None, seed: int = 0, most: int = 2000) -> float:
+    def loss(self, images: Any, *, ratio: float | None = None, seed: int = 0, most: int = JUDGED) -> float:
         """Mean error of hidden patches (in the units of the training loss), with masks that are always the same;
         `ratio` of them is hidden, by default `hidden_ratio`."""
         self._need_pixels()
-        found = self.read(images)
-        if len(found) > most:
-            found = found.take(evenly(np.arange(len(found)), most))
-        corruption = image_corruption(self.config, ratio=ratio or self.hidden_ratio, static=True)
-        batches = (batch for _, batch in self.batches(found))
+        batches, corruption = self._validation(self.read(images), ratio, most)
         return validate(self.model, batches, corruption, seed=seed, autocast=self._context, device=self.device)["loss"]
+
+    def _validation(self, found: ImageSet, ratio: float | None, most: int) -> tuple[Iterator[PackedBatch], Corruption]:
+        """At most so many pictures in batches, and what is hidden of them."""
+        some = found.take(evenly(np.arange(len(found)), min(most, len(found))))
+        corruption = image_corruption(self.config, ratio=ratio or self.hidden_ratio, static=True)
+        return (batch for _, batch in self.batches(some)), corruption
 
     def attention(self, images: Any, *, layer: int = -1) -> np.ndarray:
         """Where a layer looks: (n, heads, rows, columns), weights of the class token's query (or the patches' mean)."""

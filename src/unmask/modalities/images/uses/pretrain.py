@@ -7,26 +7,24 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from unmask.core.batch import PackedBatch
-from unmask.core.corruption import Corruption
 from unmask.core.model import MaskedModel
 from unmask.core.sampler import PackedSampler
 from unmask.errors import UserError, setting
 from unmask.evaluation.card import source_name
 from unmask.memory import data_in_memory
 from unmask.modalities.images.network.augment import Augment
+from unmask.modalities.images.network.baseline import rule_loss
 from unmask.modalities.images.network.batches import batch_maker, channel_statistics, evenly
-from unmask.modalities.images.network.build import codec_config, new_model, without_learning
-from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig, PatchPrediction, standardise
+from unmask.modalities.images.network.build import codec_config, new_model, usual_size, without_learning
+from unmask.modalities.images.network.codec import PatchCodec, PatchCodecConfig
 from unmask.modalities.images.network.features import features, fit_linear, knn_predict, linear_predict
 from unmask.modalities.images.network.folder import save_folder
 from unmask.modalities.images.network.masking import image_corruption, unit_block
@@ -121,8 +119,7 @@ class ImagePretraining(Pretrainable[ImageRun]):
                 f"{self.groups['training_groups']} groups for training, {self.groups['held_out_groups']} held out "
                 f"whole, {self.groups['groups_on_both_sides']} on both sides"
             )
-        if settings.target == "pixels":
-            self.account["rules"] = mean_rule(self.model.codec, job.validation, job.validation_corruption)
+        self.account["rules"] = rule_loss(self.model, job.validation, job.validation_corruption)
         shape = f"{images.size[1]} x {images.size[0]} x {images.channels}"
         say(
             f"{len(self.training)} training and {len(self.held_out)} held-out pictures of {shape}, "
@@ -204,7 +201,7 @@ def prepare(data: Any, settings: ImageSettings, store: PictureStore | None = Non
     """The pictures to train on, at the size they are kept at."""
     images = read_images(
         data,
-        size=settings.kept_size,
+        size=settings.kept_size or functools.partial(usual_size, patch=settings.patch, whole=settings.compares),
         channels=settings.channels,
         workers=settings.workers,
         strict=settings.strict,
@@ -273,38 +270,6 @@ def make_job(
     return job, settings
 
 
-MEAN = "mean of the visible pixels"
-
-
-def mean_rule(codec: PatchCodec, batches: Iterable[PackedBatch], corruption: Corruption) -> dict[str, float]:
-    """The loss, on the patches that validation hides, of taking each for the mean of its picture's visible pixels (of
-    patches that are predicted standardised: for flat, with the mean and deviation that visible ones have in the mean).
-    Empty where nothing is hidden."""
-    config, total, count = codec.config, 0.0, 0
-    for batch in batches:
-        patch, flat = batch.values["patch"].flatten(0, 1).float(), corruption.draw(batch, seed=0, epoch=0).flat
-        visible = batch.maskable.flatten().clone()
-        visible[flat] = False
-        picture = batch.identity.flatten().unique(return_inverse=True)[1]
-        where = torch.nn.functional.one_hot(picture).double() * visible[:, None]
-
-        def means(numbers: Tensor, shares: Tensor = where, picture: Tensor = picture) -> Tensor:
-            """(slots, n): of each number, its mean over the visible patches of the slot's picture."""
-            known = (~numbers.isnan()).double()
-            sums = shares.T @ numbers.nan_to_num().double() / (shares.T @ known).clamp_min(1)
-            return sums.float()[picture]
-
-        if config.normalised:
-            pattern, statistics = torch.zeros_like(patch), means(torch.cat(standardise(patch)[1:], -1))
-        else:
-            pixels = patch.unflatten(-1, (-1, config.channels))
-            pattern, statistics = means(pixels.nanmean(1)).repeat(1, pixels.shape[1]), None
-        spread = statistics[flat] if statistics is not None and hasattr(codec, "statistics") else None
-        total += float(PatchPrediction(pattern[flat], spread, config).loss(patch[flat]))
-        count += len(flat)
-    return {MEAN: total / count} if count else {}
-
-
 def _validation(
     numbers: np.ndarray, make: Callable[..., PackedBatch], batch: int, config: PatchCodecConfig, views: int
 ) -> Sequence[PackedBatch]:
@@ -356,7 +321,7 @@ def write_report(finished: ImageRun) -> Path:
     page.facts(
         {
             "Held-out loss": r.held_out("loss", "{:.4f}"),
-            **{f"Loss of the {name}": f"{value:.4f}" for name, value in finished.data.get("rules", {}).items()},
+            **{f"Loss of {name}": f"{value:.4f}" for name, value in finished.data.get("rules", {}).items()},
             "Steps": r.steps,
             "Time": f"{r.seconds:.0f} s",
             "Images/s": f"{finished.images_per_second:,.0f}",
@@ -368,7 +333,8 @@ def write_report(finished: ImageRun) -> Path:
     page.section("The pictures", "\n\n".join(account_lines(finished.data)))
     if warning := warned(last_spread(folder / "metrics.jsonl")):
         page.section("The representations have collapsed", warning)
-    page.section("Training", training_curves(folder / "metrics.jsonl", loss=unit))
+    where = " on hidden slots" if finished.settings.target == "pixels" else ""
+    page.section("Training", training_curves(folder / "metrics.jsonl", loss=unit, where=where))
     chart = probe_chart(folder / "metrics.jsonl")
     if chart is not None:
         page.section(
@@ -386,21 +352,29 @@ def write_report(finished: ImageRun) -> Path:
 def _examples(page: Report, finished: ImageRun) -> None:
     """Pictures: filled ones, where the last layer looks, neighbours and a map."""
     from unmask.modalities.images.uses.model import load
-    from unmask.modalities.images.uses.report import attention_pictures, drawing_note, embedding_sections, triptychs
+    from unmask.modalities.images.uses.report import (
+        attention_pictures,
+        drawing_note,
+        embedding_sections,
+        gallery,
+        triptychs,
+    )
 
-    which = "Held-out pictures" if finished.data["held_out"] else "Pictures of the training, for none are held out"
+    which = "held-out pictures" if finished.data["held_out"] else "pictures of the training, for none are held out"
     model = load(finished.folder)
     if finished.settings.predicts_pixels:
+        drawn = triptychs(model, finished.shown)
         page.section(
             "Original, masked, reconstructed",
-            triptychs(model, finished.shown),
-            note=f"{which}; hidden patches are predicted in pixels, visible ones are the original's. "
+            gallery(drawn, "original, masked, reconstructed"),
+            note=f"{len(drawn)} {which}; hidden patches are predicted in pixels, visible ones are the original's. "
             + drawing_note(finished.shown),
         )
+    drawn = attention_pictures(model, finished.shown)
     page.section(
         "Where the last layer looks",
-        attention_pictures(model, finished.shown),
-        note="Attention of the class token (or the mean over patches), mean over heads.",
+        gallery(drawn, "picture and attention"),
+        note=f"{len(drawn)} {which}. Attention of the class token (or the mean over patches), mean over heads.",
     )
     for title, content, note in embedding_sections(model, finished.shown):
         page.section(title, content, note=note)

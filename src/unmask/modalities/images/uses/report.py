@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from unmask.modalities.images.network.batches import evenly
 from unmask.modalities.images.network.features import features
 from unmask.modalities.images.reading.arrays import ImageSet
 from unmask.modalities.images.uses.model import ImageModel, load
+from unmask.modalities.images.uses.reconstruct import Reconstruction
 from unmask.writing import written
 
 
@@ -39,33 +41,35 @@ def _some(images: ImageSet, count: int) -> ImageSet:
     return images.take(evenly(np.arange(len(images)), count))
 
 
-def triptychs(model: str | Path | ImageModel, images: ImageSet, count: int = 8, ratio: float | None = None) -> Markup:
+def triptychs(
+    model: str | Path | ImageModel, images: ImageSet, count: int = 8, ratio: float | None = None
+) -> list[np.ndarray]:
     """Original | masked | reconstructed of a few pictures."""
     loaded = model if isinstance(model, ImageModel) else load(model)
     r = loaded.reconstruct(_some(images, count), ratio=ratio)
     shown = shown_range(r.original, r.unknown)
-    drawn = [
+    return [
         triptych(o, h, f, None if r.unknown is None else r.unknown[n], shown)
         for n, (o, h, f) in enumerate(zip(r.original, r.hidden, r.filled, strict=True))
     ]
-    return gallery(drawn, "original, masked, reconstructed")
 
 
-def attention_pictures(model: str | Path | ImageModel, images: ImageSet, count: int = 8) -> Markup:
+def attention_pictures(model: str | Path | ImageModel, images: ImageSet, count: int = 8) -> list[np.ndarray]:
     """Pictures beside where the last layer looks."""
     loaded = model if isinstance(model, ImageModel) else load(model)
     found = loaded.read(_some(images, count))
     maps = loaded.attention(found).mean(1)
     shown = shown_range(found.pixels, found.missing)
-    drawn = [
+    return [
         heat(p, m, None if found.missing is None else found.missing[n], shown)
         for n, (p, m) in enumerate(zip(found.pixels, maps, strict=True))
     ]
-    return gallery(drawn, "picture and attention")
 
 
 MAPPED = 400
 """Pictures on the map, and among which neighbours are looked for."""
+NEIGHBOURS = 6
+"""Pictures beside each whose nearest ones are shown."""
 FEW = 100
 """From so many pictures on the map is t-SNE's."""
 _SIDE, _THUMB = 960, 28
@@ -91,11 +95,14 @@ def embedding_sections(model: ImageModel, images: ImageSet, seed: int = 0) -> li
     if framed:
         known = ", ".join(f"{name} {c}" for name, c in zip(_NAMES, found.classes, strict=False))
         caption += f" Frames are classes, of which the model was told nothing: {known}."
+    count = min(NEIGHBOURS, len(found) - 1)
+    drawn = neighbour_pictures(found, vectors, count)
     return [
         (
             "Nearest neighbours",
-            neighbour_pictures(found, vectors),
-            f"A picture, and the six of {len(found) - 1} others whose embeddings are nearest (cosine).",
+            gallery(drawn, "a picture and its nearest neighbours"),
+            f"{len(drawn)} pictures, each with the {count} of {len(found) - 1} others whose embeddings are nearest "
+            "(cosine).",
         ),
         ("Map of the embedding", gallery([map_picture(found, place, framed)], "map of the embedding"), caption),
     ]
@@ -109,16 +116,16 @@ def nearest(vectors: np.ndarray, queries: np.ndarray, count: int) -> np.ndarray:
     return np.argsort(-alike, axis=1, kind="stable")[:, :count]
 
 
-def neighbour_pictures(images: ImageSet, vectors: np.ndarray, rows: int = 6, count: int = 6) -> Markup:
+def neighbour_pictures(images: ImageSet, vectors: np.ndarray, count: int, rows: int = 6) -> list[np.ndarray]:
     """Some pictures, each beside those nearest to it."""
     queries = evenly(np.arange(len(images)), rows)
-    near = nearest(vectors, queries, min(count, len(images) - 1))
+    near = nearest(vectors, queries, count)
     drawn = _thumbnails(images)
     gap = np.full((len(drawn[0]), 8, 3), 255, np.uint8)
     strips = [
         np.concatenate([drawn[a], gap, *(drawn[i] for i in row)], 1) for a, row in zip(queries, near, strict=True)
     ]
-    return gallery([enlarge(strip, 64 * (count + 1)) for strip in strips], "a picture and its nearest neighbours")
+    return [enlarge(strip, 64 * (count + 1)) for strip in strips]
 
 
 def places(vectors: np.ndarray, seed: int = 0) -> tuple[np.ndarray, str]:
@@ -162,6 +169,8 @@ def _thumbnails(images: ImageSet) -> list[np.ndarray]:
     ]
 
 
+DRAWN = 36
+"""Pictures on a sheet of filled ones."""
 GREY = 0.5
 """What stands for a hidden patch in a drawing."""
 MISSING = np.array([190, 160, 220], np.uint8)
@@ -268,13 +277,24 @@ def heat(
 
 
 def sheet(pictures: Sequence[np.ndarray], gap: int = 6) -> np.ndarray:
-    """Pictures under one another, narrower ones filled up with white."""
-    wide = max(p.shape[1] for p in pictures)
-    pictures = [np.pad(p, ((0, 0), (0, wide - p.shape[1]), (0, 0)), constant_values=255) for p in pictures]
-    rows: list[np.ndarray] = []
-    for picture in pictures:
-        rows += [picture, np.full((gap, wide, 3), 255, np.uint8)]
-    return np.concatenate(rows[:-1])
+    """Pictures row by row in columns, about as high in all as wide; smaller ones are filled up with white."""
+    high, wide = (max(p.shape[axis] for p in pictures) + gap for axis in (0, 1))
+    columns = max(1, round(math.sqrt(len(pictures) * high / wide)))
+    canvas = np.full((-(-len(pictures) // columns) * high, columns * wide, 3), 255, np.uint8)
+    for number, picture in enumerate(pictures):
+        top, left = number // columns * high, number % columns * wide
+        canvas[top : top + picture.shape[0], left : left + picture.shape[1]] = picture
+    return canvas[:-gap, :-gap]
+
+
+def filled_sheet(done: Sequence[Reconstruction]) -> tuple[np.ndarray, int]:
+    """Original | masked | filled of at most `DRAWN` pictures, evenly taken, as one picture; and how many these are."""
+    each = [(r, i) for r in done for i in range(len(r.original))]
+    drawn = [
+        triptych(r.original[i], r.hidden[i], r.filled[i], None if r.unknown is None else r.unknown[i])
+        for r, i in (each[n] for n in evenly(np.arange(len(each)), DRAWN))
+    ]
+    return sheet(drawn), len(drawn)
 
 
 def png(rgb: np.ndarray) -> bytes:
