@@ -7,6 +7,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Test files side by side: each process has one thread and takes 1 to 2 GiB.
 WORKERS ?= 2
+# pip's hundreds of lines as a running count and the large downloads; its errors stay as they are.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+PIP := PYTHONUNBUFFERED=1 $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --use-pep517 -c constraints.txt
+SHOWN := awk '/^(Collecting|Processing) / && ++n % 10 == 0 { print "  " n " packages found"; fflush() } \
+  /^ *Downloading .*([0-9][0-9][0-9.]* MB|GB)\)/ { print "  " $$1, $$2, $$3, $$4; fflush() } \
+  /^Installing collected/ { print "  writing " NF - 3 " packages: nothing is printed for a minute or more"; fflush() }'
 
 .PHONY: help install demo test quick slow check verify tables bench model docs docs-slow release clean
 .DEFAULT_GOAL := help
@@ -17,20 +24,25 @@ help:  ## show this list
 $(STAMP): pyproject.toml constraints.txt
 	@test -x "$$(command -v '$(PYTHON)')" || { echo "no Python 3.11 to 3.14 with venv found: install one (Debian:" \
 	  "apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c constraints.txt -e '.[dev]'
-	touch $(STAMP)
+	@echo "Installing into $(VENV) what demo, test and check need, once: about 115 packages, 3 to 10 minutes,"
+	@echo "2.3 GB on disk (7 GB where PyTorch's build for NVIDIA GPUs is the one found), with $(PYTHON)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) -e '.[dev]' | $(SHOWN)
+	@touch $(STAMP)
+	@echo "Installed. For work of your own: . $(BIN)/activate, then unmask --help"
 
 install: $(STAMP)  ## create .venv with everything for demo, test and check
 
 demo: $(STAMP)  ## train a masked language model on embedded text, minutes, and write report.html
-	$(BIN)/unmask demo text
+	@echo "A model learns English from the docstrings of what is installed: 2.4 minutes of training, then one for the report"
+	@$(BIN)/unmask demo text
 
 test: $(STAMP)  ## run the tests in 10 minutes on two cores, two files at a time or WORKERS=n (slow and GPU ones left out)
-	$(BIN)/python -m pytest tests -n $(WORKERS) --dist loadfile
+	@echo "All tests but the slow ones: 10 minutes on two free cores, with WORKERS=$(WORKERS); make quick takes 3"
+	@$(BIN)/python -m pytest tests -n $(WORKERS) --dist loadfile
 
 quick: $(STAMP)  ## for the inner loop, 3 minutes: the laws, the core, every verb of every kind once, names and arrows
-	$(BIN)/python -m pytest tests/invariants tests/core tests/cli/test_keys_alike.py tests/cli/test_kinds_alike.py tests/test_arrows.py tests/test_words.py tests/test_face.py tests/test_errors.py -n $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest tests/invariants tests/core tests/cli/test_keys_alike.py tests/cli/test_kinds_alike.py tests/test_arrows.py tests/test_words.py tests/test_face.py tests/test_errors.py -n $(WORKERS) --dist loadfile
 
 slow: $(STAMP)  ## run the slow tests too: broken copies of the source must fail the laws
 	$(BIN)/python -m pytest tests -m slow -n $(WORKERS) --dist worksteal
@@ -59,8 +71,8 @@ model: $(STAMP)  ## train the English model on the files in CORPUS=folder for MI
 	$(BIN)/python models/english/make_model.py --corpus $(CORPUS) --sources $(SOURCES) --minutes $(MINUTES)
 
 $(VENV)/.docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 -c constraints.txt -e '.[dev,docs]'
-	touch $@
+	@$(PIP) -e '.[dev,docs]' | $(SHOWN)
+	@touch $@
 
 docs: $(VENV)/.docs  ## build the pages into site/, with a search that needs no network
 	$(BIN)/python docs/make/doc_site.py
@@ -68,11 +80,16 @@ docs: $(VENV)/.docs  ## build the pages into site/, with a search that needs no 
 docs-slow: $(VENV)/.docs  ## run the tutorials whole (tens of minutes); UNMASK_DOCS_WRITE=1 writes their outputs
 	$(BIN)/python -m pytest tests/docs -m docs
 
-release: $(STAMP)  ## make the wheel in dist/ and list what it holds, with its SHA-256
+# Where the files of the repository are read: with it the package's description keeps README's links and pictures.
+PAGES ?=
+
+release: $(STAMP)  ## make sdist and wheel in dist/, PAGES=address of the repository's files, and list what they hold
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	UNMASK_PAGES='$(PAGES)' $(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -c "import hashlib,pathlib; [print(hashlib.sha256(p.read_bytes()).hexdigest(), p.name) \
-	  for p in pathlib.Path('dist').glob('*.whl')]" > dist/CONTENTS.txt
+	  for p in sorted(pathlib.Path('dist').glob('unmask-*'))]" > dist/CONTENTS.txt
 	$(BIN)/python -m zipfile -l dist/*.whl >> dist/CONTENTS.txt
 
 clean:  ## remove what the tools leave behind (keeps .venv)
