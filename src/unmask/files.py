@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import difflib
 import glob
 import gzip
 import json
@@ -15,11 +16,43 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, option
+from unmask.errors import UserError, option, suggest
 from unmask.memory import refuse_more_than_memory
+from unmask.remote import is_url, nearly_url
 
 PART = 1 << 24
 """Bytes that are unpacked at once."""
+
+
+_PATH = re.compile(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)")
+"""A word without a blank that has a slash, or ends as the name of a file."""
+
+
+def check_there(source: str | Path, expected: str, *, text: bool = False) -> None:
+    """Refuse what is to be read and is not there, before anything is imported that reads it.
+
+    URLs, hf:NAME, stdin (-) and patterns that match are left to who reads them.
+
+    Args:
+        expected: the hint, where nothing there has nearly this name.
+        text: the source may be a text itself: what can only be meant for a path is refused.
+    """
+    name = str(source)
+    if not name or name == "-" or is_url(name) or name.startswith("hf:") or os.path.lexists(Path(name).expanduser()):
+        return
+    if (text and not _PATH.fullmatch(name)) or (glob.has_magic(name) and glob.glob(name, recursive=True)):
+        return
+    raise not_there(source, expected)
+
+
+def not_there(source: str | Path, expected: str) -> UserError:
+    """The error for a file or folder that is not there: what has nearly its name, or else what is expected."""
+    path = Path(source)
+    near = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
+    hint = suggest(path.name, near) if difflib.get_close_matches(path.name, near, n=1) else expected
+    if nearly_url(str(source)):
+        hint = "A URL has two slashes, as s3://bucket/folder."
+    return UserError(f"{source}: no such file or folder", hint=hint)
 
 
 def read_text(path: str | Path, *, hint: str = "Give a file that is there.") -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from unmask.errors import UserError, suggest
 from unmask.files import read_json, read_object
 from unmask.modality import Modality
 from unmask.plugins import Plugins, installed_model, resolve
-from unmask.writing import brought_to_an_end
+from unmask.writing import SAVED, brought_to_an_end
 
 MODALITIES = Plugins(
     group="unmask.modalities",
@@ -108,6 +109,33 @@ def _published_kind(config: Path) -> str:
         elif one.architectures and str(found.get("architecture", "")).startswith(one.architectures):
             return one.name
     return DEFAULT
+
+
+def is_model(place: str | Path) -> bool:
+    """Whether a model is there: a folder with its config, or a file of bare weights."""
+    path = Path(place).expanduser()
+    if os.path.isdir(path):
+        return any((path / name).exists() for name in ("unmask.json", "config.json", "modules.json", SAVED))
+    return os.path.isfile(path) and any(path.suffix in one.weights for one in modalities().values())
+
+
+def check_model(model: str | Path) -> None:
+    """Refuse what can be no model, before anything is imported to load it; names on the hub are not looked up.
+
+    Raises:
+        UserError: a folder that is not there, or one or a file without a model.
+    """
+    path, name = Path(model).expanduser(), str(model)
+    if is_model(path) or installed_model(model) is not None:
+        return
+    if os.path.isdir(path):
+        inside = sorted(p.parent.name for p in path.glob("*/*.json") if is_model(p.parent))
+        hint = f"Did you mean {path / inside[0]}?" if inside else "Expected config.json or unmask.json in it."
+        raise UserError(f"{name}: no model in this folder", hint=hint)
+    if os.path.exists(path):
+        raise UserError(f"{name}: a file, not the folder of a model", hint="Give a folder with config.json.")
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or ("/" in name and path.parent.is_dir()):
+        raise UserError(f"{name}: no such model folder", hint="Give a folder with config.json, or a hub name.")
 
 
 def load(

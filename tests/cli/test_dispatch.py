@@ -4,6 +4,8 @@ over."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -21,7 +23,9 @@ from unmask.errors import UserError
         (("predict", "MODEL", "data", "--out", "x"), "table", "text, images and events"),
     ],
 )
-def test_a_command_that_a_kind_does_not_have(tmp_path, capsys, command, kind, hint):
+def test_a_command_that_a_kind_does_not_have(tmp_path, capsys, monkeypatch, command, kind, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
     (tmp_path / "unmask.json").write_text(json.dumps({"kind": kind}))
     with pytest.raises(SystemExit) as stop:
         main([str(tmp_path) if part == "MODEL" else part for part in command])
@@ -123,9 +127,120 @@ def test_words_are_told_from_the_values_of_options():
 
 
 @pytest.mark.parametrize("most", ["0", "-1"])
-def test_evaluate_takes_one_document_or_more(tmp_path, capsys, most):
+def test_evaluate_takes_one_document_or_more(tmp_path, capsys, monkeypatch, most):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
     (tmp_path / "unmask.json").write_text('{"kind": "text"}')
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", str(tmp_path), "data", "--most", most])
     assert stop.value.code == 2
     assert f"--most {most}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fill text.txt MODEL", "unmask fill MODEL text.txt"),
+        ("predict text.txt MODEL --out o.jsonl", "unmask predict MODEL text.txt --out o.jsonl"),
+        ("impute text.txt MODEL --out text.txt", "unmask impute MODEL text.txt --out text.txt"),
+        (
+            "finetune classify --seed 1 text.txt MODEL --out o",
+            "unmask finetune classify --seed 1 MODEL text.txt --out o",
+        ),
+        ("finetune MODEL classify text.txt --out o", "unmask finetune classify MODEL text.txt --out o"),
+        ("finetune MODEL text.txt --out o", "unmask finetune TASK MODEL text.txt --out o, where TASK is classify, tag"),
+    ],
+)
+def test_words_in_another_order_are_put_into_order(tmp_path, capsys, monkeypatch, words, said):
+    """`lm: no suffix` was said of a model where the data belongs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "MODEL").mkdir()
+    (tmp_path / "MODEL" / "unmask.json").write_text('{"kind": "text"}')
+    (tmp_path / "text.txt").write_text("a text\n")
+    code, _, err = run(capsys, *words.split())
+    assert (code, said in err) == (2, True), err
+
+
+WRONG = [
+    "pretrain text no/t.txt --out o",
+    "pretrain table no/t.csv --out o",
+    "pretrain images no/p --out o",
+    "pretrain events no/m --out o",
+    "pretrain text HERE --out o --config no/c.toml",
+    "pretrain table HERE --out o --schema no/c.toml",
+    "prepare text no/t.txt --out o",
+    "prepare events no/m --out o",
+    "adapt M/text no/t.txt --out o",
+    "adapt no/m/m HERE --out o",
+    "adapt M/text HERE --general no/t.txt --out o",
+    "finetune classify no/m/m HERE --out o",
+    "finetune tag M/text no/t.conll --out o",
+    "finetune classify M/text HERE --validation no/t.csv --out o",
+    "finetune classify M/images no/p --out o",
+    "finetune outcome M/events no/m --labels HERE --out o",
+    "finetune outcome M/events HERE --labels no/m --out o",
+    "predict M/text no/t.csv --out o.jsonl",
+    "predict M/images no/p --out o.jsonl",
+    "predict M/events no/m --labels HERE --out o.parquet",
+    "fill no/m/m [MASK]",
+    "fill M/text no/t.txt",
+    "fill M/images no/p --out o.png",
+    "fill M/table no/t.csv --out o.csv",
+    "fill M/events no/m --out o.parquet",
+    "ask M/events no/m Q --out o.parquet",
+    "generate no/m/m",
+    "impute M/table no/t.csv --out o.csv",
+    "impute no/t.csv --proper 2 --out o.csv",
+    "synthesize no/m/m --rows 2 --out o.csv",
+    "augment M/table no/t.csv --rows 2 --where a>1 --out o.csv",
+    "score M/text no/t.txt",
+    "score M/table no/t.csv",
+    "score M/images no/p",
+    "score M/events no/m",
+    "embed M/text no/t.txt --out o.npy",
+    "embed M/table no/t.csv --out o.npy",
+    "embed M/images no/p --out o.npy",
+    "embed M/events no/m --out o.npy",
+    "evaluate M/text no/t.txt",
+    "evaluate M/table no/t.csv",
+    "evaluate M/images no/p",
+    "evaluate M/events no/m --labels HERE",
+    "zeroshot M/text no/t.txt --label a --label b",
+    "export no/m/m --out o",
+    "surgery no/m/m --out o",
+    "inspect no/m/m",
+    "serve no/m/m",
+    "describe no/t.csv",
+    "describe no/p.png",
+    "events convert no/e.csv --out o",
+    "events audit no/m",
+]
+
+
+def test_a_wrong_path_is_told_before_anything_heavy_is_imported(tmp_path):
+    """Five to eight seconds went by, of which torch took most."""
+    for kind in ("text", "table", "images", "events"):
+        (tmp_path / "M" / kind).mkdir(parents=True)
+        (tmp_path / "M" / kind / "unmask.json").write_text(json.dumps({"kind": kind}))
+    (tmp_path / "HERE").mkdir()
+    check = """
+import contextlib, io, json, sys
+from unmask.cli import main
+said = []
+for words in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        try:
+            main(words.split())
+        except SystemExit as stop:
+            heavy = [name for name in ("torch", "polars", "numpy") if name in sys.modules]
+            said.append([words, stop.code, err.getvalue(), heavy])
+print(json.dumps(said))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", check], input=json.dumps(WRONG), capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    said = json.loads(done.stdout)
+    assert [words for words, *_ in said] == WRONG
+    wrong = {words: (code, err) for words, code, err, _ in said if code != 2 or ": no such" not in err}
+    assert wrong == {}
+    assert {words: heavy for words, _, _, heavy in said if heavy} == {}

@@ -48,7 +48,7 @@ def test_exports_are_in_the_format_asked_for(model, tmp_path, capsys, to, dtype)
 @pytest.mark.parametrize("to", TARGETS)
 @pytest.mark.parametrize(
     ("flag", "good", "bad"),
-    [("--quantize", "int8", "int4"), ("--pooling", "mean", "last"), ("--texts", "no.txt", "no.txt")],
+    [("--quantize", "int8", "int4"), ("--pooling", "mean", "last"), ("--texts", __file__, __file__)],
 )
 def test_a_flag_of_another_target_is_refused(model, tmp_path, capsys, to, flag, good, bad):
     for value in (good, bad) if flag in NOTHING[to] else (bad,):

@@ -31,10 +31,13 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("kind", "command"), COMMANDS)
-def test_the_input_is_kept(kind: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_input_is_kept(
+    kind: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, data = tmp_path / "model", tmp_path / "data" / "mine.csv"
-    for folder in (model, data.parent):
+    for folder in (model, data.parent, tmp_path / "other"):
         folder.mkdir()
+    monkeypatch.chdir(tmp_path)
     (model / "unmask.json").write_text(json.dumps({"kind": kind}))
     (data.parent / "v.ids.parquet").write_text("mine")
     data.write_text("text,label\nmine,a\n")

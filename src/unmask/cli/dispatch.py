@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import mimetypes
+import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from unmask.cli.common import Output, Result
 from unmask.errors import UserError
 from unmask.modality import Command, Modality
 from unmask.plugins import resolve
-from unmask.registry import kind_of, modalities
+from unmask.registry import is_model, kind_of, modalities
 
 Readers = Mapping[str, TyperCommand]
 """Name of a case, as help has it -> the command that reads its options."""
@@ -117,6 +119,8 @@ class Dispatch(TyperCommand):
         having = {n: m for n, m in modalities().items() if name_of(self) in m.commands}
         readers = {n: readers_of(m, name_of(self)) for n, m in having.items()}
         every = {label: command for some in readers.values() for label, command in some.items()}
+        if self.kind is kind_of:
+            self._check_order(args, readers, every)
         kind, words = self._kind(args, having, every)
         if kind is not None:
             case = self._case(having[kind], args, readers[kind])
@@ -130,6 +134,28 @@ class Dispatch(TyperCommand):
         if "--help" not in args:
             raise UserError(f"unmask {info_name}: too few words", hint=f"unmask {info_name} --help says what it needs.")
         return super().make_context(info_name, ["--help"], parent=parent, **extra)
+
+    def _check_order(self, args: Sequence[str], readers: Mapping[str, Readers], every: Readers) -> None:
+        """Refuse words that are not in order: the model where its data belongs, or in front of the task."""
+        known = flags(every)
+        counts = [len(read_words(args[:end], known)[0]) for end in range(len(args) + 1)]
+        places = [place for place in range(len(args)) if counts[place + 1] > counts[place]][: self.at + 2]
+        words = [args[place] for place in places]
+        if self.at and words and is_model(words[0]) and words[0] not in every:
+            task = next(iter(readers[kind_of(words[0])].values())).params[0]
+            if len(words) < 2 or words[1] not in every:
+                raise UserError(
+                    f"no task: {words[0]} is a model",
+                    hint=f"unmask {self.name} TASK {shlex.join(args)}, where TASK is {getattr(task, 'help', '')}",
+                )
+            first, what = 0, f"{words[0]} is a model and stands where the task belongs"
+        elif len(words) == self.at + 2 and not is_model(words[-2]) and is_model(words[-1]) and _is_data(words[-2]):
+            first, what = self.at, f"{words[-2]} is no model, {words[-1]} is one: they are swapped"
+        else:
+            return
+        given, (one, other) = list(args), places[first : first + 2]
+        given[one], given[other] = given[other], given[one]
+        raise UserError(what, hint=f"In order: unmask {self.name} {shlex.join(given)}")
 
     def _kind(
         self, args: Sequence[str], having: Mapping[str, Modality], every: Readers
@@ -193,6 +219,11 @@ class Dispatch(TyperCommand):
             if rows:
                 with formatter.section(name):
                     formatter.write_dl(rows)
+
+
+def _is_data(word: str) -> bool:
+    """Whether a word is certainly data, no name of a model: what is there, or a text."""
+    return os.path.exists(os.path.expanduser(word)) or " " in word
 
 
 def name_of(command: TyperCommand) -> str:

@@ -57,7 +57,7 @@ def account(images: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def describe(
-    data: list[str] = typer.Argument(..., help="A folder of pictures, files, .npy, .npz or .idx.gz."),
+    data: list[str] = options.source("A folder of pictures, files, .npy, .npz or .idx.gz."),
     set_: list[str] = typer.Option(
         [], "--set", help="How files are read: image_size, planes, alpha, nodata, slice, view, overlap, group."
     ),
@@ -78,8 +78,8 @@ def describe(
 
 def pretrain(
     flags: options.RunOptions,
-    data: list[str] = typer.Argument(
-        ..., help="A folder of pictures (class folders or flat), files, .npy, .npz, .idx.gz, .parquet or hf:NAME."
+    data: list[str] = options.source(
+        "A folder of pictures (class folders or flat), files, .npy, .npz, .idx.gz, .parquet or hf:NAME."
     ),
     out: str = typer.Option(..., help="Run folder."),
     recipe: str = typer.Option(None, help="small (default), pixels, mae, simmim, lejepa, simclr or ijepa."),
@@ -114,8 +114,8 @@ def pretrain(
 def finetune(
     flags: options.RunOptions,
     task: str = typer.Argument(..., help="classify."),
-    model: str = typer.Argument(..., help="Model folder or hub name."),
-    data: str = typer.Argument(..., help="Class folders of pictures, or a table of files and labels."),
+    model: str = options.model(),
+    data: str = options.source("Class folders of pictures, or a table of files and labels."),
     out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
     validation: options.Validation = None,
 ) -> Result:
@@ -153,7 +153,7 @@ def finetune(
 def predict(
     use: options.Loading,
     model: options.Tuned,
-    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array, or a table of files."),
+    data: str = options.source("Pictures: a file, a folder, an array, or a table of files."),
     out: str = typer.Option(..., help="Where the predictions go, .jsonl."),
     set_: options.TableReadSettings = [],
 ) -> Result:
@@ -183,12 +183,12 @@ def _numbers(text: str, count: int, name: str) -> tuple[int, ...]:
 def fill(
     use: options.Loading,
     model: options.Model,
-    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
+    data: str = options.source("Pictures: a file, a folder, an array."),
     out: str = typer.Option(None, help="A .png (original | masked | filled) or .npy."),
     box: str = typer.Option(None, help="Hide left,top,width,height in pixels."),
     ratio: float = typer.Option(None, help="Hide this share of the patches at random."),
-    mask: str = typer.Option(
-        None, help="Hide where this picture is at least half as bright as its brightest spot (transparent is white)."
+    mask: str = options.source_option(
+        "Hide where this picture is at least half as bright as its brightest spot (transparent is white)."
     ),
     gaps: bool = typer.Option(False, "--gaps", help="Predict the patches with pixels that were not measured."),
     set_: options.ReadSettings = [],
@@ -265,7 +265,7 @@ def _refuse_classifier(model: str, loaded: Any) -> None:
 def score(
     use: options.Loading,
     model: options.Model,
-    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
+    data: str = options.source("Pictures: a file, a folder, an array."),
     set_: options.ReadSettings = [],
 ) -> Result:
     """Pseudo-log-likelihood of pictures: the higher, the more natural."""
@@ -285,7 +285,7 @@ def score(
 def embed(
     use: options.Loading,
     model: options.Model,
-    data: str = typer.Argument(..., help="Pictures: a file, a folder, an array."),
+    data: str = options.source("Pictures: a file, a folder, an array."),
     out: str = typer.Option(..., help="Where: .parquet with the name of each picture, or .npy, (pictures, width)."),
     pooling: str = typer.Option("mean", help="mean, first, max or grid (4 x 4 means side by side)."),
     set_: options.ReadSettings = [],
@@ -316,7 +316,7 @@ def embed(
 def evaluate(
     use: options.Loading,
     model: options.Model,
-    data: list[str] = typer.Argument(..., help="Pictures in class folders; for a fine-tuned model labelled pictures."),
+    data: list[str] = options.source("Pictures in class folders; for a fine-tuned model labelled pictures."),
     most: int = typer.Option(None, help="At most this many training pictures (default all)."),
     set_: options.ReadSettings = [],
     pooling: str = typer.Option(None, help="Of frozen features: mean (default), first, max or grid."),

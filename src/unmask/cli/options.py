@@ -7,12 +7,14 @@ A group is a dataclass of options, with aliases of here or `flag`. A command has
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from unmask.cli.common import overrides
+from unmask.files import check_there
 
 
 def _seed(seed: int | None) -> int | None:
@@ -21,9 +23,51 @@ def _seed(seed: int | None) -> int | None:
     return check_seed(seed)
 
 
-Model = Annotated[str, typer.Argument(help="Model folder or hub name.")]
-Tuned = Annotated[str, typer.Argument(help="Fine-tuned model folder.")]
-Validation = Annotated[str | None, typer.Option(help="Held-out labelled data: early stopping, calibration, report.")]
+def there(expected: str, text: bool = False) -> Callable[[Any], Any]:
+    """A callback that refuses files and folders which are not there, before anything is imported to read them."""
+
+    def check(value: Any) -> Any:
+        for name in [value] if isinstance(value, str) else value or ():
+            check_there(name, f"Expected: {expected}", text=text)
+        return value
+
+    return check
+
+
+def source(help: str, *, default: Any = ..., text: bool = False) -> Any:
+    """An argument that names what is read: a file, a folder, a URL, hf:NAME or a pattern.
+
+    Args:
+        text: it may also be the text itself.
+    """
+    return typer.Argument(default, help=help, callback=there(help, text))
+
+
+def source_option(help: str, default: Any = None) -> Any:
+    """An option that names what is read."""
+    return typer.Option(default, help=help, callback=there(help))
+
+
+def _is_there(models: Any) -> Any:
+    from unmask.registry import check_model
+
+    if isinstance(models, str):
+        check_model(models)
+    else:
+        for name in models:
+            check_model(name.rpartition("=")[2])
+    return models
+
+
+def model(help: str = "Model folder or hub name.") -> Any:
+    """An argument that names a model, or several: their folders, or NAME=FOLDER."""
+    return typer.Argument(help=help, callback=_is_there)
+
+
+Model = Annotated[str, model()]
+Tuned = Annotated[str, model("Fine-tuned model folder.")]
+_HELD_OUT = "Held-out labelled data: early stopping, calibration, report."
+Validation = Annotated[str | None, typer.Option(help=_HELD_OUT, callback=there(_HELD_OUT))]
 Text = Annotated[str | None, typer.Option(help="Column of texts; of words in a CoNLL file, by number from 1.")]
 Text2 = Annotated[str | None, typer.Option(help="Column of second texts.")]
 Label = Annotated[
@@ -35,7 +79,8 @@ Label = Annotated[
 FillSteps = Annotated[int, typer.Option("--steps", help="Fill in this many steps, most confident blanks first.")]
 FillOrder = Annotated[str, typer.Option("--order", help="confidence, random or left_to_right.")]
 FillTemperature = Annotated[float, typer.Option("--temperature", help="0 takes the likeliest, above 0 samples.")]
-Config = Annotated[str | None, typer.Option(help="TOML file of settings.")]
+_TOML = "TOML file of settings."
+Config = Annotated[str | None, typer.Option(help=_TOML, callback=there(_TOML))]
 Set = Annotated[list[str], typer.Option("--set", help="key=value, any setting; may be repeated.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
@@ -90,7 +135,7 @@ def flag(default: Any, help: str, *names: str, **limits: Any) -> Any:
 
     Args:
         names: how it is written, where that does not follow from the field's name.
-        limits: `min` and `max`.
+        limits: `min` and `max`, or `callback`.
     """
     about = {"typer": typer.Option(*names, help=help, **limits)}
     if default == []:

@@ -35,7 +35,7 @@ class ServerOptions:
 
 def serve(
     server: ServerOptions,
-    model: list[str] = typer.Argument(..., help="Model folders, each served under its name, or NAME=FOLDER."),
+    model: list[str] = options.model("Model folders, each served under its name, or NAME=FOLDER."),
     waiting: int = typer.Option(512, min=1, help="Requests that may wait; more are told to ask again later (429)."),
     items: int = typer.Option(1024, min=1, help="Texts, rows, pictures or patients per request."),
     megabytes: int = typer.Option(16, min=1, help="Size of a request."),

@@ -31,7 +31,7 @@ from unmask.writing import write_json_lines
 def pretrain(
     context: typer.Context,
     given: options.RunOptions,
-    data: str = typer.Argument(..., help="What to learn from."),
+    data: str = options.source("What to learn from.", text=True),
     out: str = typer.Option(..., help="Run folder."),
 ) -> Result:
     """Pretrain a masked model."""
@@ -54,7 +54,7 @@ def pretrain(
 def fill(
     use: options.Loading,
     model: options.Model,
-    data: str = typer.Argument(..., help="What has something to fill in."),
+    data: str = options.source("What has something to fill in.", text=True),
     out: str = typer.Option(None, help="JSON lines to write."),
     steps: options.FillSteps = 1,
     temperature: options.FillTemperature = 0.0,
@@ -72,7 +72,7 @@ def fill(
 
 
 def score(
-    use: options.Loading, model: options.Model, data: str = typer.Argument(..., help="What is to be scored.")
+    use: options.Loading, model: options.Model, data: str = options.source("What is to be scored.", text=True)
 ) -> Result:
     """Pseudo-log-likelihood of examples: the higher, the more natural."""
     loaded = use.load(model)
@@ -83,7 +83,7 @@ def score(
 def embed(
     use: options.Loading,
     model: options.Model,
-    data: str = typer.Argument(..., help="What is to be embedded."),
+    data: str = options.source("What is to be embedded.", text=True),
     out: str = typer.Option(..., help="Where to write the (examples, width) array, .npy."),
 ) -> Result:
     """Embed examples: one row per example, order kept."""
@@ -96,7 +96,7 @@ def embed(
 def evaluate(
     use: options.Loading,
     model: options.Model,
-    data: str = typer.Argument(..., help="Held-out data."),
+    data: str = options.source("Held-out data.", text=True),
     seed: options.Seed = 0,
 ) -> Result:
     """How well the model predicts what is hidden of held-out data."""

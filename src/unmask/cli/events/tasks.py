@@ -16,8 +16,8 @@ from unmask.files import check_results
 
 def pretrain(
     flags: options.RunOptions,
-    data: str = typer.Argument(
-        ..., help="MEDS folder: data/*.parquet with subject_id, time, code, numeric_value; or what prepare made."
+    data: str = options.source(
+        "MEDS folder: data/*.parquet with subject_id, time, code, numeric_value; or what prepare made."
     ),
     out: str = typer.Option(..., help="Run folder."),
     recipe: str = typer.Option(
@@ -46,7 +46,7 @@ def pretrain(
 
 
 def prepare(
-    data: str = typer.Argument(..., help="MEDS folder (data/*.parquet), or the URL of one (s3:// gs://)."),
+    data: str = options.source("MEDS folder (data/*.parquet), or the URL of one (s3:// gs://)."),
     out: str = typer.Option(
         ..., help="Folder of the prepared events: what `unmask pretrain events` takes as its data."
     ),
@@ -84,10 +84,10 @@ def finetuned(words: Sequence[str], given: Mapping[str, str]) -> str | None:
 
 def finetune(
     task: str = typer.Argument(..., help="outcome or next-visit."),
-    model: str = typer.Argument(..., help="Model folder."),
-    data: str = typer.Argument(..., help="MEDS folder."),
+    model: str = options.model(),
+    data: str = options.source("MEDS folder."),
     out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
-    labels: str = typer.Option(None, help="MEDS task folder with the labels."),
+    labels: str = options.source_option("MEDS task folder with the labels."),
     config: options.Config = None,
     set_: options.Set = [],
     epochs: int = typer.Option(None, help="Passes over the training points at most, of each network."),
@@ -163,9 +163,9 @@ def _unjudged(name: str, result: dict[str, Any]) -> str:
 def predict(
     use: EventLoading,
     model: options.Tuned,
-    data: str = typer.Argument(..., help="MEDS folder."),
+    data: str = options.source("MEDS folder."),
     out: str = typer.Option(..., help="Where the predictions go, .parquet."),
-    labels: str = typer.Option(None, help="MEDS task folder of prediction times."),
+    labels: str = options.source_option("MEDS task folder of prediction times."),
     seed: options.Seed = 0,
 ) -> Result:
     """Probabilities at every prediction point, as MEDS-shaped parquet."""

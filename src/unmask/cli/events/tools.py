@@ -13,9 +13,8 @@ SHOWN_CODES = 10
 
 
 def convert(
-    source: str = typer.Argument(
-        ...,
-        help="Event table (csv, tsv, parquet), FHIR (json, ndjson, zip, folder), or a folder of OMOP or MIMIC-IV.",
+    source: str = options.source(
+        "Event table (csv, tsv, parquet), FHIR (json, ndjson, zip, folder), or a folder of OMOP or MIMIC-IV.",
     ),
     out: str = typer.Option(..., help="MEDS folder to make."),
     subject: str = typer.Option("subject_id", help="Table: column of the patient."),
@@ -73,8 +72,8 @@ def convert(
 
 
 def audit(
-    data: str = typer.Argument(..., help="MEDS folder."),
-    labels: str = typer.Option(None, help="MEDS task folder: looks at its prediction times too."),
+    data: str = options.source("MEDS folder."),
+    labels: str = options.source_option("MEDS task folder: looks at its prediction times too."),
     out: str = typer.Option(None, help="Where to write the HTML report."),
     examples: options.Examples = False,
 ) -> Result:

@@ -40,7 +40,7 @@ class EventLoading(options.Loading):
 def fill(
     use: EventLoading,
     model: options.Model,
-    data: str = typer.Argument(..., help="MEDS folder."),
+    data: str = options.source("MEDS folder."),
     out: str = typer.Option(None, help="Parquet to write."),
     top: int = typer.Option(5, help="Next events per patient."),
     level: float = typer.Option(0.9, help="Share of the interval around a filled value."),
@@ -66,7 +66,7 @@ def fill(
 def score(
     use: EventLoading,
     model: options.Model,
-    data: str = typer.Argument(..., help="MEDS folder."),
+    data: str = options.source("MEDS folder."),
     by: str = typer.Option("patient", help="One row per patient, visit or event."),
     mode: str = typer.Option("unit", help="unit: later events of a visit are hidden too; slot: each alone."),
     out: str = typer.Option(None, help="Parquet to write the rows to."),
@@ -96,9 +96,9 @@ def score(
 def embed(
     use: EventLoading,
     model: options.Model,
-    data: str = typer.Argument(..., help="MEDS folder."),
+    data: str = options.source("MEDS folder."),
     out: str = typer.Option(..., help=".parquet with the ids, or .npy, with the ids beside it."),
-    labels: str = typer.Option(None, help="MEDS task folder; one row per prediction time instead of per patient."),
+    labels: str = options.source_option("MEDS task folder; one row per prediction time instead of per patient."),
 ) -> Result:
     """One vector per patient or prediction point: parquet with ids, or .npy with the ids beside it."""
     import numpy as np
@@ -133,8 +133,8 @@ def embed(
 def evaluate(
     use: EventLoading,
     model: options.Model,
-    data: list[str] = typer.Argument(..., help="MEDS folder."),
-    labels: str = typer.Option(None, help="MEDS task folder."),
+    data: list[str] = options.source("MEDS folder."),
+    labels: str = options.source_option("MEDS task folder."),
     seed: options.Seed = 0,
 ) -> Result:
     """Figures of a fine-tuned model at labelled points, with intervals over patients."""
@@ -159,13 +159,13 @@ def evaluate(
 def ask(
     use: EventLoading,
     model: options.Model,
-    data: str = typer.Argument(..., help="MEDS folder."),
+    data: str = options.source("MEDS folder."),
     questions: list[str] = typer.Argument(
         ...,
         help='Such as "LAB//glucose > 10 within 30 days", "any of A, B within 1 year", "none of A, B within 1 year".',
     ),
     out: str = typer.Option(None, help="Parquet to write the answers to."),
-    at: str = typer.Option(None, help="MEDS task folder: asks at its prediction times, not at each last event."),
+    at: str = options.source_option("MEDS task folder: asks at its prediction times, not at each last event."),
     until: str = typer.Option(
         None,
         help="Day or time up to which the records were written, such as 2024-06-30: asks then, not at last events.",

@@ -52,8 +52,8 @@ def impute(
     filling: Filling,
     fitting: Proper,
     reading: TableReading,
-    model: str = typer.Argument(..., help="A model folder; with --proper the table itself, if there is no model."),
-    table: str = typer.Argument(None, help="A .csv, .tsv or .parquet file; unknown columns pass through."),
+    model: str = options.source("A model folder; with --proper the table itself, if there is no model."),
+    table: str = options.source("A .csv, .tsv or .parquet file; unknown columns pass through.", default=None),
     out: str = typer.Option(..., help="Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
     proper: int = typer.Option(
         0,

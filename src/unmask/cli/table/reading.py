@@ -59,6 +59,9 @@ class TableReading:
         return found
 
 
+_SCHEMA = "TOML file of what is known: [columns.NAME] kind = ..., low = ..., missing = [...]"
+
+
 @dataclass(frozen=True, kw_only=True)
 class KnownColumns:
     """What a person knows of the columns of a table that there is no model of."""
@@ -67,7 +70,7 @@ class KnownColumns:
     event: str | None = flag(None, "Column of the event: 0/1, yes/no, 1/2, alive/dead; 0/1/2: causes.")
     event_level: list[str] = flag([], "Level at which the event happened; once per cause.")
     entry: str | None = flag(None, "Column of the times from which rows are at risk (late entry).")
-    schema: str | None = flag(None, "TOML file of what is known: [columns.NAME] kind = ..., low = ..., missing = [...]")
+    schema: str | None = flag(None, _SCHEMA, callback=options.there(_SCHEMA))
 
     @property
     def pair(self) -> dict[str, Any]:
@@ -124,7 +127,7 @@ def warned_of() -> Iterator[list[str]]:
 def describe(
     reading: TableReading,
     known: KnownColumns,
-    table: str = typer.Argument(..., help="A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat."),
+    table: str = options.source("A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat."),
     out: str = typer.Option(None, help="Also write the dictionary as an HTML page here."),
     schema_out: str = typer.Option(None, help="Also write a schema to edit here (TOML), for pretrain table --schema."),
 ) -> Result:
@@ -144,7 +147,7 @@ def describe(
 def pretrain(
     reading: TableReading,
     known: KnownColumns,
-    data: str = typer.Argument(..., help="A .csv, .tsv or .parquet file, missing cells empty."),
+    data: str = options.source("A .csv, .tsv or .parquet file, missing cells empty."),
     out: str = typer.Option(..., help="Run folder."),
     constraint: list[str] = typer.Option(
         [], help='Rule that imputed and synthetic rows will meet, e.g. "dbp < sbp", "bmi := weight / height**2".'

@@ -20,7 +20,7 @@ SHOWN_ROWS = 20
 
 def fill(
     model: options.Model,
-    table: str = typer.Argument(..., help="A table with empty cells."),
+    table: str = options.source("A table with empty cells."),
     out: str = typer.Option(None, help="The filled table."),
     draws: int = typer.Option(0, help="Completed tables to draw; 0: one of best values."),
     seed: options.Seed = 0,
@@ -34,7 +34,7 @@ def fill(
 def score(
     reading: TableReading,
     model: options.Model,
-    table: str = typer.Argument(..., help="A table."),
+    table: str = options.source("A table."),
     absent: options.Absent = "",
 ) -> Result:
     """Pseudo-log-likelihood of rows: the higher, the more natural."""
@@ -60,7 +60,7 @@ def score_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def embed(
     model: options.Model,
-    table: str = typer.Argument(..., help="A table."),
+    table: str = options.source("A table."),
     out: str = typer.Option(..., help="Where to write the (rows, width) array, .npy."),
     absent: options.Absent = "",
 ) -> Result:
@@ -75,7 +75,7 @@ def embed(
 def evaluate(
     reading: TableReading,
     model: options.Model,
-    data: list[str] = typer.Argument(..., help="Real rows to compare with, then the training rows if you have them."),
+    data: list[str] = options.source("Real rows to compare with, then the training rows if you have them."),
     rows: int = typer.Option(None, help="Synthetic rows to compare, default as many as real ones."),
     report: str = typer.Option(None, help="Where to write the HTML report."),
     seed: options.Seed = 0,
@@ -147,7 +147,7 @@ def _drawn(model: str, rows: int, out: str, escape_formulas: bool, **chosen: Any
 def augment(
     reading: TableReading,
     model: options.Model,
-    table: str = typer.Argument(..., help="The training part, which the model was fitted on."),
+    table: str = options.source("The training part, which the model was fitted on."),
     where: list[str] = typer.Option(..., help='The stratum, e.g. "sex == 0".'),
     rows: int = typer.Option(..., help="Synthetic patients to add."),
     out: str = typer.Option(..., help="Where to write the table with them below, marked in `synthetic`."),

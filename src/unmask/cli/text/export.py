@@ -31,8 +31,8 @@ def export(
     ),
     out: str = typer.Option(..., help="Folder to write; it appears whole or not at all."),
     quantize: str | None = typer.Option(None, help="int8 writes model_int8.onnx too."),
-    texts: str | None = typer.Option(
-        None, help="--quantize int8: a file of texts, one per line, that its answers are measured on."
+    texts: str | None = options.source_option(
+        "--quantize int8: a file of texts, one per line, that its answers are measured on."
     ),
     dtype: str | None = typer.Option(None, help="fp32, bf16 or fp16 (onnx: fp32); default as loaded."),
     pooling: str | None = typer.Option(None, help="mean, first or max; default as the folder says, else mean."),
@@ -83,7 +83,7 @@ def surgery(
     model: options.Model,
     out: str = typer.Option(..., help="Folder to write."),
     positions: int | None = typer.Option(None, help="Take texts of this many tokens."),
-    prune: str | None = typer.Option(None, help="Text file: keep the tokens it needs."),
+    prune: str | None = options.source_option("Text file: keep the tokens it needs."),
     pad_vocabulary: int | None = typer.Option(None, help="Round the tables up to a multiple of this (64)."),
 ) -> Result:
     """Longer positions, a smaller vocabulary, round tables; what the model says stays the same."""

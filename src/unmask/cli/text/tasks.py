@@ -18,8 +18,8 @@ from unmask.writing import write_json_lines
 
 def pretrain(
     flags: options.RunOptions,
-    data: list[str] = typer.Argument(
-        ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz), URLs, hf:NAME; or what prepare made."
+    data: list[str] = options.source(
+        "Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz), URLs, hf:NAME; or what prepare made."
     ),
     out: str = typer.Option(..., help="Run folder."),
     recipe: str = typer.Option(None, help="bert, roberta, electra, modern or diffusion (published settings)."),
@@ -49,12 +49,12 @@ def pretrain(
 def adapt(
     flags: options.RunOptions,
     model: options.Model,
-    data: list[str] = typer.Argument(..., help="Domain text: files, folders, globs."),
+    data: list[str] = options.source("Domain text: files, folders, globs."),
     out: str = typer.Option(..., help="Folder of the adapted model."),
     for_: str = typer.Option(
         "filling", "--for", help="filling: hidden tokens, as before; embedding: vectors of texts, without labels."
     ),
-    general: list[str] = typer.Option([], help="General text to guard against forgetting; may be repeated."),
+    general: list[str] = options.source_option("General text to guard against forgetting; may be repeated.", []),
     replay: float = typer.Option(0.0, help="Share of what is learnt from that is general text (half of --general)."),
 ) -> Result:
     """Continue pretraining on your own text; says what speaks against it, stops early, watches for forgetting.
@@ -86,8 +86,8 @@ def adapt(
 
 
 def prepare(
-    data: list[str] = typer.Argument(
-        ..., help="Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz), or URLs of these (s3:// gs:// hf://)."
+    data: list[str] = options.source(
+        "Files, folders, globs (.txt .md .jsonl .csv .parquet, .gz), or URLs of these (s3:// gs:// hf://)."
     ),
     out: str = typer.Option(..., help="Folder of the prepared corpus: what `unmask pretrain text` takes as its data."),
     workers: options.Workers = None,
@@ -165,8 +165,8 @@ def _is_collection(data: str) -> bool:
 def finetune(
     flags: options.RunOptions,
     task: str = typer.Argument(..., help="classify, tag, answer or similarity."),
-    model: str = typer.Argument(..., help="Model folder or hub name."),
-    train: str = typer.Argument(..., help="Labelled texts: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),
+    model: str = options.model(),
+    train: str = options.source("Labelled texts: csv, tsv, jsonl, parquet, CoNLL, SQuAD json, hf:NAME."),
     out: str = typer.Option(..., help="Where the fine-tuned folder goes."),
     validation: options.Validation = None,
     text: options.Text = None,
@@ -176,7 +176,7 @@ def finetune(
     metric: str = typer.Option(None, help="What early stopping goes by (classify)."),
     seeds: int = typer.Option(1, help="Runs with as many seeds: mean and interval; the best is kept."),
     lenient: options.Lenient = False,
-    adapt: list[str] = typer.Option([], help="Texts of the domain: adapt the model to them first, and compare."),
+    adapt: list[str] = options.source_option("Texts of the domain: adapt the model to them first, and compare.", []),
     examples: options.Examples = False,
     baseline: str = typer.Option(
         None, "--baseline", "--model", help="Save tfidf, frozen or lookup of the comparison in place of the encoder."
@@ -225,7 +225,7 @@ def finetune(
 def predict(
     use: options.Loading,
     model: options.Tuned,
-    data: str = typer.Argument(..., help="Texts: .txt one per line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json."),
+    data: str = options.source("Texts: .txt one per line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json."),
     out: str = typer.Option(..., help="Where the predictions go, .jsonl."),
     text: options.Text = None,
     text2: options.Text2 = None,
@@ -250,7 +250,7 @@ def predict(
 def evaluate(
     use: options.Loading,
     model: options.Tuned,
-    data: list[str] = typer.Argument(..., help="Labelled data, or a BEIR folder of queries and documents."),
+    data: list[str] = options.source("Labelled data, or a BEIR folder of queries and documents."),
     text: options.Text = None,
     text2: options.Text2 = None,
     label: options.Label = [],
@@ -291,7 +291,7 @@ def evaluate(
 def glue(
     use: options.Loading,
     model: str = typer.Argument(..., help="The word glue."),
-    data: list[str] = typer.Argument(..., help="The folder that holds the folders of the tasks."),
+    data: list[str] = options.source("The folder that holds the folders of the tasks."),
     glue_model: str = typer.Option(None, "--model", help="The model to fine-tune on each task."),
     out: str = typer.Option(None, help="Where test predictions go, in the leaderboard's format."),
     set_: options.Set = [],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,7 @@ from unmask.cli.common import Result, check_most, embedded, in_parts, on_stderr,
 from unmask.cli.options import flag
 from unmask.errors import UserError, first_of, option, quoted
 from unmask.evaluation.meanings import figure_lines
-from unmask.files import check_results, decoded, read_text, split_lines
-from unmask.modalities.text.tasks.row_files import Columns, read_rows
+from unmask.files import check_results, check_there, decoded, read_text, split_lines
 from unmask.registry import load
 from unmask.writing import write_json_lines
 
@@ -26,8 +24,8 @@ from unmask.writing import write_json_lines
 def fill(
     use: options.Loading,
     model: options.Model,
-    text: str = typer.Argument(
-        ..., help="Text with [MASK], or a file with one per line (tables: column text; -: stdin)."
+    text: str = options.source(
+        "Text with [MASK], or a file with one per line (tables: column text; -: stdin).", text=True
     ),
     top: int = typer.Option(5, help="Candidates per blank."),
     steps: options.FillSteps = 1,
@@ -78,7 +76,7 @@ def fill(
 def score(
     use: options.Loading,
     model: options.Model,
-    text: str = typer.Argument(..., help="A text, or a file with one text per line (tables: column text; -: stdin)."),
+    text: str = options.source("A text, or a file with one text per line (tables: column text; -: stdin).", text=True),
     mode: str = typer.Option("unit", help="unit: later pieces of a word are hidden too; slot: each alone."),
 ) -> Result:
     """Pseudo-log-likelihood of texts: the higher, the more natural."""
@@ -113,7 +111,7 @@ def _unscored_notes(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def embed(
     model: options.Model,
-    text: str = typer.Argument(..., help="A file with one text per line (tables: column text; -: stdin), or a text."),
+    text: str = options.source("A file with one text per line (tables: column text; -: stdin), or a text.", text=True),
     out: str = typer.Option(..., help="Where to write the (texts, width) array, .npy."),
     pooling: str | None = typer.Option(
         None, help="mean, first or max; default what a sentence-transformers folder says, else mean."
@@ -143,8 +141,8 @@ def embed(
 def evaluate(
     use: options.Loading,
     model: options.Model,
-    data: list[str] = typer.Argument(
-        ..., help="Held-out text: files, folders, globs. Or minimal pairs (BLiMP): .jsonl, .csv, folders, .zip."
+    data: list[str] = options.source(
+        "Held-out text: files, folders, globs. Or minimal pairs (BLiMP): .jsonl, .csv, folders, .zip."
     ),
     ratio: float = typer.Option(0.15, help="Share of the tokens to hide."),
     most: int = typer.Option(
@@ -272,13 +270,8 @@ def read_lines(source: str) -> list[str]:
         raise UserError("the text is empty", hint="Give a text, or a text file with one text per line.")
     if source == "-":
         return _some(split_lines(decoded(sys.stdin.buffer.read(), "stdin")), "stdin")
-    if not os.path.exists(source):
-        if re.fullmatch(r"[^\s\[\]<>]*(/[^\s\[\]<>]*|\.[A-Za-z][A-Za-z0-9]*)", source):
-            raise UserError(
-                f"{source}: no such file", hint="Give a text file with one text per line, or the text itself."
-            )
-        return [source]
-    return file_lines(source)
+    check_there(source, "Give a text file with one text per line, or the text itself.", text=True)
+    return file_lines(source) if os.path.exists(source) else [source]
 
 
 TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
@@ -286,6 +279,8 @@ TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 
 def table_texts(path: str) -> list[str]:
     """The column `text` of a table."""
+    from unmask.modalities.text.tasks.row_files import Columns, read_rows
+
     rows = read_rows(path, Columns(header=True), trim=False)  # as many results as rows
     if not any("text" in row for _, row in rows):
         named = ", ".join(dict.fromkeys(name for _, row in rows for name in row))
@@ -314,7 +309,7 @@ def _some(lines: list[str], source: str | Path) -> list[str]:
 def zeroshot(
     use: options.Loading,
     model: options.Model,
-    data: str = typer.Argument(..., help="A file with one text per line (tables: column text; -: stdin), or a text."),
+    data: str = options.source("A file with one text per line (tables: column text; -: stdin), or a text.", text=True),
     label: list[str] = typer.Option(..., help="A label; give two or more."),
     template: list[str] = typer.Option(
         [], help="Prompt with {text} and [MASK], or hypothesis with {label} for NLI models; several are averaged."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import hashlib
 import heapq
@@ -17,8 +16,8 @@ import numpy as np
 
 from unmask.core.hashing import Salt, hash_keys
 from unmask.engines.folder import ABOUT
-from unmask.errors import UserError, first_of, flags_are_named, suggest
-from unmask.files import files_below
+from unmask.errors import UserError, first_of, flags_are_named
+from unmask.files import files_below, not_there
 from unmask.given import no_value, values_of
 from unmask.modalities.text.reading.documents import (
     WHOLE,
@@ -35,7 +34,7 @@ from unmask.modalities.text.reading.documents import (
     refuse_binary,
 )
 from unmask.modalities.text.reading.rows import csv_documents, hub_documents, jsonl_documents, parquet_documents
-from unmask.remote import Place, Remote, files_at, is_url, nearly_url, place, size_of
+from unmask.remote import Place, Remote, files_at, is_url, place, size_of
 
 SUFFIXES = (".txt", ".md", ".jsonl", ".csv", ".tsv", ".parquet")
 MOST_CHARACTERS = 10_000_000
@@ -147,12 +146,7 @@ def _found(item: str | Path, without: Path | None, unread: dict[Place, str]) -> 
         inside = _sorted_out(_outside(without, matches), other)
         nothing = f"{item}: {len(matches)} files match, none of a format that is read"
     else:
-        near = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
-        close = difflib.get_close_matches(path.name, near, n=1)
-        hint = suggest(path.name, close) if close else "Check the path."
-        if nearly_url(str(item)):
-            hint = "A URL has two slashes, as s3://bucket/folder."
-        raise UserError(f"{item}: no such file or folder", hint=hint)
+        raise not_there(item, "Check the path.")
     if not inside:
         raise UserError(nothing, hint=f"{unread_note(other)}. {_FORMATS}" if other else _FORMATS)
     unread |= other
