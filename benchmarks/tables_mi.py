@@ -212,8 +212,8 @@ def plain(design: str, columns: dict[str, np.ndarray], rows: np.ndarray) -> dict
     """The analysis of complete rows alone."""
     from scipy import stats
 
+    from unmask.modalities.table.imputation.formula_fit import fit_formula
     from unmask.modalities.table.imputation.formula_text import parse_formula
-    from unmask.modalities.table.imputation.pooling import fit_formula
     from unmask.modalities.table.reading.readers import read_frame
     from unmask.modalities.table.rules.rules import schema_for
     from unmask.modalities.table.schema.values import encode

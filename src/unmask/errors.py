@@ -30,6 +30,20 @@ class UserError(Exception):
         super().__init__(f"{what}\n  {hint}" if hint else what)
 
 
+class UnknownSetting(UserError):
+    """A setting that is not there.
+
+    Args:
+        name: of the setting.
+        known: those that are there.
+        closest: what to look for among them; `name` by default.
+    """
+
+    def __init__(self, name: str, known: Iterable[str], *, closest: str | None = None) -> None:
+        self.name, self.known = name, sorted(known)
+        super().__init__(f"unknown setting '{name}'", hint=suggest(closest or name, self.known))
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """A sentence naming the closest known spelling, or listing what is known.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UserError, suggest
+from unmask.guessed import INSTEAD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +138,8 @@ def lazily(module: str, **homes: str) -> tuple[Callable[[str], Any], Callable[[]
             public.add(name)
 
     def get(name: str) -> Any:
+        if name in INSTEAD:  # no AttributeError, in whose place `from unmask import` says its own words
+            raise UserError(f"{module} has no {name}", hint=f"{INSTEAD[name]}.")
         if name not in public:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         submodule = homes[name] == f"{module}:{name}"

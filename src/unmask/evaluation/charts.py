@@ -87,6 +87,53 @@ def scatter_chart(
     )
 
 
+def interval_chart(
+    rows: Sequence[tuple[str, float, float, float]], title: str, x_label: str = "", *, ratios: bool = False
+) -> Markup:
+    """A forest plot: of each (name, estimate, low, high) a square, its interval and both in figures; one that is not
+    finite has its name alone. `ratios`: a log scale, with the dashed line at 1, else at 0."""
+    to = math.log if ratios else float
+    known = [row for row in rows if all(map(math.isfinite, row[1:])) and (not ratios or min(row[1:]) > 0)]
+    if not known:
+        return drawn("figure", title, ())
+    line = 1.0 if ratios else 0.0
+    low, high = min(line, *(row[2] for row in known)), max(line, *(row[3] for row in known))
+    ticks = _ratio_ticks(low, high) if ratios else _scale(low, high, 6, tight=True)[0]
+    left, right = 24.0 + 7 * min(max(len(row[0]) for row in rows), 30), 480.0
+    start, width = to(low), (to(high) - to(low)) or 1.0
+
+    def place(value: float) -> float:
+        return left + 8 + (to(value) - start) / width * (right - left - 16)
+
+    def figures(values: Sequence[float]) -> str:
+        return f"{values[0]:.2f} ({values[1]:.2f} to {values[2]:.2f})"
+
+    drawn_rows = [
+        {"name": row[0], "text": figures(row[1:]), "at": [place(value) for value in row[1:]]}
+        if row in known
+        else {"name": row[0], "text": "–", "at": ()}
+        for row in rows
+    ]
+    marks = [(place(tick), _tick_text(tick, ticks)) for tick in ticks]
+    described = f"{title}: " + ", ".join(f"{row['name']} {row['text']}" for row in drawn_rows)
+    return drawn("forest", title, x_label, described, drawn_rows, marks, place(line), right)
+
+
+def _ratio_ticks(low: float, high: float) -> list[float]:
+    """Round ratios within a range, always with 1.
+
+    >>> _ratio_ticks(0.4, 2.3)
+    [0.5, 0.7, 1.0, 1.5, 2.0]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1,)):
+        found = sorted({float(f"{step * 10.0**power:.6g}") for power in powers for step in steps})
+        found = [tick for tick in found if low <= tick <= high or tick == 1]
+        if len(found) <= 7:
+            break
+    return found
+
+
 def bars(items: Iterable[tuple[str, float, bool]], *, label: str = "") -> Markup:
     """Horizontal bars, one per line: the label, the bar, the number in percent, of (label, share, highlight); a
     highlighted bar is drawn in the colour of a right answer and ticked. `label`: what the list is, for screen readers.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup, escape
 
+from unmask.errors import UserError
 from unmask.evaluation.charts import number, table
 from unmask.evaluation.metrics import Estimate
+from unmask.evaluation.report import Report
+from unmask.writing import written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,8 @@ class Shown:
         notes: sentences below the table.
         next_step: what to call next, as one writes it; "" for nothing.
         formats: column -> how its numbers are written; the frame keeps the numbers.
+        printed: of the columns those that text and HTML have; none: all. The frame has all. A first column without a
+            name holds the names of the rows, the index of a pandas frame.
 
     >>> print(Shown(title="Two figures", columns=("figure", "model", "rule"), rows=[("accuracy", 0.9, 0.5)],
     ...     notes=["higher is better"], next_step="unmask predict model new.csv").text())
@@ -43,15 +49,17 @@ class Shown:
     notes: Sequence[str] = ()
     next_step: str = ""
     formats: Mapping[str, Callable[[float], str]] = field(default_factory=dict)
+    printed: Sequence[str] = ()
 
     def text(self) -> str:
         """Lines for a terminal: columns of numbers to the right, with as many decimals as their largest and smallest
         need."""
         parts = [self.title, ""] if self.rows or self.notes or self.next_step else [self.title]
         if self.rows:
-            columns = [[row[place] for row in self.rows] for place in range(len(self.columns))]
+            names = self.printed or self.columns
+            columns = [[row[self.columns.index(name)] for row in self.rows] for name in names]
             written = []
-            for name, column in zip(self.columns, columns, strict=True):
+            for name, column in zip(names, columns, strict=True):
                 decimals, write = _decimals(column), self.formats.get(name)
                 written.append([name, *(write(c) if write and _is_number(c) else _cell(c, decimals) for c in column)])
             numeric = [all(cell is None or _is_number(cell) for cell in column) for column in columns]
@@ -63,12 +71,12 @@ class Shown:
         """The same for a notebook; everything is escaped."""
         parts = [Markup("<p><b>{}</b></p>").format(self.title)]
         if self.rows:
-            writers = [self.formats.get(name) for name in self.columns]
+            names = self.printed or self.columns
+            kept = [(self.columns.index(name), self.formats.get(name)) for name in names]
             rows = [
-                [write(c) if write and _is_number(c) else c for write, c in zip(writers, row, strict=True)]
-                for row in self.rows
+                [write(row[i]) if write and _is_number(row[i]) else row[i] for i, write in kept] for row in self.rows
             ]
-            parts.append(table(list(self.columns), rows))
+            parts.append(table(list(names), rows))
         parts += [Markup("<p><small>{}</small></p>").format(note) for note in self.notes]
         if self.next_step:
             parts.append(Markup("<p><small>next: <code>{}</code></small></p>").format(self.next_step))
@@ -80,6 +88,7 @@ class Shown:
         data: dict[str, list[Any]] = {}
         for place, name in enumerate(self.columns):
             column = [row[place] for row in self.rows]
+            name = name or "name"
             data[name] = [cell.value if isinstance(cell, Estimate) else cell for cell in column]
             if any(isinstance(cell, Estimate) for cell in column):
                 for end in ("low", "high"):
@@ -90,7 +99,27 @@ class Shown:
             import polars as pl
 
             return pl.DataFrame(data, strict=False)
-        return pd.DataFrame(data)
+        frame = pd.DataFrame(data)
+        return frame if not self.columns or self.columns[0] else frame.set_index("name")
+
+    __str__ = __repr__ = text
+    _repr_html_ = html
+
+    def __call__(self) -> Shown:
+        """Itself: `summary()` is `summary`."""
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        """A column of the frame, `summary["p"]`."""
+        return self.frame()[key]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What else the frame has: `summary.loc`, `summary.round(2)`."""
+            if name.startswith("_"):
+                raise AttributeError(name)
+            return getattr(self.frame(), name)
 
 
 class Printed:
@@ -110,9 +139,54 @@ class Printed:
     def _repr_html_(self) -> str:
         return self.shown().html()
 
+    @property
+    def summary(self) -> Shown:
+        """What is printed, whose columns are there by name as well: `summary["p"]`, `summary.loc["age"]`."""
+        return self.shown()
+
+    def print_summary(self) -> None:
+        """Print it, as `print` does."""
+        print(self)
+
     def to_frame(self) -> Any:
         """The printed table as a pandas frame where pandas is installed, else as a polars one."""
         return self.shown().frame()
+
+
+class Chart:
+    """A chart that a notebook shows, and that `write` puts into a file."""
+
+    def __init__(self, markup: Markup) -> None:
+        self.markup = markup
+
+    def _repr_html_(self) -> str:
+        return str(self.markup)
+
+    def write(self, path: str | Path) -> Path:
+        """Write it as .svg, or as a page of its own, .html; returns the path.
+
+        Raises:
+            UserError: another suffix.
+        """
+        path = Path(path)
+        if path.suffix == ".html":
+            return Report("").section("", self.markup).write(path)
+        if path.suffix != ".svg":
+            raise UserError(f"{path}: a chart is written as .svg or .html", hint="Choose one of these suffixes.")
+        start, end = self.markup.index("<svg"), self.markup.index("</svg>") + 6
+        with written(path) as temporary:
+            temporary.write_text(self.markup[start:end], encoding="utf-8")
+        return path
+
+    savefig = write
+
+
+def charted(markup: Markup, path: str | Path | None) -> Chart:
+    """A chart, written to `path` where one is given."""
+    chart = Chart(markup)
+    if path is not None:
+        chart.write(path)
+    return chart
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[bool] = ()) -> list[str]:
@@ -138,10 +212,10 @@ def _is_number(cell: Any) -> bool:
 
 
 def _decimals(column: Sequence[Any]) -> int:
-    """Decimals in which the largest number of a column keeps four digits and the smallest two; at most four.
+    """Decimals in which the largest number of a column keeps four digits and the smallest three; at most four.
 
     >>> _decimals([0.045, 1.25]), _decimals([1250.0, 310.0]), _decimals([0.0001])
-    (3, 0, 4)
+    (4, 0, 4)
     """
     values = [cell.value if isinstance(cell, Estimate) else cell for cell in column]
     numbers = [float(value) for value in values if isinstance(value, float | np.floating)]
@@ -149,7 +223,7 @@ def _decimals(column: Sequence[Any]) -> int:
     if not sizes:
         return 0
     largest, smallest = (math.floor(math.log10(size)) for size in (max(sizes), min(sizes)))
-    return min(max(3 - largest, 1 - smallest, 0), 4)
+    return min(max(3 - largest, 2 - smallest, 0), 4)
 
 
 def _cell(cell: Any, decimals: int) -> str:

@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from unmask.errors import UserError, option, setting, suggest
+from unmask.errors import UnknownSetting, UserError, option, setting
 
 Settings = TypeVar("Settings")
 
@@ -274,7 +274,7 @@ def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Setting
     0.0003
     >>> apply_overrides(TrainSettings(), {"leraning_rate": "3e-4"})
     Traceback (most recent call last):
-    unmask.errors.UserError: unknown setting 'leraning_rate'
+    unmask.errors.UnknownSetting: unknown setting 'leraning_rate'
       Did you mean 'learning_rate'?
     """
     target: Any = settings
@@ -284,7 +284,7 @@ def apply_overrides(settings: Settings, overrides: Mapping[str, Any]) -> Setting
     for key, value in overrides.items():
         outer, _, inner = key.partition(".")
         if outer not in fields:
-            raise UserError(f"unknown setting '{key}'", hint=suggest(outer, fields))
+            raise UnknownSetting(key, fields, closest=outer)
         current = changes.get(outer, getattr(target, outer))
         if dataclasses.is_dataclass(current) and (inner or isinstance(value, Mapping)):
             changes[outer] = apply_overrides(current, {inner: value} if inner else value)
@@ -325,11 +325,11 @@ def apply_run_overrides(
         elif key in training:
             there[key] = value
         else:
-            raise UserError(f"unknown setting '{key}'", hint=suggest(key, own | training | set(also)))
+            raise UnknownSetting(key, own | training | set(also))
     for key, value in there.items():
         # Settings read back from a run name every key: one that is never set is welcome as it was.
         if key in without and value != getattr(target.train, key):
-            raise UserError(f"unknown setting 'train.{key}'", hint=suggest(key, own | training | set(also)))
+            raise UnknownSetting(f"train.{key}", own | training | set(also), closest=key)
     # In one go: some of the kind's own settings are checked against those of `train`.
     return apply_overrides(target, here | ({"train": there} if there else {}))
 

@@ -7,38 +7,28 @@ round. To be compatible, covariates of an analysis are drawn so that they agree 
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError, option
+from unmask.errors import UserError
+from unmask.guessed import also_called
 from unmask.modalities.table.imputation.analysis import agreed_analysis, measured_terms, survival_pair
 from unmask.modalities.table.imputation.chained import CompletedColumns, DrawPlan
 from unmask.modalities.table.imputation.complete import holes, taken_for_missing
+from unmask.modalities.table.imputation.completed import CompletedTables
 from unmask.modalities.table.imputation.diagnostics import ImputedColumn, diagnostics, doubts, unmixed, write_report
-from unmask.modalities.table.imputation.fitted_models import aligned, are_shares, estimates_of, predictions_of
-from unmask.modalities.table.imputation.formula import Formula, cox_formula, terms_not_kept
-from unmask.modalities.table.imputation.formula_text import check_pair, parse_formula
 from unmask.modalities.table.imputation.methods import choose_methods
-from unmask.modalities.table.imputation.pooling import (
-    Pooled,
-    Predicted,
-    fit_formula,
-    pool,
-    predicted,
-    without_separated,
-)
 from unmask.modalities.table.imputation.scales import written
 from unmask.modalities.table.imputation.shift import parse_shifts, raised_levels, shifted, without_cells
 from unmask.modalities.table.imputation.smcfcs import ChainedDraws
 from unmask.modalities.table.imputation.under_rules import recorded_breaches, settled, unmet
 from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.readers import read_frame
+from unmask.modalities.table.recipes import settings_of
 from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import decode, empty_row_notes, empty_rows, encode, match_columns
@@ -46,11 +36,11 @@ from unmask.modalities.table.writing.writers import filled_copy, handed_out
 from unmask.progress import counted
 
 
-class MultipleImputation:
-    """Complete a table m times, analyse each, pool.
+class MultipleImputation(CompletedTables):
+    """Complete a table m times, analyse each, pool. `done[0]`, `len(done)`, loops and `complete` give the tables.
 
     Args:
-        draws: completed tables, m; at least the percentage of incomplete rows is the usual advice.
+        draws: completed tables, m (also `m=`); at least the percentage of incomplete rows is the usual advice.
         schema, duration, event, entry, event_level: as in `TableModel.fit`. With a survival pair, covariates are drawn
             to agree with a Cox regression of the pair on them.
         method: column -> "norm" (normal linear regression), "pmm" (predictive mean matching), "logreg", "polyreg",
@@ -83,6 +73,26 @@ class MultipleImputation:
     5
     """
 
+    @also_called(
+        {
+            "data": "MultipleImputation(5).fit(data)",
+            "family": "pool('y ~ x', family='logit')",
+            "ridge": "settings of the network, such as steps=200, are what is fitted beside the chains",
+        },
+        m="draws",
+        n_imputations="draws",
+        num_datasets="draws",
+        random_state="seed",
+        maxit="rounds",
+        max_iter="rounds",
+        iterations="rounds",
+        duration_col="duration",
+        event_col="event",
+        entry_col="entry",
+        methods="method",
+        meth="method",
+        delta="shift",
+    )
     def __init__(
         self,
         draws: int = 20,
@@ -99,10 +109,15 @@ class MultipleImputation:
         seed: int = 0,
         **overrides: Any,
     ) -> None:
+        if not isinstance(draws, int):
+            raise UserError(
+                f"draws is a {type(draws).__name__}", hint="The table goes to fit: MultipleImputation(5).fit(data)."
+            )
         if draws < 2:
             raise UserError(f"draws={draws}", hint="Multiple imputation needs two completed tables or more.")
         if rounds < 1:
             raise UserError(f"rounds={rounds}", hint="Expected 1 or more; 10 suffice as a rule.")
+        settings_of(**overrides)
         self.draws, self.schema, self.shift, self.seed = draws, schema, dict(shift or {}), seed
         self.duration, self.event, self.method = duration, event, method
         self.entry, self.event_level = entry, event_level
@@ -116,6 +131,12 @@ class MultipleImputation:
             fitted = f"{incomplete} completed in {len(self._missing[0]):,} rows"
         return f"MultipleImputation({self.draws} draws, {fitted})"
 
+    @also_called(
+        dict.fromkeys(
+            ("duration_col", "event_col", "duration", "event"),
+            "The survival pair belongs to the class: MultipleImputation(20, duration='time', event='event').fit(data)",
+        )
+    )
     def fit(self, data: Any) -> MultipleImputation:
         """Complete the table `draws` times.
 
@@ -137,7 +158,7 @@ class MultipleImputation:
         # The notes of a schema that was given speak of the table that it was made of.
         self.schema_ = schema
         self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
-        warn_of(self.notes_)
+        warn_of(self.notes_, stacklevel=4)
         for text in measured:
             self._note(text, warn=True)
         self._rules, self._recorded = Rules.of(schema), columns
@@ -177,7 +198,7 @@ class MultipleImputation:
             )
         self.notes_ = [*self.doubts_, *self.notes_]
         for text in self.doubts_:
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(text, stacklevel=3)
         self._finish(shifts, warn=True)
         return self
 
@@ -291,6 +312,10 @@ class MultipleImputation:
         for text in without_cells(parse_shifts(shift, self.schema_), self.schema_, drawn, self._gaps):
             raise UserError(text, hint="Only imputed cells are moved: name a column, and a group, that has some.")
 
+    def incomplete_table(self) -> Any:
+        """The table as it was given."""
+        return filled_copy(self._frame, {}, self.schema_, self._order)
+
     def tables(self) -> list[Any]:
         """The completed tables as they are written: a file's cells are the texts they were."""
         return list(self._tables)
@@ -299,166 +324,6 @@ class MultipleImputation:
         self.notes_.append(text)
         if warn:
             warnings.warn(text, stacklevel=3)
-
-    def pool(
-        self,
-        analyse: Callable[[Any], Any] | str,
-        *,
-        names: Sequence[str] | None = None,
-        complete_df: float | None = None,
-        family: str | None = None,
-        coverage: float = 0.95,
-        firth: bool = False,
-        scale: str | None = None,
-    ) -> Pooled:
-        """Pool an analysis.
-
-        Args:
-            analyse: a formula ("y ~ x + I(x**2)", "Surv(time, event) ~ age"), fitted by least squares, logistic or Cox
-                regression; or a function of a completed table that returns (estimates, standard errors), the same with
-                names, a mapping of name -> (estimate, error), a statsmodels result or a fitted lifelines regression.
-                Named estimates are aligned by their names.
-            names: of the estimates, where the analysis has none.
-            complete_df: degrees of freedom without missing values; by default those of the analysis where it tells
-                them, else infinite.
-            family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
-            firth: of a logistic regression: Firth's penalised likelihood, whose estimates are finite where all or none
-                of the rows of a level had the outcome (Heinze & Schemper 2002). Intervals are Wald's.
-            scale: on which the estimates of a function are pooled, so that no interval leaves their range (van Buuren
-                2018, 5.2): "fisher" for correlations, "logit" for probabilities, "cloglog" for survival probabilities,
-                "log" for ratios. Estimates, errors and intervals are transformed back; `p` compares with 0 there (a
-                correlation of 0, a probability of .5, a ratio of 1).
-
-        Terms of a formula that imputation did not keep are named in a warning; see `formula` of the class.
-
-        Raises:
-            UserError: the analysis has no standard errors (scikit-learn), or tables gave different estimates.
-        """
-        self._repeat_doubts()
-        if isinstance(analyse, str):
-            formula = parse_formula(analyse, self.schema_, family=family)
-            if scale is not None:
-                raise UserError(
-                    f"scale={scale!r}", hint="Coefficients of a formula are on the scale they are pooled on."
-                )
-            if firth and formula.family != "logit":
-                raise UserError("firth=True", hint="It is built for logistic regressions; pool_cox has `penalizer`.")
-            return self._pool_formula(formula, complete_df=complete_df, coverage=coverage, firth=firth)
-        found = aligned([estimates_of(analyse(table)) for table in self.completed])
-        known = found[0].df if complete_df is None else complete_df
-        return pool(
-            [f.estimate for f in found],
-            [f.error for f in found],
-            names=names or found[0].names,
-            complete_df=math.inf if known is None else known,
-            coverage=coverage,
-            scale=scale,
-        )
-
-    def _repeat_doubts(self) -> None:
-        """The first pooling repeats the warnings: estimates are as doubtful as the tables."""
-        if self.doubts_ and not self._pooled_in_doubt:
-            self._pooled_in_doubt = True
-            warnings.warn(f"of tables in doubt: {'; '.join(self.doubts_)}", stacklevel=3)
-
-    def _pool_formula(
-        self,
-        formula: Formula,
-        *,
-        penalizer: float = 0.0,
-        complete_df: float | None = None,
-        coverage: float = 0.95,
-        firth: bool = False,
-    ) -> Pooled:
-        self._warn_of_terms(formula)
-        fits = [fit_formula(formula, columns, penalizer=penalizer, firth=firth) for columns in self._values]
-        found = pool(
-            [f.beta for f in fits],
-            [f.error for f in fits],
-            names=fits[0].names,
-            complete_df=fits[0].df if complete_df is None else complete_df,
-            coverage=coverage,
-            references=formula.references,
-            modelled=formula.modelled,
-            fits=fits,
-        )
-        found = dataclasses.replace(found, reference_rows=formula.reference_rows(self._values[0]))
-        return without_separated(found, fits, self._values[0])
-
-    def _warn_of_terms(self, formula: Formula) -> None:
-        """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
-        left = terms_not_kept(formula, self.formula_)
-        read = {formula.schema.column(p).name for p in (*formula.covariates, *formula.outcome)}
-        if not left or not read & set(self.incomplete_):
-            return
-        agreed = f"imputation agreed with {self.formula_.text!r}" if self.formula_ else "imputation had no formula"
-        warnings.warn(
-            f"{', '.join(left)}: not kept by imputation, so pooled estimates of them are pulled towards zero, and "
-            f"those of the other terms may be off ({agreed}). Impute with {option('formula', formula.text)}.",
-            stacklevel=4,
-        )
-
-    def pool_cox(
-        self,
-        covariates: Sequence[str] | str,
-        *,
-        duration: str | None = None,
-        event: str | None = None,
-        penalizer: float = 0.0,
-    ) -> Pooled:
-        """Pooled log hazard ratios of a Cox regression; `.table(exponentiate=True, label="HR")` prints them.
-
-        Categories enter as the schema says, as an indicator of every level but the first (`references` of the result).
-
-        Args:
-            penalizer: of lifelines, which is then needed.
-
-        Raises:
-            UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is
-                not there, or lifelines is needed and not installed.
-        """
-        self._repeat_doubts()
-        covariates = [covariates] if isinstance(covariates, str) else list(covariates)
-        if not covariates:
-            raise UserError("no covariates", hint="Name at least one column.")
-        schema = self.schema_
-        duration, event = duration or schema.duration, event or schema.event
-        if duration is None or event is None:
-            raise UserError("no survival pair", hint=f"Give {option('duration')} and {option('event')}.")
-        for name, what in ((duration, "the follow-up time"), (event, "the event")):
-            if name in covariates:
-                raise UserError(
-                    f"covariates: {name!r} is {what}", hint="What is to be explained does not explain it: leave it out."
-                )
-        places = [schema.place(name, where="covariates: ") for name in covariates]
-        pair = dataclasses.replace(schema, duration=duration, event=event)
-        for name in (duration, event):
-            pair.place(name, where="survival pair: ")
-        check_pair(schema, pair.columns[pair.number(duration)], pair.columns[pair.number(event)])
-        return self._pool_formula(cox_formula(pair, places), penalizer=penalizer)
-
-    def predict(self, fit: Callable[[Any], Any], new: Any, *, coverage: float = 0.95) -> Predicted:
-        """Predictions for new rows by models fitted to each completed table, pooled.
-
-        Where the models give standard errors of their predictions (statsmodels), these are pooled by Rubin's rules;
-        where they do not (scikit-learn, lifelines), `error`, `low` and `high` are missing and the mean over tables is
-        given.
-
-        Args:
-            fit: completed table -> a fitted model with `predict` (or `get_prediction`, `predict_proba`).
-            new: what that method takes.
-        """
-        self._repeat_doubts()
-        models = [fit(table) for table in self.completed]
-        found = [predictions_of(model, new) for model in models]
-        if any(error is None for _, error in found):
-            mean = np.mean([values for values, _ in found], 0)
-            names = ("error", "low", "high", "response_low", "response_high")
-            return Predicted(estimate=mean, response=mean, **{name: np.full(len(mean), np.nan) for name in names})
-        values, errors = [v for v, _ in found], [e for _, e in found if e is not None]
-        # Probabilities are pooled as log-odds, so that no bound lies outside of 0 to 1.
-        scale = "logit" if are_shares(models[0], values) else None
-        return predicted(pool(values, errors, coverage=coverage, scale=scale), "ols")
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see

@@ -7,19 +7,19 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import stats
 from scipy.special import expit, logit
 
 from unmask.errors import UserError, suggest
+from unmask.evaluation.charts import interval_chart
+from unmask.evaluation.shown import Chart, Printed, Shown, charted
+from unmask.guessed import Guessed
 from unmask.modalities.table.imputation.fitted_models import aligned, estimates_of
-from unmask.modalities.table.imputation.formula import Formula, entry_of, finite_design
-from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.schema.schema import Schema
-from unmask.modalities.table.schema.values import encode
-from unmask.modalities.table.survival.estimators import fit_cox
+from unmask.modalities.table.imputation.formula_fit import FormulaFit, new_columns
 
 SCALES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], ...]] = {
     "fisher": (np.arctanh, lambda q: 1 / (1 - q**2), np.tanh),
@@ -31,11 +31,19 @@ SCALES: dict[str, tuple[Callable[[np.ndarray], np.ndarray], ...]] = {
 (with the sign that makes it rise). Of each the transformation, the size of its derivative, and its inverse."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pooled:
+def _column(name: str) -> Callable[[Any], Any]:
+    """A column of the printed table under another name."""
+    return lambda pooled: pooled.to_frame()[name]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Pooled(Guessed, Printed):
     """Estimates pooled over m completed tables (Rubin 1987; degrees of freedom: Barnard & Rubin 1999).
 
+    `print` shows them as lifelines and R do, `to_frame()` and `summary` have them as a data frame, `plot` draws them.
+
     Attributes:
+        estimate, error, low, high, p: one each per name; `coverage` of the interval.
         within, between: mean of the squared standard errors; variance of the estimates.
         df: degrees of freedom of the t distribution of the interval.
         riv: relative increase in variance due to missing values.
@@ -66,7 +74,91 @@ class Pooled:
     reference_rows: Mapping[str, int] = field(default_factory=dict)
     modelled: str = ""
     separated: tuple[str, ...] = ()
-    fits: tuple[FormulaFit, ...] = field(default=(), repr=False)
+    fits: tuple[FormulaFit, ...] = ()
+    coverage: float = 0.95
+
+    guesses: ClassVar[Any] = {
+        **dict.fromkeys(("params", "params_", "coef", "coef_", "estimates", "qbar"), _column("coef")),
+        **dict.fromkeys(("bse", "standard_errors_", "se"), _column("se(coef)")),
+        **dict.fromkeys(("pvalues", "p_values", "pvalue"), _column("p")),
+        **dict.fromkeys(("hazard_ratios_", "hazard_ratios", "odds_ratios"), _column("exp(coef)")),
+        "tvalues": _column("t"),
+        "pooled": lambda pooled: pooled.to_frame(),
+        "m": lambda pooled: pooled.draws,
+        "confidence_intervals_": lambda pooled: pooled.intervals(),
+        "conf_int": lambda pooled: pooled.intervals,
+        "confint": lambda pooled: pooled.intervals,
+        **dict.fromkeys(("ubar", "u_bar"), lambda pooled: pooled.within),
+        **dict.fromkeys(
+            ("concordance_index_", "AIC_partial_", "log_likelihood_", "log_likelihood_ratio_test", "rsquared", "aic"),
+            "Rubin's rules do not pool it; done.pool(lambda table: (estimates, errors)) pools what has standard errors",
+        ),
+        **dict.fromkeys(
+            ("predict_partial_hazard", "predict_survival_function", "predict_proba", "predict_log_partial_hazard"),
+            "predict(new).response has hazard ratios, probabilities or means with intervals",
+        ),
+        **dict.fromkeys(
+            ("check_assumptions", "baseline_survival_", "baseline_hazard_"),
+            "fit it to each table: done.predict(fit, new), or a loop over `done`",
+        ),
+    }
+
+    @property
+    def family(self) -> str | None:
+        """ "ols", "logit" or "cox"; None where a function made the estimates."""
+        return self.fits[0].formula.family if self.fits else None
+
+    def shown(self) -> Shown:
+        """The estimates as `print` shows them; the frame has all columns, named as in lifelines."""
+        ratios = self.family in ("cox", "logit")
+        level = f"{self.coverage:.0%}"
+        ends = (f"lower {level}", f"upper {level}")
+        names = ["", "coef", "exp(coef)", "se(coef)", *(f"coef {end}" for end in ends)]
+        names += [*(f"exp(coef) {end}" for end in ends), "t", "p", "df", "FMI", "RIV"]
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            parts = [self.estimate, np.exp(self.estimate), self.error, self.low, self.high, np.exp(self.low)]
+            parts += [np.exp(self.high), self.estimate / self.error, self.p, self.df, self.fmi, self.riv]
+        rows = [(name, *map(float, row)) for name, row in zip(self.names, np.transpose(parts), strict=True)]
+        wanted = ["", "coef", *(["exp(coef)"] if ratios else []), "se(coef)"]
+        wanted += [f"{'exp(coef)' if ratios else 'coef'} {end}" for end in ends]
+        notes = []
+        if self.fits:
+            first = self.fits[0]
+            events = f", {first.events:,} events" if first.events is not None else ""
+            notes = [first.formula.text, f"{first.rows:,} rows{events}; intervals: {level}, t distribution"]
+        notes += [f"not estimable (separation): {', '.join(self.separated)}"] if self.separated else []
+        notes += self._below()
+        notes.append("FMI: share of the information that the holes took away")
+        what = {"cox": "Cox regression", "logit": "Logistic regression", "ols": "Least squares", None: "Estimates"}
+        return Shown(
+            title=f"{what[self.family]}, pooled over {self.draws} completed tables by Rubin's rules",
+            columns=names,
+            rows=rows,
+            notes=notes,
+            next_step="pooled.to_frame(), pooled.plot('figure.svg'), pooled.table() for a paper",
+            formats={
+                "p": lambda p: "<0.001" if p < 0.001 else f"{p:.3f}",
+                "FMI": lambda share: f"{share:.0%}",
+                "df": lambda df: f"{df:,.0f}" if math.isfinite(df) else "∞",
+            },
+            printed=[*wanted, "p", "df", "FMI"],
+        )
+
+    def intervals(self) -> Any:
+        """The ends of the intervals as a data frame, on the scale of the coefficients."""
+        frame = self.to_frame()
+        return frame[[name for name in frame.columns if name.startswith(("coef lower", "coef upper"))]]
+
+    def plot(self, path: str | Path | None = None) -> Chart:
+        """A forest plot of hazard or odds ratios, else of estimates; written to `path` (.svg or .html) if it is given.
+
+        Names whose estimates run to infinity have no interval.
+        """
+        ratios = self.family in ("cox", "logit")
+        what = {"cox": "hazard ratio", "logit": "odds ratio"}.get(self.family or "", "estimate")
+        rows = [(r["name"], r["estimate"], r["low"], r["high"]) for r in self.rows(exponentiate=ratios)]
+        label = f"{what}, {self.coverage:.0%} interval ({self.draws} imputations, Rubin's rules)"
+        return charted(interval_chart(rows, f"Pooled {what}s", label, ratios=ratios), path)
 
     def rows(self, *, exponentiate: bool = False) -> list[dict[str, Any]]:
         """One record per name; exponentiated for hazard ratios (estimate and interval only)."""
@@ -91,13 +183,16 @@ class Pooled:
             lines.append(
                 f"| {r['name']} | {r['estimate']:.2f} ({r['low']:.2f}–{r['high']:.2f}) | {p} | {r['fmi']:.0%} |"
             )
-        if self.modelled:
-            lines += ["", f"Modelled: {self.modelled}."]
-        if self.references:
-            rows = {k: f" ({n:,} rows)" for k, n in self.reference_rows.items()}
-            levels = ", ".join(f"{k} = {v}{rows.get(k, '')}" for k, v in self.references.items())
-            lines += ["", f"Reference levels: {levels}."]
+        for text in self._below():
+            lines += ["", f"{text[0].upper()}{text[1:]}."]
         return "\n".join(lines)
+
+    def _below(self) -> list[str]:
+        """What is modelled, and reference levels."""
+        rows = {k: f" ({n:,} rows)" for k, n in self.reference_rows.items()}
+        levels = ", ".join(f"{k} = {v}{rows.get(k, '')}" for k, v in self.references.items())
+        modelled = [f"modelled: {self.modelled}"] if self.modelled else []
+        return [*modelled, *([f"reference levels: {levels}"] if levels else [])]
 
     def predict(self, data: Any, *, coverage: float = 0.95) -> Predicted:
         """Pooled predictions for new rows, without missing values in the columns of the formula.
@@ -114,7 +209,7 @@ class Pooled:
                 "predict: these estimates did not come from a formula",
                 hint="Pool with pool('y ~ x'), or use MultipleImputation.predict(fit, new).",
             )
-        columns = _new_columns(self.fits[0].formula, data)
+        columns = new_columns(self.fits[0].formula, data)
         parts = [f.predict(columns) for f in self.fits]
         found = pool([p[0] for p in parts], [p[1] for p in parts], complete_df=self.fits[0].df, coverage=coverage)
         return predicted(found, self.fits[0].formula.family)
@@ -219,6 +314,7 @@ def pool(
         fmi=np.where(np.isfinite(fmi), fmi, 1.0),
         monte_carlo=np.sqrt(between / m),
         draws=m,
+        coverage=coverage,
         references=dict(references or {}),
         modelled=modelled,
         fits=tuple(fits),
@@ -243,138 +339,6 @@ def _pooled_on(scale: str, estimates: Any, errors: Any, **options: Any) -> Poole
     return dataclasses.replace(found, estimate=estimate, low=low, high=high, error=found.error / slope_at(estimate))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FormulaFit:
-    """A formula fitted to one completed table.
-
-    Attributes:
-        df: degrees of freedom left: rows (events of a Cox regression) less parameters.
-        center: (regressors,) subtracted before predicting; zeros but for a Cox regression.
-        reach: (regressors,) largest less smallest value.
-    """
-
-    formula: Formula
-    names: tuple[str, ...]
-    beta: np.ndarray
-    covariance: np.ndarray
-    df: float
-    center: np.ndarray
-    reach: np.ndarray
-
-    @property
-    def separated(self) -> np.ndarray:
-        """Booleans: estimates that run to infinity (separation: Albert & Anderson 1984; of a Cox regression Heinze &
-        Schemper 2001). The fit stops somewhere on the way, with odds or hazards that differ by e^8 (3 000 times) at
-        least over the regressor, and an error of more than twice the estimate."""
-        with np.errstate(invalid="ignore"):
-            return (np.abs(self.beta) * self.reach > 8) & (self.error > 2 * np.abs(self.beta))
-
-    @property
-    def error(self) -> np.ndarray:
-        """Standard errors of the estimates."""
-        return np.sqrt(np.maximum(np.diag(self.covariance), 0))
-
-    def predict(self, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Linear predictor and its standard error."""
-        x = finite_design(self.formula, columns) - self.center
-        if self.formula.family != "cox" and self.formula.intercept:
-            x = np.hstack([np.ones((len(x), 1)), x])
-        return x @ self.beta, np.sqrt(np.maximum(((x @ self.covariance) * x).sum(1), 0))
-
-
-def fit_formula(
-    formula: Formula, columns: Sequence[np.ndarray], *, penalizer: float = 0.0, firth: bool = False
-) -> FormulaFit:
-    """Least squares, logistic regression or Cox regression on complete columns.
-
-    Args:
-        penalizer: of lifelines' Cox regression, which is then used (the `survival` extra).
-        firth: of a logistic regression, see `_logit`.
-    """
-    x = finite_design(formula, columns)
-    outcome = [columns[p] for p in formula.outcome]
-    names = tuple(formula.names)
-    center = np.zeros(x.shape[1])
-    if formula.family != "cox" and formula.intercept:
-        x, names = np.hstack([np.ones((len(x), 1)), x]), ("(Intercept)", *names)
-    if any(np.isnan(y).any() for y in outcome):
-        raise UserError(f"formula {formula.text!r}: the outcome is empty in some rows", hint="Leave those rows out.")
-    centred = x - x.mean(0) if formula.family == "cox" else x
-    scale = np.sqrt((centred**2).sum(0))
-    if not len(names):
-        raise UserError(f"formula {formula.text!r}: no terms", hint="A Cox regression needs a covariate.")
-    if (scale == 0).any() or np.linalg.cond(centred / scale) > 1e9:
-        flat = [n for n, s in zip(names, scale, strict=True) if s == 0]
-        what = f"{flat[0]!r} does not vary" if flat else "the regressors are collinear"
-        raise UserError(f"formula {formula.text!r}: {what}", hint="Leave a term out.")
-    if formula.family == "ols":
-        df = len(x) - x.shape[1]
-        if df < 1:
-            raise UserError(f"formula {formula.text!r}: {len(x)} rows for {x.shape[1]} regressors", hint="Use fewer.")
-        inverse = np.linalg.inv(x.T @ x)
-        beta = np.linalg.lstsq(x, outcome[0], rcond=None)[0]
-        covariance = inverse * ((outcome[0] - x @ beta) ** 2).sum() / df
-    elif formula.family == "logit":
-        beta, covariance = _logit(formula, x, outcome[0], firth=firth)
-        df = len(x) - x.shape[1]
-    else:
-        (time, event), entry = outcome, entry_of(formula, columns)
-        if entry is not None and penalizer:
-            raise UserError("a penalised Cox regression with late entry", hint="Leave the penalizer out.")
-        if not (event > 0).any():
-            raise UserError(f"formula {formula.text!r}: no event", hint="A Cox regression needs events.")
-        if penalizer:
-            beta, covariance = _penalised_cox(x, time, event, penalizer)
-        else:
-            found = fit_cox(x, time, event, entry=entry)
-            beta, covariance = found.beta, found.covariance
-        df, center = int((event > 0).sum()) - x.shape[1], x.mean(0)
-    reach = np.where((x == 1).all(0), 1.0, np.ptp(x, axis=0))
-    return FormulaFit(
-        formula=formula, names=names, beta=beta, covariance=covariance, df=max(df, 1), center=center, reach=reach
-    )
-
-
-def _logit(formula: Formula, x: np.ndarray, y: np.ndarray, *, firth: bool) -> tuple[np.ndarray, np.ndarray]:
-    """
-    Args:
-        firth: the likelihood times the root of the determinant of the information (Firth 1993; Heinze & Schemper 2002),
-            whose estimates are finite under separation too.
-    """
-    beta = np.zeros(x.shape[1])
-    for _ in range(200 if firth else 50):
-        share = expit(x @ beta)
-        weighted = x * np.sqrt(share * (1 - share))[:, None]
-        information = weighted.T @ weighted
-        score = y - share
-        if firth:
-            leverage = (weighted * np.linalg.solve(information, weighted.T).T).sum(1)
-            score = score + leverage * (0.5 - share)
-        move = np.linalg.lstsq(information, x.T @ score, rcond=None)[0]
-        beta = beta + move * min(1.0, 5 / max(np.abs(x @ move).max(), 1e-12))
-        if np.abs(x @ move).max() < 1e-9:
-            return beta, np.linalg.inv(information)
-    raise UserError(
-        f"formula {formula.text!r}: the outcome is perfectly predicted, or does not vary",
-        hint="Leave out the term that separates the two outcomes, or pool with firth=True.",
-    )
-
-
-def _penalised_cox(
-    x: np.ndarray, time: np.ndarray, event: np.ndarray, penalizer: float
-) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        from lifelines import CoxPHFitter
-    except ImportError:
-        raise UserError("a penalised Cox regression needs lifelines", hint="pip install 'unmask[survival]'") from None
-    import pandas as pd
-
-    keys = [f"x{i}" for i in range(x.shape[1])]
-    data = pd.DataFrame(x, columns=keys).assign(time=time, event=event)
-    fitted = CoxPHFitter(penalizer=penalizer).fit(data, "time", "event")
-    return fitted.params_[keys].to_numpy(), fitted.variance_matrix_.loc[keys, keys].to_numpy()
-
-
 def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequence[np.ndarray]) -> Pooled:
     """Estimates without those that run to infinity in one of the fits, which a warning names with their counts.
 
@@ -397,7 +361,7 @@ def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequen
     warnings.warn(
         f"not estimable, since all or none of the rows had the outcome (separation): {', '.join(named)}. Join the "
         f"level to another, leave the term out, or use {way}",
-        stacklevel=4,
+        stacklevel=5,
     )
     blanked: dict[str, Any] = {
         name: np.where(separated, np.nan, getattr(found, name))
@@ -406,22 +370,3 @@ def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequen
     return dataclasses.replace(
         found, **blanked, separated=tuple(n for n, a in zip(found.names, separated, strict=True) if a)
     )
-
-
-def _new_columns(formula: Formula, data: Any) -> list[np.ndarray]:
-    """Coded columns of new rows; only those of the formula are asked for."""
-    frame = read_frame(data)
-    if not len(frame):
-        raise UserError(f"{frame.source}: no rows to predict", hint="Give the new rows, with the formula's columns.")
-    named = [dataclasses.replace(formula.schema.column(p), structural=None) for p in formula.covariates]
-    found = encode(frame, Schema(columns=tuple(named), missing=formula.schema.missing))
-    out: list[np.ndarray] = [np.zeros(len(frame))] * len(formula.schema.modelled)
-    for place, column, x in zip(formula.covariates, named, found, strict=True):
-        if np.isnan(x).any():
-            raise UserError(
-                f"{frame.source}, column {column.name!r}, row {frame.row_name(int(np.isnan(x).argmax()))}: no value to "
-                "predict from",
-                hint="Impute the new rows first.",
-            )
-        out[place] = x
-    return out

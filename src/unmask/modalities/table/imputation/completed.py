@@ -1,0 +1,329 @@
+"""Completed tables: by index, one after the other, below each other, printed; and analyses of them, pooled."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from unmask.errors import UserError, option
+from unmask.evaluation.shown import Printed, Shown
+from unmask.guessed import Guessed, also_called
+from unmask.modalities.table.imputation.fitted_models import aligned, are_shares, estimates_of, predictions_of
+from unmask.modalities.table.imputation.formula import Formula, cox_formula, terms_not_kept
+from unmask.modalities.table.imputation.formula_fit import fit_formula
+from unmask.modalities.table.imputation.formula_text import check_pair, parse_formula
+from unmask.modalities.table.imputation.pooling import (
+    Pooled,
+    Predicted,
+    pool,
+    predicted,
+    without_separated,
+)
+from unmask.modalities.table.schema.schema import Schema
+from unmask.modalities.table.writing.writers import as_polars, handed_out, is_pandas
+
+_ONE = "MaskedImputer().fit_transform(X) fills one table; fit(data) completes `draws` of them, see `completed`"
+_POOL = "pool('y ~ x') fits the analysis to every table and pools it in one call; so does pool_cox(['age'])"
+
+
+class CompletedTables(Guessed, Printed):
+    """The m tables of a multiple imputation.
+
+    `done[0]` is the first, `done[-1]` the last, `len(done)` is m, and a loop goes through them. What counts from 1, as
+    mice in R does, is `complete(1)`.
+    """
+
+    guesses: ClassVar[Any] = {
+        **dict.fromkeys(("fit_transform", "transform", "impute"), _ONE),
+        **dict.fromkeys(("analyze", "analyse", "with_", "fit_model"), _POOL),
+        **dict.fromkeys(("datasets", "imputations", "imputed_datasets", "tables_"), lambda done: done.completed),
+        "m": lambda done: done.draws,
+        "complete_data": "complete(1) is the first table, as in mice; done[0] is it too",
+        "mice": "the chains run in fit(data); rounds= is how long",
+        "save": "done.complete('long', include=True) is one table that mice's as.mids reads; write that",
+        **dict.fromkeys(
+            ("plot", "plot_imputed_distributions", "plot_mean_convergence", "densityplot", "stripplot"),
+            "report('page.html') has trace plots, and imputed beside observed values",
+        ),
+    }
+
+    draws: int
+    completed: list[Any]
+    schema_: Schema
+    formula_: Formula | None
+    incomplete_: list[str]
+    doubts_: list[str]
+    _values: list[list[np.ndarray]]
+    _pooled_in_doubt: bool
+
+    def __len__(self) -> int:
+        return len(self.completed)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.completed)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.completed[index]
+
+    def complete(self, which: int | str = "long", *, include: bool = False) -> Any:
+        """One completed table, or all below each other.
+
+        Args:
+            which: 1 to m, as mice counts; or "long": all tables below each other, with the columns `.imp` (1 to m) and
+                `.id` (the label of a pandas index, else the number of the row from 0); or "all": the list of them.
+            include: "long" begins with the table as it was, `.imp` 0: mice's `as.mids` reads it.
+
+        Raises:
+            UserError: there is no such table; "long" of arrays.
+        """
+        if not self.completed:
+            raise UserError("nothing is completed yet", hint="Call fit(data) first.")
+        if which == "all":
+            return list(self.completed)
+        if which == "long":
+            numbers, tables = list(range(1, len(self) + 1)), self.completed
+            if include:
+                numbers, tables = [0, *numbers], [handed_out(self.incomplete_table()), *tables]
+            return _below_each_other(tables, numbers)
+        if isinstance(which, str) or not 1 <= which <= len(self):
+            raise UserError(
+                f"complete({which!r})",
+                hint=f"Expected 1 to {len(self)}, 'long' or 'all'; done[0] is the first table too.",
+            )
+        return self.completed[which - 1]
+
+    def to_frame(self) -> Any:
+        """All tables below each other: `complete("long")`."""
+        return self.complete("long")
+
+    def incomplete_table(self) -> Any:
+        """The table as it was given."""
+        raise NotImplementedError
+
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """One record per imputed column."""
+        raise NotImplementedError
+
+    @also_called(
+        {"exponentiate": "The result has exp(coef) too: print it, or pooled.table(exponentiate=True, label='OR')"},
+        formula="analyse",
+        analysis="analyse",
+    )
+    def pool(
+        self,
+        analyse: Callable[[Any], Any] | str,
+        *,
+        names: Sequence[str] | None = None,
+        complete_df: float | None = None,
+        family: str | None = None,
+        coverage: float = 0.95,
+        firth: bool = False,
+        scale: str | None = None,
+    ) -> Pooled:
+        """Pool an analysis.
+
+        Args:
+            analyse: a formula ("y ~ x + I(x**2)", "Surv(time, event) ~ age"), fitted by least squares, logistic or Cox
+                regression; or a function of a completed table that returns (estimates, standard errors), the same with
+                names, a mapping of name -> (estimate, error), a statsmodels result or a fitted lifelines regression.
+                Named estimates are aligned by their names.
+            names: of the estimates, where the analysis has none.
+            complete_df: degrees of freedom without missing values; by default those of the analysis where it tells
+                them, else infinite.
+            family: "ols", "logit" or "cox": a check that the formula's outcome is what you think.
+            firth: of a logistic regression: Firth's penalised likelihood, whose estimates are finite where all or none
+                of the rows of a level had the outcome (Heinze & Schemper 2002). Intervals are Wald's.
+            scale: on which the estimates of a function are pooled, so that no interval leaves their range (van Buuren
+                2018, 5.2): "fisher" for correlations, "logit" for probabilities, "cloglog" for survival probabilities,
+                "log" for ratios. Estimates, errors and intervals are transformed back; `p` compares with 0 there (a
+                correlation of 0, a probability of .5, a ratio of 1).
+
+        Terms of a formula that imputation did not keep are named in a warning; see `formula` of the class.
+
+        Raises:
+            UserError: the analysis has no standard errors (scikit-learn), or tables gave different estimates.
+        """
+        self._repeat_doubts()
+        if isinstance(analyse, str):
+            formula = parse_formula(analyse, self.schema_, family=family)
+            if scale is not None:
+                raise UserError(
+                    f"scale={scale!r}", hint="Coefficients of a formula are on the scale they are pooled on."
+                )
+            if firth and formula.family != "logit":
+                raise UserError("firth=True", hint="It is built for logistic regressions; pool_cox has `penalizer`.")
+            return self._pool_formula(formula, complete_df=complete_df, coverage=coverage, firth=firth)
+        found = aligned([estimates_of(analyse(table)) for table in self.completed])
+        known = found[0].df if complete_df is None else complete_df
+        return pool(
+            [f.estimate for f in found],
+            [f.error for f in found],
+            names=names or found[0].names,
+            complete_df=math.inf if known is None else known,
+            coverage=coverage,
+            scale=scale,
+        )
+
+    def _repeat_doubts(self) -> None:
+        """The first pooling repeats the warnings: estimates are as doubtful as the tables."""
+        if self.doubts_ and not self._pooled_in_doubt:
+            self._pooled_in_doubt = True
+            warnings.warn(f"of tables in doubt: {'; '.join(self.doubts_)}", stacklevel=4)
+
+    def _pool_formula(
+        self,
+        formula: Formula,
+        *,
+        penalizer: float = 0.0,
+        complete_df: float | None = None,
+        coverage: float = 0.95,
+        firth: bool = False,
+    ) -> Pooled:
+        self._warn_of_terms(formula)
+        fits = [fit_formula(formula, columns, penalizer=penalizer, firth=firth) for columns in self._values]
+        found = pool(
+            [f.beta for f in fits],
+            [f.error for f in fits],
+            names=fits[0].names,
+            complete_df=fits[0].df if complete_df is None else complete_df,
+            coverage=coverage,
+            references=formula.references,
+            modelled=formula.modelled,
+            fits=fits,
+        )
+        found = dataclasses.replace(found, reference_rows=formula.reference_rows(self._values[0]))
+        return without_separated(found, fits, self._values[0])
+
+    def _warn_of_terms(self, formula: Formula) -> None:
+        """Warn of terms that imputation did not keep, where the analysis reads imputed cells."""
+        left = terms_not_kept(formula, self.formula_)
+        read = {formula.schema.column(p).name for p in (*formula.covariates, *formula.outcome)}
+        if not left or not read & set(self.incomplete_):
+            return
+        agreed = f"imputation agreed with {self.formula_.text!r}" if self.formula_ else "imputation had no formula"
+        warnings.warn(
+            f"{', '.join(left)}: not kept by imputation, so pooled estimates of them are pulled towards zero, and "
+            f"those of the other terms may be off ({agreed}). Impute with {option('formula', formula.text)}.",
+            stacklevel=5,
+        )
+
+    @also_called(duration_col="duration", event_col="event", formula="covariates")
+    def pool_cox(
+        self,
+        covariates: Sequence[str] | str,
+        *,
+        duration: str | None = None,
+        event: str | None = None,
+        penalizer: float = 0.0,
+    ) -> Pooled:
+        """Pooled log hazard ratios of a Cox regression; `.table(exponentiate=True, label="HR")` prints them.
+
+        Categories enter as the schema says, as an indicator of every level but the first (`references` of the result).
+
+        Args:
+            penalizer: of lifelines, which is then needed.
+
+        Raises:
+            UserError: the survival pair is not known, or one of it is among the covariates, there is none, a column is
+                not there, or lifelines is needed and not installed.
+        """
+        self._repeat_doubts()
+        covariates = [covariates] if isinstance(covariates, str) else list(covariates)
+        if not covariates:
+            raise UserError("no covariates", hint="Name at least one column.")
+        schema = self.schema_
+        duration, event = duration or schema.duration, event or schema.event
+        if duration is None or event is None:
+            raise UserError("no survival pair", hint=f"Give {option('duration')} and {option('event')}.")
+        for name, what in ((duration, "the follow-up time"), (event, "the event")):
+            if name in covariates:
+                raise UserError(
+                    f"covariates: {name!r} is {what}", hint="What is to be explained does not explain it: leave it out."
+                )
+        places = [schema.place(name, where="covariates: ") for name in covariates]
+        pair = dataclasses.replace(schema, duration=duration, event=event)
+        for name in (duration, event):
+            pair.place(name, where="survival pair: ")
+        check_pair(schema, pair.columns[pair.number(duration)], pair.columns[pair.number(event)])
+        return self._pool_formula(cox_formula(pair, places), penalizer=penalizer)
+
+    def predict(self, fit: Callable[[Any], Any], new: Any, *, coverage: float = 0.95) -> Predicted:
+        """Predictions for new rows by models fitted to each completed table, pooled.
+
+        Where the models give standard errors of their predictions (statsmodels), these are pooled by Rubin's rules;
+        where they do not (scikit-learn, lifelines), `error`, `low` and `high` are missing and the mean over tables is
+        given.
+
+        Args:
+            fit: completed table -> a fitted model with `predict` (or `get_prediction`, `predict_proba`).
+            new: what that method takes.
+        """
+        self._repeat_doubts()
+        models = [fit(table) for table in self.completed]
+        found = [predictions_of(model, new) for model in models]
+        if any(error is None for _, error in found):
+            mean = np.mean([values for values, _ in found], 0)
+            names = ("error", "low", "high", "response_low", "response_high")
+            return Predicted(estimate=mean, response=mean, **{name: np.full(len(mean), np.nan) for name in names})
+        values, errors = [v for v, _ in found], [e for _, e in found if e is not None]
+        # Probabilities are pooled as log-odds, so that no bound lies outside of 0 to 1.
+        scale = "logit" if are_shares(models[0], values) else None
+        return predicted(pool(values, errors, coverage=coverage, scale=scale), "ols")
+
+    def shown(self) -> Shown:
+        """The columns that were completed, as `print` shows them."""
+        if not self.completed:
+            return Shown(title=f"{self!r}", next_step="fit(data)")
+        rows = [
+            (r["column"], r["method"], r["missing"], r["r_hat"], _summary(r, "observed"), _summary(r, "imputed"))
+            for r in self.diagnostics()
+        ]
+        return Shown(
+            title=f"{self!r}",
+            columns=("column", "method", "missing", "R-hat", "observed", "imputed"),
+            rows=rows,
+            notes=[
+                "observed, imputed: mean (deviation) of a quantity, share of the commonest level of a category",
+                *(f"warning: {text}" for text in self.doubts_),
+            ],
+            next_step="done.pool('y ~ x'), done.pool_cox(['x']); done[0] is the first table, report('page.html') shows "
+            "how they came about",
+            formats={"missing": lambda share: f"{share:.1%}", "R-hat": lambda value: f"{value:.2f}"},
+        )
+
+
+def _below_each_other(tables: Sequence[Any], numbers: Sequence[int]) -> Any:
+    """Tables as one of their kind, with the columns `.imp` and `.id` in front."""
+    first = tables[0]
+    if isinstance(first, np.ndarray):
+        raise UserError(
+            "complete('long') of arrays", hint="np.stack(done.completed) is (m, rows, columns); or fit to a frame."
+        )
+    if is_pandas(first):
+        import pandas as pd
+
+        levels = [".id"] if first.index.nlevels == 1 else list(first.index.names)
+        return pd.concat(tables, keys=numbers, names=[".imp", *levels]).reset_index()
+    import polars as pl
+
+    parts = [
+        as_polars(table).select(pl.lit(number).alias(".imp"), pl.row_index(".id").cast(pl.Int64), pl.all())
+        for number, table in zip(numbers, tables, strict=True)
+    ]
+    long = pl.concat(parts, how="vertical_relaxed")
+    return long.to_arrow() if type(first).__module__.startswith("pyarrow") else long
+
+
+def _summary(record: dict[str, Any], kind: str) -> str:
+    """Observed or imputed values of a column in a few characters."""
+    if f"{kind}_mean" in record:
+        mean, deviation = record[f"{kind}_mean"], record[f"{kind}_deviation"]
+        return "–" if np.isnan(mean) else f"{mean:.4g} ({deviation:.3g})"
+    shares = record["observed"]
+    level = max(shares, key=lambda name: shares[name])
+    return f"{level}: {record[kind][level]:.0%}"
