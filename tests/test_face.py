@@ -33,7 +33,6 @@ def test_every_public_name_is_there(module):
 def test_the_modules_of_the_modalities_are_alike():
     for module in MODULES:
         assert {"Model", "Settings", "load", "pretrain"} <= set(dir(getattr(unmask, module)))
-    assert unmask.text.pretrain is unmask.pretrain
     assert unmask.text.Model is unmask.TextModel
 
 

@@ -23,10 +23,16 @@ WIDE = 88
 def made() -> dict[str, str]:
     """Path from the root -> text of every page that is made."""
     from doc_commands import command_line
+    from doc_guesses import guesses_page
     from doc_settings import settings_page
 
     pages = {f"python/{place}": module_page(place) for place in MODULES}
-    pages |= {"python/types": types_page(), "command-line": command_line(), "settings": settings_page()}
+    pages |= {
+        "names-people-guess": guesses_page(),
+        "python/types": types_page(),
+        "command-line": command_line(),
+        "settings": settings_page(),
+    }
     return {f"docs/reference/{name}.md": text for name, text in pages.items()}
 
 

@@ -40,14 +40,18 @@ if TYPE_CHECKING:
     from unmask.modalities.table.imputer import MaskedImputer as MaskedImputer
     from unmask.modalities.table.model import TableModel as TableModel
     from unmask.modalities.text.network.adapt import adapt as adapt
-    from unmask.modalities.text.network.pretrain import pretrain as pretrain
-    from unmask.modalities.text.tasks.finetune import finetune as finetune
-    from unmask.modalities.text.tasks.finetune import predict as predict
     from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot
     from unmask.modalities.text.uses.model import TextModel as TextModel
     from unmask.modality import Modality as Modality
     from unmask.modality import Model as Model
     from unmask.standard import StandardModel as StandardModel
+    from unmask.verbs import embed as embed
+    from unmask.verbs import evaluate as evaluate
+    from unmask.verbs import fill as fill
+    from unmask.verbs import finetune as finetune
+    from unmask.verbs import predict as predict
+    from unmask.verbs import pretrain as pretrain
+    from unmask.verbs import score as score
 
     @overload
     def load(

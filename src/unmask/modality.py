@@ -82,8 +82,11 @@ class Modality:
         card: "package.module:function", called with (files, run) as `evaluation.card.card_of` has them: the
             `Card` that README.md of a folder and the end of its report are made of. None: a plain one.
         settings: "package.module:class" of a settings dataclass with a field `train` (a `TrainSettings`), and
-        pretrain: "package.module:function", called with (data, out, settings=, resume=, console=), which gives a
-            `training.job.RunResult`: what the standard `pretrain` command needs, and no other.
+        pretrain: "package.module:function", called with (data, out, settings=, resume=, console=); for the standard
+            `pretrain` command it gives a `training.job.RunResult`.
+        finetune: "package.module:function", called with (model, data, out), and
+        predict, evaluate: "package.module:function", called with (model, data): the verbs of `unmask` itself. Where one
+            is None, a loaded model's method of that name is called, if it has one.
         commands: shared command, such as `unmask fill MODEL` -> "package.module:function" or `Command`.
         tools: commands of its own, `unmask NAME TOOL`.
         serves: "package.module:function", called with (path, limits=) and, where it reads them, device= and precision=;
@@ -91,6 +94,7 @@ class Modality:
         model_types: `model_type` of config.json in folders without unmask.json that are of this modality.
         architectures: how `architecture` begins in config.json of such folders without a model_type, as of timm.
         weights: endings of bare weights files that `load` reads.
+        endings: how names of data files end that are of this modality and of no other, as ".txt".
     """
 
     name: str
@@ -100,12 +104,16 @@ class Modality:
     card: str | None = None
     settings: str | None = None
     pretrain: str | None = None
+    finetune: str | None = None
+    predict: str | None = None
+    evaluate: str | None = None
     commands: Mapping[str, str | Command] = field(default_factory=dict)
     tools: Mapping[str, str] = field(default_factory=dict)
     serves: str | None = None
     model_types: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()
 
     def cases(self, command: str) -> Mapping[str, Case]:
         """The cases of a shared command; a plain function is one of the modality's name; none where there is no such

@@ -17,6 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
+from unmask.elsewhere import FUNCTIONS, missing
 from unmask.errors import UserError, suggest
 from unmask.guessed import INSTEAD
 
@@ -141,7 +142,7 @@ def lazily(module: str, **homes: str) -> tuple[Callable[[str], Any], Callable[[]
         if name in INSTEAD:  # no AttributeError, in whose place `from unmask import` says its own words
             raise UserError(f"{module} has no {name}", hint=f"{INSTEAD[name]}.")
         if name not in public:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+            raise AttributeError(missing(f"module {module!r}", name, FUNCTIONS, public))
         submodule = homes[name] == f"{module}:{name}"
         return importlib.import_module(f"{module}.{name}") if submodule else resolve(homes[name])
 

@@ -13,6 +13,8 @@ MODALITY = Modality(
     demo="unmask.modalities.events.uses.demo:run_demo",
     card="unmask.modalities.events.uses.card:card",
     serves="unmask.serving.events:serve",
+    pretrain="unmask.events:pretrain",
+    finetune="unmask.events:finetune",
     commands=commands_of(_TASKS, "prepare", "pretrain", "predict")
     | commands_of("unmask.cli.events.uses", "fill", "score", "embed", "evaluate", "ask")
     | {

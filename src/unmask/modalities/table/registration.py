@@ -15,6 +15,18 @@ MODALITY = Modality(
     demo="unmask.modalities.table.demo:run_demo",
     card="unmask.modalities.table.card:card",
     serves="unmask.serving.table:serve",
+    pretrain="unmask.table:pretrain",
+    evaluate="unmask.table:evaluate",
+    endings=(
+        ".xlsx",
+        ".xlsm",
+        ".xls",
+        ".ods",
+        ".dta",
+        ".sav",
+        ".zsav",
+        ".sas7bdat",
+    ),
     commands=commands_of("unmask.cli.table.reading", "describe", "pretrain")
     | commands_of("unmask.cli.table.impute", "impute")
     | commands_of("unmask.cli.table.uses", "fill", "generate", "synthesize", "augment", "score", "embed", "evaluate"),

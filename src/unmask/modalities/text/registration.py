@@ -14,6 +14,21 @@ MODALITY = Modality(
     demo="unmask.modalities.text.uses.demo:run_demo",
     card="unmask.modalities.text.network.card:card",
     serves="unmask.serving.text.model:serve",
+    pretrain="unmask.text:pretrain",
+    finetune="unmask.text:finetune",
+    predict="unmask.text:predict",
+    evaluate="unmask.text:evaluate",
+    endings=(
+        ".txt",
+        ".md",
+        ".jsonl",
+        ".ndjson",
+        ".raw",
+        ".conll",
+        ".bio",
+        ".iob",
+        ".iob2",
+    ),
     commands=commands_of(_TASKS, "prepare", "pretrain", "adapt", "recommend")
     | commands_of(_USES, "fill", "generate", "score", "embed", "zeroshot")
     | {

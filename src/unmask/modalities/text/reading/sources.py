@@ -398,6 +398,14 @@ def table_rows(data: Any) -> list[dict[str, Any]] | None:
     return [{k: None if no_value(v) else v for k, v in row.items()} for row in table.iter_rows(named=True)]
 
 
+def texts_in(data: Any) -> list[str]:
+    """Texts in memory (`listed`), or the documents of files, folders and globs."""
+    named = [data] if isinstance(data, str | Path) else data if isinstance(data, list | tuple) else []
+    if not named or not all(isinstance(one, Path) or (isinstance(one, str) and os.path.exists(one)) for one in named):
+        return listed(data)
+    return [document.text for document in iter_documents(named)]
+
+
 def listed(texts: Any, name: str = "texts") -> list[str]:
     """A text, or several, as a list: of a table those in its one column, or in its column `text`.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import shutil
@@ -16,9 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from unmask.errors import UserError, option
+from unmask.files import check_results
 from unmask.given import no_value
 from unmask.modalities.text.network.adapt import adapt, adapt_settings
 from unmask.modalities.text.network.folder import LoadedText
+from unmask.modalities.text.reading.sources import texts_in
 from unmask.modalities.text.tasks import loop
 from unmask.modalities.text.tasks import model as models
 from unmask.modalities.text.tasks.analysis import figures
@@ -28,12 +29,14 @@ from unmask.modalities.text.tasks.guessed import task_for
 from unmask.modalities.text.tasks.held_out import group_notes, several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
+from unmask.modalities.text.tasks.results import Predictions, TaskRun
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.modalities.text.tasks.row_files import PARTS, Columns
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.training import TaskTraining
+from unmask.modalities.text.uses.model import load
 from unmask.training.launcher import check_one_process
 from unmask.training.processes import join_others
 from unmask.training.settings import settings_from
@@ -43,6 +46,7 @@ from unmask.writing import (
     remove,
     temporary_folder,
     temporary_name,
+    write_json_lines,
     writes_model,
     written_folder,
 )
@@ -107,22 +111,6 @@ def finetune(
     return TaskRun(training.train(rows, checkpoints=checkpoints, resume=resume, console=console), out=str(out))
 
 
-class TaskRun(dict[str, Any]):
-    """What came of a fine-tuning: its figures by name (`finetune` lists them)."""
-
-    @property
-    def folder(self) -> Path:
-        """Where the fine-tuned model is."""
-        return Path(self["out"])
-
-    @functools.cached_property
-    def model(self) -> TaskFolder:
-        """The fine-tuned model, loaded when it is first asked for."""
-        found = models.load(self.folder)
-        vars(found)["run"] = self  # whose temporary folder lives as long as this
-        return found
-
-
 def _read_for(
     task: TextTask,
     data: Any,
@@ -156,18 +144,21 @@ def _read_for(
 
 
 def predict(
-    model: str | Path | TaskFolder,
+    model: str | Path | LoadedText | TaskFolder,
     data: Any,
+    out: str | Path | None = None,
     *,
     columns: Columns | None = None,
     device: str = "auto",
     precision: str = "auto",
     say: Callable[[str], None] = warned,
     watch: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
+) -> Predictions:
     """One prediction per input, in order.
 
     Args:
+        data: texts, rows, a frame or a file.
+        out: a .jsonl to write them to as well.
         columns: which columns to read; default those that the model was trained on, else guessed from their names.
         say: called with which columns were read.
         watch: called after every batch with how many examples (texts, windows of them) the encoder has read, of how
@@ -179,12 +170,17 @@ def predict(
         embedding of a text; all of these null where a row has no text. Of rows that have columns, all of them stand
         under `input`, and an id under `id`.
     """
+    if out is not None:
+        check_results([str(out)], [data] if isinstance(data, str | Path) else [])
     folder, items = to_predict(model, data, columns=columns, device=device, precision=precision, say=say)
-    return predictions(folder, items, watch=watch)
+    found = Predictions(predictions(folder, items, watch=watch))
+    if out is not None:
+        write_json_lines(found, out)
+    return found
 
 
 def to_predict(
-    model: str | Path | TaskFolder,
+    model: str | Path | LoadedText | TaskFolder,
     data: Any,
     *,
     columns: Columns | None = None,
@@ -241,7 +237,7 @@ def predict_items(
 
 
 def evaluate(
-    model: str | Path | TaskFolder,
+    model: str | Path | LoadedText | TaskFolder,
     data: Any,
     *,
     columns: Columns | None = None,
@@ -252,8 +248,10 @@ def evaluate(
     lenient: bool = False,
     say: Callable[[str], None] = warned,
     watch: Callable[[int, int], None] | None = None,
+    **masked: Any,
 ) -> dict[str, Any]:
-    """The task's metrics on labelled data, with a 95 % interval of its main one over items.
+    """The task's metrics on labelled data, with a 95 % interval of its main one over items; of a model without a task
+    how well it predicts hidden tokens of texts (`TextModel.evaluate`, whose other arguments `masked` are).
 
     The interval resamples items with replacement and scores again (percentile bootstrap); where `columns` name a group,
     or the model was trained with one and the data has its column, whole groups. A folder of documents,
@@ -266,13 +264,20 @@ def evaluate(
         UserError: a label the model was not trained for, with its row; columns, `lenient` or `draws` of queries and
             documents.
     """
-    if is_collection(data) and not isinstance(model, TaskFolder):
+    if is_collection(data) and isinstance(model, str | Path):
         wanted = columns or Columns()
         given = {part: getattr(wanted, part) for part in (*PARTS, "header")} | {"lenient": lenient or None}
         given |= {"draws": None if draws == DRAWS else draws}
         if unread := [option(name, value) for name, value in given.items() if value is not None]:
             raise UserError(f"{', '.join(unread)} of queries and documents: nothing reads this", hint="Leave it out.")
         return evaluate_retrieval(model, data, seed=seed, device=device, precision=precision, say=say)
+    if not isinstance(model, TaskFolder) and models.task_named(model) is None:
+        loaded: Any = model if isinstance(model, LoadedText) else load(model, device=device, precision=precision)
+        return dict(loaded.evaluate(texts_in(data), seed=seed, say=say, **masked))
+    if masked:
+        raise UserError(
+            f"{', '.join(map(option, masked))} of a fine-tuned model: nothing reads this", hint="Leave it out."
+        )
     folder = models.load(model, device=device, precision=precision)
     task = folder.task
     problems = Problems(lenient=lenient, say=say)

@@ -19,16 +19,19 @@ from unmask.modalities.text.network.folder import LoadedText, TextFolder, find_f
 from unmask.modalities.text.tasks.baselines import Baseline, load_baseline
 from unmask.modalities.text.tasks.encoding import ExampleMaker
 from unmask.modalities.text.tasks.network import TaskModel
-from unmask.modalities.text.tasks.registry import task_class, task_of
+from unmask.modalities.text.tasks.registry import task_class, task_in, task_of
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.training.precision import precision_of, resolve_device
+from unmask.verbs import Usable
 
 
 @dataclass(repr=False)
-class TaskFolder:
+class TaskFolder(Usable):
     """A loaded task model. `about` is the task's own part of unmask.json (name, labels, thresholds and so on);
     `baseline` is what predicts, where one was saved in place of a head."""
+
+    kind = "text"
 
     text: TextFolder
     model: TaskModel
@@ -78,6 +81,13 @@ def text_folder(model: str | Path | LoadedText | TaskFolder) -> TextFolder:
     return copy.deepcopy(model.text if isinstance(model, TaskFolder) else model.folder)
 
 
+def task_named(model: str | Path | LoadedText | TaskFolder) -> str | None:
+    """What a model was fine-tuned for; None for nothing."""
+    if isinstance(model, TaskFolder):
+        return str(model.about["name"])
+    return task_in(model.folder.settings, model.folder.hf_config) if isinstance(model, LoadedText) else task_of(model)
+
+
 def place_of(model: str | Path | LoadedText | TaskFolder) -> str | Path:
     """The folder of a model, as it was given, or as a loaded one remembers it."""
     if isinstance(model, str | Path):
@@ -96,18 +106,33 @@ def build(
     return TaskModel(text.model, head), head.read(text.passengers)
 
 
-def load(path: str | Path | TaskFolder, *, device: str = "auto", precision: str = "auto") -> TaskFolder:
+def load(path: str | Path | LoadedText | TaskFolder, *, device: str = "auto", precision: str = "auto") -> TaskFolder:
     """A fine-tuned folder, ready to predict: ours, or one that transformers wrote; a loaded one stays as it is."""
     if isinstance(path, TaskFolder):
         return path
-    where = resolve_device(device)
-    name = task_of(path)
+    if isinstance(path, LoadedText):
+        precision = "auto" if path.precision == "int8" else path.precision
+        found: TaskFolder = vars(path).get("tuned") or _with_head(path.folder, place_of(path), path.device, precision)
+        vars(path)["tuned"] = found
+        return found
+    if task_of(path) is None:
+        raise not_tuned(path)
+    return _with_head(load_folder(path), path, resolve_device(device), precision)
+
+
+def not_tuned(model: Any) -> UserError:
+    """What is said of a model without a task."""
+    return UserError(
+        f"{model}: not a fine-tuned model",
+        hint=f"Make one: {either('unmask finetune classify MODEL TRAIN --out DIR', 'unmask.finetune(model, data)')}.",
+    )
+
+
+def _with_head(text: TextFolder, path: str | Path, where: torch.device, precision: str) -> TaskFolder:
+    """An encoder with the head of its task."""
+    name = task_in(text.settings, text.hf_config)
     if name is None:
-        raise UserError(
-            f"{path}: not a fine-tuned model",
-            hint=f"Make one: {either('unmask finetune classify MODEL TRAIN --out DIR', 'unmask.finetune')}.",
-        )
-    text = load_folder(path)
+        raise not_tuned(path)
     about = dict(text.settings.get("task") or {})
     task = task_class(name)
     names = text.hf_config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}  # as transformers has it

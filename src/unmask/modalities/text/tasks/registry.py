@@ -6,6 +6,7 @@ A task is one class, a `task.TextTask`; its module is imported when the task is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from unmask.errors import UserError
@@ -57,11 +58,15 @@ def task_of(model: str | Path) -> str | None:
     """The task that a text folder was fine-tuned for, by unmask.json or else by config.json; None for no task."""
     folder = Path(model).expanduser()
     brought_to_an_end(folder)
-    about = _entries(folder / "unmask.json")
+    return task_in(_entries(folder / "unmask.json"), _entries(folder / "config.json"))
+
+
+def task_in(about: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
+    """The task by what unmask.json and config.json of a text folder hold; None for no task."""
     task = about.get("task")
     if isinstance(task, dict) and "name" in task and about.get("kind", "text") == "text":
         return str(task["name"])
-    classes = _entries(folder / "config.json").get("architectures")
+    classes = config.get("architectures")
     first = str(classes[0]) if isinstance(classes, list) and classes else ""
     return next((task for ending, task in TASK_ENDINGS.items() if first.endswith(ending)), None)
 

@@ -24,15 +24,27 @@ from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
 from unmask.modalities.text.uses import filling, generating
 from unmask.modalities.text.uses.filling import count_longer, cut_notes, says_something, special_notes
+from unmask.plugins import resolve
 from unmask.training.precision import precision_of, resolve_device
+from unmask.verbs import Usable
 
 if TYPE_CHECKING:
     from unmask.modalities.text.uses.padding_free import PaddingFreeEmbedder
 
 
 @dataclass(repr=False)
-class TextModel(LoadedText):
-    """A masked language model and its tokenizer, in use."""
+class TextModel(LoadedText, Usable):
+    """A masked language model and its tokenizer, in use; `TextModel("folder")` loads one."""
+
+    kind = "text"
+
+    folder: Any
+    device: Any = "auto"
+    precision: str = "auto"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.folder, str | Path):
+            vars(self).update(vars(load(self.folder, device=self.device, precision=self.precision)))
 
     @cached_property
     def padding_free(self) -> PaddingFreeEmbedder | None:
@@ -152,6 +164,52 @@ class TextModel(LoadedText):
                     batch_slots=2048,
                 )
         return self.folder.sentences.after_pooling(found, normalise)
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        *,
+        normalize_embeddings: bool | None = None,
+        convert_to_tensor: bool = False,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        convert_to_numpy: bool = True,
+    ) -> Any:
+        """`embed`, as sentence-transformers calls it: (texts, width), or (width,) of one text.
+
+        Args:
+            convert_to_tensor: a tensor instead of an array.
+            batch_size, show_progress_bar, convert_to_numpy: taken, and without effect.
+        """
+        found = self.embed(texts, normalise=normalize_embeddings, prompt=prompt, prompt_name=prompt_name)
+        vectors = torch.from_numpy(found) if convert_to_tensor else found
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def similarity(self, texts: Any, others: Any) -> np.ndarray:
+        """(texts, others): how alike texts, or their vectors, are: by the cosine, or as the folder compares them."""
+        first, second = (x if hasattr(x, "shape") else self.embed(x) for x in (texts, others))
+        return np.asarray(self.folder.sentences.similarity(np.atleast_2d(first), np.atleast_2d(second)))
+
+    def zero_shot(self, texts: str | Sequence[str], labels: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+        """Label texts without training: see `unmask.zero_shot`."""
+        rows: list[dict[str, Any]] = resolve("unmask.text:zero_shot")(self, texts, labels, **options)[0]
+        return rows
+
+    @property
+    def classes_(self) -> list[str]:
+        """The labels of a model that was fine-tuned to classify texts, in the order of `predict_proba`."""
+        return list((self.folder.settings.get("task") or {}).get("labels") or ())
+
+    def predict_proba(self, texts: Any) -> np.ndarray:
+        """(texts, classes) probabilities of the labels `classes_`; NaN where a text says nothing."""
+        rows, labels = self.predict(texts), self.classes_
+        if any("probabilities" not in row for row in rows):
+            raise UserError(
+                "predict_proba: no probabilities of classes", hint="model.predict(texts) says what it gives."
+            )
+        return np.array([[(row["probabilities"] or {}).get(label, np.nan) for label in labels] for row in rows])
 
     label = filling.label
 
