@@ -1,10 +1,11 @@
-"""PNG in colour with 16 bits, and JPEG 2000 of more than 8: Pillow would cut the colours to 8 bits and stretch 12 bits
-to 16, so imagecodecs decodes them."""
+"""PNG in colour with 16 bits, and JPEG 2000 of more than 8 or with a palette or bands, decoded by imagecodecs: Pillow
+would cut the colours to 8 bits, stretch 12 bits to 16, miscount a palette that has a colour twice, and take any fourth
+band for transparency."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,13 @@ from unmask.modalities.images.formats.picture import (
 PNG, JP2, CODESTREAM = b"\x89PNG\r\n\x1a\n", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"
 _GREY, _COLOURED = 0, (2, 4, 6)
 """Colour types of PNG: grey; RGB, grey with alpha, RGB with alpha."""
+_ALPHA, _MULTIPLIED = (1, 2), 2
+"""Kinds of channels of JPEG 2000 that are transparency (ISO 15444-1, I.5.3.6), and the one that colours are multiplied
+by already."""
+_CMYK = 12
+_DRAWN, _STORED = (None, 0, _CMYK, 15, 16, 17, 18), (None, 0, 15, 16, 17)
+"""Colour spaces of JPEG 2000 (I.5.3.3; None: a profile, or none named) that Pillow gives as grey or RGB (black and
+white, CMYK, sRGB, grey, sYCC), and those whose numbers are grey or RGB as they are."""
 _READ = 65536
 """Bytes within which the sizes of a JPEG 2000 stand."""
 
@@ -70,42 +78,83 @@ def read_png(source: Source, choice: Choice) -> Opened:
 
     def decode() -> list[Picture]:
         found = codecs.png_decode(content)
-        found = found[..., None] if found.ndim == 2 else found
-        transparent = None
-        if found.shape[-1] > channels:
-            found, transparent = with_alpha(found[..., :channels], found[..., channels:], 65535, how)
-        missing = either(not_measured(found[..., :channels], choice.nodata), transparent)
-        return [Picture(pixels=np.ascontiguousarray(found), missing=missing)]
+        return [_picture(found, channels if found.ndim == 3 and found.shape[-1] > channels else None, 65535, choice)]
 
     return Opened(headers=[header], decode=decode)
+
+
+def _picture(found: np.ndarray, opacity: int | None, full: int, choice: Choice, multiplied: bool = False) -> Picture:
+    """A picture from decoded numbers. `opacity`: which channel is `full` where pixels are not transparent; None: none.
+    `multiplied`: the colours are multiplied by it already."""
+    found, transparent = found[..., None] if found.ndim == 2 else found, None
+    colours = found if opacity is None else np.delete(found, opacity, -1)
+    missing = not_measured(colours, choice.nodata)
+    if opacity is not None:
+        found, transparent = with_alpha(colours, found[..., [opacity]], full, choice.alpha or "white", multiplied)
+    return Picture(pixels=numbers(np.ascontiguousarray(found))[0], missing=either(missing, transparent))
 
 
 def read_jpeg2000(source: Source, choice: Choice) -> Opened:
-    """The picture of a JPEG 2000, its numbers as they are (Sentinel-2 has 15 bits); of 8 bits as everyday ones are."""
-    size = _size(_content(source, _READ))
-    if set(size.bits) == {8} and not size.signed:
+    """The picture of a JPEG 2000, its numbers as they are (Sentinel-2 has 15 bits); one of 8 bits without a palette and
+    with nothing but colours and their transparency is read as everyday ones are."""
+    start = _content(source, _READ)
+    size, boxes = _size(start), _boxes(_boxes(start).get(b"jp2h", b""))
+    channels, bits, palette, about = len(size.bits), size.bits[0], boxes.get(b"pclr"), boxes.get(b"colr", b"")
+    usual = set(size.bits) == {8} and not size.signed
+    space = int.from_bytes(about[3:7]) if about[:1] == b"\1" else None
+    if space not in (_DRAWN if usual else _STORED):
+        raise ValueError(f"JPEG 2000 colours of kind {space}, {bits} bits: save them as RGB or grey")
+    entries = np.frombuffer(boxes.get(b"cdef", b"")[2:], ">u2").reshape(-1, 3).tolist()
+    opacity, sort = next(((channel, sort) for channel, sort, _ in entries if sort in _ALPHA), (None, 0))
+    usual &= palette is None and sort != _MULTIPLIED
+    if usual and (channels in (1, 3) or opacity is not None or space == _CMYK):
         return everyday.read(source, choice)
-    codecs = optional("imagecodecs", f"a JPEG 2000 of {max(size.bits)} bits")
+    codecs = optional("imagecodecs", f"a JPEG 2000 of {channels} channels and {max(size.bits)} bits")
     if len(set(size.bits)) > 1:
         raise ValueError(f"JPEG 2000 with channels of {', '.join(map(str, size.bits))} bits")
-    bytes_each = 1 if size.bits[0] <= 8 else 2 if size.bits[0] <= 16 else 4
-    kind = np.dtype(f"{'i' if size.signed else 'u'}{bytes_each}")
-    depth, channels = depth_of(kind), len(size.bits)
-    what = f"{size.width:,} x {size.height:,} pixels of {size.bits[0]} bits"
-    check_claim(source, what, float(size.width) * size.height * channels * bytes_each)
-    notes: tuple[str, ...] = () if str(kind) == depth else (f"{kind} taken as {depth}",)
-    if size.bits[0] not in (8, 16):
-        notes += (f"{size.bits[0]} bits, as stored",)
+    kind = np.dtype(f"{'i' if size.signed else 'u'}{1 if bits <= 8 else 2 if bits <= 16 else 4}")
+    notes = [] if str(kind) == depth_of(kind) else [f"{kind} taken as {depth_of(kind)}"]
+    if palette is not None:
+        if channels > 1 or palette[2:6] != b"\3\7\7\7":
+            raise ValueError(f"JPEG 2000 with a palette of {palette[2]} columns: save it as RGB")
+        kind, channels, opacity, notes = np.dtype(np.uint8), 3, None, ["palette as RGB"]
+    elif bits not in (8, 16):
+        notes.append(f"{bits} bits, as stored")
+    what = f"{size.width:,} x {size.height:,} pixels of {bits} bits"
+    check_claim(source, what, float(size.width) * size.height * channels * kind.itemsize)
+    if opacity is not None:
+        notes.append(ALPHA_NOTES[choice.alpha or "white"])
+        channels -= choice.alpha != "band"
     header = Header(
-        height=size.height, width=size.width, channels=channels, depth=depth, notes=notes, colour=channels in (1, 3)
+        height=size.height,
+        width=size.width,
+        channels=channels,
+        depth=depth_of(kind),
+        notes=tuple(notes),
+        colour=channels in (1, 3),
     )
 
     def decode() -> list[Picture]:
-        found: Any = codecs.jpeg2k_decode(_content(source, None))
-        pixels, _ = numbers(np.ascontiguousarray(found[..., None] if found.ndim == 2 else found))
-        return [Picture(pixels=pixels, missing=not_measured(pixels, choice.nodata))]
+        found = codecs.jpeg2k_decode(_content(source, None))
+        return [_picture(found, opacity, 2**bits - 1, choice, sort == _MULTIPLIED)]
 
     return Opened(headers=[header], decode=decode)
+
+
+def _boxes(content: bytes) -> dict[bytes, bytes]:
+    """The content of the first box of each kind (I.4)."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at + 8 <= len(content):
+        length, begin = int.from_bytes(content[at : at + 4]), at + 8
+        if length == 1:
+            length, begin = int.from_bytes(content[begin : begin + 8]), begin + 8
+        end = at + length if length else len(content)
+        if end < begin:
+            break
+        found.setdefault(content[at + 4 : at + 8], content[begin:end])
+        at = end
+    return found
 
 
 def _content(source: Source, most: int | None) -> bytes:
