@@ -95,6 +95,7 @@ class Modality:
         architectures: how `architecture` begins in config.json of such folders without a model_type, as of timm.
         weights: endings of bare weights files that `load` reads.
         endings: how names of data files end that are of this modality and of no other, as ".txt".
+        first: what a person has, as "texts (.txt, .csv)", and the commands to begin with: what `unmask` alone prints.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Modality:
     architectures: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     endings: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
 
     def cases(self, command: str) -> Mapping[str, Case]:
         """The cases of a shared command; a plain function is one of the modality's name; none where there is no such

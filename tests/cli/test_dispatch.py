@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from commands import run
 from unmask.cli import main
+from unmask.cli.app import COMMANDS, build
 from unmask.cli.dispatch import command_of, flags, read_words
 from unmask.errors import UserError
+from unmask.registry import modalities
 
 
 @pytest.mark.parametrize(
@@ -244,3 +247,56 @@ print(json.dumps(said))
     wrong = {words: (code, err) for words, code, err, _ in said if code != 2 or ": no such" not in err}
     assert wrong == {}
     assert {words: heavy for words, _, _, heavy in said if heavy} == {}
+
+
+def test_unmask_alone_shows_a_way_in_for_each_kind(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run(capsys)
+    assert code == 0
+    assert len(out.splitlines()) <= 20
+    for kind, one in modalities().items():
+        assert [command for command in one.first[1:] if f"  {command}\n" in out] == list(one.first[1:]), kind
+    known = set(build().list_commands(None))
+    assert {line.split()[1] for line in out.splitlines() if line.startswith("  unmask ")} <= known
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("pretrain", "--help"), ("events", "--help")])
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_help_is_cut(capsys, monkeypatch, words, width):
+    """`unmask --help` cut 20 of its 24 lines."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    code, out, _ = run(capsys, *words)
+    assert (code, "..." in out.replace("]...", "")) == (0, False)
+    lines = [line for line in out.splitlines() if not line.startswith("  unmask ")]
+    assert max(map(len, lines)) <= max(width, 50)  # click's narrowest
+    if words == ("--help",):
+        helps = (build().get_command(None, name).help for name in COMMANDS)
+        assert {word for help in helps for word in help.partition("\n\n")[0].split()} <= set(out.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        ("t.txt", "a text\n", "text"),
+        ("c.csv", "age,crp\n1,2\n", "table"),
+        ("e.csv", "subject_id,time,code\n1,2020-01-01,a\n", "events"),
+        ("l.csv", "text,label\na text,b\n", "text"),
+    ],
+)
+def test_a_kind_that_is_left_out_is_told_by_the_data(tmp_path, capsys, name, content, kind):
+    (tmp_path / name).write_text(content)
+    code, _, err = run(capsys, "pretrain", "--steps", "many", tmp_path / name, "--out", "o")
+    assert code == 2
+    assert err.startswith(f"{tmp_path / name} is taken for {kind}: unmask pretrain {kind} --steps many ")
+
+
+def test_a_kind_that_the_data_does_not_tell_is_asked_for(tmp_path, capsys):
+    (tmp_path / "both.csv").write_text("text,age,crp\na text,1,2\n")
+    for words, said in (
+        (["pretrain", tmp_path / "both.csv"], "one of text, table, images, events before the data"),
+        (["pretrain", "image"], "Did you mean 'images'?"),
+        (["pretrain", tmp_path / "no.csv"], "no such file or folder"),
+        (["prepare", Path(__file__).parent.parent / "picture_files.py"], "one of text"),
+    ):
+        code, _, err = run(capsys, *words, "--out", "o")
+        assert (code, said in err) == (2, True), err

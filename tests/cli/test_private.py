@@ -59,6 +59,20 @@ def test_what_a_command_leaves_is_for_its_owner_alone_and_quotes_nobody(name, ho
         assert pages_that_quote(tmp_path) == {}
 
 
+@pytest.mark.parametrize("name", writing_commands.CASES)
+def test_a_place_without_permission_is_told_at_once_and_left_alone(name, home, tmp_path, monkeypatch, capsys):
+    """Permission is asked of the system, which grants root everything: as on a disk that is read only."""
+    real = os.access
+
+    def access(path, mode, **more):
+        return real(path, mode, **more) and not (Path(path) == tmp_path and mode & os.W_OK)
+
+    monkeypatch.setattr(os, "access", access)
+    assert exit_code(*writing_commands.words_of(name, home, tmp_path / "out")) == 2
+    assert f"no permission to write in {tmp_path}\n" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_shown_where_they_are_requested(name, home, tmp_path):
     words = writing_commands.words_of(name, home, tmp_path / "out")

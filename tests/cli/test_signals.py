@@ -1,12 +1,13 @@
 """A command that a signal ends says so by its exit code: 128 plus the signal's number, as shells and `make` expect."""
 
 import signal
+import sys
 
 import pytest
 
 from unmask.cli import main
 from unmask.cli.common import Output
-from unmask.training.signals import SignalGuard
+from unmask.training.signals import SignalGuard, interrupt_if
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 
@@ -32,7 +33,9 @@ def test_a_run_that_saved_and_left(number, as_json, capsys):
     assert ended.value.code == 128 + number
     printed = capsys.readouterr().out
     assert "model: out" not in printed, "there is no model"
-    assert ('"stopped": "signal"' if as_json else "stopped by a signal after step 3; --resume continues") in printed
+    assert (
+        '"stopped": "signal"' if as_json else "stopped by a signal after step 3, which is saved; to go on:"
+    ) in printed
 
 
 def test_a_run_that_finished_ends_well():
@@ -84,6 +87,55 @@ def test_a_stopped_fit_of_a_table_leaves_nothing(number, tmp_path, monkeypatch):
         main(["pretrain", "table", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "model")])
     assert ended.value.code == 128 + number
     assert [p.name for p in tmp_path.iterdir()] == ["rows.csv"]
+
+
+def ended(words, monkeypatch, work):
+    """(exit code) of a command that does this work."""
+    import unmask.cli.app
+
+    monkeypatch.setattr(unmask.cli.app, "build", lambda: lambda args, prog_name: work())
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    return stop.value.code
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_while_the_last_is_written_is_heeded(number, monkeypatch, capsys):
+    """The run wrote its model to the end and the command exited with 0, so that `&& fill` went on."""
+
+    def work():
+        with SignalGuard():
+            signal.raise_signal(number)
+        sys.exit(0)
+
+    assert ended("pretrain text T --out O", monkeypatch, work) == 128 + number
+    assert f"{number.name} came when all was done" in capsys.readouterr().err
+
+
+def test_a_demo_that_is_stopped_does_not_go_on(monkeypatch, capsys):
+    def work():
+        with SignalGuard():
+            signal.raise_signal(signal.SIGINT)
+        interrupt_if("signal")
+
+    assert ended("demo text", monkeypatch, work) == 130
+    assert "SIGINT stopped it; what it had begun to write is removed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "left", "said"),
+    [
+        ("pretrain text T --out run", "run/checkpoints", "kept; to go on: unmask pretrain text T --out run --resume"),
+        ("finetune tag M T --out=run", ".run.training/checkpoints", "unmask finetune tag M T --out=run --resume"),
+        ("prepare text T --out run", "run", "what is done is kept; to go on: unmask prepare text T --out run\n"),
+        ("impute M T --out run", "", "what it had begun to write is removed"),
+    ],
+)
+def test_what_is_left_and_how_to_go_on_is_said(words, left, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / left).mkdir(parents=True, exist_ok=True)
+    assert ended(words, monkeypatch, lambda: signal.raise_signal(signal.SIGINT)) == 130
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

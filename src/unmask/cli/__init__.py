@@ -59,28 +59,44 @@ def ended_by_signals() -> Iterator[None]:
             if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                 previous[number] = signal.signal(number, end)
     try:
+        of_runs(forget=True)
         yield
-    except (KeyboardInterrupt, SystemExit):
-        if not received:
+    except (KeyboardInterrupt, SystemExit) as stop:
+        came = received[0] if received else of_runs()
+        from unmask.cli.common import Stopped, left_behind
+
+        if came is None or isinstance(stop, Stopped):
             raise
-        print(f"unmask: stopped by {received[0].name}", file=sys.stderr)
-        sys.exit(128 + received[0])
+        done = isinstance(stop, SystemExit) and not stop.code
+        how = "came when all was done but the last lines" if done else f"stopped it; {left_behind()}"
+        print(f"unmask: {signal.Signals(came).name} {how}", file=sys.stderr)
+        sys.exit(128 + came)
     finally:
         restore()
 
 
+def of_runs(*, forget: bool = False) -> int | None:
+    """The signal that came to a run of this command, which saves before it leaves; None where none came."""
+    guards = sys.modules.get("unmask.training.signals")
+    if guards is not None and forget:
+        guards.SignalGuard.received = None
+    return None if guards is None else guards.SignalGuard.received
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. A person's mistake is one message on stderr and exit code 2, never a traceback."""
-    from unmask.cli.app import build
-    from unmask.cli.common import shown_for
     from unmask.errors import UserError, with_flags
 
     wait_asleep()
     warnings.formatwarning = _in_one_line
     umask = os.umask(0o077)  # what a command writes may hold rows of patients: it is for its owner alone
     try:
-        with ended_by_signals(), with_flags(), shown_for(sys.argv[1:] if arguments is None else arguments):
-            build()(args=arguments, prog_name="unmask")
+        with ended_by_signals(), with_flags():
+            from unmask.cli.app import build
+            from unmask.cli.common import shown_for
+
+            with shown_for(sys.argv[1:] if arguments is None else arguments):
+                build()(args=arguments, prog_name="unmask")
     except UserError as error:
         from unmask.cli.common import on_stderr
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from unmask.cli.dispatch import Dispatch, command_of, kind_of_data
+from unmask.cli.common import on_stderr
+from unmask.cli.dispatch import Dispatch, command_of, flags, kind_of_data, read_words
+from unmask.errors import UserError, suggest
+from unmask.files import check_there
 from unmask.plugins import resolve
 from unmask.registry import MODALITIES, modalities, modality, names
+from unmask.remote import is_url
 from unmask.training.launcher import check_one_process
 
 COMMANDS: Mapping[str, str] = {
@@ -66,8 +74,30 @@ class Lazy(TyperGroup):
     def __init__(
         self, name: str, help: str, *, made: Callable[[str], Any], listed: Callable[[], list[str]], **more: Any
     ) -> None:
-        super().__init__(name=name, help=help, no_args_is_help=True, rich_markup_mode=None, **more)
+        super().__init__(name=name, help=help, rich_markup_mode=None, **{"no_args_is_help": True} | more)
         self._made, self._listed = made, listed
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As always; of data whose kind is left out, with its kind in front."""
+        if self.name in BY_KIND:
+            args = self._with_kind(args)
+        return super().parse_args(ctx, args)
+
+    def _with_kind(self, args: list[str]) -> list[str]:
+        kinds = {kind: self.get_command(None, kind) for kind in self._listed()}
+        data = next(iter(read_words(args, flags(kinds), 1)[0]), None)
+        if data is None or data in kinds:
+            return args
+        check_there(data, f"Expected: {', '.join(kinds)}, or data of one of these kinds.", text=True)
+        if not (os.path.exists(data) or is_url(data) or data.startswith("hf:")):
+            raise UserError(f"{data}: neither a kind of data nor a file or folder", hint=suggest(data, kinds))
+        from unmask import verbs
+
+        kind = verbs.kind_of_data(data)
+        if kind not in kinds:
+            raise UserError(f"{data}: data of kind {kind}", hint=f"unmask {self.name} is for {' and '.join(kinds)}.")
+        on_stderr(f"{data} is taken for {kind}: unmask {self.name} {shlex.join([kind, *args])}")
+        return [kind, *args]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order of the help."""
@@ -79,6 +109,12 @@ class Lazy(TyperGroup):
             return None
         return self.commands.setdefault(cmd_name, self._made(cmd_name))
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands and what they do, whole: wrapped where click would cut them."""
+        helps = ((name, (self.get_command(ctx, name).help or "").partition("\n\n")[0]) for name in self._listed())
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, " ".join(help.split())) for name, help in helps])
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As always; that the closest name is suggested needs all of them."""
         for name in self._listed() if args and args[0] not in self._listed() else ():
@@ -86,15 +122,32 @@ class Lazy(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+def ways_in() -> list[str]:
+    """What `unmask` alone says: where to begin with each kind of data. Commands are lines that can be copied."""
+    width = min(shutil.get_terminal_size().columns, 80)
+    lines = textwrap.wrap("Hide part of the data, predict it back. What do you have?", width)
+    for one in modalities().values():
+        for have in one.first[:1]:
+            lines += ["", *textwrap.wrap(have[0].upper() + have[1:], width)]
+        lines += [f"  {command}" for command in one.first[1:]]
+    kinds = ", ".join(name for name, one in modalities().items() if one.demo)
+    end = f"Nothing at hand: unmask demo KIND, one of {kinds}. All commands: unmask --help; of one: unmask fill --help."
+    return [*lines, "", *textwrap.wrap(end, width)]
+
+
 def build() -> Lazy:
     """The application."""
 
-    def top(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    def top(
+        context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
+    ) -> None:
         if version:
             from unmask.version import __version__
 
             print(f"unmask {__version__}")
             raise typer.Exit
+        if context.invoked_subcommand is None:
+            print(*ways_in(), sep="\n")
 
     root = command_of(top, "unmask")
     return Lazy(
@@ -103,6 +156,7 @@ def build() -> Lazy:
         made=_shared,
         listed=lambda: [*COMMANDS, *(name for name in names() if name not in MODALITIES.built_in)],
         invoke_without_command=True,
+        no_args_is_help=False,
         callback=root.callback,
         params=root.params,
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
+import shlex
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -15,7 +18,7 @@ from typing import Any, NamedTuple, TextIO, TypeVar
 from unmask.errors import UserError, suggest
 from unmask.files import json_text
 from unmask.progress import counted, reporting_to
-from unmask.writing import first_of_all
+from unmask.writing import first_of_all, training_folder
 
 T = TypeVar("T")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -44,6 +47,10 @@ class Result(NamedTuple):
     code: int = 0
 
 
+class Stopped(SystemExit):
+    """The end of a command whose run a signal stopped, which has been told."""
+
+
 class Output:
     """Prints a result for people, or with --json as one machine-readable object."""
 
@@ -58,11 +65,11 @@ class Output:
         Of several processes of a launcher only the first prints.
 
         Raises:
-            SystemExit: the result says `stopped` 'signal': 128 plus the signal's number, once it is printed.
+            Stopped: the result says `stopped` 'signal': 128 plus the signal's number, once it is printed.
         """
         stopped = result.get("stopped") == "signal"
         if stopped:
-            lines = [f"stopped by a signal after step {result['steps']}; --resume continues"]
+            lines = [f"stopped by a signal after step {result['steps']}, which is saved; {continued()}"]
         if not first_of_all():
             pass  # under a launcher the first process speaks for all
         elif self.as_json:
@@ -75,7 +82,28 @@ class Output:
         if stopped:
             from unmask.training.signals import SignalGuard
 
-            sys.exit(128 + SignalGuard.received)
+            raise Stopped(128 + (SignalGuard.received or signal.SIGTERM))
+
+
+_words: list[str] = []
+"""Of this command."""
+
+
+def continued() -> str:
+    """The command that goes on with this one."""
+    words = [*_words, *(["--resume"] if "--resume" not in _words else [])]
+    return f"to go on: unmask {shlex.join(words)}"
+
+
+def left_behind() -> str:
+    """What there is of this command, which a signal ended before it was done, and how to go on."""
+    parts = [part for word in _words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for out in (Path(value) for name, value in itertools.pairwise(parts) if name == "--out"):
+        if any((place / "checkpoints").is_dir() for place in (out, training_folder(out))):
+            return f"its last checkpoint is kept; {continued()}"
+        if _words[0] == "prepare" and out.is_dir():
+            return f"what is done is kept; to go on: unmask {shlex.join(_words)}"
+    return "what it had begun to write is removed"
 
 
 def _plain(value: Any) -> Any:
@@ -215,6 +243,7 @@ class OnTerminal:
 
 def shown_for(arguments: Sequence[str]) -> AbstractContextManager[None]:
     """Progress of the command that these words call: on a terminal alone, and not of one that trains."""
+    _words[:] = arguments
     name = next((word for word in arguments if not word.startswith("-")), "")
     if name in TRAINING or not sys.stderr.isatty():
         return contextlib.nullcontext()

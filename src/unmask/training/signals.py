@@ -16,14 +16,14 @@ class SignalGuard:
 
     Attributes:
         requested: whether a signal came.
-        received: the number of the signal that came to a guard of this process most recently.
+        received: the number of the signal that came to a guard of this process most recently; None before any.
 
     >>> with SignalGuard() as guard:
     ...     guard.requested
     False
     """
 
-    received: ClassVar[int] = signal.SIGTERM
+    received: ClassVar[int | None] = None
 
     def __init__(self, signals: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)) -> None:
         self.signals, self.requested = signals, False
@@ -52,3 +52,13 @@ class SignalGuard:
         while self._previous:
             number, handler = self._previous.popitem()
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def interrupt_if(stopped: str) -> None:
+    """Raise KeyboardInterrupt after a run that a signal stopped, where nothing is worth going on with, as in a demo.
+
+    Args:
+        stopped: what the run says of its end.
+    """
+    if stopped == "signal":
+        raise KeyboardInterrupt

@@ -130,7 +130,7 @@ def test_an_interrupted_run_is_neither_overwritten_nor_mixed_up(
         with pytest.raises(SystemExit) as stopped:
             main(words)
     assert stopped.value.code == 128 + signal.SIGTERM
-    assert "--resume continues" in capsys.readouterr().out
+    assert "--resume" in capsys.readouterr().out
     given = {"checkpoints": True, "settings": OutcomeSettings(codes="DIABETES", epochs=2, members=2, trees=0)}
     with pytest.raises(UserError, match=r"\.out\.training: the checkpoint of an interrupted run\n.*resume=True"):
         finetune_next_visit(home / "model", home / "meds", tmp_path / "out", **given)

@@ -27,4 +27,9 @@ MODALITY = Modality(
         ),
     },
     tools=commands_of("unmask.cli.events.tools", "convert", "audit"),
+    first=(
+        "patients' records (FHIR, OMOP, MIMIC-IV, an event table, MEDS)",
+        "unmask events convert fhir/ --out meds",
+        "unmask pretrain events meds --out records --minutes 1",
+    ),
 )

@@ -42,4 +42,9 @@ MODALITY = Modality(
     model_types=("vit_mae", "vit"),
     architectures=("vit_", "deit_"),
     weights=(".safetensors", ".pth", ".pt", ".bin"),
+    first=(
+        "pictures (a folder, one more for each class where they are labelled)",
+        "unmask pretrain images photos/ --out pictures --minutes 1",
+        "unmask finetune classify pictures photos/ --out classifier",
+    ),
 )

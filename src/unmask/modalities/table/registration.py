@@ -30,6 +30,11 @@ MODALITY = Modality(
     commands=commands_of("unmask.cli.table.reading", "describe", "pretrain")
     | commands_of("unmask.cli.table.impute", "impute")
     | commands_of("unmask.cli.table.uses", "fill", "generate", "synthesize", "augment", "score", "embed", "evaluate"),
+    first=(
+        "a table with empty cells (.csv, .xlsx, .parquet, .dta, .sav)",
+        "unmask pretrain table cohort.csv --out cohort",
+        "unmask impute cohort new.csv --out filled.csv",
+    ),
 )
 
 

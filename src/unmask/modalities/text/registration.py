@@ -71,4 +71,9 @@ MODALITY = Modality(
         ),
         "surgery": "unmask.cli.text.export:surgery",
     },
+    first=(
+        "texts (.txt, .md, .jsonl, .csv, .parquet, folders of them)",
+        "unmask pretrain text corpus/ --out lm --minutes 1",
+        'unmask fill lm "Return the [MASK] of rows."',
+    ),
 )

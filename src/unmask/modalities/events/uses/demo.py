@@ -74,6 +74,7 @@ def run_demo(
     """Simulate, pretrain, check the planted rules, predict the outcome; writes OUT/outcome/report.html."""
     from unmask.modalities.events.uses.finetune import finetune_outcome
     from unmask.modalities.events.uses.pretrain import pretrain
+    from unmask.training.signals import interrupt_if
 
     out = demo_folder(out)
     meds = simulate(out, patients, seed)
@@ -90,6 +91,7 @@ def run_demo(
         },
     )
     run = pretrain(meds, out / "model", settings=settings, console=console)
+    interrupt_if(run.result.stopped)
     rules = recovered(out / "model", simulate(out / "new", 200, seed + 1))
     done = finetune_outcome(
         out / "model", meds, out / "task", out / "outcome", settings=OutcomeSettings(seed=seed, examples=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from unmask.modalities.images.recipes import ImageSettings, with_overrides
 from unmask.modalities.images.uses.pretrain import ImageRun, loss_unit, pretrain
+from unmask.training.signals import interrupt_if
 from unmask.writing import demo_folder, replace_json
 
 SETTINGS: dict[str, Any] = {"flip": False, "crop": (0.7, 1.0), "holdout": 0.0}
@@ -48,6 +49,7 @@ def run_demo(
     )
     settings = with_overrides(ImageSettings(), SETTINGS | {"minutes": minutes, "seed": seed})
     finished = pretrain(images, out, settings=settings, console=console)
+    interrupt_if(finished.result.stopped)
     found = show(finished, images)
     replace_json(out / "demo.json", found)
     lines = [

@@ -13,6 +13,7 @@ from unmask.modalities.text.network.pretrain import TextRun, pretrain
 from unmask.modalities.text.reading.documents import write_corpus
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.cache import TokenCache
+from unmask.training.signals import interrupt_if
 from unmask.writing import demo_folder, replace_json
 
 SETTINGS: dict[str, Any] = {
@@ -56,6 +57,7 @@ def run_demo(
         raise UserError(f"only {corpus['documents']} docstrings found", hint="Install unmask with its dependencies.")
     settings = with_overrides(TextSettings(), SETTINGS | {"minutes": minutes, "seed": seed})
     finished = pretrain(str(out / "docstrings.jsonl"), out, settings=settings, console=console)
+    interrupt_if(finished.result.stopped)
     found = show(finished, corpus)
     replace_json(out / "demo.json", found)
     learnt = (
