@@ -86,6 +86,17 @@ def test_texts_of_tables_are_read_from_their_column(tmp_path):
         read_lines(str(tmp_path / "b.jsonl"))
 
 
+def test_a_json_list_is_read_as_the_table_it_is(tmp_path):
+    """Not as lines of text: their brackets and keys would be filled, scored and embedded."""
+    rows = [{"text": "one", "label": "a"}, {"text": "two", "label": "b"}]
+    (tmp_path / "list.json").write_text(json.dumps(rows, indent=1))
+    assert read_lines(str(tmp_path / "list.json")) == ["one", "two"]
+    (tmp_path / "lines.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=r"lines\.json: not JSON") as refused:
+        read_lines(str(tmp_path / "lines.json"))
+    assert ".jsonl" in str(refused.value)
+
+
 def test_stdin_is_read_and_folders_and_zero_bytes_are_refused(tmp_path):
     code = "from unmask.cli.text.uses import read_lines; print(read_lines('-'))"
     done = subprocess.run([sys.executable, "-c", code], input="one\ntwo\n", capture_output=True, text=True)

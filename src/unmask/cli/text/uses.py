@@ -274,7 +274,7 @@ def read_lines(source: str) -> list[str]:
     return file_lines(source) if os.path.exists(source) else [source]
 
 
-TABLES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
 def table_texts(path: str) -> list[str]:

@@ -220,12 +220,13 @@ def _jsonl(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 def _json(path: Path) -> list[tuple[str, dict[str, Any]]]:
     """The objects of one list."""
-    found = _parsed(read_text(path, hint=GIVE), str(path), "Expected a list of objects.")
+    expected = "Expected a list of objects; where each line is an object, call the file .jsonl."
+    found = _parsed(read_text(path, hint=GIVE), str(path), expected)
     if not isinstance(found, list):
-        raise UserError(f"{path}: {type(found).__name__}, not a list", hint="Expected a list of objects.")
+        raise UserError(f"{path}: {type(found).__name__}, not a list", hint=expected)
     for i, row in enumerate(found, 1):
         if not isinstance(row, dict):
-            raise UserError(f"{path}: row {i} is a {type(row).__name__}", hint="Expected a list of objects.")
+            raise UserError(f"{path}: row {i} is a {type(row).__name__}", hint=expected)
     return [(f"{path}: row {i}", row) for i, row in enumerate(found, 1)]
 
 
