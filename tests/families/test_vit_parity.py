@@ -159,6 +159,23 @@ def test_the_activation_and_the_processors_standards_are_read(seed, tmp_path):
     assert (saved["hidden_act"], saved["mask_ratio"]) == ("relu", 0.6)
 
 
+@pytest.mark.parametrize("scale", [{}, {"rescale_factor": 1 / 127.5}, {"do_normalize": False}])
+def test_pixels_are_scaled_as_the_processor_says(theirs, tmp_path, scale):
+    """What the first layer gets: transformers' pixel_values, and ours of the same 8-bit picture."""
+    transformers = pytest.importorskip("transformers")
+    theirs.save_pretrained(tmp_path)
+    processor = transformers.ViTImageProcessor(do_resize=False, **scale)
+    processor.save_pretrained(tmp_path)
+    picture = np.arange(24 * 24 * 3, dtype=np.uint8).reshape(24, 24, 3)
+    values = processor([picture], return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
+    codec = load_folder(tmp_path).model.codec.config
+    ours = (picture / 255 - np.array(codec.mean)) / np.array(codec.deviation)
+    np.testing.assert_allclose(ours, values, rtol=1e-5, atol=1e-4)
+    transformers.ViTImageProcessor(do_rescale=False, **scale).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="do_rescale false"):
+        load_folder(tmp_path)
+
+
 @pytest.mark.parametrize("extra", ["blocks.0.ls1.gamma", "blocks.2.attn.q_norm.weight", "vit.encoder.layer.1.lambda1"])
 def test_a_layer_that_computes_something_else_is_refused(theirs, tmp_path, extra):
     theirs.save_pretrained(tmp_path)

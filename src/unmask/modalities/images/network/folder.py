@@ -240,15 +240,24 @@ def _normalised(config: Mapping[str, Any], norm_pix: bool | None, decoder: bool)
 
 
 def _standards(config: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the pixels: what the processor (or timm's config) says, else ImageNet's, 0.5 for other
-    channels."""
-    if config.get("do_normalize") is False:
-        return (0.0,) * channels, (1.0,) * channels
+    """Mean and deviation of pixels from 0 to 1: what the processor (or timm's config) says, else ImageNet's, 0.5 for
+    other channels."""
     pretrained = config.get("pretrained_cfg") or {}
     mean, deviation = config.get("image_mean", pretrained.get("mean")), config.get("image_std", pretrained.get("std"))
-    if mean is None or deviation is None:
-        return (IMAGENET_MEAN, IMAGENET_DEVIATION) if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
-    return tuple(map(float, mean)), tuple(map(float, deviation))
+    if config.get("do_normalize") is False:
+        mean, deviation = (0.0,) * channels, (1.0,) * channels
+    elif mean is None or deviation is None:
+        mean, deviation = (
+            (IMAGENET_MEAN, IMAGENET_DEVIATION) if channels == 3 else ((0.5,) * channels, (0.5,) * channels)
+        )
+    if config.get("do_rescale") is False:
+        raise UserError(
+            "preprocessor_config.json: do_rescale false: it does not say what the pixels were divided by",
+            hint='Put "do_rescale": true there, and "rescale_factor": 1 for pixels of 0 to 255, 0.00392156862745098 '
+            "for 0 to 1.",
+        )
+    white = 255 * config.get("rescale_factor", 1 / 255)
+    return tuple(m / white for m in mean), tuple(d / white for d in deviation)
 
 
 def _fill(model: MaskedModel[PatchCodec], state: Mapping[str, Tensor], path: Path) -> None:
