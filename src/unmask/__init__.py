@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from unmask.modalities.table.imputation.multiple import MultipleImputation as MultipleImputation
     from unmask.modalities.table.imputer import MaskedImputer as MaskedImputer
     from unmask.modalities.table.model import TableModel as TableModel
+    from unmask.modalities.table.verbs import impute as impute
+    from unmask.modalities.table.verbs import synthesize as synthesize
     from unmask.modalities.text.network.adapt import adapt as adapt
     from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot
     from unmask.modalities.text.uses.model import TextModel as TextModel

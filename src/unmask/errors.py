@@ -11,6 +11,7 @@ import difflib
 import numbers
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -154,6 +155,17 @@ def setting(name: str, value: Any = ...) -> str:
         return f"{name}={'' if value is ... else repr(value)}"
     shown = "" if value is ... else str(value).lower() if value is None or isinstance(value, bool) else str(value)
     return f"--set {shlex.quote(f'{name}={shown}')}"
+
+
+def outside() -> int:
+    """The `stacklevel` of a warning that names the line of who called unmask."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "unmask",
+        "contextlib",
+    ):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from unmask.modalities.table.recipes import TableSettings as TableSettings
     from unmask.modalities.table.registration import load as load
     from unmask.modalities.table.schema.describe import describe as describe
-    from unmask.modalities.table.synthesis.synthesize import synthesize as synthesize
+    from unmask.modalities.table.verbs import impute as impute
+    from unmask.modalities.table.verbs import synthesize as synthesize
 
     Model = TableModel
     Settings = TableSettings

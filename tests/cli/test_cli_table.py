@@ -349,3 +349,45 @@ def test_score_shows_the_least_natural_rows_first():
     assert lines[0].startswith("301 rows; the least natural")
     assert [line.split("row ")[1].split()[0] for line in lines[1:]] == [str(i) for i in range(299, 279, -1)]
     assert "least likely: age (-1.0)" in lines[1]
+
+
+def test_a_table_is_imputed_without_a_model(capsys, folder, tmp_path):
+    given = pl.read_csv(folder / "new.csv")
+    out, cells = tmp_path / "filled.csv", tmp_path / "cells.csv"
+    code, text, err = run(
+        capsys,
+        "impute",
+        folder / "new.csv",
+        "--out",
+        out,
+        "--intervals",
+        cells,
+        "--duration",
+        "time",
+        "--event",
+        "event",
+    )
+    assert code == 0
+    assert "fitted to the table itself: 40 rows x 7 columns" in err
+    filled = pl.read_csv(out)
+    assert filled.columns == given.columns
+    assert filled.null_count().sum_horizontal().item() == 0
+    assert text.startswith(f"{given.null_count().sum_horizontal().item()} cells filled")
+    assert pl.read_csv(cells).columns[0] == "line"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["{new}", "--absent", "age"], "--absent without a model"),
+        (["{new}", "--formula", "age ~ sex"], "--formula without --proper"),
+        (["{m}", "{new}", "--duration", "time"], "--duration with a model"),
+        (["{m}"], "unmask impute MODEL TABLE --out F"),
+    ],
+)
+def test_options_that_nothing_reads_are_refused(capsys, folder, tmp_path, words, said):
+    given = [word.format(new=folder / "new.csv", m=folder / "m") for word in words]
+    code, _, err = run(capsys, "impute", *given, "--out", tmp_path / "f.csv")
+    assert code == 2
+    assert said in err
+    assert not list(tmp_path.iterdir())

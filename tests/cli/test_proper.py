@@ -80,14 +80,14 @@ def test_a_model_gives_its_schema(capsys, folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--draws", 2], "--proper"),
+        (["--rounds", 2], "--proper"),
         (["--proper", 2, "--draws", 2], "--draws"),
         (["--proper", 1], "two completed"),
         (["--proper", 2, "--shift", "dbp=much"], "COLUMN=NUMBER"),
         (["--proper", 2, "--formula", "y ~"], "formula"),
         (["--proper", 2, "--method", "nope=pmm"], "nope"),
         (["--proper", 2, "--unseen", "missing"], "--unseen"),
-        (["--entry", "a"], "proper"),
+        (["--entry", "a"], "entry"),
         (["--proper", 2, "--shift", "dbp[sx == 1]=3"], "sx"),
     ],
 )

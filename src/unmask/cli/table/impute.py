@@ -1,4 +1,4 @@
-"""unmask impute MODEL TABLE --out F [--draws M]"""
+"""unmask impute [MODEL] TABLE --out F [--draws M]"""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def impute(
     filling: Filling,
     fitting: Proper,
     reading: TableReading,
-    model: str = options.source("A model folder; with --proper the table itself, if there is no model."),
+    model: str = options.source("A model folder; or the table itself, if there is no model: one is fitted to it."),
     table: str = options.source("A .csv, .tsv or .parquet file; unknown columns pass through.", default=None),
     out: str = typer.Option(..., help="Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
     proper: int = typer.Option(
@@ -70,32 +70,45 @@ def impute(
 ) -> Result:
     """Fill the missing cells of a table; everything else is written as it was read."""
     how: dict[str, Any] = {"shift": shift, "escape_formulas": escape_formulas, "seed": seed}
-    if not proper and table is None:
-        raise UserError(
-            "no TABLE", hint="unmask impute MODEL TABLE --out F, or unmask impute TABLE --proper 20 --out F."
-        )
-    other = filling if proper else fitting
-    for name in (name for name, value in vars(other).items() if value != getattr(type(other)(), name)):
-        if proper:
-            raise UserError(f"{option(name)} with --proper", hint="Multiple imputation is fitted to the table itself.")
-        raise UserError(f"{option(name)} without --proper", hint="It belongs to multiple imputation: add --proper 20.")
+    if table is None and Path(model).is_dir():
+        more = " --proper 20" if proper else ""
+        raise UserError(f"{model} is a folder, and there is no TABLE", hint=f"unmask impute MODEL TABLE{more} --out F")
     if proper:
+        _refuse(filling, "with --proper", "Multiple imputation is fitted to the table itself.")
         return impute_properly(fitting, reading, model, table, out, proper, **how)
+    proper_alone = ("formula", "method", "rounds", "report")
+    _refuse(fitting, "without --proper", "It belongs to multiple imputation: add --proper 20.", proper_alone)
+    if table is None:
+        _refuse(filling, "without a model", "The table has all columns that are fitted.", ("absent", "add_absent"))
+        return impute_table(filling, reading, None, model, out, known=fitting, **how)
+    _refuse(fitting, "with a model", "The model has it: leave it out.")
     return impute_table(filling, reading, model, table, out, **how)
+
+
+def _refuse(options: Any, where: str, hint: str, names: Sequence[str] = ()) -> None:
+    """Refuse options that are not read; `names`: of those, all by default."""
+    for name, value in vars(options).items():
+        if (not names or name in names) and value != getattr(type(options)(), name):
+            raise UserError(f"{option(name)} {where}", hint=hint)
 
 
 def impute_table(
     filling: Filling,
     reading: TableReading,
-    model: str,
+    model: str | None,
     table: str,
     out: str,
     *,
+    known: KnownColumns | None = None,
     shift: Sequence[str] = (),
     seed: int = 0,
     escape_formulas: bool = False,
 ) -> Result:
-    """Fill the missing cells of a table by a model, and write it (with draws, as many tables, numbered)."""
+    """Fill the missing cells of a table by a model, and write it (with draws, as many tables, numbered).
+
+    Args:
+        model: its folder; None: one is fitted to the table itself, under what is `known` of its columns.
+    """
     from unmask.modalities.table.imputation.complete import complete
     from unmask.modalities.table.imputation.shift import read_shifts
     from unmask.modalities.table.imputation.uncertainty import write_intervals
@@ -113,9 +126,19 @@ def impute_table(
     if draws and intervals:
         raise UserError("--draws with --intervals", hint="Intervals belong to best values: leave --draws out.")
     written = numbered(out, draws) if draws else [out]
-    check_results([*written, intervals], [table])
-    loaded = table_model(model)
-    frame = reading.read_for(loaded, table)
+    check_results([*written, intervals], [table, known.schema if known else None])
+    fitted: list[str] = []
+    if model is None:
+        from unmask.modalities.table.verbs import fit_to, warn_of_poor
+
+        assert known is not None
+        frame, schema = reading.read(table), reading.known(known.schema)
+        with warned_of() as fitted:
+            loaded = fit_to(frame, schema=schema, **known.pair, constraints=filling.constraint, seed=seed)
+            warn_of_poor(loaded, frame)
+    else:
+        loaded = table_model(model)
+        frame = reading.read_for(loaded, table)
     done = complete(
         loaded,
         frame,
@@ -126,12 +149,12 @@ def impute_table(
         shift=read_shifts(shift),
         absent=filling.absent,
         add_absent=filling.add_absent,
-        constraints=filling.constraint,
+        constraints=filling.constraint if model else (),
     )
     for path, one in zip(written, done.tables, strict=True):
         write_table(one, path, escape_formulas=escape_formulas)
     if intervals:
-        write_intervals(done.records, loaded.schema, intervals)
+        write_intervals(done.records, loaded.schema, intervals, frame)
     found = {
         "out": written if draws else out,
         "rows": len(frame),
@@ -141,7 +164,7 @@ def impute_table(
         "intervals": intervals,
         "absent": done.absent,
         "notes": done.notes,
-        "warnings": done.warnings,
+        "warnings": [*fitted, *done.warnings],
     }
     for text in done.warnings:
         on_stderr(f"warning: {text}")
@@ -173,10 +196,6 @@ def impute_properly(
     written = numbered(out, proper)
     check_results([*written, fitting.report], [model if table is None else table, fitting.schema])
     if table is None:
-        if Path(model).is_dir():
-            raise UserError(
-                f"{model} is a folder, and there is no TABLE", hint="unmask impute MODEL TABLE --proper 20 --out F"
-            )
         table, known = model, reading.known(fitting.schema)
     elif fitting.schema or any(fitting.pair.values()):
         raise UserError(

@@ -90,7 +90,7 @@ def table_model(model: str) -> Any:
         raise UserError(
             f"{model}: a file, not the folder of a model",
             hint="Fit one with `unmask pretrain table`. To impute a table without a model: unmask impute TABLE "
-            "--proper 20.",
+            "--out F.",
         )
     if kind_of(model) != "table":
         raise UserError(f"{model}: a model of {kind_of(model)}", hint="Fit one with `unmask pretrain table`.")

@@ -82,7 +82,6 @@ def evaluate(
 ) -> Result:
     """Synthetic rows of the model beside real ones that it may or may not have seen."""
     from unmask.modalities.table.evaluate import evaluate_model
-    from unmask.modalities.table.evaluation.figures import readings, text_lines
 
     if len(data) not in (1, 2):
         raise UserError(
@@ -92,11 +91,7 @@ def evaluate(
     loaded = table_model(model)
     real, train = reading.read_for(loaded, data[0]), reading.read(data[1]) if len(data) == 2 else None
     found = evaluate_model(loaded, real, train=train, rows=rows, seed=seed, report=report, folder=model)
-    lines = text_lines(readings(found))
-    lines += [
-        f"{k.replace('_', ' ')}: {found[k]}" for k in ("overlap", "compared_rows", "note", "report") if k in found
-    ]
-    return Result(found, lines)
+    return Result(found, str(found).splitlines())
 
 
 def synthesize(

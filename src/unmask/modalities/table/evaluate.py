@@ -14,9 +14,9 @@ from unmask.errors import UserError
 from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.kernels.threads import one_core
 from unmask.modalities.table.evaluation import fidelity, privacy
-from unmask.modalities.table.evaluation.figures import add_figures, readings
+from unmask.modalities.table.evaluation.figures import SyntheticFigures, add_figures, readings
 from unmask.modalities.table.imputation.training_range import encode_warned
-from unmask.modalities.table.model import TableModel
+from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import widened
 from unmask.modalities.table.survival.estimators import cumulative_incidence
@@ -27,7 +27,7 @@ from unmask.modalities.table.synthesis.synthesize import synthesize
 
 @one_core()
 def evaluate_model(
-    model: TableModel,
+    model: TableModel | str | Path,
     data: Any,
     *,
     train: Any = None,
@@ -35,13 +35,14 @@ def evaluate_model(
     seed: int = 0,
     report: str | Path | None = None,
     folder: str | Path | None = None,
-) -> dict[str, Any]:
-    """Compare `rows` synthetic rows with real ones.
+) -> SyntheticFigures:
+    """Compare `rows` synthetic rows with real ones; `print` shows the figures.
 
     Copies, distances and recall compare rows with all others: of at most `privacy.COMPARED` rows, a sample where there
     are more (`compared_rows` says how many).
 
     Args:
+        model: a fitted one, or its folder.
         data: real rows, best those that the model has not seen; missing cells are drawn from the model.
         train: the training rows, for the privacy card; left out, the card says only what `data` allows.
         rows: synthetic rows, default as many as real ones.
@@ -52,6 +53,9 @@ def evaluate_model(
         UserError: the table does not fit the model, there are fewer than 20 rows of either kind, or the held-out rows
             are the training rows, or those that the model draws.
     """
+    if not isinstance(model, TableModel):
+        folder = folder or model
+        model = load(model)
     seen = _encoded(model, data)
     before = None if train is None else _encoded(model, train)
     overlap = _overlap(model, before, seen)
@@ -82,7 +86,7 @@ def evaluate_model(
     if report is not None:
         write_report(model, found, real, synthetic, Path(report), folder)
         found["report"] = str(report)
-    return found
+    return SyntheticFigures(found)
 
 
 def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:

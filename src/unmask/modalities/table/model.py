@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,13 +17,15 @@ import torch
 from unmask.core.hashing import Salt, hash_keys
 from unmask.errors import UserError
 from unmask.evaluation.card import add_card
+from unmask.evaluation.shown import Printed, Shown
 from unmask.files import check_weights
+from unmask.guessed import Guessed, also_called
 from unmask.kernels.threads import one_core
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
 from unmask.modalities.table.fitting.cell_table import CellTable, FittedTable
 from unmask.modalities.table.fitting.fit import Fit
-from unmask.modalities.table.fitting.imputation_quality import columns_imputed
+from unmask.modalities.table.fitting.imputation_quality import columns_imputed, figure_texts
 from unmask.modalities.table.imputation.complete import holes, impute_frame
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.uncertainty import interval_frame
@@ -31,7 +33,7 @@ from unmask.modalities.table.imputation.under_rules import recorded_breaches
 from unmask.modalities.table.reading.findings import warn_of
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.recipes import TableSettings, settings_of
+from unmask.modalities.table.recipes import TableSettings, with_overrides
 from unmask.modalities.table.rules.rules import Rules, schema_for
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import (
@@ -46,7 +48,8 @@ from unmask.modalities.table.schema.values import (
 from unmask.modalities.table.synthesis.disclosure_control import contents, learn_ids, learn_safety
 from unmask.modalities.table.synthesis.survival_outcome import learn_outcome, stored_outcome
 from unmask.modalities.table.synthesis.synthesize import synthesize
-from unmask.modalities.table.writing.writers import handed_out, like_stored, stored_types
+from unmask.modalities.table.writing.writers import handed_out, is_pandas, like_stored, stored_types
+from unmask.training.settings import TrainSettings, settings_from
 from unmask.writing import brought_to_an_end, written_folder
 
 FILES = ("config.json", "model.safetensors", "unmask.json")
@@ -54,8 +57,8 @@ PATTERNS = 2000
 """Rows whose pattern of missing cells is kept with the model."""
 
 
-class TableModel(FittedTable):
-    """A fitted table model."""
+class TableModel(FittedTable, Guessed, Printed):
+    """A fitted table model; `print` shows how well it imputes each column."""
 
     device = torch.device("cpu")
     precision = "fp32"
@@ -69,7 +72,31 @@ class TableModel(FittedTable):
             f"fitted to {self.facts['rows']:,} rows)"
         )
 
+    guesses: ClassVar[Any] = {
+        **dict.fromkeys(("transform", "predict", "complete"), lambda model: model.impute),
+        **dict.fromkeys(("sample", "generate"), lambda model: model.synthesize),
+        "save_pretrained": lambda model: model.save,
+        "sample_from_conditions": "synthesize(rows, where='age >= 70 and sex == 0')",
+        "sample_remaining_columns": "impute(frame) fills the cells that are empty",
+        "get_metadata": "model.schema says what each column is",
+        "finetune": "a model of a table has one fit: unmask.table.pretrain(data, 'model', settings=...)",
+        **dict.fromkeys(
+            ("complete_data", "mice"), "MultipleImputation(5).fit(data) completes tables for Rubin's rules"
+        ),
+        **dict.fromkeys(("get_loss_values", "fit_transform"), "unmask.impute(frame) fits and fills in one call"),
+    }
+
     @classmethod
+    @also_called(
+        {
+            "metadata": "Columns are found out; overrule with schema={'columns': {'x': {'kind': 'nominal'}}}",
+            "missing_values": "Spellings of missing cells are schema={'missing': ['-9']}",
+        },
+        duration_col="duration",
+        event_col="event",
+        entry_col="entry",
+        random_state="seed",
+    )
     @one_core()
     def fit(
         cls,
@@ -80,7 +107,7 @@ class TableModel(FittedTable):
         event: str | None = None,
         entry: str | None = None,
         event_level: str | Sequence[str] | None = None,
-        settings: TableSettings | None = None,
+        settings: TableSettings | TrainSettings | Mapping[str, Any] | None = None,
         weight: np.ndarray | None = None,
         watch: Callable[..., None] | None = None,
         constraints: Sequence[str] | str = (),
@@ -94,7 +121,8 @@ class TableModel(FittedTable):
             duration, event: the survival pair.
             entry: column of the times from which rows are at risk, where they enter late.
             event_level: at which level of `event` it happened, one per cause; left out where that is plain.
-            settings, overrides: see `TableSettings`; give one or the other.
+            settings, overrides: fields of `TableSettings` and of its `train`, as keywords (`steps=200`), a dict or an
+                object.
             weight: of each row, for bootstrap copies.
             watch: called after every step.
             constraints: rules between columns, kept with the model, that imputed and synthetic rows meet: "a <= b <=
@@ -109,7 +137,7 @@ class TableModel(FittedTable):
         found = schema_for(
             frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
         )
-        settings = settings or settings_of(**overrides)
+        settings = settings_from(TableSettings(), settings, overrides, with_overrides)
         if not found.modelled:
             raise UserError(
                 f"{frame.source}: no column to model",
@@ -134,7 +162,7 @@ class TableModel(FittedTable):
             "history": table.fitted.history,
             "notes": notes,
         }
-        warn_of(notes, stacklevel=4)  # `fit` runs within `one_core`
+        warn_of(notes)
         model = cls(found, table, facts)
         model.like = frame
         # What rows lack, for synthetic ones that are to lack as much.
@@ -283,10 +311,30 @@ class TableModel(FittedTable):
             warnings.warn(text, stacklevel=3)
         return frame, columns
 
+    @also_called({}, **dict.fromkeys(("num_rows", "n", "size", "n_samples", "n_rows", "count"), "rows"))
     def synthesize(self, rows: int, **options: Any) -> Any:
-        """New rows; see `unmask.modalities.table.synthesis.synthesize.synthesize`. A polars table where the model comes
-        from a folder."""
+        """New rows; see `unmask.modalities.table.synthesis.synthesize.synthesize`. Of the
+        kind of table that the model was fitted to; polars of a file."""
         return handed_out(synthesize(self, rows, **options).table)
+
+    def evaluate(self, data: Any, **options: Any) -> Any:
+        """Its synthetic rows beside real ones; see `unmask.table.evaluate`."""
+        from unmask.modalities.table.evaluate import evaluate_model
+
+        return evaluate_model(self, data, **options)
+
+    def shown(self) -> Shown:
+        """How well each column is imputed, as `print` shows it."""
+        rows = [
+            (f["column"], *figure_texts(f), f["cells"], f["sentence"]) for f in self.facts.get("columns_imputed", [])
+        ]
+        return Shown(
+            title=f"{self!r}",
+            columns=("column", "error", "of the mean or mode", "90 % intervals hold", "cells", "in words"),
+            rows=rows,
+            notes=["errors are of cells hidden in rows that were held out"] if rows else [],
+            next_step="model.impute(new), model.synthesize(rows), model.save('folder')",
+        )
 
     def inspect(self) -> dict[str, Any]:
         """Parameters, columns and how the fit went."""
@@ -331,6 +379,7 @@ class TableModel(FittedTable):
                 "facts": self.facts,
                 "codings": [c.to_dict() for c in self.table.codings],
                 "types": None if self.like is None else stored_types(self.like),
+                "pandas": self.like is not None and is_pandas(self.like.native),
             }
             (new / "unmask.json").write_text(json.dumps(about), encoding="utf-8")
             config = {"model_type": "unmask_table", **asdict(self.table.settings)}
@@ -392,5 +441,5 @@ def _loaded(folder: Path) -> TableModel:
     model.extra = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
     stored_outcome(model)  # whole or not there
     if about.get("types"):
-        model.like = like_stored(about["types"])
+        model.like = like_stored(about["types"], pandas=about.get("pandas", False))
     return model

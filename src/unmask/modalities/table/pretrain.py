@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,13 @@ import numpy as np
 from unmask.core.pretrain import StepReport
 from unmask.errors import option
 from unmask.evaluation.card import source_name
-from unmask.modalities.table.fitting.imputation_quality import error_removed, figure_texts
+from unmask.evaluation.shown import Printed, Shown
+from unmask.guessed import also_called
+from unmask.modalities.table.fitting.imputation_quality import error_removed, figure_texts, with_care
 from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.frame import Frame
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.recipes import TableSettings, settings_of
+from unmask.modalities.table.recipes import TableSettings, with_overrides
 from unmask.modalities.table.rules.rules import schema_for
 from unmask.modalities.table.schema.schema import Schema
 from unmask.modalities.table.schema.values import cell_texts, decode, encode, rows_digest
@@ -26,12 +29,13 @@ from unmask.modalities.table.synthesis.disclosure_control import shown_levels
 from unmask.training.launcher import check_one_process
 from unmask.training.run import check_run_folder
 from unmask.training.same_run import digest, refuse_differences
+from unmask.training.settings import TrainSettings, settings_from
 from unmask.training.tracking import Tracker
-from unmask.writing import final_place, written_folder
+from unmask.writing import final_place, makes_folder, written_folder
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableRun:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TableRun(Printed):
     """A finished fit and its folder; `kept`: it was there."""
 
     folder: Path
@@ -48,10 +52,17 @@ class TableRun:
             "columns_imputed": self.model.facts.get("columns_imputed", []),
         }
 
+    def shown(self) -> Shown:
+        """The model, as `print` shows it."""
+        next_step = f"unmask.load({str(self.folder)!r}).impute(new), .synthesize(rows), .evaluate(other_rows)"
+        return dataclasses.replace(self.model.shown(), next_step=next_step)
 
+
+@also_called(duration_col="duration", event_col="event", random_state="seed")
+@makes_folder
 def pretrain(
     data: Any,
-    out: str | Path,
+    out: str | Path | None = None,
     *,
     schema: Mapping[str, Any] | str | Path | None = None,
     duration: str | None = None,
@@ -59,11 +70,19 @@ def pretrain(
     entry: str | None = None,
     event_level: str | Sequence[str] | None = None,
     constraints: Sequence[str] | str = (),
-    settings: TableSettings | None = None,
+    settings: TableSettings | TrainSettings | Mapping[str, Any] | None = None,
     resume: bool = False,
     console: bool = True,
+    **overrides: Any,
 ) -> TableRun:
     """Fit a table model and write its run folder.
+
+    Args:
+        data: a path, pandas, polars or Arrow table, array or dict of columns.
+        out: run folder; left out, a temporary one, which lives as long as the result.
+        schema, duration, event, entry, event_level, constraints: as in `TableModel.fit`.
+        settings, overrides: fields of `TableSettings` and of its `train`, as keywords (`steps=200`), a dict or an
+            object.
 
     A fit takes seconds and is the same for the same seed, so nothing is saved on the way: the folder is there when all
     of it is, and `resume` keeps a finished run of the same data and settings as it is.
@@ -72,8 +91,9 @@ def pretrain(
         UserError: for anything wrong with the input, the settings or the folder; nothing is written then.
     """
     check_one_process("a table's fit")
+    assert out is not None  # of `makes_folder`
     out = Path(out)
-    settings = settings or settings_of()
+    settings = settings_from(TableSettings(), settings, overrides, with_overrides)
     known: dict[str, Any] = {"schema": schema, "duration": duration, "event": event, "entry": entry}
     known |= {"event_level": event_level, "constraints": constraints}
     if resume and (out / "unmask.json").exists():
@@ -186,10 +206,9 @@ def add_imputed(report: Any, model: TableModel) -> None:
         )
         return
     good = [f["column"] for f in figures if f["verdict"] == "clearly_better"]
-    poor = [f["column"] for f in figures if f["verdict"] in ("no_better", "worse")]
     sentence = f"{len(good)} of {len(figures)} columns are imputed clearly better than by their mean or mode."
-    if poor:
-        sentence += f" Treat imputed values of {', '.join(poor)} with care: no better than the mean or mode."
+    if care := with_care(figures):
+        sentence += f" {care[0].upper()}{care[1:]}."
     report.section(
         "How well is each column imputed?",
         sentence,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -161,13 +162,17 @@ UNREAD = {
 
 
 def settings_of(recipe: str = "masked", **overrides: Any) -> TableSettings:
-    """The settings of a recipe with some of them replaced; strings are parsed, as from `--set`.
+    """The settings of a recipe with some of them replaced; strings are parsed, as from `--set`."""
+    return with_overrides(TableSettings(), {"recipe": recipe, **overrides})
 
-    Keys of the run itself (seed, epochs, schedule, ...) reach its `TrainSettings`.
-    """
-    if recipe not in RECIPES:
-        raise UserError(f"recipe {recipe!r}", hint=suggest(recipe, RECIPES))
-    settings = apply_overrides(TableSettings(), {"recipe": recipe, **RECIPES[recipe]})
+
+def with_overrides(settings: TableSettings, overrides: Mapping[str, Any]) -> TableSettings:
+    """Settings with some of them replaced, a recipe's first; keys of the run itself (seed, epochs, schedule, ...) reach
+    its `TrainSettings`."""
+    if (recipe := overrides.get("recipe")) is not None:
+        if recipe not in RECIPES:
+            raise UserError(f"recipe {recipe!r}", hint=suggest(recipe, RECIPES))
+        settings = apply_overrides(settings, {"recipe": recipe, **RECIPES[recipe]})
     before, settings = settings, apply_run_overrides(settings, overrides, without=UNUSED)
     idle = [k for k in UNREAD[settings.network] if k in overrides and getattr(settings, k) != getattr(before, k)]
     if settings.network == "filter" and overrides.get("loss") == "likelihood":

@@ -4,7 +4,7 @@ import pytest
 from tables import patients
 
 from unmask.modalities.table.evaluate import evaluate_model
-from unmask.modalities.table.evaluation.figures import MEANINGS, readings, text_lines
+from unmask.modalities.table.evaluation.figures import MEANINGS, SyntheticFigures, readings
 from unmask.modalities.table.model import TableModel
 
 CONTEXT = {"c_index_real", "compared", "compared_rows", "rows"}
@@ -44,10 +44,11 @@ def test_where_a_figure_stands(key, value, ceiling, floor, share, said):
 
 
 def test_a_floor_that_beats_its_ceiling_is_marked():
-    (reading,) = readings({"km_area": 0.03, "ceiling": {"km_area": 0.05}, "floor": {"km_area": 0.04}})
+    found = SyntheticFigures({"rows": 100, "km_area": 0.03, "ceiling": {"km_area": 0.05}, "floor": {"km_area": 0.04}})
+    (reading,) = readings(found)
     assert reading.marked
     assert reading.share is None
-    assert "Cannot tell good rows" in text_lines([reading])[1]
+    assert "Cannot tell good rows" in str(found).splitlines()[3]
     (same,) = readings({"sign_flips": 0, "ceiling": {"sign_flips": 0}, "floor": {"sign_flips": 0}})
     assert not same.marked
     (columns,) = readings(

@@ -46,6 +46,8 @@ KINDS = {
     "polars": pl.from_pandas,
     "polars of single precision": lambda t: pl.from_pandas(single(t)),
     "arrow": lambda t: pl.from_pandas(t).to_arrow(),
+    "dict of columns": lambda t: t.to_dict("list"),
+    "list of dicts": lambda t: t.to_dict("records"),
     "parquet": lambda t: pl.from_pandas(t).write_parquet("t.parquet") or "t.parquet",
 }
 
@@ -113,8 +115,7 @@ def test_a_table_in_memory_gives_what_its_file_gives(kind, of_the_file, tmp_path
 @pytest.mark.parametrize(
     "data",
     [
-        cohort().to_dict("list"),
-        cohort().to_dict("records"),
+        [[1, 2], [3, 4]],
         (row for row in cohort().to_dict("records")),
         cohort()["age"],
         pl.from_pandas(cohort()).lazy(),
@@ -130,7 +131,8 @@ def test_what_is_no_table_is_refused_alike_by_every_verb(data):
         with pytest.raises(UserError) as error:
             verb(data)
         said.add(str(error.value))
-    assert said == {f"a {type(data).__name__} is not a table\n  Expected a path, pandas, polars, Arrow or NumPy."}
+    (words,) = said
+    assert words.startswith(f"a {type(data).__name__} is not a table\n  Expected a path, pandas, polars, Arrow, NumPy")
 
 
 def test_results_name_rows_as_the_table_does(tmp_path):

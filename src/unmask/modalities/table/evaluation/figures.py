@@ -4,12 +4,12 @@ and ceiling."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from unmask.evaluation.meanings import Meaning
-from unmask.evaluation.shown import aligned
+from unmask.evaluation.shown import Printed, Shown
 
 CEILING = "another sample of real rows"
 FLOOR = "columns shuffled one by one"
@@ -214,13 +214,29 @@ def _verdict(
 DIRECTIONS = {"lower": "↓\u00a0lower", "higher": "↑\u00a0higher", "near 0.5": "→\u00a00.5"}
 
 
-def text_lines(found: Sequence[ShownFigure]) -> list[str]:
-    """The figures for a terminal: value, direction, both ends, and words."""
-    rows = [("figure", "value", "better", "ceiling", "floor", "in words")]
-    for r in found:
-        ends = ["–" if end is None else f"{end:.3g}" for end in (r.ceiling, r.floor)]
-        rows.append((r.meaning.label, f"{r.value:.3g}", DIRECTIONS[r.meaning.better], ends[0], ends[1], r.verdict))
-    return [*aligned(rows), f"ceiling: {CEILING}; floor: {FLOOR}"]
+class SyntheticFigures(Printed, dict[str, Any]):
+    """Figures of synthetic rows beside real ones, by name; `print` shows value, direction, both ends, and words."""
+
+    def shown(self) -> Shown:
+        """The figures as `print` shows them."""
+        rows = [
+            (r.meaning.label, _text(r.value), DIRECTIONS[r.meaning.better], _text(r.ceiling), _text(r.floor), r.verdict)
+            for r in readings(self)
+        ]
+        more = ("overlap", "compared_rows", "note", "report")
+        return Shown(
+            title=f"Synthetic rows beside {self['rows']:,} real ones",
+            columns=("figure", "value", "better", "ceiling", "floor", "in words"),
+            rows=rows,
+            notes=[
+                f"ceiling: {CEILING}; floor: {FLOOR}",
+                *(f"{key.replace('_', ' ')}: {self[key]}" for key in more if key in self),
+            ],
+        )
+
+
+def _text(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
 
 
 def add_figures(report: Any, found: Mapping[str, Any]) -> None:

@@ -193,6 +193,12 @@ def text_table(figures: Sequence[dict[str, Any]]) -> list[str]:
     return aligned(rows)
 
 
+def with_care(figures: Sequence[dict[str, Any]]) -> str:
+    """A sentence that names the columns whose imputed values are no better than a mean; "" where there are none."""
+    poor = [f["column"] for f in figures if f["verdict"] in ("no_better", "worse")]
+    return f"treat imputed values of {', '.join(poor)} with care: no better than the mean or mode" if poor else ""
+
+
 def error_removed(figure: dict[str, Any]) -> float:
     """The share of the mean's or mode's error that is gone: 1 nothing left, 0 no better, or by chance as it may be."""
     base = figure.get("error_of_mean", figure.get("error_of_mode"))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from unmask.errors import UserError, option
+from unmask.errors import UserError, option, outside
 from unmask.evaluation.shown import Printed, Shown
 from unmask.guessed import Guessed, also_called
 from unmask.modalities.table.imputation.fitted_models import aligned, are_shares, estimates_of, predictions_of
@@ -173,7 +173,7 @@ class CompletedTables(Guessed, Printed):
         """The first pooling repeats the warnings: estimates are as doubtful as the tables."""
         if self.doubts_ and not self._pooled_in_doubt:
             self._pooled_in_doubt = True
-            warnings.warn(f"of tables in doubt: {'; '.join(self.doubts_)}", stacklevel=4)
+            warnings.warn(f"of tables in doubt: {'; '.join(self.doubts_)}", stacklevel=outside())
 
     def _pool_formula(
         self,
@@ -209,7 +209,7 @@ class CompletedTables(Guessed, Printed):
         warnings.warn(
             f"{', '.join(left)}: not kept by imputation, so pooled estimates of them are pulled towards zero, and "
             f"those of the other terms may be off ({agreed}). Impute with {option('formula', formula.text)}.",
-            stacklevel=5,
+            stacklevel=outside(),
         )
 
     @also_called(duration_col="duration", event_col="event", formula="covariates")

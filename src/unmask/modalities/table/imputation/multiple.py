@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.errors import UserError
+from unmask.errors import UserError, outside
 from unmask.guessed import also_called
 from unmask.modalities.table.imputation.analysis import agreed_analysis, measured_terms, survival_pair
 from unmask.modalities.table.imputation.chained import CompletedColumns, DrawPlan
@@ -158,7 +158,7 @@ class MultipleImputation(CompletedTables):
         # The notes of a schema that was given speak of the table that it was made of.
         self.schema_ = schema
         self.notes_ = taken_for_missing(schema, frame) if isinstance(self.schema, Schema) else list(schema.notes)
-        warn_of(self.notes_, stacklevel=4)
+        warn_of(self.notes_)
         for text in measured:
             self._note(text, warn=True)
         self._rules, self._recorded = Rules.of(schema), columns
@@ -198,7 +198,7 @@ class MultipleImputation(CompletedTables):
             )
         self.notes_ = [*self.doubts_, *self.notes_]
         for text in self.doubts_:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=outside())
         self._finish(shifts, warn=True)
         return self
 
@@ -323,7 +323,7 @@ class MultipleImputation(CompletedTables):
     def _note(self, text: str, *, warn: bool = False) -> None:
         self.notes_.append(text)
         if warn:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=outside())
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """Per imputed column: method, values missing, convergence (R-hat), observed beside imputed; see

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import expit, logit
 
-from unmask.errors import UserError, suggest
+from unmask.errors import UserError, outside, suggest
 from unmask.evaluation.charts import interval_chart
 from unmask.evaluation.shown import Chart, Printed, Shown, charted
 from unmask.guessed import Guessed
@@ -361,7 +361,7 @@ def without_separated(found: Pooled, fits: Sequence[FormulaFit], columns: Sequen
     warnings.warn(
         f"not estimable, since all or none of the rows had the outcome (separation): {', '.join(named)}. Join the "
         f"level to another, leave the term out, or use {way}",
-        stacklevel=5,
+        stacklevel=outside(),
     )
     blanked: dict[str, Any] = {
         name: np.where(separated, np.nan, getattr(found, name))

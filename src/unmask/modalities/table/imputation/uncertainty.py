@@ -131,11 +131,12 @@ def _polars(records: list[dict[str, Any]]) -> Any:
     return pl.DataFrame(columns)
 
 
-def write_intervals(records: Iterable[dict[str, Any]], schema: Schema, path: str | Path) -> None:
-    """The records as a CSV file; `probabilities` is a JSON object."""
+def write_intervals(records: Iterable[dict[str, Any]], schema: Schema, path: str | Path, given: Frame) -> None:
+    """The records as a CSV file; `probabilities` is a JSON object. Rows of a file are known by their `line`, the
+    names of columns being on the first; others by `row`, see `Frame.row_name`."""
     with written(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
+        writer.writerow(dict(zip(FIELDS, FIELDS, strict=True)) | ({"row": "line"} if given.native is None else {}))
         for r in records:
             column = schema.columns[schema.number(r["column"])]
             texts = dict(

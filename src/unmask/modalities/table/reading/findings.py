@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unmask.errors import UserError
+from unmask.errors import UserError, outside
 
 SHOWN = 20
 """Bad cells that an error names; the rest are counted per column."""
@@ -56,11 +56,11 @@ class Finding:
         }
 
 
-def warn_of(notes: Iterable[str], stacklevel: int = 3) -> None:
+def warn_of(notes: Iterable[str]) -> None:
     """Warn of those notes that begin so; what a command prints as "warning: " is a warning in Python too."""
     for text in notes:
         if text.startswith("warning: "):
-            warnings.warn(text.removeprefix("warning: "), stacklevel=stacklevel)
+            warnings.warn(text.removeprefix("warning: "), stacklevel=outside())
 
 
 def refuse(findings: Iterable[Finding], source: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.given import no_value, values_of
 from unmask.modalities.table.reading.decimal_marks import Marks, Spelling, spellings_of
 from unmask.modalities.table.reading.parse import text_of
 
@@ -67,7 +68,12 @@ class Frame:
 
 
 def frame_of(data: Any) -> Frame:
-    """A frame from a pandas, polars or Arrow table, or a NumPy array."""
+    """A frame from a pandas, polars or Arrow table, a NumPy array, a dict of columns or a list of dicts (both as polars
+    has them)."""
+    if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
+        data = {name: [row.get(name) for row in data] for name in dict.fromkeys(name for row in data for name in row)}
+    if isinstance(data, Mapping):
+        return frame_of(_of_columns(data))
     if isinstance(data, np.ndarray):
         if data.ndim != 2:
             raise UserError(f"an array of {data.ndim} dimensions", hint="Expected rows x columns.")
@@ -83,9 +89,21 @@ def frame_of(data: Any) -> Frame:
         frame = nw.from_native(data, eager_only=True)
     except TypeError:
         raise UserError(
-            f"a {type(data).__name__} is not a table", hint="Expected a path, pandas, polars, Arrow or NumPy."
+            f"a {type(data).__name__} is not a table",
+            hint="Expected a path, pandas, polars, Arrow, NumPy or a dict of columns.",
         ) from None
     return _frame(list(frame.columns), [frame[c] for c in frame.columns], data)
+
+
+def _of_columns(columns: Mapping[Any, Any]) -> Any:
+    """A polars table of a dict of columns."""
+    import polars as pl
+
+    cells = {str(name): [None if no_value(v) else v for v in values_of(x)] for name, x in columns.items()}
+    lengths = {len(x) for x in cells.values()}
+    if len(lengths) > 1:
+        raise UserError("a dict whose columns differ in length", hint="Expected name -> column, of as many rows each.")
+    return pl.DataFrame({name: pl.Series(name, x, strict=False) for name, x in cells.items()})
 
 
 def _frame(names: list[str], parts: list[Any], native: Any) -> Frame:

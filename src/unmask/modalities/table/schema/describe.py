@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from unmask.evaluation.shown import Printed, Shown
 from unmask.given import no_value
 from unmask.modalities.table.reading.findings import SHOWN, Finding, setting, toml_key, toml_text
 from unmask.modalities.table.reading.frame import Frame
@@ -80,8 +81,8 @@ class Described:
         return ", ".join(f"{t} ({n})" for t, n in shown) + (", ..." if len(self.levels) > 5 else "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Description(Printed):
     """What `describe` found; printed, as JSON, as a report, and as a schema to edit."""
 
     source: str
@@ -107,6 +108,17 @@ class Description:
             "columns": [c.to_dict() for c in self.columns],
             "findings": [f.to_dict() for f in self.findings],
         }
+
+    def shown(self) -> Shown:
+        """The dictionary, for a notebook and as a frame."""
+        rows = [(c.column.name, c.column.kind, c.missing, c.values, c.why) for c in self.columns]
+        return Shown(
+            title=f"{self.source}: {self.rows} rows x {len(rows)} columns",
+            columns=("column", "kind", "missing", "values", "why"),
+            rows=rows,
+            notes=[f"{f.severity}: {f.text}" + (f" {f.add}" if f.add else "") for f in self.findings],
+            next_step="write_toml('schema.toml') to change what is wrong; unmask.impute(data, schema='schema.toml')",
+        )
 
     def lines(self) -> list[str]:
         """The dictionary for a terminal."""

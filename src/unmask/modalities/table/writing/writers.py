@@ -201,16 +201,18 @@ def stored_types(frame: Frame) -> str | None:
     return base64.b64encode(arrow.schema.remove_metadata().serialize()).decode()
 
 
-def like_stored(types: str) -> Frame:
-    """A table without rows, of stored types."""
+def like_stored(types: str, *, pandas: bool = False) -> Frame:
+    """A table without rows, of stored types; of pandas where that is meant and installed, else of polars."""
     import base64
 
     import polars as pl
     import pyarrow as pa
 
-    return read_frame(
-        pl.DataFrame(pl.from_arrow(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(types))).empty_table()))
-    )
+    table = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(types))).empty_table()
+    if pandas:
+        with contextlib.suppress(ImportError):
+            return read_frame(table.to_pandas())
+    return read_frame(pl.DataFrame(pl.from_arrow(table)))
 
 
 def new_frame(schema: Schema, columns: dict[int, list[Any]], point: Sequence[bool]) -> Frame:
