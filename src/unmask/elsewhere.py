@@ -1,4 +1,4 @@
-"""Names that other libraries have and unmask has not, each with our call: what an AttributeError says of them.
+"""Names that other libraries have and unmask has not, each with our call: what an error says of them.
 
 What costs a line is there under their name instead (`encode`, `from_pretrained`, `pipeline`); tests/guesses holds both.
 """
@@ -10,6 +10,22 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 FUNCTIONS: Mapping[str, str] = {
+    "IterativeImputer": "unmask.MaskedImputer().fit_transform(X), or unmask.impute(frame)",
+    "SimpleImputer": "unmask.MaskedImputer().fit_transform(X), or unmask.impute(frame)",
+    "KNNImputer": "unmask.MaskedImputer().fit_transform(X), or unmask.impute(frame)",
+    "MissForest": "unmask.MaskedImputer().fit_transform(X), or unmask.impute(frame)",
+    "ImputationKernel": "unmask.MultipleImputation(5).fit(frame), then .pool('y ~ x')",
+    "[Mm][Ii][Cc][Ee]*": "unmask.MultipleImputation(5).fit(frame), then .pool('y ~ x')",
+    "complete": "unmask.MultipleImputation(5).fit(frame).complete(1)",
+    "pool": "unmask.MultipleImputation(5).fit(frame).pool('y ~ x')",
+    "*Synthesizer": "unmask.synthesize(frame, rows=500)",
+    "CTGAN": "unmask.synthesize(frame, rows=500)",
+    "*Metadata": "unmask.table.describe(frame), which says what each column is",
+    "evaluate_quality": "unmask.table.evaluate(model, frame)",
+    "run_diagnostic": "unmask.table.evaluate(model, frame)",
+    "CoxPHFitter": "unmask.MultipleImputation(20, duration='time', event='event').fit(frame).pool_cox(['age'])",
+    "sample": "unmask.synthesize(frame, rows=500)",
+    "read_csv": "the path as data: unmask.impute('cohort.csv')",
     "*ForMaskedLM": "unmask.load(folder)",
     "*ForSequenceClassification": "unmask.finetune(model, data, task='classify'), then unmask.load(folder)",
     "*ForTokenClassification": "unmask.finetune(model, data, task='tag'), then unmask.load(folder)",
@@ -62,6 +78,11 @@ METHODS: Mapping[str, str] = {
 """Pattern of an attribute of a loaded model -> our call."""
 
 
+def ours(name: str, calls: Mapping[str, str]) -> str:
+    """Our call for a name of another library; "" where it is none."""
+    return next((call for pattern, call in calls.items() if fnmatchcase(name, pattern)), "")
+
+
 def missing(owner: str, name: str, calls: Mapping[str, str], known: Iterable[str]) -> str:
     """What an AttributeError says: our call where the name is one of another library, else the closest of the known.
 
@@ -71,7 +92,7 @@ def missing(owner: str, name: str, calls: Mapping[str, str], known: Iterable[str
     "module 'unmask' has no attribute 'finetun': did you mean 'finetune'?"
     """
     what = f"{owner} has no attribute {name!r}"
-    if call := next((call for pattern, call in calls.items() if fnmatchcase(name, pattern)), ""):
+    if call := ours(name, calls):
         return f"{what}: here it is {call}"
     close = difflib.get_close_matches(name, known, n=1)
     return f"{what}: did you mean {close[0]!r}?" if close else what

@@ -1,7 +1,6 @@
-"""Names that people bring from other libraries: taken as what they mean, or refused by a message that names our call.
+"""Keywords and attributes that people know by other names: taken as what they mean, or refused by our call.
 
-Three places take such names, each declared once where the thing is: keywords (`also_called`), attributes (`Guessed`)
-and names of modules (`INSTEAD`).
+They are declared where the thing is. What names of other libraries are here stands in `elsewhere.py`.
 """
 
 from __future__ import annotations
@@ -15,26 +14,6 @@ from unmask.errors import UnknownSetting, UserError, suggest
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-INSTEAD: dict[str, str] = {
-    **dict.fromkeys(
-        ("IterativeImputer", "SimpleImputer", "KNNImputer", "MissForest"),
-        "unmask.MaskedImputer().fit_transform(X), or unmask.impute(frame)",
-    ),
-    **dict.fromkeys(
-        ("ImputationKernel", "mice", "MICE", "MICEData"), "unmask.MultipleImputation(m).fit(frame).pool('y ~ x')"
-    ),
-    **dict.fromkeys(
-        ("GaussianCopulaSynthesizer", "CTGANSynthesizer", "CTGAN", "TVAESynthesizer", "CopulaGANSynthesizer"),
-        "unmask.synthesize(frame, rows=500)",
-    ),
-    **dict.fromkeys(("Metadata", "SingleTableMetadata"), "unmask.table.describe(frame) says what each column is"),
-    **dict.fromkeys(
-        ("evaluate_quality", "run_diagnostic"), "unmask.table.evaluate(model, frame) compares synthetic rows with real"
-    ),
-    "CoxPHFitter": "unmask.MultipleImputation(20, duration='time', event='event').fit(frame).pool_cox(['age'])",
-}
-"""Name that a module of ours does not have -> what of ours does that."""
 
 
 def also_called(

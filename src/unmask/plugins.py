@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.elsewhere import FUNCTIONS, missing
+from unmask.elsewhere import FUNCTIONS, missing, ours
 from unmask.errors import UserError, suggest
-from unmask.guessed import INSTEAD
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -143,8 +142,9 @@ def lazily(module: str, **homes: str) -> tuple[Callable[[str], Any], Callable[[]
             public.add(name)
 
     def get(name: str) -> Any:
-        if name in INSTEAD:  # no AttributeError, in whose place `from unmask import` says its own words
-            raise UserError(f"{module} has no {name}", hint=f"{INSTEAD[name]}.")
+        if name not in public and (call := ours(name, FUNCTIONS)):
+            # No AttributeError: `from unmask import` says its own words in the place of one.
+            raise UserError(f"{module} has no {name!r}", hint=f"Here it is {call}.")
         if name not in public:
             raise AttributeError(missing(f"module {module!r}", name, FUNCTIONS, public))
         submodule = homes[name] == f"{module}:{name}"

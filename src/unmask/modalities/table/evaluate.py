@@ -15,8 +15,8 @@ from unmask.evaluation.survival import kaplan_meier, step_values
 from unmask.kernels.threads import one_core
 from unmask.modalities.table.evaluation import fidelity, privacy
 from unmask.modalities.table.evaluation.figures import SyntheticFigures, add_figures, readings
+from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.imputation.training_range import encode_warned
-from unmask.modalities.table.model import TableModel, load
 from unmask.modalities.table.reading.readers import read_frame
 from unmask.modalities.table.schema.values import widened
 from unmask.modalities.table.survival.estimators import cumulative_incidence
@@ -27,7 +27,7 @@ from unmask.modalities.table.synthesis.synthesize import synthesize
 
 @one_core()
 def evaluate_model(
-    model: TableModel | str | Path,
+    model: FittedTable,
     data: Any,
     *,
     train: Any = None,
@@ -42,7 +42,6 @@ def evaluate_model(
     are more (`compared_rows` says how many).
 
     Args:
-        model: a fitted one, or its folder.
         data: real rows, best those that the model has not seen; missing cells are drawn from the model.
         train: the training rows, for the privacy card; left out, the card says only what `data` allows.
         rows: synthetic rows, default as many as real ones.
@@ -53,9 +52,6 @@ def evaluate_model(
         UserError: the table does not fit the model, there are fewer than 20 rows of either kind, or the held-out rows
             are the training rows, or those that the model draws.
     """
-    if not isinstance(model, TableModel):
-        folder = folder or model
-        model = load(model)
     seen = _encoded(model, data)
     before = None if train is None else _encoded(model, train)
     overlap = _overlap(model, before, seen)
@@ -89,7 +85,7 @@ def evaluate_model(
     return SyntheticFigures(found)
 
 
-def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:
+def _encoded(model: FittedTable, data: Any) -> list[np.ndarray]:
     """The modelled columns; those that are not modelled (row names, identifiers) may be lacking."""
     frame, lacking = widened(read_frame(data), model.schema)
     if lacking:
@@ -97,7 +93,7 @@ def _encoded(model: TableModel, data: Any) -> list[np.ndarray]:
     return encode_warned(model, frame)
 
 
-def _overlap(model: TableModel, train: list[np.ndarray] | None, held_out: list[np.ndarray]) -> str | None:
+def _overlap(model: FittedTable, train: list[np.ndarray] | None, held_out: list[np.ndarray]) -> str | None:
     """What to say of held-out rows that are training rows (more of them than the training rows are alike among
     themselves), and of training rows that the model was not fitted to.
     """
@@ -130,7 +126,7 @@ def _drawn(rows: list[np.ndarray], drawn: list[np.ndarray]) -> bool:
     return bool(same > 0.95 > 2 * shifted)
 
 
-def complete(model: TableModel, data: Any, seed: int) -> list[np.ndarray]:
+def complete(model: FittedTable, data: Any, seed: int) -> list[np.ndarray]:
     """The modelled columns of a table with missing cells drawn; cells empty by their meaning get a category
     of chance."""
     return _filled(model.table.draw(encode_warned(model, read_frame(data)), seed=seed))
@@ -140,7 +136,7 @@ def _filled(columns: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [np.nan_to_num(x) for x in columns]
 
 
-def outcome_of(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[fidelity.Cohort, list[str]]:
+def outcome_of(model: FittedTable, columns: Sequence[np.ndarray]) -> tuple[fidelity.Cohort, list[str]]:
     """Regressors and outcomes, and the names of the regressors."""
     x, names = regressors(model, columns)
     time, event = pair_places(model)
@@ -150,7 +146,7 @@ def outcome_of(model: TableModel, columns: Sequence[np.ndarray]) -> tuple[fideli
     return fidelity.Cohort(x, columns[time], columns[event], entry), names
 
 
-def no_survival(model: TableModel, **tables: list[np.ndarray]) -> str | None:
+def no_survival(model: FittedTable, **tables: list[np.ndarray]) -> str | None:
     """Why there are no hazard ratios to compare; None where there are. Tables are named for people."""
     if model.schema.duration is None:
         return "no survival pair"
@@ -162,7 +158,7 @@ def no_survival(model: TableModel, **tables: list[np.ndarray]) -> str | None:
 
 
 def compare(
-    model: TableModel,
+    model: FittedTable,
     real: list[np.ndarray],
     synthetic: list[np.ndarray],
     *,
@@ -210,7 +206,7 @@ def compare(
     return found
 
 
-def strata(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray]) -> list[dict[str, Any]]:
+def strata(model: FittedTable, real: list[np.ndarray], synthetic: list[np.ndarray]) -> list[dict[str, Any]]:
     """Calibration on real rows of risks learnt from synthetic ones, at the quartiles of follow-up, whole and per
     category of two-valued columns; observed rates are those inside the stratum."""
     (a, _), (b, _) = outcome_of(model, real), outcome_of(model, synthetic)
@@ -240,7 +236,7 @@ def strata(model: TableModel, real: list[np.ndarray], synthetic: list[np.ndarray
 
 
 def write_report(
-    model: TableModel,
+    model: FittedTable,
     found: dict[str, Any],
     real: list[np.ndarray],
     synthetic: list[np.ndarray],
@@ -262,7 +258,7 @@ def write_report(
 
 
 def add_sections(
-    report: Any, model: TableModel, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray]
+    report: Any, model: FittedTable, found: dict[str, Any], real: list[np.ndarray], synthetic: list[np.ndarray]
 ) -> None:
     """The figures, curves and tables of a comparison, onto a report."""
     from unmask.evaluation.charts import line_chart, table

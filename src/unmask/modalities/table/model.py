@@ -23,6 +23,7 @@ from unmask.guessed import Guessed, also_called
 from unmask.kernels.threads import one_core
 from unmask.modalities.table.distribution.build import build_network
 from unmask.modalities.table.distribution.codec import Coding
+from unmask.modalities.table.evaluate import evaluate_model
 from unmask.modalities.table.fitting.cell_table import CellTable, FittedTable
 from unmask.modalities.table.fitting.fit import Fit
 from unmask.modalities.table.fitting.imputation_quality import columns_imputed, figure_texts
@@ -319,8 +320,6 @@ class TableModel(FittedTable, Guessed, Printed):
 
     def evaluate(self, data: Any, **options: Any) -> Any:
         """Its synthetic rows beside real ones; see `unmask.table.evaluate`."""
-        from unmask.modalities.table.evaluate import evaluate_model
-
         return evaluate_model(self, data, **options)
 
     def shown(self) -> Shown:

@@ -10,6 +10,8 @@ from typing import Any
 from unmask.errors import UserError, outside
 from unmask.files import check_results
 from unmask.guessed import also_called
+from unmask.modalities.table.evaluate import evaluate_model
+from unmask.modalities.table.evaluation.figures import SyntheticFigures
 from unmask.modalities.table.fitting.cell_table import FittedTable
 from unmask.modalities.table.fitting.imputation_quality import with_care
 from unmask.modalities.table.imputation.complete import complete, holes
@@ -177,6 +179,14 @@ def synthesize(
     if out is not None:
         write_table(new, out)
     return handed_out(new)
+
+
+def evaluate(model: TableModel | str | Path, data: Any, **options: Any) -> SyntheticFigures:
+    """Compare synthetic rows of a model, or of its folder, with real ones; see
+    `unmask.modalities.table.evaluate.evaluate_model`."""
+    if isinstance(model, FittedTable):
+        return evaluate_model(model, data, **options)
+    return evaluate_model(load(model), data, **{"folder": model, **options})
 
 
 def _is_model(data: Any) -> bool:
