@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from unmask.modalities.table.verbs import impute as impute
     from unmask.modalities.table.verbs import synthesize as synthesize
     from unmask.modalities.text.network.adapt import adapt as adapt
+    from unmask.modalities.text.tasks.pipelines import pipeline as pipeline
     from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot
     from unmask.modalities.text.uses.model import TextModel as TextModel
     from unmask.modality import Modality as Modality

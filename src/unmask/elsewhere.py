@@ -5,9 +5,11 @@ What costs a line is there under their name instead (`encode`, `from_pretrained`
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from typing import TypeVar
+
+R = TypeVar("R")
 
 FUNCTIONS: Mapping[str, str] = {
     "IterativeImputer": "unmask.MaskedImputer().fit_transform(X), or unmask.impute(frame)",
@@ -48,51 +50,21 @@ FUNCTIONS: Mapping[str, str] = {
     "fit": "unmask.finetune(model, data, out)",
     "set_seed": "the setting seed=: unmask.finetune(model, data, seed=1)",
     "load_model": "unmask.load(folder)",
+    "from_pretrained": "unmask.load(folder)",
+    "fill": "unmask.fill(model, texts)",
+    "embed": "unmask.embed(model, data)",
+    "score": "unmask.score(model, data)",
+    "generate": "unmask.load(folder).generate(prefix=text)",
     "util": "unmask.load(folder).similarity(texts, others)",
     "fill_mask": "unmask.fill(model, texts)",
 }
 """Pattern of a name in a module -> our call; the first that fits counts."""
 
-METHODS: Mapping[str, str] = {
-    "fill_mask": "model.fill(texts)",
-    "unmask": "model.fill(texts)",
-    "predict_mask*": "model.fill(texts)",
-    "transform": "model.embed(texts)",
-    "fit*": "model.finetune(data, out)",
-    "train*": "model.finetune(data, out)",
-    "perplexity": "model.score(texts), whose rows have a perplexity",
-    "log_prob*": "model.score(texts)",
-    "classify": "model.predict(texts), or model.zero_shot(texts, labels) without training",
-    "push_to_hub": "model.save(folder), which the package huggingface_hub uploads: HfApi().upload_folder",
-    "resize_token_embeddings": "unmask surgery, on the command line",
-    "eval": "nothing: a loaded model predicts; model.model is the module of torch",
-    "to": "unmask.load(folder, device='cuda')",
-    "cuda": "unmask.load(folder, device='cuda')",
-    "half": "unmask.load(folder, precision='bf16')",
-    "parameters": "model.model.parameters(): model.model is the module of torch",
-    "num_parameters": "model.inspect()['parameters']",
-    "state_dict": "model.model.state_dict(): model.model is the module of torch",
-    "config": "model.inspect()",
-    "summary": "print(model), or model.inspect()",
-}
-"""Pattern of an attribute of a loaded model -> our call."""
 
+def ours(name: str, calls: Mapping[str, R]) -> R | None:
+    """What a name of another library stands for, by the first of the names and patterns that fits; None for none.
 
-def ours(name: str, calls: Mapping[str, str]) -> str:
-    """Our call for a name of another library; "" where it is none."""
-    return next((call for pattern, call in calls.items() if fnmatchcase(name, pattern)), "")
-
-
-def missing(owner: str, name: str, calls: Mapping[str, str], known: Iterable[str]) -> str:
-    """What an AttributeError says: our call where the name is one of another library, else the closest of the known.
-
-    >>> missing("module 'unmask'", "BertTokenizerFast", FUNCTIONS, [])
-    "module 'unmask' has no attribute 'BertTokenizerFast': here it is unmask.load(folder).tokenizer"
-    >>> missing("module 'unmask'", "finetun", FUNCTIONS, ["finetune"])
-    "module 'unmask' has no attribute 'finetun': did you mean 'finetune'?"
+    >>> ours("BertTokenizerFast", FUNCTIONS)
+    'unmask.load(folder).tokenizer'
     """
-    what = f"{owner} has no attribute {name!r}"
-    if call := ours(name, calls):
-        return f"{what}: here it is {call}"
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"{what}: did you mean {close[0]!r}?" if close else what
+    return next((call for pattern, call in calls.items() if fnmatchcase(name, pattern)), None)

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
+from unmask.elsewhere import ours
 from unmask.errors import UnknownSetting, UserError, suggest
 
 P = ParamSpec("P")
@@ -77,8 +78,8 @@ class Guessed:
     """A class whose attributes are known by other names too.
 
     Attributes:
-        guesses: name -> a function of the object that gives what is meant; or a sentence that names our call, for an
-            `AttributeError`.
+        guesses: name, or pattern of names -> a function of the object that gives what is meant; or a sentence that
+            names our call, for an `AttributeError`.
     """
 
     guesses: ClassVar[Mapping[str, Callable[[Any], Any] | str]] = {}
@@ -86,7 +87,7 @@ class Guessed:
     if not TYPE_CHECKING:  # editors and type checkers know the names that are there
 
         def __getattr__(self, name: str) -> Any:
-            meant = type(self).guesses.get(name)
+            meant = None if name.startswith("_") else ours(name, type(self).guesses)
             if meant is None or isinstance(meant, str):
                 end = f": {meant}" if meant else ""
                 raise AttributeError(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.elsewhere import FUNCTIONS, missing, ours
+from unmask.elsewhere import FUNCTIONS, ours
 from unmask.errors import UserError, suggest
 
 if TYPE_CHECKING:
@@ -142,11 +142,10 @@ def lazily(module: str, **homes: str) -> tuple[Callable[[str], Any], Callable[[]
             public.add(name)
 
     def get(name: str) -> Any:
-        if name not in public and (call := ours(name, FUNCTIONS)):
-            # No AttributeError: `from unmask import` says its own words in the place of one.
-            raise UserError(f"{module} has no {name!r}", hint=f"Here it is {call}.")
         if name not in public:
-            raise AttributeError(missing(f"module {module!r}", name, FUNCTIONS, public))
+            if call := ours(name, FUNCTIONS):  # no AttributeError: `from unmask import` has words of its own for one
+                raise UserError(f"{module} has no {name!r}", hint=f"Here it is {call}.")
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
         submodule = homes[name] == f"{module}:{name}"
         return importlib.import_module(f"{module}.{name}") if submodule else resolve(homes[name])
 

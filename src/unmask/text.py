@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from unmask.modalities.text.tasks.finetune import evaluate as evaluate
     from unmask.modalities.text.tasks.finetune import finetune as finetune
     from unmask.modalities.text.tasks.finetune import predict as predict
+    from unmask.modalities.text.tasks.pipelines import pipeline as pipeline
     from unmask.modalities.text.tasks.row_files import Columns as Columns
     from unmask.modalities.text.tasks.settings import TaskSettings
     from unmask.modalities.text.tasks.zeroshot import zero_shot as zero_shot

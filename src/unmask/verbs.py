@@ -13,18 +13,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from unmask.elsewhere import METHODS, missing
 from unmask.engines.folder import ABOUT
 from unmask.errors import UserError, either
 from unmask.files import files_below, read_object
+from unmask.guessed import Guessed, also_called
 from unmask.plugins import resolve
 from unmask.registry import kind_of, load, modalities, modality, names
+from unmask.synonyms import ARGUMENTS
 
 TEXT_COLUMNS, EVENT_COLUMNS = {"text", "label", "labels", "id"}, {"subject_id", "time", "code"}
 EXAMINED = 200
 """Files of a folder that are looked at."""
 
 
+@also_called({}, **ARGUMENTS)
 def pretrain(data: Any, out: Any = None, *, kind: str | None = None, **options: Any) -> Any:
     """Pretrain a model of any kind of data.
 
@@ -41,6 +43,7 @@ def pretrain(data: Any, out: Any = None, *, kind: str | None = None, **options: 
     return function(kind or kind_of_data(data), "pretrain")(data, out, **options)
 
 
+@also_called({}, **ARGUMENTS)
 def finetune(model: Any, data: Any, out: Any = None, **options: Any) -> Any:
     """Fine-tune a model of any kind on labelled data: `unmask.text.finetune` and so on.
 
@@ -102,11 +105,33 @@ def _of(model: Any, verb: str) -> Any:
     return getattr(model, verb)
 
 
-class Usable:
+class Usable(Guessed):
     """The verbs as methods of a loaded model, and `from_pretrained` and `save_pretrained` as transformers has them."""
 
     kind: ClassVar[str]
     """Its modality."""
+    guesses: ClassVar[Mapping[str, Any]] = {
+        "fill_mask": "model.fill(texts)",
+        "unmask": "model.fill(texts)",
+        "predict_mask*": "model.fill(texts)",
+        "transform": "model.embed(texts)",
+        "fit*": "model.finetune(data, out)",
+        "train*": "model.finetune(data, out)",
+        "perplexity": "model.score(texts), whose rows have a perplexity",
+        "log_prob*": "model.score(texts)",
+        "classify": "model.predict(texts), or model.zero_shot(texts, labels) without training",
+        "push_to_hub": "model.save(folder), which the package huggingface_hub uploads: HfApi().upload_folder",
+        "resize_token_embeddings": "unmask surgery, on the command line",
+        "eval": lambda model: lambda: model,  # it predicts as it is
+        "to": "unmask.load(folder, device='cuda')",
+        "cuda": "unmask.load(folder, device='cuda')",
+        "half": "unmask.load(folder, precision='bf16')",
+        "parameters": "model.model.parameters(): model.model is the module of torch",
+        "num_parameters": "model.inspect()['parameters']",
+        "state_dict": "model.model.state_dict(): model.model is the module of torch",
+        "config": "model.inspect()",
+        "summary": "print(model), or model.inspect()",
+    }
 
     def finetune(self, data: Any, out: Any = None, **options: Any) -> Any:
         """Fine-tune a copy of this model: see `finetune` of its kind."""
@@ -127,10 +152,6 @@ class Usable:
         self.save(folder, **options)  # type: ignore[attr-defined]
 
     if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            what = missing(f"a {type(self).__name__}", name, METHODS, dir(type(self)))
-            raise AttributeError(name if name.startswith("_") else what)
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             name = type(self).__name__

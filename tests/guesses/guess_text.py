@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import unmask
 from tiny_folders import folder, sentiment
 from unmask.text import finetune
 
@@ -22,4 +23,5 @@ def names(home: Path) -> dict[str, Any]:
     texts, labels = map(list, zip(*rows, strict=True))
     (home / "corpus.txt").write_text("\n".join(texts))
     (home / "train.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
-    return {"texts": texts[:2], "X": texts, "y": labels, "tiny": TINY}
+    model, blank = unmask.load(home / "lm"), "the quick [MASK] jumps"
+    return {"texts": texts[:2], "X": texts, "y": labels, "blank": blank, "model": model, "tiny": TINY}

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.modalities.text.tasks.pipelines import best_answers, blanks, entities, ranked, template_of
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
-from unmask.modalities.text.uses.filling import BLANK, write_blanks
 from unmask.serving.shapes import REQUIRED, Either, Field, Flag, ListOf, Number, Record, Shape, Text
 from unmask.serving.verbs import Verb, adapted, chosen_by_shape
 
@@ -103,32 +103,9 @@ def _fill_mask(verb: Verb, tokenizer: Tokenizer) -> Verb:
             targets=Field(ListOf(Text(), least=1), "Compare these answers alone.", None),
         ),
         lambda inputs, given: _given(texts=inputs, top=given["top_k"], candidates=given["targets"]),
-        _per_text(lambda row, _: _blanks(row, tokenizer)),
+        _per_text(lambda row, _: blanks(row, tokenizer)),
         example={"inputs": f"Water {tokenizer.mask_token} at 100 degrees."},
     )
-
-
-def _blanks(result: Any, tokenizer: Tokenizer) -> Any:
-    """The candidates of a text's blanks as the client reads them; of one blank without a list around."""
-    mask = tokenizer.mask_token
-    parts = result["text"].replace(BLANK, mask).split(mask)
-    blanks = []
-    for number, slot in enumerate(result["slots"], start=1):
-        before, after = mask.join(parts[:number]), mask.join(parts[number:])
-        blanks.append(
-            [
-                {
-                    "score": one["probability"],
-                    "token": one.get("token"),  # none of an answer of several tokens
-                    "token_str": one["value"],
-                    "sequence": write_blanks(tokenizer, result["text"].replace(BLANK, mask), [one["token"]])
-                    if len(parts) == 2 and "token" in one
-                    else before + one["value"] + after,
-                }
-                for one in slot["candidates"]
-            ]
-        )
-    return blanks[0] if len(blanks) == 1 else blanks
 
 
 def _vectors(verb: Verb, about: str, normalize: bool | None, truncate: bool | None, **more: Field) -> Verb:
@@ -196,28 +173,13 @@ def _text_classification(verb: Verb) -> Verb:
         ),
         ask,
         # Of one text too: the client takes the first of a list of lists.
-        lambda found, _, parameters: [_ranked(row, parameters["top_k"]) for row in found["results"]],
+        lambda found, _, parameters: [ranked(row, parameters["top_k"]) for row in found["results"]],
         shape=ListOf(LABELLED),
         example={"inputs": text if isinstance(text, str) else dict(zip(PAIR["properties"], text, strict=True))},
     )
 
 
-def _ranked(row: Any, top: int | None = None) -> list[dict[str, Any]]:
-    found = row["probabilities"] if "probabilities" in row else row.get("value")
-    if found is None:
-        raise UserError("a text without anything to read", hint="Send a text with words.")
-    pairs = sorted(found.items(), key=lambda pair: -pair[1]) if isinstance(found, dict) else [("value", found)]
-    return [{"label": label, "score": chance} for label, chance in pairs[:top]]
-
-
 def _token_classification(verb: Verb) -> Verb:
-    names = {"entity_group": "label", "score": "probability", "word": "text", "start": "start", "end": "end"}
-
-    def entities(row: Any, parameters: Any) -> Any:
-        ignored = parameters["ignore_labels"] or ()
-        kept = [entity for entity in row["entities"] or () if entity["label"] not in ignored]
-        return [{name: entity[own] for name, own in names.items()} for entity in kept]
-
     return _hub(
         verb,
         "The entities of a text, whole words.",
@@ -229,26 +191,12 @@ def _token_classification(verb: Verb) -> Verb:
             ignore_labels=Field(ListOf(Text()), "Leave these out.", None),
         ),
         lambda inputs, _: {"texts": [inputs] if isinstance(inputs, str) else inputs},
-        _per_text(entities),
+        _per_text(lambda row, parameters: entities(row, parameters["ignore_labels"])),
         example={"inputs": "Ada Lovelace lived in London."},
     )
 
 
 def _question_answering(verb: Verb) -> Verb:
-    def answer(found: Any, inputs: Any, parameters: Any) -> Any:
-        row = found["results"][0]
-        if row["answer"] is None:
-            raise UserError("a question or a context without anything to read", hint="Send both with words.")
-        best = [row["answer"], *(one for one in row["nbest"] if one["start"] != row["answer"]["start"])]
-        if parameters["handle_impossible_answer"] is not True and not row["answer"]["text"] and row["nbest"]:
-            best = row["nbest"]
-        rows = [
-            {"answer": one["text"], "score": one["probability"], "start": one["start"], "end": one["end"]}
-            for one in best
-        ]
-        top = parameters["top_k"] or 1
-        return rows[0] if top == 1 else rows[:top]
-
     return _hub(
         verb,
         "The answer to a question, a part of its context.",
@@ -258,7 +206,9 @@ def _question_answering(verb: Verb) -> Verb:
             handle_impossible_answer=Field(Flag(), "Take 'no answer' for an answer.", None),
         ),
         lambda inputs, _: {"questions": [inputs]},
-        answer,
+        lambda found, _, given: best_answers(
+            found["results"][0], given["top_k"], impossible=given["handle_impossible_answer"]
+        ),
         telling=lambda body: _has(body, "question"),
         example={"inputs": {"question": "Who lived in London?", "context": "Ada Lovelace lived in London."}},
     )
@@ -268,11 +218,7 @@ def _zero_shot(verb: Verb) -> Verb:
     def ask(inputs: Any, parameters: Any) -> Any:
         if parameters["multi_label"]:
             raise UserError("multi_label", hint="Labels exclude each other here: ask about one and its contrary.")
-        template = parameters["hypothesis_template"]
-        if template is not None:
-            template = template.replace("{}", "{label}")
-            if "[MASK]" in template:
-                template = template.replace("{label}", "{text}")
+        template = template_of(parameters["hypothesis_template"])
         return _given(texts=inputs, labels=parameters["candidate_labels"], template=template)
 
     return _hub(
@@ -285,7 +231,7 @@ def _zero_shot(verb: Verb) -> Verb:
             hypothesis_template=Field(Text(), "With {} for the label; for a masked model with {} and [MASK].", None),
         ),
         ask,
-        _per_text(lambda row, _: _ranked(row)),
+        _per_text(lambda row, _: ranked(row)),
         shape=Either((LABELLED, ListOf(LABELLED)), "the labels of a text, or of each of a list"),
         telling=lambda body: _has(body, "candidate_labels", "parameters"),
         example={"inputs": "What a fine day.", "parameters": {"candidate_labels": ["good", "bad"]}},
@@ -352,7 +298,7 @@ def _tei_predict(verb: Verb) -> Verb:
             truncate=Field(Flag(), "Cut texts that are too long.", False),
         ),
         ask=_predicted,
-        answer=lambda found, body: _per_text(lambda row, _: _ranked(row))(found, body["inputs"], None),
+        answer=lambda found, body: _per_text(lambda row, _: ranked(row))(found, body["inputs"], None),
         example={"inputs": verb.example["texts"]},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +25,9 @@ from unmask.encoder.local_global import LAYERS, attend_to_neighbours, pass_on
 from unmask.engines.folder import prepared_at
 from unmask.errors import UserError
 from unmask.evaluation.card import source_name
+from unmask.evaluation.shown import Printed, Shown
 from unmask.families import Family, by_name
+from unmask.guessed import also_called
 from unmask.modalities.text.network.card import corpus_of
 from unmask.modalities.text.network.folder import assemble, new_text_model, save_folder
 from unmask.modalities.text.reading.sources import in_memory, resolve
@@ -34,6 +37,7 @@ from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, build_tokenizer, check_unknown
 from unmask.modalities.text.tokens.prepare import open_prepared, prepared_settings
 from unmask.modalities.text.tokens.tokenizer import Tokenizer
+from unmask.synonyms import ARGUMENTS, REFUSED
 from unmask.training.checkpoint import checkpoints
 from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.pretraining import Pretrainable, pretrained
@@ -50,8 +54,8 @@ CO_OCCURRENCES = "co_occurrences.npz"
 """Of the run folder, until the run is finished: which tokens stand near which, for the model to begin with."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextRun(ModelOfRun):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TextRun(ModelOfRun, Printed):
     """A finished text run: where it is, how it ended, what the corpus was."""
 
     folder: Path
@@ -62,6 +66,22 @@ class TextRun(ModelOfRun):
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
         return self.result.summary(self.folder, self.settings.train.seed, corpus=self.corpus)
+
+    def shown(self) -> Shown:
+        """Held-out loss and accuracy beside that of the most frequent token."""
+        r, frequent = self.result, self.corpus.get("most_frequent")
+        title = f"A masked language model, {r.steps} steps in {r.seconds:.0f} s: {self.folder}"
+        if r.stopped == "signal":
+            return Shown(title=title, notes=["stopped before its end: resume=True goes on"])
+        held = {name: r.validation.get(f"validation_{name}", math.nan) for name in ("loss", "accuracy")}
+        rows = [("loss (nats per hidden token)", held["loss"], None), ("accuracy", held["accuracy"], frequent)]
+        return Shown(
+            title=title,
+            columns=("held-out tokens", "model", "always the most frequent"),
+            rows=rows if math.isfinite(held["loss"]) else [],
+            notes=[] if math.isfinite(held["loss"]) else ["no texts were held out: nothing is judged"],
+            next_step='run.model.fill("Return the [MASK] of rows."), run.model.save(folder)',
+        )
 
 
 TEXTS = "texts.jsonl"
@@ -159,6 +179,7 @@ class TextPretraining(Pretrainable[TextRun]):
         write_report(finished)
 
 
+@also_called(REFUSED, **ARGUMENTS)
 @makes_folder
 def pretrain(
     data: Any,

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from unmask.errors import UserError, option
 from unmask.files import check_results
 from unmask.given import no_value
+from unmask.guessed import also_called
 from unmask.modalities.text.network.adapt import adapt, adapt_settings
 from unmask.modalities.text.network.folder import LoadedText
 from unmask.modalities.text.reading.sources import texts_in
@@ -29,6 +30,7 @@ from unmask.modalities.text.tasks.guessed import task_for
 from unmask.modalities.text.tasks.held_out import group_notes, several_labels
 from unmask.modalities.text.tasks.missing import has_no_text, unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
+from unmask.modalities.text.tasks.registry import TASKS
 from unmask.modalities.text.tasks.results import Predictions, TaskRun
 from unmask.modalities.text.tasks.retrieval import evaluate_retrieval, is_collection
 from unmask.modalities.text.tasks.row_files import PARTS, Columns
@@ -37,6 +39,7 @@ from unmask.modalities.text.tasks.settings import TaskSettings
 from unmask.modalities.text.tasks.task import TextTask
 from unmask.modalities.text.tasks.training import TaskTraining
 from unmask.modalities.text.uses.model import load
+from unmask.synonyms import ARGUMENTS, REFUSED
 from unmask.training.launcher import check_one_process
 from unmask.training.processes import join_others
 from unmask.training.settings import settings_from
@@ -55,6 +58,7 @@ DRAWS = 200
 """Resamples of an interval."""
 
 
+@also_called(REFUSED, **ARGUMENTS)
 @makes_folder
 @writes_model
 def finetune(
@@ -104,6 +108,9 @@ def finetune(
         UserError: naming what is wrong in the model, the data or the settings.
     """
     assert out is not None  # of `makes_folder`
+    if str(model) in TASKS.names() and not Path(str(model)).exists():
+        hint = f"finetune(model, data, out, task={model!r})"
+        raise UserError(f"{model!r} is a task: the model comes first", hint=hint)
     chosen = settings_from(TaskSettings(), settings, overrides)
     resume = join_others(out, chosen.device, resume=resume, minutes=chosen.minutes)
     training = TaskTraining(task or task_for(data), model, chosen, out=Path(out), metric=metric, say=say)

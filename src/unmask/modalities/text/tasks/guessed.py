@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, option
+from unmask.errors import UserError
 from unmask.evaluation.classes import is_number
 from unmask.modalities.text.reading.sources import suffix_of, table_rows
 from unmask.modalities.text.tasks.conll import COLUMNS
@@ -66,6 +66,4 @@ def _rows(data: Any) -> list[Mapping[str, Any]]:
 
 
 def _unknown(what: str) -> UserError:
-    return UserError(
-        f"{what}: for which task?", hint=f"Say it: {option('task', 'classify')}, or {', '.join(TASKS.names()[1:])}."
-    )
+    return UserError(f"{what}: for which task?", hint=f"Say task='classify', or {', '.join(TASKS.names()[1:])}.")

@@ -177,8 +177,9 @@ def _by_words(data: Collection) -> list[list[int]]:
     return found
 
 
-def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any]]:
-    """For each text its tokens, their character offsets and their (tokens, width) states, special ones left out."""
+def token_features(model: TextModel, texts: Sequence[str], *, specials: bool = False) -> list[dict[str, Any]]:
+    """For each text its tokens, their character offsets and their (tokens, width) states; special ones with
+    `specials`."""
     encoded = model.tokenizer.encode(list(texts), max_slots=model.slots)
     examples = model.examples(texts, max_slots=model.slots)
     out: list[dict[str, Any]] = [{} for _ in texts]
@@ -188,7 +189,7 @@ def token_features(model: TextModel, texts: Sequence[str]) -> list[dict[str, Any
             states, index = states.reshape(-1, states.shape[-1]), batch.index.numpy().ravel()
             for i, number in enumerate(numbers.tolist()):
                 e = encoded[number]
-                keep = ~e.special
+                keep = ~e.special | specials
                 out[number] = {
                     "tokens": [model.tokenizer.token(t) for t in e.ids[keep]],
                     "offsets": e.offsets[keep],

@@ -31,7 +31,7 @@ from unmask.modalities.text.tasks.held_out import group_notes, hold_out, several
 from unmask.modalities.text.tasks.missing import unread_notes
 from unmask.modalities.text.tasks.model import TaskFolder
 from unmask.modalities.text.tasks.probe import Probed
-from unmask.modalities.text.tasks.registry import TASKS, task_class
+from unmask.modalities.text.tasks.registry import task_class
 from unmask.modalities.text.tasks.row_files import Columns
 from unmask.modalities.text.tasks.scorers import merit
 from unmask.modalities.text.tasks.settings import TaskSettings, refuse_of_other_tasks, settled
@@ -67,10 +67,6 @@ class TaskTraining:
         say: Callable[[str], None],
     ) -> None:
         self.task, self.kind = task, task_class(task)
-        if str(model) in TASKS.names() and not Path(str(model)).exists():
-            raise UserError(
-                f"{model} is a task: the model comes first", hint=f"finetune(model, data, out, task={model!r})"
-            )
         self.model, self.settings, self.out, self.metric, self.say = model, settings, out, metric, say
         if metric is not None and "metric" not in self.kind.options:
             raise UserError(f"metric={metric}", hint=f"Only classify has a choice of metrics, {task} has its own.")

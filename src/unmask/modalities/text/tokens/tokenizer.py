@@ -6,15 +6,17 @@ import hashlib
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from unmask.errors import UserError
+from unmask.guessed import Guessed
 from unmask.modalities.text.tokens.tokenizer_files import (
     CONFIGS,
     ROLES,
@@ -64,7 +66,7 @@ class Encoded:
         return len(self.ids)
 
 
-class Tokenizer:
+class Tokenizer(Guessed):
     """A `tokenizers.Tokenizer` that knows its special tokens.
 
     Attributes:
@@ -77,6 +79,21 @@ class Tokenizer:
         longest: tokens of a text by tokenizer_config.json (model_max_length), None where it does not say.
         keeps_end: of texts that are cut the end is kept, not the beginning (truncation_side).
     """
+
+    guesses: ClassVar[Mapping[str, Any]] = {
+        "encode*": "tokenizer.ids([text])[0] are the ids of a text, tokenizer.encode(texts) has offsets and words too",
+        "batch_encode*": "tokenizer.encode(texts)",
+        "tokenize": lambda own: lambda text: [own.token(i) for i in own.encode([text], specials=False)[0].ids],
+        "convert_ids_to_tokens": lambda own: lambda ids: [own.token(i) for i in ids],
+        "convert_tokens_to_ids": lambda own: lambda tokens: [own.id(token) for token in tokens],
+        "batch_decode": lambda own: lambda several: [own.decode(ids) for ids in several],
+        "get_vocab": lambda own: own.backend.get_vocab,
+        "model_max_length": lambda own: own.longest,
+        **{f"{role}_token_id": attrgetter(f"{role}_id") for role in ROLES},
+        **{f"{role}_token": lambda own, role=role: own.tokens.get(role) for role in ROLES},
+        "save_pretrained": "tokenizer.save(folder)",
+        "add_*tokens": "unmask surgery, on the command line, gives a model more tokens",
+    }
 
     def __init__(
         self,
@@ -349,6 +366,14 @@ class Tokenizer:
                 flat[belongs == which] = with_marks(text, flat[belongs == which])
         return Encoded(ids=ids, units=units, offsets=flat, special=special, type_ids=types)
 
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            raise TypeError(f"a Tokenizer is not called: {self.guesses['encode*']}")
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Text of some ids, special tokens left out."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
@@ -375,6 +400,8 @@ def _edges(backend: Backend, text: str) -> tuple[list[int], list[int]]:
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
     """Texts in groups of bounded size: an encoding takes some 50 times the memory of its text until it is an array."""
+    if isinstance(texts, str):
+        raise TypeError(f"one text, where a list of texts is read: {Tokenizer.guesses['encode*']}")
     group: list[str] = []
     size = 0
     for text in texts:

@@ -19,6 +19,7 @@ from unmask.core.fill import answers as answered
 from unmask.core.inference import packed_batches
 from unmask.core.score import score
 from unmask.errors import UserError, check_choice, check_whole, first_of
+from unmask.guessed import also_called
 from unmask.modalities.text.network.folder import LoadedText
 from unmask.modalities.text.reading.sources import listed
 from unmask.modalities.text.tokens.batches import text_example
@@ -29,6 +30,7 @@ BLANK = "[MASK]"
 """Accepted in texts for every model, whatever its own mask token is."""
 
 
+@also_called(top_k="top", k="top", targets="candidates")
 def fill(
     model: LoadedText,
     texts: str | Sequence[str],

@@ -20,6 +20,7 @@ import torch
 
 from unmask.core.fill import FilledExample, Order, fill_examples
 from unmask.errors import UserError, check_choice, check_whole, option
+from unmask.guessed import also_called
 from unmask.modalities.text.uses.filling import (
     BLANK,
     blank_examples,
@@ -37,10 +38,11 @@ INFILLED = (1, 2, 3, 4, 6, 8, 12)
 UNKNOWN_LENGTH = 32
 
 
+@also_called(max_new_tokens="length", num_return_sequences="number")
 def generate(
     model: LoadedText,
-    *,
     prefix: str = "",
+    *,
     suffix: str = "",
     length: int | None = None,
     number: int = 1,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +37,12 @@ class TextModel(LoadedText, Usable):
     """A masked language model and its tokenizer, in use; `TextModel("folder")` loads one."""
 
     kind = "text"
+
+    guesses: ClassVar[Mapping[str, Any]] = {
+        "get_sentence_embedding_dimension": lambda model: lambda: model.model.encoder.config.width,
+        "max_seq_length": lambda model: model.embedded_slots,
+        **Usable.guesses,
+    }
 
     folder: Any
     device: Any = "auto"
