@@ -107,6 +107,21 @@ def test_figures_of_a_time_stand_beside_kaplan_meier():
     assert max(r["predicted"] - r["observed"] for r in scored(target, labels, right**0.5, draws=5)["by_days"]) > 0.1
 
 
+@pytest.mark.parametrize("censored", [True, False])
+def test_no_risk_is_told_by_a_time_that_nobody_outlived(censored: bool):
+    """Kaplan-Meier falls to 0 where the longest time ends with the event: a risk of 1 there is no finding."""
+    rng, n = np.random.default_rng(5), 400
+    came = rng.exponential(100, n)
+    until = rng.exponential(120, n) if censored else np.full(n, np.inf)
+    time, seen = np.minimum(came, until), came <= until
+    seen[time.argmax()] = True
+    target, risks = exact_risks(time, seen)
+    assert target.cuts[-1] < time.max()
+    assert len(target.cuts) == len(target.lived) == 11
+    np.testing.assert_allclose(risks, 1 - np.exp(-np.array(target.cuts) / 100), atol=0.08)
+    assert exact_risks(np.ones(20), np.ones(20, bool))[0].cuts == (1.0,)
+
+
 def test_times_in_years_are_asked_about():
     rng, n = np.random.default_rng(4), 200
     days, seen = rng.exponential(400, n) + 40, (rng.random(n) < 0.6).astype(np.int64)

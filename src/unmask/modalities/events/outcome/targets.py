@@ -315,7 +315,11 @@ class TimeToEvent(Target):
 
     @classmethod
     def fit(cls, labels: Labels) -> TimeToEvent:
-        """Cut at quantiles of the times of the events seen, rounded up to the digits that `columns` names them by."""
+        """Cut at quantiles of the times of the events seen, rounded up to the digits that `columns` names them by.
+
+        Where the longest time ends with the event, the last cut is left out: by then the share of those left is 0
+        whatever the risk (unless it is the only cut).
+        """
         assert labels.days is not None
         assert labels.value is not None
         seen = labels.days[labels.value == 1]
@@ -326,9 +330,11 @@ class TimeToEvent(Target):
             )
         ends = np.quantile(seen, np.arange(1, INTERVALS + 1) / INTERVALS)
         cuts = sorted({rounded_up(float(c)) for c in ends})
+        survival = np.r_[1.0, step_values(*kaplan_meier(labels.days, labels.value), np.array(cuts))]
+        if survival[-1] == 0 and len(cuts) > 1:
+            cuts, survival = cuts[:-1], survival[:-1]
         number = np.searchsorted(cuts, labels.days, side="left")
         came, left = (np.bincount(number[labels.value == v], minlength=len(cuts) + 1)[:-1] for v in (1, 0))
-        survival = np.r_[1.0, step_values(*kaplan_meier(labels.days, labels.value), np.array(cuts))]
         hazard = 1 - survival[1:] / survival[:-1]
         stayed = len(number) - np.cumsum(came + left)
         at_risk = np.where(came > 0, came / np.where(came > 0, hazard, 1.0), len(number))
