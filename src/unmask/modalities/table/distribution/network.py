@@ -329,18 +329,22 @@ class ColumnByColumn:
         if self.lift is not None and self.network.additive is not None:
             self.lift += self.network.additive.shown(column, number)
 
-    def predict(self, column: int, linear_only: bool = False) -> Quantities | Categories:
-        """The distributions of a hidden column's cells, of this member alone; or by the linear part alone."""
+    def predict(self, column: int, nothing_known: bool = False) -> Quantities | Categories:
+        """The distributions of a hidden column's cells, of this member alone; where nothing is known of the rows, the
+        column's own distribution: the linear part's normal is narrower than it where a value that many cells have (0 of
+        no pack-years) stands for its whole share."""
         codec = self.network.codec
         member = slice(self.member, self.member + 1)
-        state = self.network.encoder.finish(self._sum[None], member)
         block, place = int(codec.block_of[column]), int(codec.place_of[column])
         each = codec.blocks[block].size + 2 * codec.blocks[block].quantity
+        row, places = torch.arange(self.rows), torch.full((self.rows,), place)
+        if nothing_known:
+            own = None if codec.blocks[block].quantity else self.linear
+            return self.network.distribution(block, torch.zeros(1, self.rows, each), row, places, own, None)
+        state = self.network.encoder.finish(self._sum[None], member)
         at = slice(place * each, (place + 1) * each)
         raw = state @ codec.head[block][member, :, at] + codec.head_bias[block][member, :, at]
-        raw, lift = (torch.zeros_like(raw), None) if linear_only else (raw, self.lift)
-        places = torch.full((self.rows,), place)
-        return self.network.distribution(block, raw, torch.arange(self.rows), places, self.linear, lift)
+        return self.network.distribution(block, raw, row, places, self.linear, self.lift)
 
 
 AT_ONCE = 64

@@ -203,8 +203,7 @@ class RowSampler:
             left.allowed = None if left.allowed is None else left.allowed | dead[:, None]
         salts = (Salt.SYNTHETIC_CELL, Salt.SYNTHETIC_CELL_WITHIN)
         u = torch.tensor(np.stack([uniform(seed, rows, place, salt) for salt in salts], -1), dtype=torch.float32)
-        nothing_known = all(np.isnan(x).all() for x in values)  # then the linear part has the column as it is
-        distribution = state.predict(place, linear_only=nothing_known)
+        distribution = state.predict(place, nothing_known=all(np.isnan(x).all() for x in values))
         if isinstance(distribution, Quantities):
             values[place], share = self._quantity(distribution, place, u, left)
         else:
