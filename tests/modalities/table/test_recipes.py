@@ -1,9 +1,12 @@
 """Settings are checked where they are made; what a table's fit does not read is refused, not ignored."""
 
+import pandas as pd
 import pytest
 
 from unmask.errors import UserError
+from unmask.modalities.table.model import TableModel
 from unmask.modalities.table.recipes import RECIPES, TableSettings, settings_of
+from unmask.training.settings import TrainSettings
 
 
 @pytest.mark.parametrize(
@@ -63,6 +66,21 @@ def test_what_a_network_does_not_read_is_refused(network, key, value):
     with pytest.raises(UserError, match=f"{key}={value}: the network '{network}' does not read it"):
         settings_of(network=network, **{key: value})
     assert settings_of(network=network).network == network
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (TableSettings(heads=2), "heads=2: the network 'rows' does not read it"),
+        (TableSettings(network="filter", layers=3), "layers=3: the network 'filter' does not read it"),
+        (TableSettings(train=TrainSettings(device="cuda")), "device=cuda"),
+        (TableSettings(train=TrainSettings(compile=True)), "train.compile=True in the fit of a table: nothing reads"),
+        (TableSettings(train=TrainSettings(learning_rate=0.1)), r"train.learning_rate=0.1 in the fit of a table"),
+    ],
+)
+def test_what_is_not_read_is_refused_in_an_object_too(given, says):
+    with pytest.raises(UserError, match=says):
+        TableModel.fit(pd.DataFrame({"x": [1.5, 2.5, 3.0], "y": [1.0, 2.25, 4.5]}), settings=given)
 
 
 def test_shares_of_copied_rows_are_not_read_by_a_selector_of_ones_own():

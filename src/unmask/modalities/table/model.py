@@ -138,7 +138,7 @@ class TableModel(FittedTable, Guessed, Printed):
         found = schema_for(
             frame, schema, duration=duration, event=event, entry=entry, event_level=event_level, constraints=constraints
         )
-        settings = settings_from(TableSettings(), settings, overrides, with_overrides)
+        settings = with_overrides(settings_from(TableSettings(), settings, overrides, with_overrides), {})
         if not found.modelled:
             raise UserError(
                 f"{frame.source}: no column to model",

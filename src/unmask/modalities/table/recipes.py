@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from unmask.errors import UserError, setting, suggest
-from unmask.training.settings import TrainSettings, apply_overrides, apply_run_overrides, check_types
+from unmask.training.settings import TrainSettings, apply_overrides, apply_run_overrides, check_types, refuse_unread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,13 +168,14 @@ def settings_of(recipe: str = "masked", **overrides: Any) -> TableSettings:
 
 def with_overrides(settings: TableSettings, overrides: Mapping[str, Any]) -> TableSettings:
     """Settings with some of them replaced, a recipe's first; keys of the run itself (seed, epochs, schedule, ...) reach
-    its `TrainSettings`."""
+    its `TrainSettings`. What nothing would read is refused, in the settings given too."""
     if (recipe := overrides.get("recipe")) is not None:
         if recipe not in RECIPES:
             raise UserError(f"recipe {recipe!r}", hint=suggest(recipe, RECIPES))
         settings = apply_overrides(settings, {"recipe": recipe, **RECIPES[recipe]})
-    before, settings = settings, apply_run_overrides(settings, overrides, without=UNUSED)
-    idle = [k for k in UNREAD[settings.network] if k in overrides and getattr(settings, k) != getattr(before, k)]
+    before = apply_overrides(TableSettings(), {"recipe": settings.recipe, **RECIPES[settings.recipe]})
+    settings = apply_run_overrides(settings, overrides, without=UNUSED)
+    idle = [k for k in UNREAD[settings.network] if getattr(settings, k) != getattr(before, k)]
     if settings.network == "filter" and overrides.get("loss") == "likelihood":
         idle.append("loss")
     for name in idle:
@@ -187,6 +188,8 @@ def with_overrides(settings: TableSettings, overrides: Mapping[str, Any]) -> Tab
             f"copied={settings.copied} with {setting('select', settings.select)}: nothing reads it",
             hint="Leave it out.",
         )
+    unused = [f"train.{name}" for name in UNUSED if name != "steps" or settings.train.steps is not None]
+    refuse_unread(settings, unused, "in the fit of a table")
     if settings.train.device == "cuda" or settings.train.precision == "bf16":
         raise UserError(
             f"device={settings.train.device}, precision={settings.train.precision}",
