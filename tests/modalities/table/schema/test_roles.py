@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from unmask.modalities.table.reading.readers import read_frame
-from unmask.modalities.table.schema.infer import infer_schema
+from unmask.modalities.table.schema.infer import infer, infer_schema
 from unmask.modalities.table.schema.roles import named_like_person
 
 
@@ -105,6 +105,20 @@ def test_an_id_that_repeats_is_no_quantity():
     schema = inferred(id=who, x=np.arange(340) % 7 + 0.5)
     assert [c.kind for c in schema.columns] == ["id", "numeric"]
     assert any("several rows per individual" in n for n in schema.notes)
+
+
+@pytest.mark.parametrize("index", ["patient_id", ["patient_id", "visit"]])
+def test_an_id_that_repeats_in_the_index_is_said(index):
+    """In memory a table means what the file of it does, where the patient is a column."""
+    table = pd.DataFrame({"x": np.arange(340) % 7 + 0.5, "visit": np.tile(np.arange(4), 85)})
+    table["patient_id"] = [f"P{i}" for i in np.repeat(np.arange(85), 4)]
+    said = [n for n in infer(read_frame(table.set_index(index)))[0].notes if "several rows per individual" in n]
+    assert said
+    assert "'patient_id' names 85 individuals in 340 rows" in said[0]
+    once = table.drop_duplicates("patient_id").set_index(index)
+    appended = pd.concat([table[["x"]], table[["x"]]])  # labels that repeat, but have no name
+    for fine in (once, appended, table[["x"]].rename_axis("row").iloc[np.r_[:340, :340]]):
+        assert not any("several rows per individual" in n for n in infer(read_frame(fine))[0].notes)
 
 
 def test_row_names_that_do_not_count_are_identifiers():

@@ -66,6 +66,12 @@ class Frame:
             return label.item() if isinstance(label, np.generic) else label
         return int(self.lines[row]) if self.lines is not None else row + self.first_row
 
+    def index_levels(self) -> list[tuple[str, np.ndarray]]:
+        """Names and cells of what a pandas table has as its index, where that has a name."""
+        index = getattr(self.native, "index", None) if hasattr(self.native, "iloc") else None
+        names = [] if index is None else index.names
+        return [(str(n), index.get_level_values(i).to_numpy()) for i, n in enumerate(names) if n is not None]
+
 
 def frame_of(data: Any) -> Frame:
     """A frame from a pandas, polars or Arrow table, a NumPy array, a dict of columns or a list of dicts (both as polars

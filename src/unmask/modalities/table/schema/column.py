@@ -198,8 +198,7 @@ def _text_kind(c: RawColumn, texts: list[str]) -> Kind:
 
 def _left_out(c: RawColumn, kind: Kind, what: str, why: str, distinct: int) -> Kind:
     c.note(kind, f"{c.name!r} {what} and is left out ({why})")
-    if distinct and distinct < c.rows and repeats_individuals(c.name):
-        repeated_ids(c, distinct)
+    c.findings += repeated_ids(c.name, distinct, c.rows)
     return kind
 
 

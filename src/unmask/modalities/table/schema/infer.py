@@ -25,6 +25,7 @@ from unmask.modalities.table.schema.suspicious_values import (
     copied_rows,
     no_header,
     numbered,
+    repeated_ids,
     repeated_rows,
     same_names,
     spelt_missing,
@@ -99,6 +100,8 @@ def infer(
         + (below_table(found, columns, missing, frame) or summary_row(found, findings, frame))
         + copied_rows(numbers, "note" if strict else "warning")
     )
+    for name, labels in frame.index_levels():
+        findings += repeated_ids(name, len(set(labels.tolist())), len(labels))
     findings = [f for f in findings if f.code != "summary_cell"]
     if not any(f.code == "repeated_ids" for f in findings):
         free = [i for i, c in enumerate(found) if "kind" not in given.get(c.name, {})]

@@ -21,7 +21,7 @@ from unmask.modalities.table.schema.raw_column import RawColumn
 from unmask.modalities.table.schema.roles import FEWEST_INDIVIDUALS, runs_of
 from unmask.modalities.table.schema.schema import Column
 from unmask.modalities.table.schema.survival_pair import YES_NO
-from unmask.names import words_of
+from unmask.names import repeats_individuals, words_of
 from unmask.odd_numbers import SENTINELS
 
 NO_VALUE_WORDS = re.compile(
@@ -190,12 +190,12 @@ _DEPENDENT = (
 )
 
 
-def repeated_ids(c: RawColumn, distinct: int) -> None:
+def repeated_ids(name: str, distinct: int, rows: int) -> list[Finding]:
     """Several rows per patient."""
-    c.warn(
-        "repeated_ids",
-        f"{c.name!r} names {distinct} individuals in {c.rows} rows: several rows per individual. {_DEPENDENT}",
-    )
+    if not distinct or distinct == rows or not repeats_individuals(name):
+        return []
+    text = f"{name!r} names {distinct} individuals in {rows} rows: several rows per individual. {_DEPENDENT}"
+    return [Finding("warning", name, "repeated_ids", text)]
 
 
 def repeated_rows(
