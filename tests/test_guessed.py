@@ -28,12 +28,20 @@ def test_a_keyword_is_known_by_other_names():
     [
         ({"m": 1, "draws": 2}, UserError, "m= and draws="),
         ({"tol": 1}, UserError, "There is no tolerance"),
+        ({"num_rows": 1, "rows": 2}, UserError, "num_rows= and rows="),
         ({"draw": 1}, TypeError, "Did you mean 'draws'?"),
     ],
 )
 def test_what_no_name_means_is_refused(given, error, words):
     with pytest.raises(error, match=words.replace("?", r"\?")):
         draw(**given)
+
+
+def test_arguments_by_place_are_counted():
+    with pytest.raises(UserError, match="num_rows= is rows, and another stands in its place"):
+        draw(1, num_rows=2)
+    with pytest.raises(TypeError, match="takes rows by place; give the rest by name: rows, draws"):
+        draw(1, 2)
 
 
 def test_the_signature_is_kept():

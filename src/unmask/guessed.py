@@ -42,11 +42,19 @@ def also_called(
         parameters = inspect.signature(function).parameters
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+        by_place = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
         @functools.wraps(function)
         def call(*args: P.args, **given: P.kwargs) -> R:
+            if len(args) > len(by_place):
+                shown = ", ".join(key for key in by_place if key != "self") or "nothing"
+                raise TypeError(f"{name}() takes {shown} by place; give the rest by name: {', '.join(parameters)}")
             for guess in [guess for guess in given if guess not in parameters]:
                 ours = synonyms.get(guess)
+                placed = [key for key in by_place[: len(args)] if key != "self"]
+                if ours is not None and ours in placed:
+                    what = f"{name}: {guess}= is {ours}, and another stands in its place"
+                    raise UserError(what, hint=f"By place it takes {', '.join(by_place).removeprefix('self, ')}.")
                 if ours is not None and ours in given:
                     raise UserError(f"{name}: {guess}= and {ours}=", hint="They mean the same: give one of them.")
                 if ours is not None:

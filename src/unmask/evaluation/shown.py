@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup, escape
 
-from unmask.errors import UserError
+from unmask.errors import UserError, suggest
 from unmask.evaluation.charts import number, table
 from unmask.evaluation.metrics import Estimate
 from unmask.evaluation.report import Report
+from unmask.guessed import also_called
 from unmask.writing import written
 
 
@@ -105,12 +106,20 @@ class Shown:
     __str__ = __repr__ = text
     _repr_html_ = html
 
+    @also_called(
+        dict.fromkeys(
+            ("conf_int", "exponentiate", "conf_level", "alpha", "decimals", "style"),
+            "All of it is in the frame: to_frame(), and exp(coef) and intervals are printed where they mean something",
+        )
+    )
     def __call__(self) -> Shown:
         """Itself: `summary()` is `summary`."""
         return self
 
     def __getitem__(self, key: Any) -> Any:
         """A column of the frame, `summary["p"]`."""
+        if isinstance(key, str) and key not in self.columns:
+            raise UserError(f"no column {key!r}", hint=suggest(key, [name for name in self.columns if name]))
         return self.frame()[key]
 
     if not TYPE_CHECKING:

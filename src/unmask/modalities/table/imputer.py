@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, ch
 
 from unmask.errors import UserError, first_of
 from unmask.given import no_value
+from unmask.guessed import Guessed, also_called
 from unmask.modalities.table.imputation.complete import changes, holes
 from unmask.modalities.table.imputation.training_range import beyond_range
 from unmask.modalities.table.imputation.under_rules import drawn_under, points_under, unmet
@@ -42,7 +43,7 @@ from unmask.modalities.table.writing.writers import (
 )
 
 
-class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class MaskedImputer(Guessed, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Imputation by masked prediction, of mixed types, fitted on one table and applied to new rows.
 
     Takes arrays and pandas, polars and Arrow tables. Returns an array, as scikit-learn's transformers do; after
@@ -101,6 +102,34 @@ class MaskedImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         "random_state": ["random_state"],
     }
 
+    guesses: ClassVar[Any] = {
+        **dict.fromkeys(("impute", "complete", "fill"), lambda imputer: imputer.fit_transform),
+        **dict.fromkeys(
+            ("imputation_sequence_", "statistics_", "initial_imputer_"), "print(model_) shows what was fitted"
+        ),
+        "predict": "transform(X) fills the missing cells",
+        "inverse_transform": "where cells were missing is told by add_indicator=True",
+    }
+
+    @also_called(
+        {
+            "max_iter": "steps= is how long it learns; left out, as long as the table asks for",
+            **dict.fromkeys(
+                ("strategy", "n_neighbors", "estimator", "initial_strategy", "weights", "metric", "n_nearest_features"),
+                "There is none to choose: a model of all columns predicts each cell",
+            ),
+            **dict.fromkeys(
+                ("imputation_order", "tol", "verbose", "skip_complete", "copy", "fill_value"),
+                "Leave it out: there are no rounds over columns; the settings are steps= and members=",
+            ),
+            **dict.fromkeys(
+                ("m", "n_imputations", "num_datasets", "draws"),
+                "MultipleImputation(5).fit(X) completes five tables, for Rubin's rules",
+            ),
+        },
+        seed="random_state",
+        n_iter="steps",
+    )
     def __init__(
         self,
         *,

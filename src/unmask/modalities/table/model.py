@@ -77,7 +77,10 @@ class TableModel(FittedTable, Guessed, Printed):
         **dict.fromkeys(("transform", "predict", "complete"), lambda model: model.impute),
         **dict.fromkeys(("sample", "generate"), lambda model: model.synthesize),
         "save_pretrained": lambda model: model.save,
-        "sample_from_conditions": "synthesize(rows, where='age >= 70 and sex == 0')",
+        **dict.fromkeys(
+            ("sample_from_conditions", "sample_conditions"), "synthesize(rows, where='age >= 70 and sex == 0')"
+        ),
+        **dict.fromkeys(("get_parameters", "get_info"), "model.inspect()"),
         "sample_remaining_columns": "impute(frame) fills the cells that are empty",
         "get_metadata": "model.schema says what each column is",
         "finetune": "a model of a table has one fit: unmask.table.pretrain(data, 'model', settings=...)",
@@ -86,6 +89,18 @@ class TableModel(FittedTable, Guessed, Printed):
         ),
         **dict.fromkeys(("get_loss_values", "fit_transform"), "unmask.impute(frame) fits and fills in one call"),
     }
+
+    def __init__(self, schema: Any = None, table: Any = None, facts: Any = None) -> None:
+        if table is None:
+            raise UserError(
+                "a TableModel comes of a fit", hint="TableModel.fit(data) makes one, unmask.load('model') opens one."
+            )
+        super().__init__(schema, table, facts)
+
+    @staticmethod
+    def from_pretrained(model: str | Path) -> TableModel:
+        """The model in a folder: `unmask.load(model)`."""
+        return load(model)
 
     @classmethod
     @also_called(

@@ -44,6 +44,15 @@ class CompletedTables(Guessed, Printed):
         **dict.fromkeys(("datasets", "imputations", "imputed_datasets", "tables_"), lambda done: done.completed),
         "m": lambda done: done.draws,
         "complete_data": "complete(1) is the first table, as in mice; done[0] is it too",
+        **dict.fromkeys(
+            ("impute_new_data", "update_all", "next_sample", "perturb_params"),
+            "fit(data) does all of it; new rows are filled by unmask.TableModel.fit(data).impute(new)",
+        ),
+        **dict.fromkeys(
+            ("imp", "imputed_values"),
+            "complete('long') has all tables below each other, completed is their list",
+        ),
+        "nmis": lambda done: {r["column"]: r["missing"] for r in done.diagnostics()},
         "mice": "the chains run in fit(data); rounds= is how long",
         "save": "done.complete('long', include=True) is one table that mice's as.mids reads; write that",
         **dict.fromkeys(
@@ -70,6 +79,7 @@ class CompletedTables(Guessed, Printed):
     def __getitem__(self, index: int | slice) -> Any:
         return self.completed[index]
 
+    @also_called({"inplace": "complete(1) returns a table"}, action="which", dataset="which")
     def complete(self, which: int | str = "long", *, include: bool = False) -> Any:
         """One completed table, or all below each other.
 

@@ -90,7 +90,15 @@ class Pooled(Guessed, Printed):
         "confint": lambda pooled: pooled.intervals,
         **dict.fromkeys(("ubar", "u_bar"), lambda pooled: pooled.within),
         **dict.fromkeys(
-            ("concordance_index_", "AIC_partial_", "log_likelihood_", "log_likelihood_ratio_test", "rsquared", "aic"),
+            (
+                "concordance_index_",
+                "AIC_partial_",
+                "log_likelihood_",
+                "log_likelihood_ratio_test",
+                "rsquared",
+                "aic",
+                "score_",
+            ),
             "Rubin's rules do not pool it; done.pool(lambda table: (estimates, errors)) pools what has standard errors",
         ),
         **dict.fromkeys(
