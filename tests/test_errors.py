@@ -18,7 +18,7 @@ from commands import run
 from unmask.cli.app import BY_KIND, OWN
 from unmask.cli.dispatch import command_of, readers_of
 from unmask.cli.images import READING, TABLE
-from unmask.errors import UserError, option, setting, with_flags
+from unmask.errors import UserError, either, option, setting, with_flags, with_keys
 from unmask.plugins import resolve
 from unmask.registry import modalities
 from unmask.training.settings import TrainSettings
@@ -35,6 +35,10 @@ ELSEWHERE = {
     **{
         f"modalities/{room}/card.py": "commands of a model card"
         for room in ("text/network", "table", "images/network", "events/uses")
+    },
+    **{
+        f"modalities/{kind}/registration.py": "commands that `unmask` alone shows"
+        for kind in ("text", "table", "images", "events")
     },
 }
 """Files whose texts name flags for another reader than the caller."""
@@ -184,6 +188,14 @@ def test_an_option_in_both_forms(value, flag, argument):
     with with_flags():
         assert option("out", value) == flag
     assert option("out", value) == argument
+
+
+def test_who_sends_a_request_is_told_of_keys():
+    """Hints of the server were in Python."""
+    with with_flags(), with_keys():
+        assert (option("top"), option("top", 3), setting("until", "last")) == ('"top"', '"top": 3', '"until": "last"')
+        assert (either("--a", "a="), either("--a", "a=", '"b"')) == ("a=", '"b"')
+    assert option("top", 3) == "top=3"
 
 
 def test_a_setting_of_none_is_written_as_set_takes_it():

@@ -1,13 +1,14 @@
 """The one exception for a person's mistake: what, where, what was expected, what to do next.
 
-A message names what the caller can give as that caller writes it: flags on the command line, arguments in Python.
-`option`, `setting` and `either` write both forms, so that a message is written once.
+A message names what the caller can give as that caller writes it: flags on the command line, arguments in Python, keys
+in a request to the server. `option`, `setting` and `either` write all forms, so that a message is written once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 import numbers
 import re
 import shlex
@@ -94,6 +95,8 @@ def first_of(items: Iterable[Any], most: int = 5, *, between: str = ", ") -> str
 
 _flags = False
 """Whether the caller is the command line."""
+_keys = False
+"""Whether the caller has sent a request: the keys of a JSON object are what it gives."""
 
 
 @contextlib.contextmanager
@@ -111,14 +114,31 @@ def with_flags(flags: bool = True) -> Iterator[None]:
         _flags = before
 
 
+@contextlib.contextmanager
+def with_keys() -> Iterator[None]:
+    """The callers are those who send requests to a server: messages made meanwhile name keys of JSON."""
+    global _keys
+    with with_flags(False):
+        before, _keys = _keys, True
+        try:
+            yield
+        finally:
+            _keys = before
+
+
+def _key(name: str, value: Any) -> str:
+    return json.dumps(name) + ("" if value is ... else f": {json.dumps(value, default=str)}")
+
+
 def flags_are_named() -> bool:
     """Whether the caller is the command line: to be handed on, with `with_flags`, to processes that work for it."""
     return _flags
 
 
-def either(flags: str, python: str) -> str:
-    """`flags` on the command line, `python` in Python, for what the two do not write alike."""
-    return flags if _flags else python
+def either(flags: str, python: str, keys: str | None = None) -> str:
+    """`flags` on the command line, `python` in Python, `keys` in a request (as in Python, where it is not given): for
+    what they do not write alike."""
+    return flags if _flags else python if keys is None or not _keys else keys
 
 
 def option(name: str, value: Any = ...) -> str:
@@ -133,7 +153,12 @@ def option(name: str, value: Any = ...) -> str:
     >>> with with_flags():
     ...     option("text", "COLUMN"), option("header", False), option("most_unknown")
     ('--text COLUMN', '--no-header', '--most-unknown')
+    >>> with with_keys():
+    ...     option("text", "COLUMN"), option("header", False), option("most_unknown")
+    ('"text": "COLUMN"', '"header": false', '"most_unknown"')
     """
+    if _keys:
+        return _key(name, value)
     if not _flags:
         return f"{name}={'' if value is ... else repr(value)}"
     flag = name.replace("_", "-")
@@ -151,6 +176,8 @@ def setting(name: str, value: Any = ...) -> str:
     ...     setting("problem", "single"), setting("refit", True), setting("column")
     ('--set problem=single', '--set refit=true', '--set column=')
     """
+    if _keys:
+        return _key(name, value)
     if not _flags:
         return f"{name}={'' if value is ... else repr(value)}"
     shown = "" if value is ... else str(value).lower() if value is None or isinstance(value, bool) else str(value)

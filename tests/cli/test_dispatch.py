@@ -3,17 +3,22 @@ over."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from commands import run
+import tiny_folders
+import unmask
+from commands import exit_code, run
 from unmask.cli import main
 from unmask.cli.app import COMMANDS, build
 from unmask.cli.dispatch import command_of, flags, read_words
+from unmask.cli.options import there
 from unmask.errors import UserError
 from unmask.registry import modalities
 
@@ -300,3 +305,69 @@ def test_a_kind_that_the_data_does_not_tell_is_asked_for(tmp_path, capsys):
     ):
         code, _, err = run(capsys, *words, "--out", "o")
         assert (code, said in err) == (2, True), err
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A folder with a model of texts, one of a table, and data for them."""
+    home = tmp_path_factory.mktemp("models")
+    tiny_folders.folder(home / "text")
+    frame = "age,crp\n" + "".join(f"{i % 29},{'' if i % 5 == 0 else i % 7}\n" for i in range(60))
+    (home / "t.csv").write_text(frame)
+    unmask.TableModel.fit(str(home / "t.csv"), steps=0, members=2).save(home / "table")
+    return home
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ("fill M/text", 1),
+        ("generate M/text --length 3 --number 2", 2),
+        ("impute M/table M/t.csv", 61),
+        ("impute M/table -", 61),
+        ("fill M/table M/t.csv", 61),
+        ("synthesize M/table --rows 4", 5),
+        ("augment M/table M/t.csv --rows 4 --where age>3", 65),
+    ],
+)
+def test_rows_go_to_standard_output_alone(models, capfdbinary, monkeypatch, words, rows):
+    """`--out -` wrote a file whose name was a dash."""
+    monkeypatch.chdir(models)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO((models / "t.csv").read_bytes())))
+    given = [word.replace("M/", f"{models}/") for word in words.split()]
+    given += ["the quick [MASK] fox"] if words == "fill M/text" else []
+    assert exit_code(*given, "--out", "-") == 0
+    out, err = capfdbinary.readouterr()
+    assert len(out.decode().splitlines()) == rows, err
+    assert out.startswith((b'{"', b"age,crp"))
+    assert not (models / "-").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("embed MODEL HERE --out -", "--out -: no rows of text are written here"),
+        ("pretrain text HERE --out -", "--out -: no rows of text are written here"),
+        ("fill MODEL [MASK] --out - --json", "--out - with --json: both go to standard output"),
+        ("impute MODEL HERE --draws 2 --out -", "--out - with --draws: several tables"),
+        ("pretrain images - --out o", "-: standard input is not read here"),
+    ],
+)
+def test_what_is_not_rows_does_not_go_to_standard_output(tmp_path, capsys, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    for name in ("MODEL", "HERE"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "MODEL" / "unmask.json").write_text('{"kind": "text"}')
+    code, out, err = run(capsys, *words.split())
+    assert (code, out, said in err) == (2, "", True), err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["HERE", "MODEL"]
+
+
+def test_a_text_or_standard_input_takes_the_place_of_a_file(monkeypatch):
+    check = there("texts", text=True, stdin=".txt")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
+    assert Path(check("-")).read_text() == "one\ntwo\n"
+    assert json.loads(Path(check("I liked\nit")).read_text()) == {"text": "I liked\nit"}
+    with pytest.raises(UserError, match="no such file"):
+        check("texts/no.txt")

@@ -102,11 +102,12 @@ def test_ready_asks_every_process(model, start):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_hints_to_who_asks_name_no_flags_of_the_command(model, start, workers):
+def test_hints_to_who_asks_name_keys_of_the_request(model, start, workers):
+    """They named arguments of Python."""
     served = start(model, "--workers", workers)
     status, found = served.post("models/tiny/zeroshot", {"texts": "a", "labels": ["\u2603", "b"]})
     assert (status, found["error"]["what"].split(":")[0]) == (400, "label '\u2603'")
-    assert "--" not in found["error"]["hint"]
+    assert found["error"]["hint"] == 'Give other words: "words": {label: [word, ...]}.'
 
 
 @pytest.mark.parametrize(

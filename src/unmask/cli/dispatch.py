@@ -6,12 +6,14 @@ Each modality brings a function per command (`Modality.commands`); its signature
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import mimetypes
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from unmask.errors import UserError
 from unmask.modality import Command, Modality
 from unmask.plugins import resolve
 from unmask.registry import is_model, kind_of, modalities
+from unmask.writing import temporary_folder
 
 Readers = Mapping[str, TyperCommand]
 """Name of a case, as help has it -> the command that reads its options."""
@@ -60,19 +63,52 @@ def _for_typer(function: Callable[..., Any]) -> Callable[..., None]:
         output = Output(given.get("json_", False), given.get("seed") or 0)
         if "json_" in shared:
             del given["json_"]
-        for name, group in groups.items():
-            own = [option.name for option in dataclasses.fields(group) if option.name in given]
-            given[name] = group(**{option: given.pop(option) for option in own})
-        result = function(**given)
-        if result is not None:
+        with _rows_on_stdout(given, signature.parameters.get("out"), output.as_json) as place:
+            for name, group in groups.items():
+                own = [option.name for option in dataclasses.fields(group) if option.name in given]
+                given[name] = group(**{option: given.pop(option) for option in own})
+            result = function(**given)
+            if result is not None and place is not None:
+                output.write({}, [line.replace(place, "standard output") for line in result.lines])
+        if result is not None and place is None:
             about = {} if result.by is None else {"device": str(result.by.device), "precision": result.by.precision}
             output.write(result.found, result.lines, **about)
-            if result.code:
-                raise typer.Exit(result.code)
+        if result is not None and result.code:
+            raise typer.Exit(result.code)
 
     run.__doc__, run.__annotations__ = function.__doc__, {}
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+@contextlib.contextmanager
+def _rows_on_stdout(given: dict[str, Any], out: inspect.Parameter | None, as_json: bool) -> Iterator[str | None]:
+    """Within, `--out -` is a file, which is printed at the end; all else that is printed goes to stderr.
+
+    Args:
+        given: the options, changed in place.
+        out: the parameter of that name.
+
+    Yields:
+        The file; None where there is no `--out -`.
+    """
+    if given.get("out") != "-":
+        yield None
+        return
+    if out is None or not isinstance(out.default, options.Rows):
+        raise UserError("--out -: no rows of text are written here", hint="Give the name of a file or folder.")
+    if as_json:
+        raise UserError("--out - with --json: both go to standard output", hint="Leave one of them out.")
+    if several := [name for name in ("draws", "proper") if given.get(name)]:
+        raise UserError(
+            f"--out - with --{several[0]}: several tables", hint="Give a file's name: F-1.csv, F-2.csv, ..."
+        )
+    with temporary_folder() as folder, contextlib.redirect_stdout(sys.stderr):
+        given["out"] = place = str(Path(folder, f"rows{out.default.suffix}"))
+        yield place
+        rows = Path(place).read_bytes()
+    sys.stdout.flush()
+    sys.stdout.buffer.write(rows)
 
 
 def readers_of(one: Modality, name: str) -> dict[str, TyperCommand]:

@@ -7,14 +7,21 @@ A group is a dataclass of options, with aliases of here or `flag`. A command has
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from unmask.cli.common import overrides
+from unmask.errors import UserError
 from unmask.files import check_there
+from unmask.remote import is_url
+from unmask.writing import temporary_folder
 
 
 def _seed(seed: int | None) -> int | None:
@@ -23,24 +30,57 @@ def _seed(seed: int | None) -> int | None:
     return check_seed(seed)
 
 
-def there(expected: str, text: bool = False) -> Callable[[Any], Any]:
-    """A callback that refuses files and folders which are not there, before anything is imported to read them."""
+def there(expected: str, *, text: bool = False, stdin: str = "") -> Callable[[Any], Any]:
+    """A callback that refuses files and folders which are not there, before anything is imported to read them.
+
+    Args:
+        text: what cannot be meant for a path is a text itself.
+        stdin: of which format standard input (-) is, as ".csv": the callback gives a file with it, and of a text too.
+            "": what reads the texts does that; anything else is not read from there.
+    """
 
     def check(value: Any) -> Any:
-        for name in [value] if isinstance(value, str) else value or ():
-            check_there(name, f"Expected: {expected}", text=text)
-        return value
+        return [one(name) for name in value] if isinstance(value, list) else value and one(value)
+
+    def one(name: str) -> str:
+        if name == "-" and stdin:
+            return _file_of(sys.stdin.buffer.read(), stdin)
+        if name == "-" and not text:
+            raise UserError("-: standard input is not read here", hint=f"Expected: {expected}")
+        check_there(name, f"Expected: {expected}", text=text)
+        if text and stdin and not (os.path.exists(name) or is_url(name) or name.startswith("hf:")):
+            return _file_of(json.dumps({"text": name}).encode(), ".jsonl")
+        return name
 
     return check
 
 
-def source(help: str, *, default: Any = ..., text: bool = False) -> Any:
-    """An argument that names what is read: a file, a folder, a URL, hf:NAME or a pattern.
+_FILES: list[Any] = []
+"""Folders with what was given in place of a file; they are gone with the process."""
+
+
+def _file_of(content: bytes, suffix: str) -> str:
+    _FILES.append(temporary_folder())
+    place = Path(_FILES[-1].name, f"stdin{suffix}")
+    place.write_bytes(content)
+    return str(place)
+
+
+def source(help: str, *, default: Any = ..., text: bool = False, stdin: str = "") -> Any:
+    """An argument that names what is read: a file, a folder, a URL, hf:NAME or a pattern; see `there`."""
+    return typer.Argument(default, help=help, callback=there(help, text=text, stdin=stdin))
+
+
+class Rows(typer.models.OptionInfo):
+    """--out of a command that writes rows as text: - is standard output, on which there is nothing else then.
 
     Args:
-        text: it may also be the text itself.
+        suffix: of their format.
     """
-    return typer.Argument(default, help=help, callback=there(help, text))
+
+    def __init__(self, suffix: str, help: str, default: Any = ...) -> None:
+        super().__init__(default=default, help=f"{help.rstrip('.')}; -: standard output.")
+        self.suffix = suffix
 
 
 def source_option(help: str, default: Any = None) -> Any:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UserError, with_flags
+from unmask.errors import UserError, with_keys
 from unmask.serving.gateway import Backend, Gateway
 from unmask.serving.keys import LOOPBACK, Keys, check_origins
 from unmask.serving.limits import Limits
@@ -95,7 +95,7 @@ def serve(
         try:
             from unmask.serving.server import Server
 
-            with with_flags(False):  # who asks gives keys of a body
+            with with_keys():  # who asks gives keys of a body
                 Server(gateway, sock).run_until_stopped()
         finally:
             gateway.backend.close()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
 
-from unmask.errors import UserError
+from unmask.errors import UserError, with_keys
 from unmask.serving.engine import ModelRequest, Reply, ServingEngine
 from unmask.serving.metrics import Metrics
 from unmask.serving.models import check_contents, contents, load_served, without_collection
@@ -56,10 +56,11 @@ def main(number: int) -> None:
     with contextlib.suppress(OSError):  # the server is gone: `recv` says so too
         described = {name: one.described() for name, one in served.items()}
         pipe.send(("ready", {"models": described, "contents": began, "pid": os.getpid(), "alone": copied}))
-    if not settings.get("copied"):
-        answer(pipe, served, settings)
-    elif copied:
-        be_copied(pipe, served, settings)
+    with with_keys():
+        if not settings.get("copied"):
+            answer(pipe, served, settings)
+        elif copied:
+            be_copied(pipe, served, settings)
 
 
 def _one_thread() -> bool:

@@ -77,7 +77,7 @@ def test_an_extract_becomes_a_judged_prediction(tmp_path: Path, said: Any, make:
     assert written["unknown_share"] < 0.1
     judged = said("evaluate", outcome, meds, "--labels", task)
     assert (judged["points"], judged["split"]) == (len(held), "held_out")
-    assert judged["results"]["model"]["auroc"] > 0.65 > judged["results"]["constant"]["auroc"] == 0.5
+    assert judged["results"]["model"]["auroc"] > 0.65 > judged["results"]["prevalence"]["auroc"] == 0.5
     low, high = judged["results"]["model"]["intervals"]["auroc"]
     assert low < judged["results"]["model"]["auroc"] < high
     assert judged["results"]["model"]["auroc"] == pytest.approx(fitted["results"]["ours"]["auroc"])

@@ -52,9 +52,13 @@ def impute(
     filling: Filling,
     fitting: Proper,
     reading: TableReading,
-    model: str = options.source("A model folder; or the table itself, if there is no model: one is fitted to it."),
-    table: str = options.source("A .csv, .tsv or .parquet file; unknown columns pass through.", default=None),
-    out: str = typer.Option(..., help="Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
+    model: str = options.source(
+        "A model folder; or the table itself, if there is no model: one is fitted to it.", stdin=".csv"
+    ),
+    table: str = options.source(
+        "A .csv, .tsv or .parquet file; unknown columns pass through.", default=None, stdin=".csv"
+    ),
+    out: str = options.Rows(".csv", "Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
     proper: int = typer.Option(
         0,
         help="M completed tables for Rubin's rules: multiple imputation, fitted to this table, of which without a "

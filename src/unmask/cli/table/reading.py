@@ -127,7 +127,7 @@ def warned_of() -> Iterator[list[str]]:
 def describe(
     reading: TableReading,
     known: KnownColumns,
-    table: str = options.source("A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat."),
+    table: str = options.source("A table: .csv, .tsv, .parquet, .xlsx, .dta, .sav, .sas7bdat.", stdin=".csv"),
     out: str = typer.Option(None, help="Also write the dictionary as an HTML page here."),
     schema_out: str = typer.Option(None, help="Also write a schema to edit here (TOML), for pretrain table --schema."),
 ) -> Result:
@@ -147,7 +147,7 @@ def describe(
 def pretrain(
     reading: TableReading,
     known: KnownColumns,
-    data: str = options.source("A .csv, .tsv or .parquet file, missing cells empty."),
+    data: str = options.source("A .csv, .tsv or .parquet file, missing cells empty.", stdin=".csv"),
     out: str = typer.Option(..., help="Run folder."),
     constraint: list[str] = typer.Option(
         [], help='Rule that imputed and synthetic rows will meet, e.g. "dbp < sbp", "bmi := weight / height**2".'
@@ -188,7 +188,7 @@ def pretrain(
     found = {"seed": settings.train.seed} | finished.to_dict()
     lines = [
         f"{found['rows']} rows x {found['columns']} columns, {found['steps']} steps, {found['fit_seconds']:.1f} s",
-        *(note if note.startswith("warning: ") else f"note:   {note}" for note in found["notes"]),
+        *note_lines(found["notes"]),
         *text_table(found["columns_imputed"]),
         f"model:  {out}" + ", kept as it was" * finished.kept,
         f"report: {finished.folder / 'report.html'}",

@@ -10,7 +10,7 @@ import typer
 from unmask.cli import options
 from unmask.cli.common import Result, embedded, scores
 from unmask.cli.table.impute import Filling, impute_table
-from unmask.cli.table.reading import TableReading, table_model, warned_of
+from unmask.cli.table.reading import TableReading, note_lines, table_model, warned_of
 from unmask.errors import UserError
 from unmask.files import check_results
 
@@ -20,8 +20,8 @@ SHOWN_ROWS = 20
 
 def fill(
     model: options.Model,
-    table: str = options.source("A table with empty cells."),
-    out: str = typer.Option(None, help="The filled table."),
+    table: str = options.source("A table with empty cells.", stdin=".csv"),
+    out: str = options.Rows(".csv", "The filled table", None),
     draws: int = typer.Option(0, help="Completed tables to draw; 0: one of best values."),
     seed: options.Seed = 0,
 ) -> Result:
@@ -34,7 +34,7 @@ def fill(
 def score(
     reading: TableReading,
     model: options.Model,
-    table: str = options.source("A table."),
+    table: str = options.source("A table.", stdin=".csv"),
     absent: options.Absent = "",
 ) -> Result:
     """Pseudo-log-likelihood of rows: the higher, the more natural."""
@@ -60,7 +60,7 @@ def score_lines(results: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def embed(
     model: options.Model,
-    table: str = options.source("A table."),
+    table: str = options.source("A table.", stdin=".csv"),
     out: str = typer.Option(..., help="Where to write the (rows, width) array, .npy."),
     absent: options.Absent = "",
 ) -> Result:
@@ -97,7 +97,7 @@ def evaluate(
 def synthesize(
     model: options.Model,
     rows: int = typer.Option(..., help="How many."),
-    out: str = typer.Option(..., help="Where to write them, .csv, .tsv or .parquet."),
+    out: str = options.Rows(".csv", "Where to write them, .csv, .tsv or .parquet"),
     where: list[str] = typer.Option([], help='Condition every row meets, e.g. "sex == 0 and age >= 70".'),
     constraint: list[str] = typer.Option([], help='Rule every row meets, e.g. "dbp < sbp", "a == 1 -> b == 0".'),
     temperature: float = typer.Option(1.0, help="Below 1 keeps to the common."),
@@ -116,7 +116,7 @@ def synthesize(
 def generate(
     model: options.Model,
     number: int = typer.Option(1, min=1, help="How many."),
-    out: str = typer.Option(..., help="Where to write them, .csv, .tsv or .parquet."),
+    out: str = options.Rows(".csv", "Where to write them, .csv, .tsv or .parquet"),
     temperature: float = typer.Option(1.0, help="Below 1 keeps to the common."),
     escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,
@@ -135,17 +135,17 @@ def _drawn(model: str, rows: int, out: str, escape_formulas: bool, **chosen: Any
     write_table(made.table, out, escape_formulas=escape_formulas)
     notes, where = list(made.notes), chosen.get("where", [])
     found = {"out": out, "rows": rows, "where": where, "warnings": made.warnings, "notes": notes}
-    lines = [f"{rows} rows: {out}", *(f"warning: {w}" for w in made.warnings), *(f"note: {n}" for n in notes)]
+    lines = [f"{rows} rows: {out}", *(f"warning: {w}" for w in made.warnings), *note_lines(notes)]
     return Result(found, lines)
 
 
 def augment(
     reading: TableReading,
     model: options.Model,
-    table: str = options.source("The training part, which the model was fitted on."),
+    table: str = options.source("The training part, which the model was fitted on.", stdin=".csv"),
     where: list[str] = typer.Option(..., help='The stratum, e.g. "sex == 0".'),
     rows: int = typer.Option(..., help="Synthetic patients to add."),
-    out: str = typer.Option(..., help="Where to write the table with them below, marked in `synthetic`."),
+    out: str = options.Rows(".csv", "Where to write the table with them below, marked in `synthetic`"),
     constraint: list[str] = typer.Option([], help="Rule every new row meets."),
     escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,

@@ -225,8 +225,12 @@ def finetune(
 def predict(
     use: options.Loading,
     model: options.Tuned,
-    data: str = options.source("Texts: .txt one per line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json."),
-    out: str = typer.Option(..., help="Where the predictions go, .jsonl."),
+    data: str = options.source(
+        "Texts: .txt one per line, csv, tsv, jsonl, parquet, CoNLL, SQuAD json; a text; or -: stdin, one per line.",
+        text=True,
+        stdin=".txt",
+    ),
+    out: str = options.Rows(".jsonl", "Where the predictions go, .jsonl", "-"),
     text: options.Text = None,
     text2: options.Text2 = None,
     header: options.Header = None,

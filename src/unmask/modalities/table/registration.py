@@ -32,8 +32,8 @@ MODALITY = Modality(
     | commands_of("unmask.cli.table.uses", "fill", "generate", "synthesize", "augment", "score", "embed", "evaluate"),
     first=(
         "a table with empty cells (.csv, .xlsx, .parquet, .dta, .sav)",
-        "unmask pretrain table cohort.csv --out cohort",
-        "unmask impute cohort new.csv --out filled.csv",
+        "unmask describe cohort.csv",
+        "unmask impute cohort.csv --out filled.csv",
     ),
 )
 

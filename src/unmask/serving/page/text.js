@@ -82,8 +82,9 @@ function hide(post) {
     let slot = 0;
     const lists = hidden.map((word) => {
       const stood = known.text.slice(word.start, word.end);
-      return make("div", {}, make("h3", {}, `Instead of “${stood}”`), ...result.slots.slice(slot, slot += word.pieces).map((one, piece) =>
-        bars(one.candidates.map((c) => [c.value, c.probability]), `Candidates for ${stood}${word.pieces > 1 ? `, piece ${piece + 1}` : ""}`)));
+      return make("div", {}, make("h3", {}, `Instead of “${stood}”`), ...result.slots.slice(slot, slot += word.pieces).flatMap((one, piece) => [
+        ...(word.pieces > 1 ? [make("p", { className: "quiet" }, `Piece ${piece + 1} of ${word.pieces}`)] : []),
+        bars(one.candidates.map((c) => [c.value, c.probability]), `Candidates for ${stood}${word.pieces > 1 ? `, piece ${piece + 1}` : ""}`)]));
     });
     answer.replaceChildren(make("p", { className: "filled" }, result.filled),
       make("p", { className: "quiet" }, `Joint probability of what was filled in: ${percent(Math.exp(result.log_probability))}`), ...warned(found), make("div", { className: "columns" }, ...lists));

@@ -224,8 +224,9 @@ class EventModel:
             kind, rows and points (how many), patients, without_events (points before the first event of their patient),
             outside (labels of subjects without events), unseen_classes (of labels, by name), trained (points left out
             because their patients trained the head; None where the ids are other people's, with a warning), split,
-            warnings, and under `results` the figures of "model", of "constant" (the shares of these labels themselves;
-            of numbers their mean), and of numbers those of the last value of the code that goes best with them.
+            warnings, and under `results` the figures of "model", of "prevalence" (the shares of these labels
+            themselves; of numbers "mean", theirs), and of numbers those of the last value of the code that goes best
+            with them.
 
         Raises:
             UserError: the model has no outcome head, data or labels are not right, or only patients who trained the
@@ -264,7 +265,8 @@ class EventModel:
             )
         results = {"model": scored(target, points, p, seed=seed)}
         if not isinstance(target, TimeToEvent):
-            results["constant"] = scored(target, points, constant(target, points), seed=seed)
+            rule_name = "mean" if isinstance(target, NumberTarget) else "prevalence"
+            results[rule_name] = scored(target, points, constant(target, points), seed=seed)
         histories, rule = self.histories(events), self.folder.fine_tuning.get("age_and_count")
         if rule is not None:
             simple = AgeAndCount(**rule)

@@ -294,7 +294,7 @@ def _room(requested: Prompts | Hypotheses, template: str) -> int:
 
 
 def _words_option() -> str:
-    return either("--words LABEL=word,word", "verbalisers={label: [word, ...]}")
+    return either("--words LABEL=word,word", "verbalisers={label: [word, ...]}", '"words": {label: [word, ...]}')
 
 
 def _row(text: str, labels: Sequence[str], scores: np.ndarray) -> dict[str, Any]:
