@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 
+import numpy as np
 import pytest
 
 import unmask
@@ -11,6 +13,7 @@ from tiny_folders import folder, sentiment
 from unmask.errors import UserError
 from unmask.modalities.text.tasks.guessed import task_for
 from unmask.training.settings import TrainSettings, settings_from
+from unmask.verbs import kind_of_data
 
 ROWS = sentiment(16)
 X, Y = map(list, zip(*ROWS, strict=True))
@@ -84,6 +87,66 @@ def test_the_task_of_data(row, task):
         return
     with pytest.raises(UserError, match=r"which task\?[\s\S]*task='classify', or tag, answer, similarity"):
         task_for([row] * 2)
+
+
+def test_a_model_is_adapted_to_texts_in_memory(lm):
+    adapted = unmask.adapt(lm, TEXTS, steps=1, console=False)
+    assert adapted.run.result.steps == 1
+    assert "before" in str(adapted)
+    assert adapted.model.embed(["the fox"]).shape == (1, 32)
+    with pytest.raises(UserError, match="the model to adapt has its own"):
+        unmask.adapt(lm, TEXTS, width=8)
+
+
+def test_results_print_themselves(lm):
+    run = unmask.finetune(lm, ROWS, **SMALL)
+    assert str(run).startswith("Fine-tuned for classify, ")
+    assert "next: run.model.save('classify')" in str(run)
+    found = run.model.predict(X)
+    assert str(found).startswith("16 predictions, of which the first 10 are shown")
+    assert len(found.to_frame()) == 16
+    assert "<td>good</td>" in found._repr_html_() or "<td>bad</td>" in found._repr_html_()
+
+
+def test_predictions_are_written_too(lm, tmp_path):
+    model = unmask.finetune(lm, ROWS, **SMALL).model
+    found = unmask.predict(model, X[:2], tmp_path / "p.jsonl")
+    assert [json.loads(line)["label"] for line in (tmp_path / "p.jsonl").open()] == [row["label"] for row in found]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (TEXTS, "text"),
+        ({"text": TEXTS}, "text"),
+        ({"text": X, "label": Y}, "text"),
+        ({"age": [1.0, 2.0], "sex": ["f", "m"]}, "table"),
+        ({"subject_id": [1], "time": [None], "code": ["A"]}, "events"),
+        (np.zeros((4, 8, 8)), "images"),
+        ((np.zeros((4, 8, 8, 3)), [0, 1, 0, 1]), "images"),
+        ([np.zeros((8, 8))], "images"),
+        (np.zeros((4, 8)), None),
+        ({"text": X, "age": Y}, None),
+    ],
+)
+def test_the_kind_of_data_in_memory(data, kind):
+    if kind:
+        assert kind_of_data(data) == kind
+        return
+    with pytest.raises(UserError, match=r"of which kind\?[\s\S]*kind=, one of text, table, images, events"):
+        kind_of_data(data)
+
+
+def test_the_kind_of_files(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a fox")
+    (tmp_path / "cohort.csv").write_text("age;sex\n1;f\n")
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.PNG").write_bytes(b"")
+    (tmp_path / "meds" / "data").mkdir(parents=True)
+    (tmp_path / "meds" / "metadata").mkdir()
+    kinds = {"texts": "text", "cohort.csv": "table", "pictures": "images", "meds": "events"}
+    assert {name: kind_of_data(tmp_path / name) for name in kinds} == kinds
 
 
 @pytest.mark.parametrize("data", [TEXTS, {"text": TEXTS}], ids=["list", "columns"])

@@ -18,7 +18,9 @@ from unmask.core.pooled import PooledReconstruction
 from unmask.core.pretrain import validate
 from unmask.errors import UserError, option, setting
 from unmask.evaluation.card import source_name
+from unmask.evaluation.shown import Printed, Shown
 from unmask.files import read_object
+from unmask.guessed import also_called
 from unmask.modalities.text.network.card import corpus_of
 from unmask.modalities.text.network.folder import LoadedText, TextFolder, find_folder, load_folder, save_folder
 from unmask.modalities.text.network.held_out_search import (
@@ -30,20 +32,22 @@ from unmask.modalities.text.network.held_out_search import (
     ranks_by_words,
 )
 from unmask.modalities.text.network.pretrain import TextRun, counts, lengths_of, make_job, write_report
-from unmask.modalities.text.reading.sources import plain_text, resolve
+from unmask.modalities.text.reading.sources import in_memory, plain_text, resolve
 from unmask.modalities.text.recipes import TextSettings, with_overrides
 from unmask.modalities.text.tokens.batches import Replayed, measuring_corruption, validation_batches
 from unmask.modalities.text.tokens.cache import TokenCache
 from unmask.modalities.text.tokens.corpus import build_cache, check_unknown
+from unmask.synonyms import ARGUMENTS, REFUSED
 from unmask.training.checkpoint import checkpoints
-from unmask.training.job import Job, RunResult
+from unmask.training.job import Job, ModelOfRun, RunResult
 from unmask.training.launcher import restarted
 from unmask.training.precision import computing, resolve_device, resolve_precision
 from unmask.training.pretraining import Pretrainable, pretrained
 from unmask.training.run import EXAMINED, check_run_folder
 from unmask.training.same_run import digest
-from unmask.training.settings import TrainSettings
+from unmask.training.settings import TrainSettings, settings_from
 from unmask.training.validation import sample
+from unmask.writing import makes_folder, write_json_lines
 
 ADAPT = {"batch_slots": 8192, "learning_rate": 1e-4, "ratio": 0.15, "ratio_end": None, "epochs": 1.0, "patience": 4}
 """Gururangan et al. 2020 ('Don't stop pretraining'): same objective, a tenth of the peak rate of models of their
@@ -137,8 +141,8 @@ def in_words(figures: dict[str, float | None]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in figures.items() if value is not None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adapted:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Adapted(ModelOfRun, Printed):
     """Held-out metrics on the domain (and on general text, where given) before and after; None was not measured."""
 
     run: TextRun
@@ -148,6 +152,18 @@ class Adapted:
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for --json."""
         return self.run.to_dict() | {"before": self.before, "after": self.after}
+
+    @property
+    def folder(self) -> Path:  # type: ignore[override]
+        """Where the adapted model is."""
+        return self.run.folder
+
+    def shown(self) -> Shown:
+        """The metrics before and after."""
+        rows = [(name, was, self.after[name]) for name, was in self.before.items()]
+        title = f"Adapted, {self.run.result.steps} steps in {self.run.result.seconds:.0f} s: {self.folder}"
+        columns, saved = ("held-out tokens", "before", "after"), "adapted.model.save(folder)"
+        return Shown(title=title, columns=columns, rows=rows, notes=self.notes(), next_step=saved)
 
     def notes(self) -> list[str]:
         """The losses before and after, and why the run stopped, in sentences."""
@@ -210,6 +226,7 @@ class TextAdaptation(Pretrainable[Adapted]):
     def prepare(self, out: Path, *, resume: bool, first: bool, say: Callable[[str], None]) -> None:
         if why := self.loaded.why_not_masked():
             say(f"{self.origin}: {why}; what is missing is learnt from scratch")
+        self.first = first
         self._caches(out, say, resume=resume)
 
     def _caches(self, out: Path, say: Callable[[str], None], *, resume: bool) -> None:
@@ -224,6 +241,11 @@ class TextAdaptation(Pretrainable[Adapted]):
     def _cache(
         self, data: str | Sequence[str], folder: Path, settings: TextSettings, say: Callable[[str], None]
     ) -> TokenCache:
+        if (texts := in_memory(data)) is not None:  # a file of the run, so that it goes on with the same
+            data = f"{folder}.jsonl"
+            if self.first:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                write_json_lines(({"text": text} for text in texts), data)
         source, settings = sources_of(data, folder.parent, settings, say)
         return build_cache(source, self.loaded.tokenizer, folder, settings, say, resumed=self.started)
 
@@ -321,23 +343,29 @@ class TextAdaptation(Pretrainable[Adapted]):
         write_report(finished.run, notes=finished.notes())
 
 
+@also_called(REFUSED, **ARGUMENTS)
+@makes_folder
 def adapt(
     model: str | Path,
-    data: str | Sequence[str],
-    out: str | Path,
+    data: Any,
+    out: str | Path | None = None,
     *,
-    settings: TextSettings | None = None,
+    settings: TextSettings | Mapping[str, Any] | None = None,
     general: str | Sequence[str] | None = None,
     most_forgetting: float = 0.2,
     replay: float = 0.0,
     resume: bool = False,
     console: bool = True,
+    **overrides: Any,
 ) -> Adapted:
     """Continue pretraining `model` on `data`.
 
     Args:
-        settings: default: `adapt_settings({}, model)`; those of a new model (`OF_A_NEW_MODEL`) are not read. `slots` is
-            cut to the model's longest context.
+        data: files, folders and globs, or texts in memory.
+        out: run folder; left out, a temporary one, which lives as long as the result.
+        settings, overrides: fields of `TextSettings`, as keywords (`steps=60`), a dict or an object; default:
+            `adapt_settings({}, model)`. Those of a new model (`OF_A_NEW_MODEL`) are not read; `slots` is cut to the
+            model's longest context.
         general: held-out general text. Its loss is measured beside the domain's, and the run stops when it has
             risen by more than `most_forgetting` nats per hidden slot.
         replay: share of what is learnt from that is general text, 0 to below 1; half of `general` is then learnt from,
@@ -351,7 +379,10 @@ def adapt(
         raise UserError(f"replay={replay}", hint="Expected a share from 0 to below 1, such as 0.2.")
     if replay and general is None:
         raise UserError(f"replay={replay} without general text", hint=f"Give {option('general')} FILE too.")
-    settings = settings or adapt_settings({}, model)
+    assert out is not None  # of `makes_folder`
+    if settings is None or isinstance(settings, Mapping):
+        settings = adapt_settings({**(settings or {}), **overrides}, model)
+    settings = settings_from(settings, settings, overrides, with_overrides)
     out = checked_folder(model, out, settings, resume=resume)
     kind = TextAdaptation(model, data, settings, general=general, most_forgetting=most_forgetting, replay=replay)
     return pretrained(kind, out, resume=resume, console=console)
