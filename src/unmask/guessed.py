@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from unmask.elsewhere import ours
-from unmask.errors import UnknownSetting, UserError, suggest
+from unmask.errors import UnknownSetting, UserError, flags_are_named, suggest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +67,7 @@ def also_called(
             try:
                 return function(*args, **given)
             except UnknownSetting as error:
-                if error.name not in given:
+                if error.name not in given or flags_are_named():
                     raise
                 own = [p.name for p in parameters.values() if p.name != "self" and p.kind is not p.VAR_KEYWORD]
                 close = suggest(error.name, [*own, *error.known])

@@ -20,6 +20,7 @@ from unmask.cli.app import COMMANDS, build
 from unmask.cli.dispatch import command_of, flags, read_words
 from unmask.cli.options import there
 from unmask.errors import UserError
+from unmask.plugins import resolve
 from unmask.registry import modalities
 
 
@@ -225,7 +226,23 @@ WRONG = [
 ]
 
 
-def test_a_wrong_path_is_told_before_anything_heavy_is_imported(tmp_path):
+WRONG_OPTIONS = [
+    "pretrain text HERE --out o --set leraning_rate=1",
+    "pretrain images HERE --out o --set leraning_rate=1",
+    "pretrain events HERE --out o --set leraning_rate=1",
+    "pretrain table HERE --out o --set leraning_rate=1",
+    "pretrain text HERE --out o --recipe brt",
+    "finetune clasify M/text HERE --out o",
+    "fill M/text [MASK] --out no/o.jsonl",
+    "predict M/text HERE --out no/o.jsonl",
+    "predict M/images HERE --out no/o.jsonl",
+    "impute M/table HERE --out no/o.csv",
+    "synthesize M/table --rows 2 --out no/o.csv",
+]
+
+
+@pytest.mark.parametrize(("commands", "said", "heavy"), [(WRONG, ": no such", "numpy"), (WRONG_OPTIONS, "", "torch")])
+def test_a_wrong_path_or_option_is_told_before_anything_heavy_is_imported(tmp_path, commands, said, heavy):
     """Five to eight seconds went by, of which torch took most."""
     for kind in ("text", "table", "images", "events"):
         (tmp_path / "M" / kind).mkdir(parents=True)
@@ -234,24 +251,39 @@ def test_a_wrong_path_is_told_before_anything_heavy_is_imported(tmp_path):
     check = """
 import contextlib, io, json, sys
 from unmask.cli import main
-said = []
-for words in json.load(sys.stdin):
+commands, heavy = json.load(sys.stdin)
+found = []
+for words in commands:
     with contextlib.redirect_stderr(io.StringIO()) as err:
         try:
             main(words.split())
         except SystemExit as stop:
-            heavy = [name for name in ("torch", "polars", "numpy") if name in sys.modules]
-            said.append([words, stop.code, err.getvalue(), heavy])
-print(json.dumps(said))
+            found.append([words, stop.code, err.getvalue(), heavy in sys.modules])
+print(json.dumps(found))
 """
+    given = json.dumps([commands, heavy])
     done = subprocess.run(
-        [sys.executable, "-c", check], input=json.dumps(WRONG), capture_output=True, text=True, check=True, cwd=tmp_path
+        [sys.executable, "-c", check], input=given, capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    said = json.loads(done.stdout)
-    assert [words for words, *_ in said] == WRONG
-    wrong = {words: (code, err) for words, code, err, _ in said if code != 2 or ": no such" not in err}
-    assert wrong == {}
-    assert {words: heavy for words, _, _, heavy in said if heavy} == {}
+    found = json.loads(done.stdout)
+    assert [words for words, *_ in found] == commands
+    assert [(words, code, err) for words, code, err, _ in found if code != 2 or said not in err] == []
+    assert [words for words, *_, there in found if there] == []
+
+
+def test_all_that_is_read_is_declared_as_such():
+    """Else a wrong path is told late."""
+    others = {"task", "questions", "kind"}  # no places
+    found = set()
+    for kind, one in modalities().items():
+        every = [(name, case.run) for name in one.commands for case in one.cases(name).values()]
+        for name, function in [*every, *one.tools.items()]:
+            for parameter in command_of(resolve(function), name).params:
+                if parameter.param_type_name == "argument" and parameter.callback is None:
+                    found.add((kind, name, parameter.name))
+    assert {(kind, name, argument) for kind, name, argument in found if argument not in others} == {
+        ("text", "evaluate", "model")  # the word glue
+    }
 
 
 def test_unmask_alone_shows_a_way_in_for_each_kind(capsys, monkeypatch):

@@ -23,6 +23,7 @@ from typer.core import TyperCommand
 from unmask.cli import options
 from unmask.cli.common import Output, Result
 from unmask.errors import UserError
+from unmask.files import check_place
 from unmask.modality import Command, Modality
 from unmask.plugins import resolve
 from unmask.registry import is_model, kind_of, modalities
@@ -92,10 +93,13 @@ def _rows_on_stdout(given: dict[str, Any], out: inspect.Parameter | None, as_jso
     Yields:
         The file; None where there is no `--out -`.
     """
+    rows = out.default if out is not None and isinstance(out.default, options.Rows) else None
     if given.get("out") != "-":
+        if rows is not None and given.get("out") is not None:
+            check_place(given["out"])  # before anything is imported to make them
         yield None
         return
-    if out is None or not isinstance(out.default, options.Rows):
+    if rows is None:
         raise UserError("--out -: no rows of text are written here", hint="Give the name of a file or folder.")
     if as_json:
         raise UserError("--out - with --json: both go to standard output", hint="Leave one of them out.")
@@ -104,11 +108,11 @@ def _rows_on_stdout(given: dict[str, Any], out: inspect.Parameter | None, as_jso
             f"--out - with --{several[0]}: several tables", hint="Give a file's name: F-1.csv, F-2.csv, ..."
         )
     with temporary_folder() as folder, contextlib.redirect_stdout(sys.stderr):
-        given["out"] = place = str(Path(folder, f"rows{out.default.suffix}"))
+        given["out"] = place = str(Path(folder, f"rows{rows.suffix}"))
         yield place
-        rows = Path(place).read_bytes()
+        written = Path(place).read_bytes()
     sys.stdout.flush()
-    sys.stdout.buffer.write(rows)
+    sys.stdout.buffer.write(written)
 
 
 def readers_of(one: Modality, name: str) -> dict[str, TyperCommand]:

@@ -16,7 +16,7 @@ from unmask.cli import options
 from unmask.cli.common import Result, on_stderr, overrides
 from unmask.cli.options import flag
 from unmask.errors import UserError
-from unmask.files import check_results
+from unmask.files import check_folder, check_results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,14 +166,16 @@ def pretrain(
     device: str = typer.Option(None, hidden=True),
 ) -> Result:
     """Fit a masked model to a table, complete or not: for impute, synthesize, augment."""
-    from unmask.modalities.table.fitting.imputation_quality import text_table
-    from unmask.modalities.table.pretrain import pretrain as run
     from unmask.modalities.table.recipes import settings_of
 
     if minutes is not None:
         raise UserError("--minutes", hint="A table's fit takes seconds; bound it by --steps or --epochs.")
     given = overrides(config, set_, steps=steps, epochs=epochs, seed=seed, precision=precision, device=device)
     settings = settings_of(given.pop("recipe", recipe), **given)
+    check_folder(out)
+    from unmask.modalities.table.fitting.imputation_quality import text_table
+    from unmask.modalities.table.pretrain import pretrain as run
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are among the notes
         finished = run(
