@@ -107,6 +107,13 @@ def test_an_id_that_repeats_is_no_quantity():
     assert any("several rows per individual" in n for n in schema.notes)
 
 
+def test_what_counts_the_rows_does_so_in_any_order_of_them():
+    count, x = np.arange(1001, 1241), np.arange(240) % 7 + 0.5
+    for order in (np.arange(240), np.random.default_rng(0).permutation(240)):
+        assert [c.kind for c in inferred(pat=count[order], x=x[order]).columns] == ["id", "numeric"]
+    assert inferred(pat=np.r_[900, count[1:]], x=x).columns[0].kind == "integer"
+
+
 @pytest.mark.parametrize("index", ["patient_id", ["patient_id", "visit"]])
 def test_an_id_that_repeats_in_the_index_is_said(index):
     """In memory a table means what the file of it does, where the patient is a column."""
