@@ -24,6 +24,10 @@ def no_value(value: Any) -> bool:
         return False
 
 
+MISSING_WORDS = frozenset({"n/a", "nan", "null", "#null!", "#n/a", "#na", "#nv", "#n/d", "<na>"})
+"""How pandas, data bases and spreadsheets write a missing value, in small letters; R's NA is one in capitals alone."""
+
+
 def natural(name: str) -> tuple[int, float, str]:
     """Sort key of classes and categories: numbers by value, before texts ("nan" is a text: it has no place among
     numbers)."""

@@ -150,7 +150,7 @@ class StandardModel(ABC):
         """Write report.html into the folder of a run."""
         page = Report(f"Masked pretraining: {self.kind}", str(folder)).facts(facts)
         page.section("Training", training_curves(folder / "metrics.jsonl"))
-        page.section("Settings", json.dumps(asdict(self.settings), indent=1)).write(folder / "report.html")
+        page.settings(self.settings).write(folder / "report.html")
 
     def job(self, examples: Sequence[Example], seen: np.ndarray, held: np.ndarray) -> Job:
         """A run on the examples of numbers `seen`, judged by those of numbers `held`."""

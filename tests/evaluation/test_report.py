@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import re
 import subprocess
@@ -151,3 +152,20 @@ def test_a_long_run_is_drawn_as_means(tmp_path):
 def test_importing_reports_does_not_import_torch():
     code = "import sys, unmask.evaluation.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_settings_are_a_table_that_begins_with_what_is_not_the_default():
+    @dataclasses.dataclass
+    class Inner:
+        rate: float = 0.1
+        warm: bool = True
+
+    @dataclasses.dataclass
+    class Outer:
+        width: int = 96
+        name: str | None = None
+        train: Inner = dataclasses.field(default_factory=Inner)
+
+    page = Report("A run").settings(Outer(train=Inner(rate=0.5))).html()
+    rows = re.findall(r"<td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", page)
+    assert rows == [("train.rate", "0.5", "0.1"), ("width", "96", ""), ("name", "none", ""), ("train.warm", "true", "")]

@@ -16,6 +16,7 @@ from unmask.evaluation.charts import drawn, table
 from unmask.evaluation.meanings import legend
 from unmask.evaluation.metrics import Z_95, bootstrap_mean, plain, wilson
 from unmask.evaluation.resampling import FEWEST, group_numbers, percentile_interval, with_interval
+from unmask.given import MISSING_WORDS
 from unmask.names import listed_alike
 
 SHOWN = 20
@@ -214,13 +215,9 @@ def row_lines(
     return lines
 
 
-SPELLINGS = frozenset({"NA", "N/A", "n/a", "#N/A", "#NA", "NaN", "nan", "NULL", "null", "<NA>", "None"})
-"""How R, pandas, databases and spreadsheets write a missing value."""
-
-
 def is_spelled(value: Any) -> bool:
     """Whether a text or label is how a missing value is written."""
-    return isinstance(value, str) and value.strip() in SPELLINGS
+    return isinstance(value, str) and (value.strip() in ("NA", "None") or value.strip().lower() in MISSING_WORDS)
 
 
 def is_number(value: Any) -> bool:

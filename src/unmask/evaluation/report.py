@@ -6,6 +6,7 @@ shown comes from corpora and models, and the page forbids scripts and outside re
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,11 @@ class Report:
         self._sections[-1]["charts"].append(escape(svg))
         return self
 
+    def settings(self, settings: Any) -> Report:
+        """A section with the settings of a run, a dataclass, as a table: those that are not the default first."""
+        rows = sorted(_settings(settings), key=lambda row: row[2] == "")
+        return self.section("Settings", table(("setting", "value", "default, where it differs"), rows))
+
     def use(self, body: str | Markup, heading: str = "Use this model") -> Report:
         """What to do with what the page is about; it stands at the end, wherever sections are added after it."""
         self._use = {"heading": heading, "body": _paragraphs(body), "charts": [], "note": ""}
@@ -99,6 +105,27 @@ class Report:
         with written(path) as temporary:
             temporary.write_text(page, encoding="utf-8", errors="replace")  # lone surrogates become '?'
         return path
+
+
+def _settings(settings: Any, prefix: str = "") -> list[tuple[str, str, str]]:
+    """(name, value, default where it differs) of every field, those of inner dataclasses as `outer.inner`."""
+    rows = []
+    for field in dataclasses.fields(settings):
+        value, name = getattr(settings, field.name), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(value):
+            rows += _settings(value, f"{name}.")
+            continue
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        differs = default is not dataclasses.MISSING and default != value
+        rows.append((name, _setting(value), _setting(default) if differs else ""))
+    return rows
+
+
+def _setting(value: Any) -> str:
+    """As `--set` takes it."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def filled_examples(items: Iterable[Mapping[str, Any]], *, mask: str = "[MASK]") -> Markup:

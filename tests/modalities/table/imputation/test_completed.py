@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -153,3 +155,16 @@ def test_a_forest_is_drawn_and_written(done, suffix, tmp_path):
     assert "<svg" in chart._repr_html_()
     with pytest.raises(UserError, match=r"\.svg or \.html"):
         chart.write(tmp_path / "forest.png")
+
+
+@pytest.mark.parametrize("formula", ["age ~ sex", None])
+def test_the_report_says_what_imputation_agrees_with_and_how_the_tables_were_made(formula, tmp_path):
+    pair = {} if formula else {"duration": "time", "event": "dead"}
+    found = MultipleImputation(2, formula=formula, rounds=1, **pair).fit(frame())
+    page = found.report(tmp_path / "mi.html").read_text()
+    text = html.unescape(page)
+    assert f"agree with the analysis {found.formula_.text}." in text
+    assert f"print(done.pool({found.formula_.text!r}))" in text
+    options = "formula='age ~ sex'" if formula else "duration='time', event='dead'"
+    assert f"MultipleImputation(2, {options}, rounds=1)" in text
+    assert "Nothing to note" not in text

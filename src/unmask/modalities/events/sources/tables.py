@@ -14,10 +14,11 @@ from pathlib import Path
 import polars as pl
 
 from unmask.errors import UserError, option, suggest
+from unmask.given import MISSING_WORDS
 from unmask.modalities.events.records.parquet import LARGEST
 from unmask.modalities.events.sources.times import MANY, ORDERS, Order
 
-MISSING = ("n/a", "nan", "null", "#null!", "#n/a", "<na>", "nat", "?", ".")
+MISSING = (*sorted(MISSING_WORDS), "nat", "?", ".")
 """Texts that mean an empty cell of a plain table, in any case; `NA`, as R writes it, is one in capitals. As tables have
 it."""
 DECIMALS = (",", ".")

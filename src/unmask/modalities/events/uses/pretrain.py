@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -293,7 +292,7 @@ def write_report(finished: EventRun) -> Path:
     page.section("Training", training_curves(finished.folder / "metrics.jsonl", loss="nats per hidden event"))
     if finished.data.get("answers"):
         page.section("Answers to questions", table(*answer_rows(finished.data["answers"])), note=ANSWERS)
-    page.section("Settings", json.dumps(dataclasses.asdict(finished.settings), indent=1))
+    page.settings(finished.settings)
     return page.write(finished.folder / "report.html")
 
 

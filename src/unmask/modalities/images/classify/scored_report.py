@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +42,7 @@ def finetuned_report(new: Path, out: Path, figures: Mapping[str, Any], settings:
         _scores(page, found, chosen if settings.keep_best else "")
     curves = training_curves(out / "metrics.jsonl", loss=LOSSES[problem], where="")
     page.section("Training", curves, note="; ".join(notes))
-    page.section("Settings", json.dumps(dataclasses.asdict(settings), indent=1))
+    page.settings(settings)
     page.write(new / "report.html")
 
 

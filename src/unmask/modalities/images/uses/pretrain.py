@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -345,7 +344,7 @@ def write_report(finished: ImageRun) -> Path:
         )
     if finished.settings.examples:
         _examples(page, finished)
-    page.section("Settings", json.dumps(asdict(finished.settings), indent=1))
+    page.settings(finished.settings)
     return page.write(folder / "report.html")
 
 

@@ -279,7 +279,14 @@ def _bent(plan: DrawPlan, formula: Formula | None, place: int) -> bool:
 
 
 def write_report(
-    path: str | Path, columns: Sequence[ImputedColumn], *, tables: int, rounds: int, notes: Sequence[str], call: str
+    path: str | Path,
+    columns: Sequence[ImputedColumn],
+    *,
+    tables: int,
+    rounds: int,
+    notes: Sequence[str],
+    call: str,
+    analysis: str = "",
 ) -> Path:
     """An HTML page: what was done, convergence, imputed beside observed, and trace plots of every column.
 
@@ -287,6 +294,7 @@ def write_report(
         tables, rounds: how many were completed, after how many rounds each.
         notes: what was done that is not obvious.
         call: how the tables were made, as Python.
+        analysis: the formula that imputation agrees with.
     """
     from unmask.evaluation.charts import line_chart, table
     from unmask.evaluation.report import Report
@@ -294,7 +302,8 @@ def write_report(
     records = diagnostics(columns)
     page = Report("Multiple imputation", f"{tables} completed tables")
     page.facts({"tables": tables, "rounds": rounds, "columns imputed": len(records)})
-    page.section("What was done", "\n\n".join(notes) or "Nothing to note.")
+    agrees = f"Missing cells are drawn so that they agree with the analysis {analysis}." if analysis else ""
+    page.section("What was done", "\n\n".join([agrees, *notes]).strip() or "Nothing to note.")
     about = [
         [r["column"], r["method"], r["why"] or "asked for, or by its kind", r["missing"], r["r_hat"]] for r in records
     ]
@@ -322,17 +331,17 @@ def write_report(
             at = np.arange(1, traces.shape[1] + 1)
             lines = {f"table {k + 1}": (at, t) for k, t in enumerate(traces)}
             page.chart(line_chart(lines, f"{one.column.name}: mean", "round", "mean of imputed values"))
-    return page.use(_use(tables, call), heading="Use these tables").write(path)
+    return page.use(_use(tables, call, analysis), heading="Use these tables").write(path)
 
 
-def _use(tables: int, call: str) -> Any:
+def _use(tables: int, call: str, analysis: str) -> Any:
     """How the completed tables are analysed together."""
     from unmask.evaluation.card import Use
 
     code = (
         "from unmask.table import MultipleImputation\n\n"
         f'done = {call}.fit("table.csv")\n'
-        'done.pool("y ~ x + z")           # one estimate per term by Rubin\'s rules; .low, .high: 95 % intervals\n'
+        f"print(done.pool({analysis or 'y ~ x + z'!r}))  # one estimate per term by Rubin's rules, with its interval\n"
         "done.pool(lambda table: ...)     # any analysis of one table that gives estimates and standard errors"
     )
     commands = (

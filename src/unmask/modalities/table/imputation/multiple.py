@@ -348,11 +348,19 @@ class MultipleImputation(CompletedTables):
     def report(self, path: str | Path) -> Path:
         """Write the diagnostics with trace plots as an HTML page; returns its path."""
         columns, rounds = self._imputed_columns(), self.trace_.shape[1]
-        return write_report(path, columns, tables=self.draws, rounds=rounds, notes=self.notes_, call=self._call())
+        return write_report(
+            path,
+            columns,
+            tables=self.draws,
+            rounds=rounds,
+            notes=self.notes_,
+            call=self._call(),
+            analysis=self.formula_.text if self.formula_ else "",
+        )
 
     def _call(self) -> str:
         """How these tables were made, as Python."""
-        names = ("formula", "duration", "event", "method", "shift", "rounds", "seed")
-        given = [(name, getattr(self, name)) for name in names]
+        names = ("formula", "duration", "event", "entry", "event_level", "method", "shift", "rounds", "seed")
+        given = [*((name, getattr(self, name)) for name in names), *self.overrides.items()]
         options = "".join(f", {name}={value!r}" for name, value in given if value and (name, value) != ("rounds", 10))
         return f"MultipleImputation({self.draws}{options}{', schema=...' if self.schema is not None else ''})"

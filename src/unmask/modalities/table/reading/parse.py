@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unmask.given import no_value
+from unmask.given import MISSING_WORDS, no_value
 from unmask.modalities.table.reading.decimal_marks import CELL, PLAIN, Marks, plain_numbers
 
-MISSING_SPELLINGS = frozenset({"", "n/a", "nan", "null", "#null!", "#n/a", "#nv", "#n/d", "<na>", "nat", "?", "."})
+MISSING_SPELLINGS = MISSING_WORDS | {"", "nat", "?", "."}
 """Texts that mean 'no value', whatever their case, spaces around them aside; `NA` in capitals is one too."""
 
 AMBIGUOUS = frozenset({"none", "na"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -281,7 +280,7 @@ def write_report(finished: TextRun, *, notes: Sequence[str] = ()) -> Path:
     if notes:
         report.section("Did it help?", "\n\n".join(notes))
     report.section("Training", training_curves(finished.folder / "metrics.jsonl"))
-    report.section("Settings", json.dumps(asdict(finished.settings), indent=1))
+    report.settings(finished.settings)
     return report.write(finished.folder / "report.html")
 
 
