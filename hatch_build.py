@@ -33,7 +33,7 @@ def described(text: str, pages: str | None) -> str:
     Args:
         pages: address of the repository's files, None where they have none.
     """
-    text = re.sub(r"<!--.*?-->\n", "", text)
+    text = re.sub(r"^<!--.*?-->\n|<!--.*?-->", "", text, flags=re.M)
     parts = CODE.split(text)
     parts[::2] = [LINK.sub(lambda m: _outside(m, pages), part) for part in parts[::2]]
     return "".join(parts)
