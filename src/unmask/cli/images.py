@@ -154,7 +154,7 @@ def predict(
     use: options.Loading,
     model: options.Tuned,
     data: str = options.source("Pictures: a file, a folder, an array, or a table of files."),
-    out: str = options.Rows(".jsonl", "Where the predictions go, .jsonl", "-"),
+    out: str = options.rows(".jsonl", "Where the predictions go, .jsonl", "-"),
     set_: options.TableReadSettings = [],
 ) -> Result:
     """Label and probability (several labels, or a value) of each picture, one JSON object per line, in order."""

@@ -72,15 +72,16 @@ def source(help: str, *, default: Any = ..., text: bool = False, stdin: str = ""
 
 
 class Rows(typer.models.OptionInfo):
-    """--out of a command that writes rows as text: - is standard output, on which there is nothing else then.
+    """--out of a command that writes rows as text: - is standard output, on which there is nothing else then."""
 
-    Args:
-        suffix: of their format.
-    """
+    suffix = ""
 
-    def __init__(self, suffix: str, help: str, default: Any = ...) -> None:
-        super().__init__(default=default, help=f"{help.rstrip('.')}; -: standard output.")
-        self.suffix = suffix
+
+def rows(suffix: str, help: str, default: Any = ...) -> Any:
+    """--out of rows that are text, of a format with this suffix."""
+    option = Rows(default=default, help=f"{help.rstrip('.')}; -: standard output.")
+    option.suffix = suffix
+    return option
 
 
 def source_option(help: str, default: Any = None) -> Any:

@@ -55,7 +55,7 @@ def fill(
     use: options.Loading,
     model: options.Model,
     data: str = options.source("What has something to fill in.", text=True),
-    out: str = options.Rows(".jsonl", "JSON lines to write", None),
+    out: str = options.rows(".jsonl", "JSON lines to write", None),
     steps: options.FillSteps = 1,
     temperature: options.FillTemperature = 0.0,
     seed: options.Seed = 0,

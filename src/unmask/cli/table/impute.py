@@ -58,7 +58,7 @@ def impute(
     table: str = options.source(
         "A .csv, .tsv or .parquet file; unknown columns pass through.", default=None, stdin=".csv"
     ),
-    out: str = options.Rows(".csv", "Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
+    out: str = options.rows(".csv", "Where to write the filled table; with several, F-1.csv, F-2.csv, ..."),
     proper: int = typer.Option(
         0,
         help="M completed tables for Rubin's rules: multiple imputation, fitted to this table, of which without a "

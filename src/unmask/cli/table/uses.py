@@ -21,7 +21,7 @@ SHOWN_ROWS = 20
 def fill(
     model: options.Model,
     table: str = options.source("A table with empty cells.", stdin=".csv"),
-    out: str = options.Rows(".csv", "The filled table", None),
+    out: str = options.rows(".csv", "The filled table", None),
     draws: int = typer.Option(0, help="Completed tables to draw; 0: one of best values."),
     seed: options.Seed = 0,
 ) -> Result:
@@ -97,7 +97,7 @@ def evaluate(
 def synthesize(
     model: options.Model,
     rows: int = typer.Option(..., help="How many."),
-    out: str = options.Rows(".csv", "Where to write them, .csv, .tsv or .parquet"),
+    out: str = options.rows(".csv", "Where to write them, .csv, .tsv or .parquet"),
     where: list[str] = typer.Option([], help='Condition every row meets, e.g. "sex == 0 and age >= 70".'),
     constraint: list[str] = typer.Option([], help='Rule every row meets, e.g. "dbp < sbp", "a == 1 -> b == 0".'),
     temperature: float = typer.Option(1.0, help="Below 1 keeps to the common."),
@@ -116,7 +116,7 @@ def synthesize(
 def generate(
     model: options.Model,
     number: int = typer.Option(1, min=1, help="How many."),
-    out: str = options.Rows(".csv", "Where to write them, .csv, .tsv or .parquet"),
+    out: str = options.rows(".csv", "Where to write them, .csv, .tsv or .parquet"),
     temperature: float = typer.Option(1.0, help="Below 1 keeps to the common."),
     escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,
@@ -145,7 +145,7 @@ def augment(
     table: str = options.source("The training part, which the model was fitted on.", stdin=".csv"),
     where: list[str] = typer.Option(..., help='The stratum, e.g. "sex == 0".'),
     rows: int = typer.Option(..., help="Synthetic patients to add."),
-    out: str = options.Rows(".csv", "Where to write the table with them below, marked in `synthetic`"),
+    out: str = options.rows(".csv", "Where to write the table with them below, marked in `synthetic`"),
     constraint: list[str] = typer.Option([], help="Rule every new row meets."),
     escape_formulas: options.EscapeFormulas = False,
     seed: options.Seed = 0,

@@ -230,7 +230,7 @@ def predict(
         text=True,
         stdin=".txt",
     ),
-    out: str = options.Rows(".jsonl", "Where the predictions go, .jsonl", "-"),
+    out: str = options.rows(".jsonl", "Where the predictions go, .jsonl", "-"),
     text: options.Text = None,
     text2: options.Text2 = None,
     header: options.Header = None,

@@ -33,7 +33,7 @@ def fill(
     temperature: options.FillTemperature = 0.0,
     candidate: list[str] = typer.Option([], help="Score these answers (one blank, any number of tokens)."),
     longest: int = typer.Option(1, min=1, help="Answers of up to this many tokens for the one blank of a text."),
-    out: str = options.Rows(".jsonl", "JSON lines to write", None),
+    out: str = options.rows(".jsonl", "JSON lines to write", None),
     seed: options.Seed = 0,
 ) -> Result:
     """Fill the blanks of texts."""
@@ -240,7 +240,7 @@ def generate(
     drawing: Drawing,
     use: options.Loading,
     model: options.Model,
-    out: str = options.Rows(".jsonl", "JSON lines to write", None),
+    out: str = options.rows(".jsonl", "JSON lines to write", None),
     seed: options.Seed = 0,
 ) -> Result:
     """Draw new texts: all tokens are hidden, and filled in a few at a time."""
@@ -319,7 +319,7 @@ def zeroshot(
         None,
         help="Divide by what the prompt says without a text (context), by the mean over the texts (batch), or none.",
     ),
-    out: str = options.Rows(".jsonl", "Where the predictions go, .jsonl", None),
+    out: str = options.rows(".jsonl", "Where the predictions go, .jsonl", None),
     seed: options.Seed = 0,
 ) -> Result:
     """Classify texts without training: by an NLI head where the model has one, else by masked prompts."""
