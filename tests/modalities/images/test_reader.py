@@ -208,6 +208,25 @@ def test_a_tiff_in_a_table_is_read_too(tmp_path):
     assert np.array_equal(found.pixels, array.transpose(1, 2, 0))
 
 
+@pytest.mark.parametrize("bits", [16, 32])
+def test_a_targa_is_transparent_only_where_its_head_says_so(bits):
+    """The lower four bits of byte 17 count the bits of transparency per pixel; many programs write none, and zeros."""
+    rgba = np.dstack([np.stack([ramp(6, 8, seed=k) for k in range(3)], -1), np.zeros((6, 8), np.uint8)])
+    stored = rgba[..., [2, 1, 0, 3]].tobytes()
+    if bits == 16:  # five bits per colour, and the one that would be transparency set
+        five = rgba[..., :3].astype("<u2") >> 3
+        stored = (five[..., 0] << 10 | five[..., 1] << 5 | five[..., 2] | 1 << 15).astype("<u2").tobytes()
+        rgba[..., :3] = five * 255 // 31
+    head = bytes([0, 0, 2, *[0] * 9, 8, 0, 6, 0, bits])
+    (header,), (found,) = survey(head + b"\x20" + stored), pictures(head + b"\x20" + stored)
+    np.testing.assert_allclose(found.pixels, rgba[..., :3], atol=1)
+    assert header.notes == ()
+    if bits == 32:
+        (header,), (found,) = survey(head + b"\x28" + stored), pictures(head + b"\x28" + stored)
+        assert header.notes == ("transparency laid on white",)
+        assert (found.pixels == 255).all()
+
+
 def test_animations_give_their_first_frame_and_say_so(tmp_path):
     frames = [Image.fromarray(np.full((8, 9), v, np.uint8)) for v in (10, 20, 30)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])

@@ -37,6 +37,8 @@ _DEEP = {"I;16", "I;16B", "I;16L", "I;16N", "I"}
 _5_6_5 = "BGR;16"
 _GREY = {"1", "L", "LA", "La", "F", *_DEEP}
 _BITS_TAG, _PHOTOMETRIC_TAG, _ORIENTATION_TAG = 258, 262, 274
+_TARGA_BITS = 17
+"""Byte of a TGA's head whose lower half counts the bits of transparency per pixel."""
 
 
 _OPENING = threading.Lock()
@@ -156,8 +158,19 @@ def _maximum(image: Image.Image) -> int:
     return max((int(part) for part in _raw(image) if part.isdigit()), default=255)
 
 
+def _opaque(image: Image.Image) -> bool:
+    """Whether it is a TGA, not loaded yet, whose head counts no bits of transparency: Pillow takes the last ones for
+    it."""
+    if image.format != "TGA" or not getattr(image, "tile", []):
+        return False
+    file: Any = getattr(image, "fp", None)
+    file.seek(_TARGA_BITS)
+    return not file.read(1)[0] & 15
+
+
 def _transparent(image: Image.Image) -> bool:
-    return image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+    marked = image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info
+    return marked and not _opaque(image)
 
 
 def _notes(image: Image.Image, choice: Choice) -> tuple[str, ...]:
@@ -189,6 +202,7 @@ def _picture(image: Image.Image, choice: Choice) -> Picture:
     for bits in (2, 4):
         if clear is not None and f"L;{bits}" in _raw(image):  # Pillow spreads the pixels, not this number
             image.info["transparency"] = clear * 255 // (2**bits - 1)
+    opaque = _opaque(image)  # loading ends what tells
     image = ImageOps.exif_transpose(image)
     if image.mode in _DEEP:
         wide = np.asarray(image).astype(np.int64)
@@ -200,7 +214,7 @@ def _picture(image: Image.Image, choice: Choice) -> Picture:
     elif image.mode == "F":
         pixels = np.asarray(image, dtype=np.float32)[..., None]
     else:
-        if _transparent(image):
+        if _transparent(image) and not opaque:
             image = image.convert("RGBA")
             if alpha == "white":  # with Pillow's own rounding
                 image = Image.alpha_composite(Image.new("RGBA", image.size, (255, 255, 255, 255)), image)
