@@ -68,9 +68,10 @@ class Frame:
 
     def index_levels(self) -> list[tuple[str, np.ndarray]]:
         """Names and cells of what a pandas table has as its index, where that has a name."""
-        index = getattr(self.native, "index", None) if hasattr(self.native, "iloc") else None
-        names = [] if index is None else index.names
-        return [(str(n), index.get_level_values(i).to_numpy()) for i, n in enumerate(names) if n is not None]
+        if not hasattr(self.native, "iloc"):
+            return []
+        index = self.native.index
+        return [(str(n), index.get_level_values(i).to_numpy()) for i, n in enumerate(index.names) if n is not None]
 
 
 def frame_of(data: Any) -> Frame:
