@@ -65,7 +65,12 @@ def values_of(column: Any) -> list[Any]:
 
 
 def array_of(data: Any) -> np.ndarray:
-    """An array, column or tensor as an array; of bfloat16, which NumPy does not have, in 32 bits."""
+    """An array, column or tensor as an array; of bfloat16, which NumPy does not have, in 32 bits. What a masked array
+    hides is None."""
+    if np.ma.is_masked(data):
+        found = np.array(data, object)
+        found[np.ma.getmaskarray(data)] = None
+        return found
     if hasattr(data, "detach"):
         data = data.detach().cpu()
         data = data.float() if str(data.dtype) == "torch.bfloat16" else data

@@ -79,6 +79,42 @@ def test_pictures_with_labels_are_those_of_the_table_in_a_file(paths, tmp_path, 
     assert found.classes == expected.classes
 
 
+CELLS = {
+    "several in one cell": ["a|b", "a", "b|c"] * 4,
+    "a lone bar": ["|", "a", "b"] * 4,
+    "semicolons": ["a;b", "a", "b"] * 4,
+    "one number written in two ways": ["01", "1"] * 6,
+    "a decimal comma": ["0,5", "1,5"] * 6,
+    "a label for each picture": [f"name {n}" for n in range(12)],
+    "an empty label": ["a", "", "b"] * 4,
+    "numbers with fractions": ["0.5", "1.25"] * 6,
+    "truth values": [True, False] * 6,
+    "whole numbers in floats": [1.0, 2.0] * 6,
+}
+
+
+def read_labels(data):
+    """What labels are read as: their names and values, or that they are refused."""
+    try:
+        found = read_images(data, problem="auto")
+    except UserError:
+        return "refused"
+    warned = [note for note in found.notes if note.startswith("warning")]
+    if found.targets is not None:
+        names = found.targets.names if found.targets.problem == "multi" else []
+        return found.targets.problem, names, found.targets.values.tolist(), warned
+    return found.classes, found.labels.tolist(), warned
+
+
+@pytest.mark.parametrize("cells", CELLS)
+def test_labels_of_an_array_are_those_of_the_column_in_a_table(paths, cells):
+    table = pd.DataFrame({"file": paths, "label": CELLS[cells]})
+    expected = read_labels(table)
+    np.savez(paths[0] + ".npz", pixels=PIXELS, y=np.array(CELLS[cells]))
+    for source in (pl.from_pandas(table), (PIXELS, CELLS[cells]), (paths, CELLS[cells]), paths[0] + ".npz"):
+        assert read_labels(source) == expected
+
+
 def test_a_palette_in_memory_has_its_colours(tmp_path):
     image = Image.fromarray(PIXELS[0]).convert("RGB").quantize(8)
     buffer = io.BytesIO()

@@ -177,3 +177,27 @@ def test_a_run_on_pictures_with_holes(tmp_path, architecture):
         settings=finetune_with(ClassifierSettings(), {"steps": 2, "precision": "fp32", "batch": 8}),
     )
     assert np.isfinite(done.classifier.probabilities(pixels)).all()
+
+
+HIDDEN = np.zeros((3, 12, 12), bool)
+HIDDEN[1, 2:5, 3:9] = True
+
+
+@pytest.mark.parametrize("kind", ["uint8", "int16", "float32", "float64"])
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_a_masked_array_hides_is_missing(kind, listed):
+    """As rasterio gives bands with nodata: beneath the mask stands a number that was never measured."""
+    pixels = np.arange(3 * 12 * 12).reshape(3, 12, 12).astype(kind) % 251
+    beneath = np.where(HIDDEN, np.asarray(255 if kind == "uint8" else -9999, kind), pixels)
+    masked = np.ma.masked_array(beneath, HIDDEN)
+    read = read_images(list(masked) if listed else masked)
+    np.testing.assert_array_equal(read.missing, HIDDEN)
+    np.testing.assert_array_equal(read.pixels[..., 0], np.where(HIDDEN, 0, pixels))
+    few = read_images([masked[1], *np.zeros((1, 12, 12, 3), kind)])
+    np.testing.assert_array_equal(few.missing[0], HIDDEN[1])
+
+
+def test_a_masked_label_is_none():
+    labels = np.ma.masked_array([1, 0, 1], [False, True, False])
+    with pytest.raises(UserError, match="1 of 3 pictures have no label: row 1"):
+        read_images((np.zeros((3, 12, 12), np.uint8), labels))

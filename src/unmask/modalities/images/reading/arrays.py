@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unmask.errors import UserError, first_of, setting
-from unmask.given import array_of, no_value
+from unmask.errors import UserError, setting
+from unmask.given import array_of
 from unmask.modalities.images.formats.picture import Alpha, Choice, Picture, Slice
 from unmask.modalities.images.reading.decode import (
     Form,
@@ -23,7 +23,7 @@ from unmask.modalities.images.reading.decode import (
     with_channels,
 )
 from unmask.modalities.images.reading.lazy import LazyArray, PictureStore
-from unmask.modalities.images.reading.targets import Problem, Targets, array_targets
+from unmask.modalities.images.reading.targets import Problem, Targets, labels_of, number_classes
 from unmask.modalities.images.recipes import sides
 
 KEPT_PART = 256e6
@@ -330,26 +330,25 @@ def joined(parts: Sequence[ArrayPart], how: ReadOptions = PLAIN) -> ImageSet:
         raise UserError(f"channels differ: {depths}", hint="Give files of one kind.")
     raw = [p.labels for p in parts if p.labels is not None]
     whole = np.concatenate([r.ravel() for r in raw]) if len(raw) == len(parts) else None
-    targets = None if whole is None else array_targets(whole, how.problem)
-    labels, classes = number_classes(whole if targets is None else None)
+    given = labels_of(whole, how.problem)
     known = {p.split for p in parts} > {"train"} and all(p.split for p in parts)
     missing = None
     if any(s.missing is not None for s in sets):
         missing = np.concatenate([np.zeros(s.pixels.shape[:3], bool) if s.missing is None else s.missing for s in sets])
     return ImageSet(
         pixels=np.concatenate([s.pixels for s in sets]),
-        labels=labels,
-        classes=classes,
+        labels=given.numbers,
+        classes=given.classes,
         missing=missing,
-        notes=list(dict.fromkeys(note for s in sets for note in s.notes)),
-        targets=targets,
+        notes=list(dict.fromkeys([*(note for s in sets for note in s.notes), *given.notes])),
+        targets=given.targets,
         split=np.repeat([p.split for p in parts], [len(s) for s in sets]) if known else None,
     )
 
 
 def as_array(data: Any) -> np.ndarray:
-    """An array or tensor as an array; of booleans, black and white."""
-    array = array_of(data)
+    """An array or tensor as an array, a masked one as it is; of booleans, black and white."""
+    array = data if isinstance(data, np.ma.MaskedArray) else array_of(data)
     return array.astype(np.uint8) * 255 if array.dtype == bool else array
 
 
@@ -375,16 +374,18 @@ def _channels_last(pixels: np.ndarray, name: str, channels: int | None) -> np.nd
 
 
 def _image_set(pixels: np.ndarray, labels: Any, name: str, how: ReadOptions) -> ImageSet:
-    """(n, height, width, channels) of any numbers, in 8 or 16 bits or float32; NaN and `how.nodata` are missing."""
+    """(n, height, width, channels) of any numbers, in 8 or 16 bits or float32; what is masked, NaN or `how.nodata` is
+    missing."""
     refuse_unread(how, f"{name}, an array", "planes", "slice", *OF_FILES)
-    depth, missing = how.depth, None
+    depth, masked = how.depth, np.ma.is_masked(pixels)
+    missing = np.asarray(np.ma.getmaskarray(pixels).any(-1)) if masked else None
+    pixels = np.ma.filled(pixels, 0)
     if how.nodata is not None:
-        missing = (pixels == how.nodata).any(-1)
+        missing = _either(missing, (pixels == how.nodata).any(-1))
     if pixels.dtype.kind == "f":
         # A nodata value is often the largest negative float: compared before it is cut to 32 bits.
         pixels = pixels.astype(np.float32, copy=False)
-        nan = np.isnan(pixels).any(-1)
-        missing = nan if missing is None else missing | nan
+        missing = _either(missing, np.isnan(pixels).any(-1))
         _refuse_infinity(pixels, missing, name)
     elif pixels.dtype.kind in "iu" and pixels.dtype not in (np.uint8, np.uint16):
         low, high = (int(pixels.min()), int(pixels.max())) if pixels.size else (0, 0)
@@ -411,6 +412,10 @@ def _image_set(pixels: np.ndarray, labels: Any, name: str, how: ReadOptions) -> 
     return ImageSet(pixels=pixels, labels=numbers, classes=classes, missing=missing, notes=notes)
 
 
+def _either(one: np.ndarray | None, other: np.ndarray) -> np.ndarray:
+    return other if one is None else one | other
+
+
 def _refuse_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None:
     infinite = np.isinf(pixels) & ~missing[..., None]
     bad = infinite.reshape(len(pixels), -1).any(1)
@@ -422,31 +427,6 @@ def _refuse_infinity(pixels: np.ndarray, missing: np.ndarray, name: str) -> None
             f"{channel} ({int(bad.sum())} such pictures)",
             hint=f"Leave these pictures out, or put numbers in; NaN and {setting('nodata')} mark missing pixels.",
         )
-
-
-def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
-    """Labels of any kind -> numbers 0.. and names, in sorted order; whole numbers in floats without their '.0'."""
-    if labels is None:
-        return None, []
-    labels = np.asarray(labels)
-    if labels.dtype.kind not in "iub":
-        values = [v.strip() if isinstance(v, str) else v for v in labels.tolist()]
-        empty = [f"row {n}" for n, v in enumerate(values) if no_value(v) or v == ""]
-        if empty:
-            raise UserError(
-                f"{len(empty)} of {len(values)} pictures have no label: {first_of(empty)}",
-                hint="Leave them out, or give each its label.",
-            )
-        listed = next((n for n, v in enumerate(values) if isinstance(v, list | tuple | set | dict | np.ndarray)), None)
-        if listed is not None:
-            raise UserError(
-                f"row {listed} has the label {values[listed]!r:.60}",
-                hint="Give a name or a number each; of several labels an array (pictures, labels) of 0 and 1.",
-            )
-        values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
-        labels = np.array(values if all(isinstance(v, int | float) for v in values) else [str(v) for v in values])
-    names, numbers = np.unique(labels, return_inverse=True)
-    return numbers.astype(np.int64), [str(n) for n in names]
 
 
 def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:

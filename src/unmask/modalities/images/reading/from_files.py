@@ -27,14 +27,13 @@ from unmask.modalities.images.reading.arrays import (
     ReadOptions,
     from_array,
     joined,
-    number_classes,
     refuse_unread,
 )
 from unmask.modalities.images.reading.decode import decode_all, is_picture
 from unmask.modalities.images.reading.label_table import LABELS, labels_among, read_label_table
 from unmask.modalities.images.reading.lazy import Stream, build
 from unmask.modalities.images.reading.listing import File, Listing, list_files, skip
-from unmask.modalities.images.reading.targets import Parsed, array_targets, parse_cells
+from unmask.modalities.images.reading.targets import Parsed, array_targets, number_classes, parse_cells
 from unmask.names import individuals_unread, names_individuals
 
 

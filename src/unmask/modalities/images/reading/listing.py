@@ -14,7 +14,7 @@ import numpy as np
 
 from unmask.errors import UserError, option, setting
 from unmask.modalities.images.formats.picture import Ambiguous, Broken, Header, Source
-from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, common_size, number_classes
+from unmask.modalities.images.reading.arrays import ImageSet, ReadOptions, Tiles, common_size
 from unmask.modalities.images.reading.decode import (
     Form,
     PictureFiles,
@@ -26,6 +26,7 @@ from unmask.modalities.images.reading.decode import (
     recoloured,
     survey_all,
 )
+from unmask.modalities.images.reading.targets import number_classes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ from unmask.modalities.images.reading.arrays import (
     from_array,
     from_list,
     joined,
-    number_classes,
     refuse_unread,
     tiled,
 )
@@ -49,7 +48,7 @@ from unmask.modalities.images.reading.from_files import (
 from unmask.modalities.images.reading.label_table import FILES, LABELS, is_label_table, labels_among
 from unmask.modalities.images.reading.lazy import PictureStore
 from unmask.modalities.images.reading.listing import File
-from unmask.modalities.images.reading.targets import Problem, array_targets
+from unmask.modalities.images.reading.targets import Problem, labels_of
 
 
 def read_images(
@@ -230,9 +229,10 @@ def _from_pair(pixels: Any, labels: Any, how: ReadOptions) -> ImageSet:
     if len(labels) != count:
         raise UserError(f"{count} pictures and {len(labels)} labels", hint="Give labels for each picture.")
     labels = labels if row is None else labels[row]
-    targets = array_targets(labels, how.problem)
-    numbers, classes = number_classes(None if targets is not None or how.problem == "none" else labels.ravel())
-    return replace(found, targets=targets, labels=numbers, classes=classes)
+    given = labels_of(labels, how.problem)
+    return replace(
+        found, targets=given.targets, labels=given.numbers, classes=given.classes, notes=[*found.notes, *given.notes]
+    )
 
 
 def _named(data: Any) -> str:

@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from unmask.errors import UserError, first_of, quoted, setting
-from unmask.given import array_of, natural
+from unmask.given import array_of, natural, no_value
 from unmask.names import refuse_decimals_alike, several_in_one
 
 Problem = Literal["auto", "single", "multi", "regression", "none"]
@@ -99,7 +99,7 @@ def parse_columns(columns: Mapping[str, Sequence[Any]]) -> Parsed:
         if wrong:
             bad[row] = f"{', '.join(wrong)}: expected 0 or 1"
         else:
-            values[row] = [float(t) for t in texts]
+            values[row] = [_flag(t) for t in texts]
     targets = Targets(problem="multi", values=values, names=names, listed=False)
     note = f"labels: {len(names)} columns of 0 and 1 ({_some(names)})"
     return Parsed(targets=targets, bad=bad, notes=[note])
@@ -137,12 +137,61 @@ def array_targets(labels: Any, problem: Problem | None) -> Targets | None:
     return Targets(problem="regression", values=found.astype(np.float64).reshape(-1, 1), names=["value"])
 
 
+class Labels(NamedTuple):
+    """Labels of arrays: `numbers` of `classes`, or `targets`; `notes`: how they were taken."""
+
+    numbers: np.ndarray | None
+    classes: list[str]
+    targets: Targets | None = None
+    notes: Sequence[str] = ()
+
+
+def labels_of(labels: Any, problem: Problem | None) -> Labels:
+    """Labels of an array or tensor; texts are read as the cells of a table are, where it is said what they are for."""
+    found = None if labels is None else array_of(labels)
+    if found is None or problem == "none":
+        return Labels(None, [])
+    if problem is not None and found.dtype.kind in "OSU" and found.size == len(found):
+        parsed = parse_cells(found.ravel().tolist(), "label", problem)
+        if parsed.targets is not None:
+            if parsed.bad:
+                wrong = [f"row {row}: {what}" for row, what in parsed.bad.items()]
+                raise UserError(f"{len(wrong)} wrong labels: {first_of(wrong)}", hint="Mend them, or leave them out.")
+            return Labels(None, [], parsed.targets, parsed.notes)
+        return Labels(*number_classes(found.ravel()), notes=parsed.notes)
+    targets = array_targets(found, problem)
+    return Labels(None, [], targets) if targets is not None else Labels(*number_classes(found.ravel()))
+
+
+def number_classes(labels: Any) -> tuple[np.ndarray | None, list[str]]:
+    """Labels of any kind -> numbers 0.. and names, in sorted order; whole numbers in floats without their '.0'."""
+    if labels is None:
+        return None, []
+    labels = np.asarray(labels)
+    if labels.dtype.kind not in "iub":
+        values = [v.strip() if isinstance(v, str) else v for v in labels.tolist()]
+        empty = [f"row {n}" for n, v in enumerate(values) if no_value(v) or v == ""]
+        if empty:
+            raise UserError(
+                f"{len(empty)} of {len(values)} pictures have no label: {first_of(empty)}",
+                hint="Leave them out, or give each its label.",
+            )
+        listed = next((n for n, v in enumerate(values) if isinstance(v, list | tuple | set | dict | np.ndarray)), None)
+        if listed is not None:
+            raise UserError(
+                f"row {listed} has the label {values[listed]!r:.60}",
+                hint="Give a name or a number each; of several labels an array (pictures, labels) of 0 and 1.",
+            )
+        values = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+        labels = np.array(values if all(isinstance(v, int | float) for v in values) else [str(v) for v in values])
+    names, numbers = np.unique(labels, return_inverse=True)
+    return numbers.astype(np.int64), [str(n) for n in names]
+
+
 def cell_text(cell: Any) -> str:
-    """A cell as text: nothing as '', whole numbers in floats without their '.0', truth values as 1 and 0."""
+    """A cell as text: nothing as '', whole numbers in floats without their '.0'."""
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
-    if isinstance(cell, bool | np.bool_):
-        return str(int(cell))
     return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
 
 
@@ -156,8 +205,12 @@ def number_of(text: str) -> float | None:
 
 
 def zero_or_one(text: str) -> bool:
-    """Whether a text is the number 0 or 1."""
-    return number_of(text) in (0.0, 1.0)
+    """Whether a text is the number 0 or 1, or a truth value."""
+    return _flag(text) in (0.0, 1.0)
+
+
+def _flag(text: str) -> float | None:
+    return {"true": 1.0, "false": 0.0}.get(text.lower(), number_of(text))
 
 
 def _some(names: Sequence[str], most: int = 8) -> str:
