@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import re
@@ -62,7 +63,8 @@ SMALL: dict[type, dict[str, Any]] = {
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for settings, values in SMALL.items():
-        monkeypatch.setattr(settings.__init__, "__kwdefaults__", settings.__init__.__kwdefaults__ | values)
+        made = inspect.unwrap(settings.__init__)
+        monkeypatch.setattr(made, "__kwdefaults__", made.__kwdefaults__ | values)
 
 
 @pytest.fixture(scope="module")
